@@ -211,8 +211,11 @@ class CommandSession:
         """Execute a command file; return the number of failures. Raises UsageError if it cannot be read."""
         return self.play_lines(read_commands(path), path, echo=echo)
 
-    def play_lines(self, lines: Iterable[str], title: str, *, echo: bool) -> int:
-        """Execute lines as if typed; return the number of failures. Raises UsageError after a pause."""
+    def play_lines(self, lines: Iterable[str], title: str, *, echo: bool, typed: bool = False) -> int:
+        """Execute lines and return the number of failures; lines that are `typed` are recorded.
+
+        Raises UsageError after a pause.
+        """
         failed, collecting = 0, self.collecting
         with self._nested(title):
             for line in lines:
@@ -221,7 +224,7 @@ class CommandSession:
                 if echo and line.strip():
                     self.screen.put(f"{self.prompt}{line.rstrip() if self.collecting else line.strip()}")
                 before = self.debugger.stop
-                failed += not self.execute(line)
+                failed += not self.execute(line, typed=typed)
                 if self.debugger.stop is not before and self._paused():
                     raise UsageError(f"interrupted: skipped the rest of {title}")
             if self.collecting and not collecting:

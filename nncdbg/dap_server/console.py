@@ -61,7 +61,7 @@ class Console(Terminal):
         # The lines of a block of Python keep their indentation.
         lines = [line.rstrip() for line in text.splitlines() if line.strip()]
         if len(lines) > 1:
-            self._on_runner(lambda: self.play_lines(lines, "the input", echo=True))
+            self._on_runner(lambda: self.play_lines(lines, "the input", echo=True, typed=True))
         elif self.collecting:
             self._enter_line(lines[0] if lines else "")
         else:
@@ -208,6 +208,7 @@ class Console(Terminal):
             raise UsageError(state.value)
 
         def perform() -> Stop:
+            before = self.debugger.stop
             self._playing = True
             try:
                 self._watched(action)
@@ -216,6 +217,8 @@ class Console(Terminal):
                 self._print()
             if self.over:
                 self._quit()
+            if self.debugger.stop is before:
+                self.printed_stop = before  # Nothing moved, so the `display` values are printed already.
             return self.debugger.stop
 
         self.session.program.move(self.session, perform, unasked=True)

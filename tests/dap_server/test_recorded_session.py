@@ -105,7 +105,7 @@ def test_a_session_of_an_editor_replays_in_a_terminal(
     assert "set %s[0, 1] = 2.5" in commands
     assert commands[-3:] == ["break 28", "continue", "continue"]
     assert read_recording("r.log").closed
-    assert "stops are the same" in replayed(capfd)
+    assert "12 stops and 1 result are the same" in replayed(capfd)
 
 
 def test_edits_of_variables_and_memory_replay(
@@ -235,7 +235,7 @@ def test_a_recording_from_the_debug_console_includes_what_the_client_did_before(
     client.evaluate("sum(%p) * $half", "repl")
     end(client)
     assert commands_in("r.log") == ["break Softmax", "continue", "next", "$half = 0.5", "sum(%p) * $half"]
-    assert "2 stops are the same" in replayed(capfd)
+    assert "2 stops and 2 results are the same" in replayed(capfd)
 
 
 def test_a_launch_with_a_recording_that_cannot_be_written_fails(client: Client, folder: Path) -> None:
@@ -394,6 +394,7 @@ def test_results_of_the_debug_console_are_compared(
         client.evaluate(line, "repl")
     client.evaluate("break 14", "repl")
     client.evaluate("commands\np max(%p)\nend", "repl")
+    client.expect_stop("step")  # several lines run as a move does, which ends in a stop
     client.move("continue", "breakpoint")
     end(client)
     assert "results are the same" in replayed(capfd)

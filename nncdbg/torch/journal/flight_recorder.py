@@ -155,14 +155,13 @@ class FlightRecorder(StepObserver):
         """Save the step in which the training ended with an error."""
         if isinstance(error, Terminated):
             self._findings.save_step(self._last, "interrupted by SIGTERM", self._guard.record_step)
-        elif isinstance(error, KeyboardInterrupt):
-            self._status = "interrupted"
-        elif isinstance(error, SystemExit):
-            self._status = "failed" if error.code and self._status == "ended" else self._status
+        elif isinstance(error, (KeyboardInterrupt, SystemExit)):
+            if self._status == "ended" and (isinstance(error, KeyboardInterrupt) or error.code):
+                self._status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+                self._findings.save_starts([*self._starts])
         else:
             self._status = "failed"
-            message = f"{type(error).__name__}: {error}"
-            self._add("exception", message, self._guard.record_step, self._last)
+            self._add("exception", _message_of(error), self._guard.record_step, self._last)
 
     def _follow_loader(self, entering: ExitStack) -> None:
         loader = self._objects.loader
@@ -319,6 +318,16 @@ class FlightRecorder(StepObserver):
         self._journal.event("signal", self._last, "SIGTERM")
         self._values.fetch()
         self._journal.flush()
+
+
+def _message_of(error: BaseException) -> str:
+    """Return class and message of an error; of several lines, the first and the last one.
+
+    The message of an error in a worker of a DataLoader has the traceback of the worker.
+    """
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    message = lines[0] if len(lines) == 1 else " ... ".join([*lines[:1], *lines[-1:]])
+    return f"{type(error).__name__}: {message}"
 
 
 def _described(trip: GuardTrip) -> str:

@@ -62,5 +62,9 @@ def resume(
     saved = saved_state(address)
     restore(objects, saved.position, saved.tensors, str(saved))
     resumed = Resumed(saved.address.file, saved.run, saved.step, saved.epoch)
-    Screen().note(f"the training continues at step {resumed.step} of run {resumed.run} in {resumed.path}")
+    screen = Screen()
+    screen.note(f"the training continues at step {resumed.step} of run {resumed.run} in {resumed.path}")
+    if loader is not None and saved.epoch > 0:
+        for each in loader.not_restored():
+            screen.note(f"the following batches may differ: {each}")
     return resumed

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map_only
 
+from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.internals import skip_batches
 from nncdbg.torch.journal.active_recreation import RECREATIONS
 from nncdbg.torch.journal.random_states import random_as_json, restore_random
@@ -102,7 +104,9 @@ class TrackedLoader:
     def begin(self) -> Iterator[Any]:
         """Begin an epoch, or continue in the one that was restored; return the iterator of the loader."""
         if RECREATIONS:
-            RECREATIONS[-1].find(self)
+            # If they do not fit, the script may pass others before its first forward pass, which reports it.
+            with suppress(UsageError):
+                RECREATIONS[-1].find(self)
         self.epoch += 1
         self._batches = 0
         restored, self._restored = self._restored, None
@@ -129,6 +133,15 @@ class TrackedLoader:
         self._batches = position["batches"]
         then()
         return batches
+
+    def not_restored(self) -> Iterator[str]:
+        """Yield what of the loader has states that no position contains, as sentences."""
+        if getattr(self.loader, "persistent_workers", False):
+            yield "the workers persist over epochs, and their random states are not restored"
+        for each in self._samplers():
+            own = [key for key in getattr(each, "__dict__", {}) if key not in ("generator", "epoch")]
+            if own and not type(each).__module__.startswith("torch."):
+                yield f"of {type(each).__name__}, only `generator` and `epoch` are restored, not {own[0]}"
 
     def fetch(self, batches: Iterator[Any]) -> Any:
         """Return the next batch of an iterator of the loader."""
