@@ -26,6 +26,11 @@ _PAGE = 11
 """Number of lines that `list` shows."""
 
 
+def _has_times(session: CommandSession, text: str) -> bool:
+    """Return whether a listing has times, which vary."""
+    return session.debugger.times.on
+
+
 @command(
     "list",
     "l",
@@ -33,6 +38,7 @@ _PAGE = 11
     arguments="[. | LINE | FIRST,LAST | @graph | FILE:LINE | backward [LINE] | forward [LINE]]",
     repeats=True,
     completes=("graph",),
+    varies=_has_times,
 )
 def list_(session: CommandSession, text: str) -> None:
     """List program text around the current statement, a line or a graph.
@@ -78,7 +84,7 @@ _COUNTERPART_HINTS = {
 }
 
 
-@command("ll", group="looking")
+@command("ll", group="looking", varies=_has_times)
 def ll(session: CommandSession, text: str) -> None:
     """List the whole graph, branch or loop of the selected frame."""
     no_arguments("ll", text)

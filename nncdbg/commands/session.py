@@ -49,7 +49,7 @@ class CommandSession:
     def __init__(self, debugger: Debugger, title: str, screen: Screen) -> None:
         self.debugger: Debugger = debugger
         self.title = title
-        self.screen = screen
+        self.screen: Screen = screen
         self.over = False
         self.companion: Companion | None = None
         """The other side of a comparison, if this session is one."""
@@ -151,9 +151,8 @@ class CommandSession:
 
     @contextmanager
     def recording_result(self, found: Command, arguments: str) -> Iterator[None]:
-        """Record what a command prints, if a replay compares it: not while times are measured."""
-        compared = found.compares(arguments) and not self.debugger.times.on
-        with self.recorder.result(self.screen) if compared else nullcontext():
+        """Record what a command prints, if a replay compares it."""
+        with self.recorder.result(self.screen) if found.compares(self, arguments) else nullcontext():
             yield
 
     @property

@@ -32,7 +32,7 @@ _MANY = 100
 """Maximum number of values that `info values` lists."""
 
 
-def _varies(text: str) -> bool:
+def _varies(session: CommandSession, text: str) -> bool:
     """Return whether a topic depends on time, the machine, or the path of the program."""
     return _topic(text.partition(" ")[0]) in ("time", "memory", "program")
 
@@ -191,7 +191,8 @@ def _place_of(session: CommandSession, site: Site) -> str:
 
 
 def _time(session: CommandSession, text: str) -> None:
-    from nncdbg.presentation.times.table import GROUPINGS, of_block, print_times, time_text
+    from nncdbg.presentation.times.table import GROUPINGS, of_block
+    from nncdbg.presentation.times.text import print_times, time_text
 
     if text and text not in GROUPINGS:
         raise UsageError(f"times are not grouped by {text}", hint=f"use one of: {', '.join(GROUPINGS)}")

@@ -10,7 +10,6 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.observers.statement_times import cost_of_measuring
 from nncdbg.opening.run import failure_of
 
 if TYPE_CHECKING:
@@ -33,6 +32,8 @@ class Profile:
     loaded: CompiledProgram
     warmup: int
     spans: list[tuple[int, int]]
+    measuring: int
+    """The nanoseconds that measuring adds to a statement, at least."""
     clock: int
     """The nanoseconds that an empty kernel seems to take."""
 
@@ -46,7 +47,10 @@ class Profile:
         return [end - begin for begin, end in self.spans]
 
     def summary(self) -> dict[str, float | int]:
-        """Return the seconds of a run on average, and what they consist of: these three add up to `wall`."""
+        """Return the seconds of a run on average: `kernels`, `around` and `between` add up to `wall`.
+
+        `measuring` is per statement.
+        """
         runs, wall = len(self.spans), sum(self.wall)
         kernels, around = self.times.kernels, self.times.around
         return {
@@ -59,6 +63,7 @@ class Profile:
             "kernels": kernels / runs / 1e9,
             "around": around / runs / 1e9,
             "between": (wall - kernels - around) / runs / 1e9,
+            "measuring": self.measuring / 1e9,
             "clock": self.clock / 1e9,
         }
 
@@ -81,8 +86,9 @@ def profile(
 ) -> Profile:
     """Return the times of `runs` runs after `warmup` runs; `around` is entered around each run.
 
-    None stands for 20 runs after 3, and for one run of a training, which repeats its statements itself.
-    With `timeline`, keep each execution of the last run.  Raises RunError if a statement fails.
+    None means 20 runs after 3; for a training, which repeats its statements itself, it means one run.
+    With `timeline`, keep each execution of the last run.  Raises RunError if a statement fails, and
+    UsageError for several runs of a journal.
     """
     training = bool(opened.program.runs)
     runs = (1 if training else RUNS) if runs is None else runs
@@ -114,4 +120,4 @@ def profile(
             spans.append((begin, end))
         compiled = debugger.loaded
     assert compiled is not None
-    return Profile(compiled, warmup, spans, cost_of_measuring())
+    return Profile(compiled, warmup, spans, *compiled.times.cost())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -22,8 +23,6 @@ CULPRIT = ">>"
 """The statement, just executed, that caused a stop."""
 CALLER = "=>"
 """The current statement of an outer frame."""
-
-NO_MARGINS: Mapping[int, str] = {}
 
 _STYLES = (
     (re.compile(r"^\s*#.*$"), "green"),
@@ -52,7 +51,7 @@ def window(
     marks: LineMarks,
     room: int,
     names: ProgramNames | None,
-    margins: Mapping[int, str] = NO_MARGINS,
+    margins: Mapping[int, str] = MappingProxyType({}),
 ) -> list[Text]:
     """Return the `lines` of the listing for a screen of `room` columns; full names if `names` is None.
 

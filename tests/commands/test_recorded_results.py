@@ -100,8 +100,8 @@ def test_each_command_with_a_result_declares_whether_it_varies() -> None:
     assert [*load_extensions()] == []
     varying = {name for name, each in TABLE.items() if each.group in ("looking", "changing") and each.varies}
     assert varying == {"goto", "branch", "info"}
-    assert not TABLE["info"].compares("time")
-    assert TABLE["info"].compares("tracks")
+    assert not TABLE["info"].compares(None, "time")
+    assert TABLE["info"].compares(None, "tracks")
 
 
 def test_a_changed_result_is_shown_line_by_line(call: Call) -> None:

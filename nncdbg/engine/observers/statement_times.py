@@ -111,7 +111,7 @@ class StatementTimes:
     """
 
     def __init__(self, linker: Linker, running: Running) -> None:
-        self.on = False
+        self.on: bool = False
         self.timeline: list[TimedStatement | TimedBlock] | None = None
         """Receives every execution, in the order of their ends; None keeps only sums."""
         self._linker, self._running = linker, running
@@ -194,10 +194,12 @@ class StatementTimes:
 
     def _timed(self, binding: Binding, execute: Execute) -> Execute:
         """Return the instruction with its measurement."""
-        code, pc, clock = binding.code, binding.pc, perf_counter_ns
-        if code.formula is not None:
+        if binding.code.formula is not None:
             return execute
-        record = self._record(code, pc)
+        return self._timed_statement(self._record(binding.code, binding.pc), execute)
+
+    def _timed_statement(self, record: StatementTime, execute: Execute) -> Execute:
+        clock = perf_counter_ns
 
         def timed(*operands: Any) -> Any:
             self._kernel = None
@@ -225,6 +227,25 @@ class StatementTimes:
         self.executed += 1
         if self.timeline is not None:
             self.timeline.append(TimedStatement(record.code, record.pc, begin, end, self._kernel))
+
+    def cost(self, repeat: int = 1000) -> tuple[int, int]:
+        """Return the nanoseconds that measuring adds to a statement, and those that an empty kernel takes.
+
+        Both are the least of `repeat` measurements of a statement with an empty kernel.
+        """
+        record = next(iter(self.statements.values()), None)
+        if record is None or self._machine is None:
+            return 0, 0
+        apart = StatementTimes(self._linker, self._running)
+        apart._machine, apart._replaying, apart._wait = self._machine, self._replaying, None
+        empty = StatementTime(record.code, record.pc)
+        statement = apart._timed_statement(empty, apart._timed_kernel(_empty_kernel))
+        clock, all_of_it = perf_counter_ns, Durations()
+        for _ in range(repeat):
+            begin = clock()
+            statement()
+            all_of_it.add(clock() - begin)
+        return all_of_it.least, empty.kernel.least
 
     # -- blocks --------------------------------------------------------------------------
 
@@ -277,17 +298,6 @@ class StatementTimes:
 
     def _block(self, code: Code) -> BlockTime:
         return self.blocks.setdefault(code.path, BlockTime(code))
-
-
-def cost_of_measuring(repeat: int = 2000) -> int:
-    """Return the nanoseconds that an empty kernel seems to take: the least of `repeat` measurements."""
-    clock = perf_counter_ns
-    least = 1 << 62
-    for _ in range(repeat):
-        begin = clock()
-        _empty_kernel()
-        least = min(least, clock() - begin)
-    return least
 
 
 def _empty_kernel() -> None:

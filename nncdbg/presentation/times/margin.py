@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nncdbg.presentation.times.table import share_text, time_text
+from nncdbg.presentation.times.text import share_text, time_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.compilation.code import Code

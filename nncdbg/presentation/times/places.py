@@ -46,6 +46,11 @@ def origin(code: Code, pc: int) -> str:
     return printable_line(place or f"@{name_text(str(code.path[0]))}")
 
 
+def line_title(loaded: Loaded, code: Code, pc: int) -> str:
+    """Return the line of the user's model, as `net.py:12`, else of the listing, as `line 5`."""
+    return source_line(code, pc) or f"line {loaded.line(code, pc)}"
+
+
 def source_line(code: Code, pc: int) -> str:
     """Return the line of the user's model that a statement comes from, as `net.py:12`; empty for none."""
     location = code.nodes[pc].location
@@ -55,7 +60,7 @@ def source_line(code: Code, pc: int) -> str:
 
 
 def block_title(loaded: Loaded, code: Code) -> str:
-    """Return `@layer1` for a graph, `@refine, line 9` for a loop or branch; without a name `while, line 9`."""
+    """Return `@layer1` for a graph; for a loop or branch `@refine, line 9`, or `while, line 9`."""
     name = f"@{name_text(code.graph.name)}" if code.graph.name else ""
     if len(code.path) == 1:
         return printable_line(name)

@@ -6,31 +6,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-from rich.text import Text
-
-from nncdbg.engine.text.counting import counted
 from nncdbg.presentation.times.places import (
     block_title,
+    line_title,
     op_name,
     origin,
     result_names,
     shapes,
-    source_line,
 )
 
 if TYPE_CHECKING:
     from nncdbg.engine.compilation.code import Code, Path
     from nncdbg.engine.execution.loaded import Loaded
     from nncdbg.engine.observers.statement_times import StatementTime, StatementTimes
-    from nncdbg.presentation.screen import Screen
-
-TIMES = ("min", "median", "own", "total")
-"""The columns with seconds."""
-
-_NUMBERS = ("share", "calls", "statements", "line", *TIMES)
-_LEAST = 10
-"""Columns up to which a narrow terminal does not crop a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +49,8 @@ def by_op(times: StatementTimes, loaded: Loaded) -> TimeTable:
 
 
 def by_line(times: StatementTimes, loaded: Loaded) -> TimeTable:
-    """Return a row per source line of the user's model."""
-    return _grouped(times, "where", lambda code, pc: source_line(code, pc) or "no source line")
+    """Return a row per source line of the user's model; without one, per line of the listing."""
+    return _grouped(times, "where", lambda code, pc: line_title(loaded, code, pc))
 
 
 def by_layer(times: StatementTimes, loaded: Loaded) -> TimeTable:
@@ -138,55 +126,3 @@ def _grouped(times: StatementTimes, title: str, key: Callable[[Code, int], str])
         calls = sum(each.kernel.calls for each in statements)
         rows.append((_share(times, spent), spent / 1e9, calls, len(statements), name))
     return TimeTable(("share", "total", "calls", "statements", title), sorted(rows, key=lambda row: -row[1]))
-
-
-# -- text --------------------------------------------------------------------------------------
-
-
-def time_text(seconds: float) -> str:
-    """Return a duration with three digits, as `85 ns`, `12.3 us`, `4.56 ms` or `1.23 s`."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= 0.9995 * size:
-            value = seconds / size
-            return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {unit}"
-    return f"{seconds * 1e9:.0f} ns"
-
-
-def share_text(share: float) -> str:
-    """Return a share as `12.3 %`."""
-    return f"{100 * share:.1f} %"
-
-
-def print_times(screen: Screen, table: TimeTable, most: int | None = None) -> None:
-    """Print the first `most` rows of a table (None: all), and the share of the others."""
-    shown = table.rows if most is None else table.rows[:most]
-    layout = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for index, name in enumerate(table.columns):
-        cells = [_cell(name, row[index]) for row in shown]
-        width = max(map(len, [name, *cells]))
-        justify = "right" if name in _NUMBERS else "left"
-        layout.add_column(
-            name,
-            justify=justify,  # type: ignore[arg-type]
-            min_width=width if name in _NUMBERS else min(width, _LEAST),
-            no_wrap=True,
-        )
-    for row in shown:
-        layout.add_row(*(_text(name, value) for name, value in zip(table.columns, row, strict=True)))
-    screen.put_table(layout)
-    rest = table.rows[len(shown) :]
-    if rest:
-        share = share_text(sum(row[0] for row in rest))
-        screen.put(f"and {counted(len(rest), 'row', ',')} more with {share}")
-
-
-def _text(name: str, value: Any) -> Text:
-    return Text(_cell(name, value), no_wrap=True, overflow="ellipsis")
-
-
-def _cell(name: str, value: Any) -> str:
-    if name == "share":
-        return share_text(value)
-    if name in TIMES:
-        return time_text(value)
-    return "" if value is None else f"{value:,}" if name in ("calls", "statements") else str(value)

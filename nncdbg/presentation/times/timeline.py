@@ -8,26 +8,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from nncdbg.engine.observers.statement_times import TimedBlock, TimedStatement
-from nncdbg.presentation.atomic_file import new_file
 from nncdbg.presentation.times.places import block_title, op_name, origin, result_names, shapes
 
 if TYPE_CHECKING:
     from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.execution.loaded import Loaded
+    from nncdbg.engine.launch import CompiledProgram
 
 _PROCESS = 1
 HOST = 0
 """The lane of the host; the lane of stream N is N + 1."""
 
 
+def write_timeline(file: IO[bytes], loaded: CompiledProgram, run: tuple[int, int], title: str) -> None:
+    """Write the timeline of a measured run; `run` is its begin and end, in nanoseconds of the clock."""
+    document = trace_document(loaded, loaded.times.timeline or [], run, title)
+    file.write(json.dumps(document).encode())
+
+
 def trace_document(
     loaded: Loaded, events: Sequence[TimedStatement | TimedBlock], run: tuple[int, int], title: str
 ) -> dict[str, Any]:
-    """Return the timeline of a run from its events; `run` is its begin and end, in nanoseconds."""
+    """Return the Chrome trace of a run from its events; `run` is its begin and end, in nanoseconds."""
     entry = TimedBlock(loaded.codes[0], *run)
     trace = [each for event in (entry, *events) for each in _events(loaded, event, run[0])]
     # An outer event comes before an inner one with the same start.
@@ -37,12 +42,6 @@ def trace_document(
         "displayTimeUnit": "ns",
         "otherData": {"producer": "nncdbg", "program": title},
     }
-
-
-def write_timeline(path: Path, document: dict[str, Any]) -> None:
-    """Write a timeline.  Raises UsageError if the file cannot be written."""
-    with new_file(path) as file:
-        file.write(json.dumps(document).encode())
 
 
 def _metadata(title: str) -> Iterator[dict[str, Any]]:

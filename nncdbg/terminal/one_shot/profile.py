@@ -6,6 +6,7 @@ import json
 import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _GROUPINGS = ("statement", "op", "layer", "line")
 _TOP = 30
+_ALLOCATOR = "plain"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -40,14 +42,16 @@ def main(arguments: Sequence[str]) -> int:
 def _profile(options: Namespace) -> None:
     from nncdbg.opening.profiling import profile
     from nncdbg.opening.programs import open_program
+    from nncdbg.presentation.atomic_file import new_file
     from nncdbg.presentation.run_progress import note_messages, print_notes, under_way
     from nncdbg.presentation.screen import Screen
     from nncdbg.presentation.times.table import GROUPINGS
+    from nncdbg.presentation.times.timeline import write_timeline
 
     screen = Screen()
     configuration = configuration_of(options)
     opened = open_program(configuration)
-    noted = []
+    noted: list[Any] = []
 
     def around(debugger: Any) -> Any:
         if not noted:
@@ -57,11 +61,14 @@ def _profile(options: Namespace) -> None:
         return under_way(debugger, screen, activity="profiling")
 
     opened = _with_plain_memory(opened)
-    found = profile(opened, options.runs, options.warmup, around, timeline=options.timeline is not None)
-    table = GROUPINGS[options.by](found.times, found.loaded)
-    if options.timeline is not None:
-        _write_timeline(options, found)
+    # A timeline that cannot be written is reported before the runs.
+    with new_file(Path(options.timeline)) if options.timeline else nullcontext() as timeline:
+        found = profile(opened, options.runs, options.warmup, around, timeline=timeline is not None)
+        if timeline is not None:
+            write_timeline(timeline, found.loaded, found.spans[-1], Path(options.model).name)
+    if options.timeline:
         screen.note(f"wrote {options.timeline}: open it at ui.perfetto.dev or in chrome://tracing")
+    table = GROUPINGS[options.by](found.times, found.loaded)
     if options.json:
         print(json.dumps(_document(options, opened, found, table)))
     elif options.csv:
@@ -78,15 +85,7 @@ def _with_plain_memory(opened: OpenedProgram) -> OpenedProgram:
 
     if opened.configuration.in_place_states:
         return opened
-    return replace(opened, configuration=opened.configuration.completed({"allocator": "plain"}))
-
-
-def _write_timeline(options: Namespace, found: Profile) -> None:
-    from nncdbg.presentation.times.timeline import trace_document, write_timeline
-
-    events = found.times.timeline or []
-    document = trace_document(found.loaded, events, found.spans[-1], Path(options.model).name)
-    write_timeline(Path(options.timeline), document)
+    return replace(opened, configuration=opened.configuration.completed({"allocator": _ALLOCATOR}))
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
@@ -96,7 +95,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
         epilog="example: nncdbg profile model.onnx --by op --timeline trace.json",
     )
     add_model(parser)
-    add_machine(parser)
+    add_machine(parser, default_allocator=_ALLOCATOR)
     add_states_in_place(parser)
     add_outputs(parser)
     add = parser.add_argument
@@ -151,7 +150,7 @@ def _print(
     options: Namespace, screen: Screen, opened: OpenedProgram, found: Profile, table: TimeTable
 ) -> None:
     from nncdbg.engine.text.counting import counted
-    from nncdbg.presentation.times.table import print_times, share_text, time_text
+    from nncdbg.presentation.times.text import print_times, share_text, time_text
 
     print_times(screen, table, options.top or None)
     known = found.summary()
@@ -180,4 +179,5 @@ def _print(
             f"{counted(int(steps['steps']), 'step', ',')}: the kernels of a step took "
             f"{time_text(steps['median'])} in the median (min {time_text(steps['min'])})"
         )
-    screen.put(f"an empty kernel measures {time_text(known['clock'])}")
+    added, empty = time_text(known["measuring"]), time_text(known["clock"])
+    screen.put(f"measuring adds at least {added} to a statement; an empty kernel measures {empty}")

@@ -15,7 +15,6 @@ from nncdbg.engine.observers.statement_times import (
     Durations,
     TimedBlock,
     TimedStatement,
-    cost_of_measuring,
 )
 
 EXAMPLES = (
@@ -184,5 +183,12 @@ def test_the_median_is_that_of_the_latest_calls() -> None:
     assert len(durations.latest) == LATEST
 
 
-def test_an_empty_kernel_seems_to_take_less_than_ten_microseconds() -> None:
-    assert 0 <= cost_of_measuring() < 10_000
+def test_the_cost_of_measuring_is_measured_and_counted_nowhere(repository: Path) -> None:
+    debugger = _debugger(repository, "first_steps")
+    assert debugger.times.cost() == (0, 0), "nothing was measured"
+    debugger.times.measure(True)
+    _to_the_end(debugger)
+    before = debugger.times.executed, debugger.times.kernels, debugger.times.around
+    added, empty = debugger.times.cost()
+    assert 0 < empty < added < 50_000
+    assert (debugger.times.executed, debugger.times.kernels, debugger.times.around) == before
