@@ -129,6 +129,9 @@ class StatementTimes:
         """Number of measured executions of statements with a kernel."""
         self._open: list[_OpenBlock] = []
 
+    def __repr__(self) -> str:
+        return f"<StatementTimes {'on' if self.on else 'off'}, {self.executed} executions measured>"
+
     def measure(self, on: bool) -> None:
         """Start measuring from nothing, or stop and keep what was measured."""
         if on == self.on:
