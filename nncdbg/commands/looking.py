@@ -209,7 +209,7 @@ def show(session: CommandSession, text: str) -> None:
     from nncdbg.presentation.element_grid import grid
 
     scope = session.debugger.values
-    if not scope.has(needs("show", text)) and show_settings(session.screen, text):
+    if not scope.has(needs("show", text)) and show_settings(session, text):
         return
     name, index = split_target(text, scope.has, scope.names)
     array, layout = scope.value(name), session.screen.layout

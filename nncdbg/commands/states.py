@@ -33,7 +33,7 @@ _MANY = 100
 """Maximum number of values that `info values` lists."""
 
 
-def _varies(text: str) -> bool:
+def _varies(session: CommandSession, text: str) -> bool:
     """Return whether a topic depends on time, the machine, or the path of the program."""
     return _topic(text.partition(" ")[0]) in ("time", "memory", "program")
 
@@ -51,6 +51,8 @@ def info(session: CommandSession, text: str) -> None:
       constants              its constants
       line [LINE], frames    a statement, the stack
       time, marks, branches  the current moment, and moments to go to
+      time [op | layer | line | statement]
+                             with `set times on`, the times of this graph, or of the run by op or layer
       convenience            the names that were defined with `$x = EXPR`
       streams                the streams of a schedule, and the events that they wait for
       memory, program, fallbacks
@@ -191,9 +193,27 @@ def _place_of(session: CommandSession, site: Site) -> str:
 
 
 def _time(session: CommandSession, text: str) -> None:
-    timeline = session.debugger.timeline
+    from nncdbg.presentation.times.table import GROUPINGS, of_block
+    from nncdbg.presentation.times.text import print_times, time_text
+
+    if text and text not in GROUPINGS:
+        raise UsageError(f"times are not grouped by {text}", hint=f"use one of: {', '.join(GROUPINGS)}")
+    timeline, times, loaded = session.debugger.timeline, session.debugger.times, session.debugger.loaded
     session.screen.put(f"{counted(timeline.tick, 'statement')} executed, on branch {timeline.branch}")
     session.screen.put(f"{counted(timeline.replayed, 'statement')} replayed to go back")
+    if not times.executed:
+        state = "no statement was measured yet" if times.on else "`set times on` measures statements"
+        session.screen.put(state)
+        return
+    path = _selected(session).code.path
+    table = GROUPINGS[text](times, loaded) if text else of_block(times, loaded, path)
+    if table.rows:
+        print_times(session.screen, table)
+    else:
+        session.screen.put("no statement of this block was measured; `info time layer` shows the others")
+    kernels, measured = time_text(times.kernels / 1e9), counted(times.executed, "statement", ",")
+    around = time_text(times.around / 1e9)
+    session.screen.put(f"{kernels} in the kernels of {measured}, and {around} around them")
 
 
 def _memory(session: CommandSession, text: str) -> None:

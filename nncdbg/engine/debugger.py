@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.diagnosing import Diagnosing
     from nncdbg.engine.execution.black_box import BlackBox
     from nncdbg.engine.observers.oracle import MicroCheck
+    from nncdbg.engine.observers.statement_times import StatementTimes
 
 
 def with_backward_graphs(program: Program) -> Program:
@@ -214,6 +215,7 @@ class Debugger(RichOutput):
         # The tracks read values before the allocation frees them.
         self.tracking = Tracking(self._tracked, loaded, machine, lambda text: self.control.say(text))
         self.timeline = Timeline(machine, history, loaded.allocation)
+        loaded.times.attach(machine, lambda: self.timeline.replaying)
         self.tracking.timeline = self.timeline
         self._awaited = Awaited(
             loaded.linker, loaded.supplied, self._folder, lambda text: self.control.say(text)
@@ -528,6 +530,11 @@ class Debugger(RichOutput):
     def micro(self) -> MicroCheck | None:
         """The comparison of kernels with their micro programs; None without ``check="micro"``."""
         return self.observers.micro
+
+    @property
+    def times(self) -> StatementTimes:
+        """The durations of statements; ``times.measure(True)`` starts the measurement."""
+        return self.loaded.times
 
     # -- called by the engine ----------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from nncdbg.engine.execution.machine import Machine, Running
 from nncdbg.engine.execution.random_streams import generator_of
 from nncdbg.engine.execution.supplied import SuppliedResults
 from nncdbg.engine.graph import Type, type_of
+from nncdbg.engine.observers.statement_times import StatementTimes
 
 
 class CompiledProgram(Loaded):
@@ -53,6 +54,8 @@ class CompiledProgram(Loaded):
         self.supplied = SuppliedResults(backend.to_device)
         self._fallback = Fallback(backend) if fallback else None
         covers: list[Cover] = [each.cover for each in (self._fallback, self.supplied) if each is not None]
+        # The instructions are linked first when the program begins, after `times` is made.
+        covers.append(lambda kernels, call, statement: self.times.cover(kernels, call, statement))
         self.black_box = black_box
         if black_box is not None:
             covers.append(
@@ -65,6 +68,7 @@ class CompiledProgram(Loaded):
         linker = Linker(backend, allocation, generator, covers)
         kept = kept_to_the_end(program, tracked)
         super().__init__(program, program.as_listing(), linker, rebound=rebound(program), tracked=kept)
+        self.times = StatementTimes(linker, self.running)
         self.found: Report = _ignore
         """Called with each finding of the run."""
         self.observers = Instrumentation(self, lambda finding: self.found(finding), statistics)

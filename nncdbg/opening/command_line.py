@@ -99,10 +99,11 @@ def add_tracks(parser: ArgumentParser) -> None:
     _add(parser, "tracks")
 
 
-def add_machine(parser: ArgumentParser) -> None:
-    """Add the inputs, and the options for running the program."""
+def add_machine(parser: ArgumentParser, default_allocator: str = "") -> None:
+    """Add the inputs, and the options for running the program; the help shows the default allocator."""
     _add(parser, "inputs", "dims", "seed", "backend", "fallback", "op_libraries")
-    _add(parser, "allocator", "history", "max_ops")
+    _add(parser, "allocator", shown_default=default_allocator)
+    _add(parser, "history", "max_ops")
 
 
 def add_journal(parser: ArgumentParser) -> None:
@@ -127,11 +128,11 @@ def add_check(parser: ArgumentParser) -> None:
     _add(parser, "check", choices=["micro"])
 
 
-def _add(parser: ArgumentParser, *names: str, **more: Any) -> None:
+def _add(parser: ArgumentParser, *names: str, shown_default: str = "", **more: Any) -> None:
     """Add the flags of these fields; an omitted flag is None."""
     for name in names:
         field, setting = settings()[name]
-        note = setting.shown_default or (f"{field.default}" if field.default else "")
+        note = shown_default or setting.shown_default or (f"{field.default}" if field.default else "")
         details: dict[str, Any] = {"metavar": setting.metavar, **more}
         if field.type == "bool":
             details, note = {"action": "store_true"}, ""

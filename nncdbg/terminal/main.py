@@ -32,6 +32,7 @@ from nncdbg.version import __version__
 
 COMMANDS = {
     "run": ("nncdbg.terminal.one_shot.run", "run to the end; print outputs with statistics"),
+    "profile": ("nncdbg.terminal.one_shot.profile", "measure the times of statements, ops and layers"),
     "diff": ("nncdbg.terminal.one_shot.diff", "compare two models, backends, dtypes, or runs of a journal"),
     "watch": ("nncdbg.nan_watch.commands.watch", "for CI: find the op where the first NaN originates"),
     "races": ("nncdbg.nan_watch.commands.races", "check a schedule of streams and events without a run"),

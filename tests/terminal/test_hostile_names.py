@@ -88,6 +88,13 @@ ONE_SHOT = {
         ["{model}", "--github"],
         ["{model}", "--strict", "--runs", "2"],
     ],
+    "profile": [
+        ["{model}", "--runs", "2"],
+        ["{model}", "--by", "layer", "--runs", "1", "--json"],
+        ["{model}", "--by", "op", "--csv", "--runs", "1"],
+        ["{model}", "--by", hostile("op")],
+        ["{text}", "--timeline", hostile("folder/") + "trace.json"],
+    ],
     "diff": [["{model}", "{model}"], ["{model}", "{model}", "--json"], ["{model}", "{text}"]],
     "record": [["{model}"], [hostile("train.py")], ["{model}", "--step", hostile("1")]],
     "debug": [["{model}"], [hostile("train.py")], [hostile("train.py"), "--break", hostile("op")]],

@@ -101,6 +101,9 @@ class Backend(Protocol):
         not `on_host`.
         """
 
+    def wait(self) -> None:
+        """Wait until the device has run the kernels so far; only called for backends not `on_host`."""
+
     def summarize(self, value: Any, row: Any) -> None:
         """Write the statistics of a value (see `stats.inspection`) to `row`, ten float64 of the backend's.
 
@@ -134,6 +137,9 @@ class HostBackend:
 
     def memory(self, value: Any) -> tuple[int, int] | None:
         raise AssertionError("memory() is only for backends with device memory")
+
+    def wait(self) -> None:
+        raise AssertionError("wait() is only for backends with a device")
 
     def summarize(self, value: Any, row: Any) -> None:
         raise AssertionError("summarize() is only for results in device memory")

@@ -61,6 +61,9 @@ class CuPy:
             return [self.to_host(item) for item in value]
         return value.get() if isinstance(value, self.xp.ndarray) else value
 
+    def wait(self) -> None:
+        self.xp.cuda.get_current_stream().synchronize()
+
     def to_host_together(self, values: Sequence[Any]) -> list[Any]:
         found = [each if isinstance(each, self.xp.ndarray) else self.to_host(each) for each in values]
         moving = [index for index, each in enumerate(found) if isinstance(each, self.xp.ndarray)]

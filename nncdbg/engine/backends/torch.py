@@ -84,6 +84,12 @@ class Torch:
 
         return host_array(value)
 
+    def wait(self) -> None:
+        import torch
+
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+
     def to_host_together(self, values: Sequence[Any]) -> list[Any]:
         from nncdbg.engine.ops.aten.arrays import host_arrays
 

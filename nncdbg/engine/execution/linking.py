@@ -130,6 +130,8 @@ class Instrument(IntEnum):
     """Reads the statistics of results once they are logged."""
     TRACKER = auto()
     """Inspects operands and results as a whole."""
+    TIMES = auto()
+    """Measures the duration of statements."""
 
 
 @dataclass(slots=True, repr=False)
