@@ -10,6 +10,7 @@ import bench_corpus
 import bench_dap
 import bench_diff
 import bench_eager
+import bench_flight_recorder
 import bench_journal
 import bench_journal_training
 import bench_large
@@ -50,6 +51,7 @@ def main() -> int:
         bench_training,
         bench_journal,
         bench_journal_training,
+        bench_flight_recorder,
     ):
         figures = module.measure()
         for figure in figures if isinstance(figures, list) else [figures]:

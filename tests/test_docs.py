@@ -23,9 +23,7 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=lambda p: p.name
 )
-def test_the_python_code_of_a_page_runs(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_python_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for entry in ROOT.iterdir():
         (tmp_path / entry.name).symlink_to(entry)
     monkeypatch.chdir(tmp_path)  # A page may write files.

@@ -115,7 +115,7 @@ def marks(session: CommandSession, text: str) -> None:
         session.screen.put("there are no marks")
 
 
-@command("goto", group="changing", arguments="NAME | [BRANCH:]NUMBER", completes=("mark",))
+@command("goto", group="changing", arguments="NAME | [BRANCH:]NUMBER", completes=("mark",), varies=True)
 def goto(session: CommandSession, text: str) -> None:
     """Go to a mark, or to the point after NUMBER statements, also on another branch.
 
@@ -155,7 +155,7 @@ def branches(session: CommandSession, text: str) -> None:
         )
 
 
-@command("branch", group="changing", arguments="NUMBER", completes=("branch",))
+@command("branch", group="changing", arguments="NUMBER", completes=("branch",), varies=True)
 def branch(session: CommandSession, text: str) -> None:
     """Switch to another branch, at the moment where you left it."""
     number = known_branch(session.debugger, whole_number("branch", needs("branch", text)))

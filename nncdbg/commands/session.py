@@ -11,7 +11,7 @@ from rich.text import Text
 from nncdbg.commands.command_blocks import CommandBlock, Script
 from nncdbg.commands.command_lines import is_expression, read_commands, split_command
 from nncdbg.commands.recording.recorder import SessionRecorder
-from nncdbg.commands.table import TABLE, resolve
+from nncdbg.commands.table import TABLE, Command, resolve
 from nncdbg.engine.errors import NncdbgError, RunError, UsageError, failure_code
 from nncdbg.presentation.crash_report import report_crash
 from nncdbg.presentation.expressions import displayed
@@ -20,7 +20,7 @@ from nncdbg.presentation.screen import Screen
 from nncdbg.presentation.stops import fallbacks, place_of, show_stop
 
 if TYPE_CHECKING:
-    from nncdbg.commands.recording.entries import Event
+    from nncdbg.commands.recording.script import RecordedScript
     from nncdbg.commands.recording.setup import Confirm
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.divergence.companion import Companion
@@ -55,6 +55,8 @@ class CommandSession:
         """The other side of a comparison, if this session is one."""
         self.configuration: RunConfiguration | None = None
         """The run configuration that the session was opened from, if there is one."""
+        self.script: RecordedScript | None = None
+        """The script that has opened this prompt, if there is one."""
         self.recorder = SessionRecorder(screen.complain)
         self.journal: StepRecorder | None = None
         """Writes the training to a journal, with the typed commands."""
@@ -135,13 +137,23 @@ class CommandSession:
             return
         if is_expression(self.debugger, text):
             self._repeated = ""
-            TABLE["print"].run(self, text)
+            with self.recorder.result(self.screen):
+                TABLE["print"].run(self, text)
             return
         word, arguments = split_command(text)
         found, arguments = resolve(word, arguments)
         self._repeated = text if found.repeats else ""
-        with self.screen.paged() if found.pages and not self._depth else nullcontext():
+        with (
+            self.screen.paged() if found.pages and not self._depth else nullcontext(),
+            self.recording_result(found, arguments),
+        ):
             found.run(self, arguments)
+
+    @contextmanager
+    def recording_result(self, found: Command, arguments: str) -> Iterator[None]:
+        """Record what a command prints, if a replay compares it."""
+        with self.recorder.result(self.screen) if found.compares(arguments) else nullcontext():
+            yield
 
     @property
     def prompt(self) -> str:
@@ -198,8 +210,11 @@ class CommandSession:
         """Execute a command file; return the number of failures. Raises UsageError if it cannot be read."""
         return self.play_lines(read_commands(path), path, echo=echo)
 
-    def play_lines(self, lines: Iterable[str], title: str, *, echo: bool) -> int:
-        """Execute lines as if typed; return the number of failures. Raises UsageError after a pause."""
+    def play_lines(self, lines: Iterable[str], title: str, *, echo: bool, typed: bool = False) -> int:
+        """Execute lines and return the number of failures; lines that are `typed` are recorded.
+
+        Raises UsageError after a pause.
+        """
         failed, collecting = 0, self.collecting
         with self._nested(title):
             for line in lines:
@@ -208,7 +223,7 @@ class CommandSession:
                 if echo and line.strip():
                     self.screen.put(f"{self.prompt}{line.rstrip() if self.collecting else line.strip()}")
                 before = self.debugger.stop
-                failed += not self.execute(line)
+                failed += not self.execute(line, typed=typed)
                 if self.debugger.stop is not before and self._paused():
                     raise UsageError(f"interrupted: skipped the rest of {title}")
             if self.collecting and not collecting:
@@ -233,8 +248,8 @@ class CommandSession:
     def replay(self, path: str, *, count: int | None = None) -> bool:
         """Replay the first `count` commands of a recorded session (None: all), or a file of commands.
 
-        Return True if all stops are the same as recorded; for a file of commands, if no command fails.
-        Raises UsageError for a file that is not readable, and if the user interrupts the replay.
+        Return True if all stops and results are the same as recorded; for a file of commands, if no command
+        fails.  Raises UsageError for a file that is not readable, and if the user interrupts it.
         """
         from nncdbg.commands.recording.entries import FIRST_FORMAT, is_recording, read_recording
         from nncdbg.commands.recording.replaying import replay
@@ -252,18 +267,12 @@ class CommandSession:
                 self.end_of_lines()
         return same
 
-    def observed(self, line: str) -> list[Event]:
-        """Execute a line, and return its stops and errors. Raises UsageError if the user pauses it."""
-        events: list[Event] = []
-        before, self.recorder.listener = self.recorder.listener, events.append
+    def execute_recorded(self, line: str) -> None:
+        """Execute a line of a recording. Raises UsageError if the user pauses it."""
         stop = self.debugger.stop
-        try:
-            self.execute(line)
-        finally:
-            self.recorder.listener = before
+        self.execute(line)
         if self.debugger.stop is not stop and self._paused():
             raise UsageError("interrupted: skipped the rest of the recording")
-        return events
 
     @contextmanager
     def as_recorded(self, recorded: bool) -> Iterator[None]:
@@ -355,13 +364,14 @@ class CommandSession:
 
     def show_displays(self, numbers: Iterable[int] | None = None) -> None:
         """Show the current values of all displayed expressions, or those with these numbers."""
-        for number in self.displays if numbers is None else numbers:
-            text = self.displays[number]
-            try:
-                shown = displayed(self.debugger, self.screen, text)
-            except NncdbgError as error:
-                shown = Text(f"{text}: {error.message}", "dim")
-            self.screen.put_line(Text(f"{number}: ").append_text(shown))
+        with self.recorder.result(self.screen):
+            for number in self.displays if numbers is None else numbers:
+                text = self.displays[number]
+                try:
+                    shown = displayed(self.debugger, self.screen, text)
+                except NncdbgError as error:
+                    shown = Text(f"{text}: {error.message}", "dim")
+                self.screen.put_line(Text(f"{number}: ").append_text(shown))
 
     def _say_fallbacks(self) -> None:
         """Print one note per op that ran on NumPy instead of the backend."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterator
 from itertools import groupby
 from textwrap import wrap
@@ -33,10 +34,10 @@ def record(session: CommandSession, text: str) -> None:
     """Record the session in a file, for `replay`; `record off` stops recording.
 
     The file has the program, inputs, seed, sizes, options and versions, then the commands of the session
-    with their stops, errors and notes.  Commands before `record` are included, without their stops.
+    with their stops, results, errors and notes.  Commands before `record` are included, without their stops.
     `record` overwrites a recording only with --force or after confirmation.
     """
-    from nncdbg.commands.recording.setup import setup_of
+    from nncdbg.commands.recording.setup import setup_of, setup_of_script
 
     recorder = session.recorder
     if not text:
@@ -48,8 +49,14 @@ def record(session: CommandSession, text: str) -> None:
     if text != "off":
         opened = session.configuration
         program = session.title if opened is None else opened.program
-        setup = setup_of(session.debugger, program, opened)
+        if session.script is not None:
+            setup = setup_of_script(session.script)
+        else:
+            setup = setup_of(session.debugger, program, opened)
         recorder.start(path, setup, session.debugger, force=force, confirm=session.confirm)
+        if session.script is not None:
+            # The script may end at any point.
+            atexit.register(recorder.stop)
         session.screen.put(f"recording to {path}")
         return
     if recorder.path is None:
@@ -60,10 +67,11 @@ def record(session: CommandSession, text: str) -> None:
 
 @command("replay", group="session", arguments="FILE", completes=("file",))
 def replay(session: CommandSession, text: str) -> None:
-    """Replay a recorded session, and report the first stop that differs.
+    """Replay a recorded session, and report the first stop or result that differs.
 
     First, report differences from the recorded program, inputs, options and versions.  A stop is the same if
-    its reason, statement, frames, iterations and branch are the same, and all bits of the values there.
+    its reason, statement, frames, iterations and branch are the same, and all bits of the values there.  A
+    result, such as that of `print`, is the same if its text is the same.
     `nncdbg replay FILE` also opens the program, with the recorded inputs and options.
     In a file of commands, there is nothing to compare: run the commands, and show each.
     """

@@ -32,7 +32,12 @@ _MANY = 100
 """Maximum number of values that `info values` lists."""
 
 
-@command("info", "i", group="looking", arguments="TOPIC [TEXT]", completes=("info",))
+def _varies(text: str) -> bool:
+    """Return whether a topic depends on time, the machine, or the path of the program."""
+    return _topic(text.partition(" ")[0]) in ("time", "memory", "program")
+
+
+@command("info", "i", group="looking", arguments="TOPIC [TEXT]", completes=("info",), varies=_varies)
 def info(session: CommandSession, text: str) -> None:
     """Show the state of the debugger and the program, by topic.
 
@@ -50,11 +55,17 @@ def info(session: CommandSession, text: str) -> None:
     A prefix selects the first topic that matches: `info b` is `info breakpoints`.
     """
     word, _, rest = text.partition(" ")
-    topics = [topic for topic in TOPICS if word and topic.startswith(_ELSEWHERE.get(word, word))]
-    if not topics:
+    topic = _topic(word)
+    if topic is None:
         what = f'there is no info about "{word}"' if word else "`info` needs a topic"
         raise UsageError(what, hint=_ANSWERS.get(word) or f"use one of: {', '.join(TOPICS)}")
-    TOPICS[topics[0]](session, rest.strip())
+    TOPICS[topic](session, rest.strip())
+
+
+def _topic(word: str) -> str | None:
+    """Return the first topic with this prefix, or equal to this topic of gdb; None for other words."""
+    prefix = _ELSEWHERE.get(word, word)
+    return next((topic for topic in TOPICS if word and topic.startswith(prefix)), None)
 
 
 def _breakpoints(session: CommandSession, text: str) -> None:

@@ -14,6 +14,9 @@ from nncdbg.engine.errors import NncdbgError, UsageError
 Run: TypeAlias = Callable[[Any, str], None]
 """``run(session, arguments)``: `session` is a CommandSession."""
 
+Varies: TypeAlias = bool | Callable[[str], bool]
+"""Whether the output of a command varies between equal sessions, for some commands by its arguments."""
+
 GROUPS = {
     "moving": "Run and step",
     "stopping": "Breakpoints",
@@ -29,7 +32,8 @@ class Command:
     """A command of the prompt; `run(session, argument text)` executes it.
 
     `help` is one line; `help NAME` adds `details`. `repeats`: an empty line repeats the command.
-    `completes` are the kinds of words (see `completion`) that complete its arguments.
+    `completes` are the kinds of words (see `completion`) that complete its arguments.  `varies`: the output
+    depends on time, the machine or the path of a file, or is a stop, so that a replay does not compare it.
     """
 
     name: str
@@ -40,7 +44,14 @@ class Command:
     details: str
     repeats: bool
     completes: tuple[str, ...]
+    varies: Varies
     run: Run
+
+    def compares(self, arguments: str) -> bool:
+        """Return whether a replay compares the output with the recorded one."""
+        if self.group not in _COMPARED:
+            return False
+        return not (self.varies(arguments) if callable(self.varies) else self.varies)
 
     @property
     def pages(self) -> bool:
@@ -52,6 +63,9 @@ class Command:
         """Return the usage, such as `break PLACE [if EXPR]`."""
         return f"{self.name} {self.arguments}".rstrip()
 
+
+_COMPARED = ("stopping", "looking", "changing")
+"""Groups whose output is a result; moves print stops, which are compared as such."""
 
 TABLE: dict[str, Command] = {}
 """Commands by full name, in the order of declaration."""
@@ -66,6 +80,7 @@ def command(
     arguments: str = "",
     repeats: bool = False,
     completes: tuple[str, ...] = (),
+    varies: Varies = False,
 ) -> Callable[[Run], Run]:
     """Add the decorated function to the table; its docstring is the help: one line, then details."""
 
@@ -73,7 +88,8 @@ def command(
         first, _, rest = inspect.cleandoc(run.__doc__ or "").partition("\n")
         assert first
         assert group in GROUPS
-        entry = Command(name, shorts, arguments, group, first, rest.strip("\n"), repeats, completes, run)
+        details = rest.strip("\n")
+        entry = Command(name, shorts, arguments, group, first, details, repeats, completes, varies, run)
         for word in (name, *shorts):
             assert word not in TABLE, f"{word} is a command already"
             assert word not in _SHORTS, f"{word} is a short form already"

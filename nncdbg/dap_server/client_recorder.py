@@ -112,7 +112,7 @@ class ClientRecorder(SessionRecorder):
             self.event(recorded_stop(self.debugger, here, values=False))
             self._held = tick
         for text in commands:
-            self.command(text)
+            self.command(text, results=False)
         self.absorb()
 
     def _changes(self) -> Iterator[str]:
@@ -135,7 +135,7 @@ class ClientRecorder(SessionRecorder):
         """Record a mark of the client, unless `goto` reads its name as another place."""
         if self.requests and name == name.strip() and not re.match(r"[-+:\d]", name):
             self.marks.add(name)
-            self.command(f"mark {name}")
+            self.command(f"mark {name}", results=False)
 
     # -- edits ---------------------------------------------------------------------------------
 
@@ -151,10 +151,10 @@ class ClientRecorder(SessionRecorder):
             return
         number = len(self.debugger.control.stack) - 1 - depth
         if number:
-            self.command(f"frame {number}")
-        self.command(f"set {target} = {text}")
+            self.command(f"frame {number}", results=False)
+        self.command(f"set {target} = {text}", results=False)
         if number:
-            self.command("frame 0")
+            self.command("frame 0", results=False)
 
 
 def _catches(debugger: Debugger) -> dict[str, str | None]:
@@ -196,12 +196,33 @@ def target_text(name: str, index: Any) -> str:
     return f"{spelled(name)}[{', '.join(map(str, index))}]"
 
 
+def smallest_block(shape: tuple[int, ...], start: int, stop: int) -> tuple[slice, ...]:
+    """Return slices of the smallest block with the elements `start` to `stop` in C order."""
+    if not shape:
+        return ()
+    first, last = np.unravel_index(start, shape), np.unravel_index(stop - 1, shape)
+    block: list[slice] = []
+    for begin, end in zip(map(int, first), map(int, last), strict=True):
+        block.append(slice(begin, end + 1))
+        if begin != end:
+            break
+    return tuple(block)
+
+
+def block_text(name: str, block: tuple[slice, ...]) -> str:
+    """Return a block of a value as the prompt spells it, such as ``%h[0:1, 2:5]``."""
+    if not block:
+        return spelled(name)
+    return f"{spelled(name)}[{', '.join(f'{each.start}:{each.stop}' for each in block)}]"
+
+
 def value_text(content: Any) -> str | None:
     """Return a value as an expression with the same elements; None if it is too large or not numeric."""
     array = np.asarray(content)
-    if array.size > _MOST or array.dtype.kind not in "fiub":
+    if array.size > _MOST or array.dtype.kind in "cOSUMm":
         return None
-    return _list_text(array.tolist())
+    # float32 has all elements of the types that NumPy does not have.
+    return _list_text((array if array.dtype.kind in "fiub" else array.astype(np.float32)).tolist())
 
 
 def _list_text(value: Any) -> str:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from nncdbg.commands import find
 from nncdbg.commands.command_lines import is_expression, read_commands, split_command
+from nncdbg.commands.recording.script import EDITOR, script_of_process
 from nncdbg.commands.session import CommandSession as Terminal
+from nncdbg.commands.table import TABLE
 from nncdbg.dap_server.breakpoints.console import report_breakpoint_changes
 from nncdbg.dap_server.events import report_change
 from nncdbg.dap_server.registry import State
@@ -43,7 +45,9 @@ class Console(Terminal):
         super().__init__(session.program.debugger, session.program.sources.name, screen)
         self.session = session
         self.recorder = session.program.recorder
-        if session.attachment is None and session.launched is not None:
+        if session.attachment is not None:
+            self.script = script_of_process(EDITOR)
+        elif session.launched is not None:
             self.configuration = session.launched.configuration()
         self._playing = False
         """Whether the runner executes lines of a file, so that their moves are performed at once."""
@@ -57,7 +61,7 @@ class Console(Terminal):
         # The lines of a block of Python keep their indentation.
         lines = [line.rstrip() for line in text.splitlines() if line.strip()]
         if len(lines) > 1:
-            self._on_runner(lambda: self.play_lines(lines, "the input", echo=True))
+            self._on_runner(lambda: self.play_lines(lines, "the input", echo=True, typed=True))
         elif self.collecting:
             self._enter_line(lines[0] if lines else "")
         else:
@@ -94,6 +98,17 @@ class Console(Terminal):
             report_breakpoint_changes(self.session, numbers)
             self.session.program.recorder.absorb()
 
+    def record_expression(self, line: str, text: str) -> None:
+        """Record an expression that the client has evaluated, with the result as the prompt prints it.
+
+        `text` is the expression, or the name that `line` has defined.
+        """
+        self.recorder.command(line)
+        if self.recorder.observes:
+            with self.recorder.result(self.screen):
+                TABLE["print"].run(self, text)
+            self.take()
+
     def take(self) -> str:
         """Return the output since the last call, bounded."""
         text = self._written.getvalue()
@@ -112,7 +127,7 @@ class Console(Terminal):
         before = max(0, self.debugger.selected)
         self.debugger.selected = -1 if depth is None else frames - 1 - depth
         if (number := max(0, self.debugger.selected)) != before:
-            self.recorder.command(f"frame {number}")
+            self.recorder.command(f"frame {number}", results=False)
 
     def dispatch(self, text: str) -> None:
         attachment = self.session.attachment
@@ -193,6 +208,7 @@ class Console(Terminal):
             raise UsageError(state.value)
 
         def perform() -> Stop:
+            before = self.debugger.stop
             self._playing = True
             try:
                 self._watched(action)
@@ -201,6 +217,8 @@ class Console(Terminal):
                 self._print()
             if self.over:
                 self._quit()
+            if self.debugger.stop is before:
+                self.printed_stop = before  # Nothing moved, so the `display` values are printed already.
             return self.debugger.stop
 
         self.session.program.move(self.session, perform, unasked=True)

@@ -306,7 +306,7 @@ class Journal(RichOutput):
         if number not in runs:
             raise UsageError(
                 f"the journal {self.path} has no run {number}",
-                hint=f"it has the runs {_listed([str(known) for known in runs])}",
+                hint=f"it has the run{'s' * (len(runs) > 1)} {_listed([str(known) for known in runs])}",
             )
         return runs[number]
 

@@ -193,7 +193,7 @@ class RunConfiguration:
         "record the session in FILE: setup, commands and stops",
         "--record",
         "FILE",
-        description="Record the session in this file. `nncdbg replay FILE` compares each stop with it.",
+        description="Record the session in this file. `nncdbg replay FILE` compares stops and results.",
         parameter="",
     )
     journal: str | None = _setting(

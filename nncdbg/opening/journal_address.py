@@ -88,14 +88,17 @@ def read_address(text: str, folder: Path = Path()) -> Address | None:
     """Return the address in a text, with a file relative to `folder`; None for another path.
 
     A text is an address if the file before `#` or `@` is a journal, or if the name of that file ends with
-    `.db`.  Raises UsageError for a run or place that is malformed, LoadError if there is no such file.
+    `.db`.  Names of files may contain these characters: the longest name of a journal counts.
+
+    Raises UsageError for a run or place that is malformed, LoadError if there is no such file.
     """
     if os.path.lexists(folder / text):
         return Address(text) if is_journal(folder / text) else None
-    for found in re.finditer("[#@]", text):
-        file = text[: found.start()]
+    files = [text[: found.start()] for found in re.finditer("[#@]", text)]
+    for file in reversed(files):
         if is_journal(folder / file):
             return _address(text, file)
+    for file in files:
         if file.endswith(".db"):
             if not os.path.lexists(folder / file):
                 raise LoadError(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from rich.console import Console, ConsoleRenderable, RenderHook
@@ -41,6 +41,22 @@ class _Escaping(RenderHook):
         return [harmless(each) if isinstance(each, Text) else each for each in renderables]
 
 
+@dataclass(frozen=True, slots=True)
+class ScreenShape:
+    """What the text of an output depends on, apart from the program.
+
+    `terminal`: lines are cropped to `width` cells.  `fixed`: an editor shows the output.
+    """
+
+    terminal: bool
+    fixed: bool
+    width: int
+    color: bool
+    unicode: bool
+    precision: int
+    full_names: bool
+
+
 class Screen:
     """Standard output and standard error, in color only on a terminal that supports it.
 
@@ -63,22 +79,63 @@ class Screen:
         self.pager = True
         """Show output that is longer than the terminal in a pager."""
         self._fixed = width is not None
+        self._shape: ScreenShape | None = None
+        """The shape of another screen, whose output is reproduced."""
+        self._copy: Callable[[Text], None] | None = None
+        """Receives all printed lines."""
         self.out = _console(out or sys.stdout, width, color)
         self.err = _console(err or sys.stderr, width, color)
 
     @property
+    def shape(self) -> ScreenShape:
+        """Return the shape of the output: that of this screen, or of the one that is reproduced."""
+        if self._shape is not None:
+            return self._shape
+        layout = Layout.of(self.out)
+        return ScreenShape(
+            self.out.is_terminal,
+            self._fixed,
+            layout.width,
+            layout.color,
+            layout.unicode,
+            self.precision,
+            self.full_names,
+        )
+
+    @contextmanager
+    def reproducing(self, shape: ScreenShape | None) -> Iterator[None]:
+        """Print as a screen of this shape; None keeps the present one."""
+        before = self._shape
+        self._shape = before if shape is None else shape
+        try:
+            yield
+        finally:
+            self._shape = before
+
+    @contextmanager
+    def copied(self, copy: Callable[[Text], None]) -> Iterator[None]:
+        """Pass the printed lines to `copy` too, instead of to that of an outer call."""
+        before, self._copy = self._copy, copy
+        try:
+            yield
+        finally:
+            self._copy = before
+
+    @property
     def is_terminal(self) -> bool:
-        return self.out.is_terminal
+        return self.shape.terminal
 
     @property
     def shortens(self) -> bool:
         """Return True if long names are shortened: on a screen, but not in a pipe."""
-        return (self.is_terminal or self._fixed) and not self.full_names
+        shape = self.shape
+        return (shape.terminal or shape.fixed) and not shape.full_names
 
     @property
     def layout(self) -> Layout:
         """Return the layout of images and grids, which need a finite width."""
-        return replace(Layout.of(self.out), precision=self.precision)
+        shape = self.shape
+        return Layout(shape.width, shape.color, shape.unicode, precision=shape.precision)
 
     @property
     def line_layout(self) -> Layout:
@@ -93,7 +150,7 @@ class Screen:
     @contextmanager
     def paged(self) -> Iterator[None]:
         """Collect output, and show it in the user's pager if it is longer than the terminal."""
-        if not (self.pager and self.is_terminal and sys.stdin.isatty()) or self.out.is_dumb_terminal:
+        if not (self.pager and self.out.is_terminal and sys.stdin.isatty()) or self.out.is_dumb_terminal:
             yield
             return
         with self.out.capture() as captured:
@@ -114,8 +171,10 @@ class Screen:
 
     def put(self, content: Text | str = "") -> None:
         """Print lines. A string is wrapped at words on a terminal; a Text keeps its width."""
+        if self._copy is not None:
+            self._copy(Text(content) if isinstance(content, str) else content)
         if isinstance(content, str):
-            self.out.print(Text(content), soft_wrap=not self.is_terminal)
+            self.out.print(Text(content), soft_wrap=not self.out.is_terminal)
         else:
             self.out.print(content, soft_wrap=True)
 
@@ -138,11 +197,12 @@ class Screen:
             self.put(content)
             return
         for line in harmless(content).split("\n"):
-            if line.cell_len <= self.out.width:
+            width = self.layout.width
+            if line.cell_len <= width:
                 self.put(line)
                 continue
             indent = len(line.plain) - len(line.plain.lstrip())
-            pieces = line[indent:].wrap(self.out, max(1, self.out.width - indent - 2)) or [Text()]
+            pieces = line[indent:].wrap(self.out, max(1, width - indent - 2)) or [Text()]
             for number, piece in enumerate(pieces):
                 piece.rstrip()
                 self.put(Text(" " * (indent + 2 * bool(number))).append_text(piece))

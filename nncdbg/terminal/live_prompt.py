@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from nncdbg.commands.command_lines import is_expression, split_command
+from nncdbg.commands.recording.script import PROMPT_OF_SCRIPT, script_of_process
+from nncdbg.commands.recording.stops import INTERRUPT
 from nncdbg.commands.session import CommandSession
 from nncdbg.commands.table import TABLE, resolve, whole_number
 from nncdbg.engine.debugger import Debugger
@@ -23,6 +25,7 @@ from nncdbg.presentation.breakpoint_syntax import split_place
 from nncdbg.presentation.screen import Screen
 from nncdbg.presentation.source_files import short_path
 from nncdbg.terminal.repl import confirmed, read_lines
+from nncdbg.terminal.script_replay import read_commands_of_script
 from nncdbg.torch.live.breakpoints import LiveBreakpoint, parse_breakpoint, parse_condition
 from nncdbg.torch.live.debugger import LiveDebugger
 from nncdbg.torch.live.training import LiveTraining
@@ -44,6 +47,7 @@ class LivePrompt(CommandSession):
     def __init__(self, title: str, screen: Screen, *, history: bool = False) -> None:
         self._nothing = _nothing_yet()
         super().__init__(self._nothing, title, screen)
+        self.script = script_of_process(PROMPT_OF_SCRIPT)
         self.training = LiveTraining(self.hold, screen.put, history=history)
         self.left = False
         """Whether the user has quit."""
@@ -91,7 +95,8 @@ class LivePrompt(CommandSession):
             found, arguments = resolve(word, arguments)
             own = _COMMANDS.get(found.name)
             if own is not None:
-                own(self, arguments)
+                with self.recording_result(found, arguments):
+                    own(self, arguments)
                 return
             if found.group == "moving" and not isinstance(self.debugger, LiveDebugger):
                 if found.name not in ("continue", "run"):
@@ -127,6 +132,12 @@ class LivePrompt(CommandSession):
 
     def _read(self) -> None:
         self.over = self._leaving = False
+        read_commands_of_script(self, self._read_typed)
+        if not self._leaving:
+            self.left = True
+            raise ScriptLeft(0)
+
+    def _read_typed(self) -> None:
         if sys.stdin.isatty():
             read_lines(self)
         else:
@@ -134,9 +145,6 @@ class LivePrompt(CommandSession):
                 self.execute(line, typed=True)
                 sys.stdout.flush()
             self.end_of_lines()
-        if not self._leaving:
-            self.left = True
-            raise ScriptLeft(0)
 
     def _say_place(self, debugger: LiveDebugger) -> None:
         """Print the user's line, the modules and the autograd node of a stop."""
@@ -303,7 +311,7 @@ def pausing_on_interrupt(training: LiveTraining) -> Iterator[None]:
             return
         if training.mode.asleep or training.mode.pausing:
             signal.default_int_handler(number, frame)
-        training.pause("Ctrl-C")
+        training.pause(INTERRUPT)
 
     before = signal.signal(signal.SIGINT, interrupt)
     try:

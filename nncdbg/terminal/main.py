@@ -35,7 +35,10 @@ COMMANDS = {
     "diff": ("nncdbg.terminal.one_shot.diff", "compare two models, backends, dtypes, or runs of a journal"),
     "watch": ("nncdbg.nan_watch.commands.watch", "for CI: find the op where the first NaN originates"),
     "record": ("nncdbg.terminal.one_shot.record", "save a training step of a PyTorch script as a program"),
-    "replay": ("nncdbg.terminal.one_shot.replay", "replay a recorded session, and compare each stop"),
+    "replay": (
+        "nncdbg.terminal.one_shot.replay",
+        "replay a recorded session, and compare its stops",
+    ),
     "debug": ("nncdbg.terminal.one_shot.debug", "run a PyTorch script, and stop it at operators"),
     "runs": ("nncdbg.terminal.journal.runs", "list the runs of a journal"),
     "log": ("nncdbg.terminal.journal.log", "show a run of a journal: curves, checkpoints, events"),

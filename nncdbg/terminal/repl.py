@@ -43,7 +43,7 @@ def start(options: argparse.Namespace) -> int:
 
     def begin() -> None:
         for text, spec in zip(options.breaks, specs, strict=True):
-            session.recorder.command(f"break {text}")
+            session.recorder.command(f"break {text}", results=False)
             spec.add_to(session.debugger)
         _banner(session)
 

@@ -11,9 +11,11 @@ import atexit
 import sys
 import threading
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from nncdbg.commands.recording.script import PROMPT_OF_SCRIPT, script_of_process
 from nncdbg.commands.session import PROMPT, CommandSession
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import UsageError
@@ -21,6 +23,7 @@ from nncdbg.engine.stopping.supervision import PROCESS
 from nncdbg.presentation.run_progress import print_messages
 from nncdbg.presentation.screen import Screen
 from nncdbg.terminal.repl import confirmed, read_lines
+from nncdbg.terminal.script_replay import read_commands_of_script
 
 if TYPE_CHECKING:
     from nncdbg.engine.stopping.stops import Stop
@@ -163,7 +166,7 @@ class ScriptPrompt:
         numbers, kinds = {each.number for each in debugger.breakpoints}, {*catches.conditions}
         session.over = session.released = False
         session.arrived(stop)
-        _read(session)
+        read_commands_of_script(session, partial(_read, session))
         mine.numbers |= {each.number for each in debugger.breakpoints} - numbers
         mine.kinds |= {*catches.conditions} - kinds
         if not session.released:
@@ -171,11 +174,15 @@ class ScriptPrompt:
 
     def _session_of(self, debugger: Debugger) -> ScriptSession:
         if self._session is None or self._session.debugger is not debugger:
-            first = self._session is None
+            before = self._session
             self._session = ScriptSession(debugger, debugger.program.source or "the program", Screen())
+            self._session.script = script_of_process(PROMPT_OF_SCRIPT)
+            if before is not None:
+                # A recording continues with the next program of the script.
+                self._session.recorder = before.recorder
             if sys.stdin.isatty():
                 self._session.confirm = confirmed
-            if first:
+            if before is None:
                 self._session.screen.put(
                     "`continue` returns to the script, `quit` ends it, `help` lists commands"
                 )

@@ -44,8 +44,10 @@ class _StepRecorded(BaseException):
     """Ends the script when the step has been recorded."""
 
 
-def record_script(script: str, run: Callable[[], None], number: int, use: Callable[[ScriptStep], int]) -> int:
-    """Run a script until the end of its training step `number`, counted from 1, and return `use(step)`.
+def record_script(
+    script: str, run: Callable[[], None], recorder: ScriptRecorder, use: Callable[[ScriptStep], int]
+) -> int:
+    """Run a script until the end of the training step of a recorder, and return `use(step)`.
 
     `script` is the path of the file or the name of the module that `run` runs.  If the script fails in the
     step, the step ends there; the traceback of the script is printed.  If it ends the process by `os._exit`,
@@ -54,7 +56,6 @@ def record_script(script: str, run: Callable[[], None], number: int, use: Callab
     Raises LoadError if the script cannot be compiled, RunError if it fails or is interrupted before the step,
     and UsageError if it ends before the step.
     """
-    recorder = _ScriptRecorder(number)
     thread = threading.get_ident()
 
     def recording() -> None:
@@ -63,7 +64,7 @@ def record_script(script: str, run: Callable[[], None], number: int, use: Callab
 
     def at_exit(failure: NncdbgError | None) -> int:
         if threading.get_ident() != thread:  # The step still runs.
-            raise failure or _missing(script, recorder)
+            raise failure or recorder.missing(script)
         recorder.__exit__()
         return use(_recorded(script, recorder, failure))
 
@@ -73,24 +74,29 @@ def record_script(script: str, run: Callable[[], None], number: int, use: Callab
     return use(_recorded(script, recorder, failure))
 
 
-def _recorded(script: str, recorder: _ScriptRecorder, failure: NncdbgError | None) -> ScriptStep:
+def _recorded(script: str, recorder: ScriptRecorder, failure: NncdbgError | None) -> ScriptStep:
     """Return the step of a script that has ended.  Raises its failure or UsageError without a step."""
-    title = f"recorded step {recorder.number} of {os.path.basename(script)}"
+    title = recorder.title(os.path.basename(script))
     step = recorder.step
     if failure is None and not recorder.complete:
-        raise _missing(script, recorder)
+        raise recorder.missing(script)
     if step is None:
-        raise failure or _missing(script, recorder)
+        raise failure or recorder.missing(script)
     if failure is not None:
         return ScriptStep(step, title, (f"the step is not complete: {failure.message}",), failure)
     return ScriptStep(step, title, recorder.notes)
 
 
-class _ScriptRecorder:
-    """Records a step between its first module call, or the end of the step before, and its end."""
+class ScriptRecorder:
+    """Records a step between its first module call, or the end of the step before, and its end.
+
+    It is the step `number` of those that are counted, from 1.
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.shown = number
+        """The number of the step in messages."""
         self.ended = 0
         """The number of optimizer steps that have ended or were skipped."""
         self.step: RecordedStep | None = None
@@ -98,15 +104,19 @@ class _ScriptRecorder:
         self.process = os.getpid()
         self._outermost: torch.optim.Optimizer | None = None
         """The optimizer whose step runs now; another may step inside it."""
+        self._hooks = ExitStack()
         self._recording = ExitStack()
         self._late = False
         self._skipped = False
         """Whether a gradient scaler skipped the recorded step."""
 
     def __enter__(self) -> None:
-        self._hooks = ExitStack()
         # A recording cannot begin inside of a compiled function, such as one that calls the optimizer.
         self._hooks.enter_context(compiling_nothing())
+        self.count()
+
+    def count(self) -> None:
+        """Count the steps from here on."""
         self._hooks.callback(register_optimizer_step_pre_hook(self._before_step).remove)
         self._hooks.callback(register_optimizer_step_post_hook(self._after_step).remove)
         self._hooks.callback(on_skipped_step(self._after_skip))
@@ -117,12 +127,16 @@ class _ScriptRecorder:
         self._recording.close()
         self._hooks.close()
 
+    def title(self, script: str) -> str:
+        """Return the title of the recorded step."""
+        return f"recorded step {self.shown} of {script}"
+
     @property
     def place(self) -> str:
         """Where the script is, for messages."""
         if self.step is not None:
-            return f"in step {self.number}"
-        return f"before step {self.number}" + (f", after {counted(self.ended, 'step')}" if self.ended else "")
+            return f"in step {self.shown}"
+        return f"before step {self.shown}" + (f", after {counted(self.ended, 'step')}" if self.ended else "")
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -140,6 +154,8 @@ class _ScriptRecorder:
             self.step = self._recording.enter_context(record(models_of(optimizers), optimizers))
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if not self._counts(optimizer):
+            return
         if self._outermost is None:
             self._outermost = optimizer
         if self.step is None and self.ended == self.number - 1:
@@ -152,22 +168,44 @@ class _ScriptRecorder:
         self._outermost = None
         self._end_step()
 
-    def _after_skip(self, _: Any) -> None:
-        if os.getpid() != self.process:
+    def _after_skip(self, optimizer: Any) -> None:
+        if os.getpid() != self.process or not self._counts(optimizer):
             return
         if self.step is None and self.ended == self.number - 1:
             self._begin()
         self._skipped = self.ended == self.number - 1
         self._end_step()
 
+    def _counts(self, optimizer: Any) -> bool:
+        """Return whether the steps of an optimizer are counted."""
+        return True
+
     def _end_step(self) -> None:
         self.ended += 1
-        if self.ended == self.number - 1:
-            self._begin()
-        elif self.ended >= self.number:
+        if self.ended >= self.number:
             self._recording.close()
             self.complete = True
+        self._step_ended()
+        if self.complete:
             raise _StepRecorded
+        if self.ended == self.number - 1:
+            self._begin()
+
+    def _step_ended(self) -> None:
+        """Called at the end of each step, outside of a recording."""
+
+    def missing(self, script: str) -> NncdbgError:
+        """Return the error of a script that ended before the end of the step."""
+        if not self.ended:
+            return UsageError(
+                f"{script} ended without a step of an optimizer",
+                hint="nncdbg records steps of torch.optim optimizers in the process that it starts",
+            )
+        last = f" to {self.ended}" if self.ended > 1 else ""
+        return UsageError(
+            f"{script} ended after {counted(self.ended, 'step')}: there is no step {self.number}",
+            hint=f"use --step 1{last}",
+        )
 
 
 def on_module_call(begin: Callable[[], None], thread: int | None = None) -> Callable[[], None]:
@@ -188,20 +226,3 @@ def on_module_call(begin: Callable[[], None], thread: int | None = None) -> Call
 
     torch.nn.Module.__call__ = call
     return restore
-
-
-# -- failures -------------------------------------------------------------------------------
-
-
-def _missing(script: str, recorder: _ScriptRecorder) -> NncdbgError:
-    """Return the error of a script that ended before the end of the step."""
-    if not recorder.ended:
-        return UsageError(
-            f"{script} ended without a step of an optimizer",
-            hint="nncdbg records steps of torch.optim optimizers in the process that it starts",
-        )
-    last = f" to {recorder.ended}" if recorder.ended > 1 else ""
-    return UsageError(
-        f"{script} ended after {counted(recorder.ended, 'step')}: there is no step {recorder.number}",
-        hint=f"use --step 1{last}",
-    )

@@ -206,7 +206,7 @@ def test_python_in_breakpoint_commands_of_a_recording_needs_consent_after_the_re
     path = tmp_path / "r.log"
     recorded(session, path, "break 7", "commands", "py print('ran')", "end")
     other = make()
-    assert "1 stop is the same" in output_of(other, f"replay {path}")
+    assert "1 stop and 1 result are the same" in output_of(other, f"replay {path}")
     text = output_of(other, "continue")
     assert "the recording contains Python code" in text
     assert "\nran\n" not in text

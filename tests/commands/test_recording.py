@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 
 import nncdbg
 from nncdbg.commands.recording.entries import HEAD, read_recording
-from nncdbg.commands.recording.setup import setup_of
+from nncdbg.commands.recording.setup import file_digest, setup_of
 from nncdbg.commands.recording.stops import RecordedStop
 from nncdbg.commands.session import CommandSession
 from nncdbg.presentation.screen import Screen
@@ -139,12 +140,12 @@ def test_a_replay_has_the_same_stops(call: Call) -> None:
     call("--input", "x=[[1,2,3,4],[5,6,7,8]]", "--seed", "3", "--record", "r.log", typed=SESSION)
     code, out, err = call("replay", "r.log")
     assert code == 0
-    assert out.endswith("replayed 11 commands: 9 stops are the same\n")
+    assert out.endswith("replayed 11 commands: 9 stops and 2 results are the same\n")
     assert "(nncdbg) set %s[0, 0] = 9\n" in out
     assert "note" not in err
     code, out, _ = call("--replay", "r.log")
     assert code == 0
-    assert "9 stops are the same" in out
+    assert "9 stops and 2 results are the same" in out
 
 
 def test_a_replay_in_another_folder_finds_the_program(
@@ -220,7 +221,9 @@ def test_a_replay_up_to_a_command_continues_at_the_prompt(call: Call) -> None:
     call("--record", "r.log", typed=SESSION)
     code, out, _ = call("replay", "r.log", "--to", "2", typed="info time\n")
     assert code == 0
-    assert "replayed 2 commands: 2 stops are the same\n7 statements executed, on branch 0\n" in out
+    assert (
+        "replayed 2 commands: 2 stops and 1 result are the same\n7 statements executed, on branch 0\n" in out
+    )
     code, _, err = call("replay", "r.log", "--to", "12")
     assert code == 2
     assert "--to 12: r.log has 11 commands" in err
@@ -301,7 +304,7 @@ def test_replay_at_the_prompt(call: Call) -> None:
     call("--record", "r.log", typed="next\np %h\n")
     code, out, _ = call(typed="replay r.log\n")
     assert code == 0
-    assert "replayed 2 commands: 2 stops are the same" in out
+    assert "replayed 2 commands: 2 stops and 1 result are the same" in out
     _, out, err = call(typed="next\nreplay r.log\n")
     assert "the replay differs at the start" in out
     assert "error: the replay of r.log differs from the recording" in err
@@ -339,7 +342,10 @@ def _header() -> bytes:
         (b"", "r.log is empty"),
         (b"next\nnext\n", "r.log is not a recorded session"),
         (bytes(range(256)), "r.log is not a recorded session"),
-        (HEAD + b',"format":3}\n', "r.log has the format 3; this version of nncdbg reads the format 2"),
+        (
+            HEAD + b',"format":4}\n',
+            "r.log has the format 4; this version of nncdbg reads the formats 2 and 3",
+        ),
         (HEAD + b"}\n", "r.log has the format none"),
         (HEAD + b',"format":2}\n', "line 1 of the recording r.log is damaged"),
         (HEAD[:5], "line 1 of the recording r.log is damaged"),
@@ -451,6 +457,90 @@ def test_overwriting_needs_confirmation(
     session.recorder.stop()
     assert ("was not changed" in written.getvalue()) == kept
     assert (Path("r.log").read_text() == before) == kept
+
+
+def test_two_sessions_cannot_record_to_one_file(call: Call) -> None:
+    """T15: a second session is refused, also with --force, until the first one ends or is killed."""
+    words = [sys.executable, "-m", "nncdbg", "model.nnc", "--record", "r.log"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(nncdbg.__file__).parents[1])}
+    child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment)
+    assert child.stdin is not None
+    child.stdin.write(b"next\nnote the first session\n")
+    child.stdin.flush()
+    path = Path("r.log")
+    deadline = time.monotonic() + 60
+    while not (path.exists() and b"the first session" in path.read_bytes()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    code, _, err = call("--record", "r.log", "--force", typed="list\n")
+    assert (code, "another session records to r.log, which was not changed" in err) == (2, True)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    child.stdin.close()
+    assert commands_in("r.log") == ["next", "note the first session"]
+    code, out, err = call("replay", "r.log")
+    assert code == 0
+    assert "the recording was not closed: the session ended in `note the first session`" in err
+    assert call("--record", "r.log", "--force", typed="list\n")[0] == 0
+    assert commands_in("r.log") == ["list"]
+
+
+def test_a_session_records_again_to_its_own_file(call: Call) -> None:
+    call("--record", "r.log", typed="next\nrecord --force r.log\nnext\n")
+    recording = read_recording("r.log")
+    assert recording.closed
+    assert commands_in("r.log") == ["next", "next"]
+    assert call("replay", "r.log")[0] == 0
+
+
+def test_a_recording_ends_once_if_two_threads_end_it(call: Call, tmp_path: Path) -> None:
+    """A client disconnects while the program runs on, and the session ends with both."""
+    session = CommandSession(nncdbg.Debugger("model.nnc"), "model.nnc", Screen(io.StringIO(), io.StringIO()))
+    for number in range(20):
+        session.execute(f"record {number}.log", typed=True)
+        barrier = threading.Barrier(3)
+
+        def stop(barrier: threading.Barrier = barrier) -> None:
+            barrier.wait()
+            session.recorder.stop()
+
+        threads = [threading.Thread(target=stop) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        barrier.wait()
+        session.recorder.failed("an error of the program")
+        for thread in threads:
+            thread.join()
+        assert read_recording(f"{number}.log").closed
+
+
+def test_a_changed_environment_is_reported(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    call("--record", "r.log", typed="next\n")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    code, _, err = call("replay", "r.log")
+    assert code == 0
+    assert "note: recorded with OMP_NUM_THREADS 3, replayed with 2\n" in err
+    assert "note: recorded with PYTHONHASHSEED none, replayed with 7\n" in err
+    assert err.count("note:") == 2
+
+
+def test_a_large_file_is_digested_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nncdbg.commands.recording.setup._LARGEST", 1 << 12)
+    monkeypatch.setattr("nncdbg.commands.recording.setup._PART", 1 << 8)
+    path = tmp_path / "weights"
+    path.write_bytes(bytes(10_000))
+    before = file_digest(path)
+    assert file_digest(path) == before
+    for place in (0, 9_999):
+        content = bytearray(10_000)
+        content[place] = 1
+        path.write_bytes(content)
+        assert file_digest(path) != before
+    path.write_bytes(bytes(10_001))
+    assert file_digest(path) != before
 
 
 # -- laws --------------------------------------------------------------------------------------------

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import base64
+import json
+import math
 import os
 import random
 import shutil
@@ -11,9 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nncdbg.commands.recording.entries import read_recording
 from nncdbg.commands.recording.stops import RecordedStop
+from nncdbg.dap_server.client_recorder import smallest_block, value_text
+from nncdbg.engine import dtypes
 from nncdbg.terminal.main import main
 from tests.dap_server.client import Client, stdio_client
 from tests.dap_server.conftest import EXAMPLES
@@ -98,7 +105,7 @@ def test_a_session_of_an_editor_replays_in_a_terminal(
     assert "set %s[0, 1] = 2.5" in commands
     assert commands[-3:] == ["break 28", "continue", "continue"]
     assert read_recording("r.log").closed
-    assert "stops are the same" in replayed(capfd)
+    assert "12 stops and 1 result are the same" in replayed(capfd)
 
 
 def test_edits_of_variables_and_memory_replay(
@@ -228,7 +235,7 @@ def test_a_recording_from_the_debug_console_includes_what_the_client_did_before(
     client.evaluate("sum(%p) * $half", "repl")
     end(client)
     assert commands_in("r.log") == ["break Softmax", "continue", "next", "$half = 0.5", "sum(%p) * $half"]
-    assert "2 stops are the same" in replayed(capfd)
+    assert "2 stops and 2 results are the same" in replayed(capfd)
 
 
 def test_a_launch_with_a_recording_that_cannot_be_written_fails(client: Client, folder: Path) -> None:
@@ -302,3 +309,104 @@ def test_random_sessions_of_an_editor_replay(
             break
     end(client)
     replayed(capfd)
+
+
+LARGE = """#nncdbg 1
+opset 18
+
+graph @main(%x: f32[64,64]) -> (%y: f32[64,64]) {
+  %h: f32[64,64] = Mul(%x, 2.0)
+  %y: f32[64,64] = Relu(%h)
+  return %y
+}
+"""
+
+
+def memory_of(client: Client, name: str) -> str:
+    """Return the memory reference of a value in scope."""
+    for scope in client.request("scopes", {"frameId": client.top_frame()["id"]})["scopes"]:
+        arguments = {"variablesReference": scope["variablesReference"]}
+        for each in client.request("variables", arguments)["variables"]:
+            if each["name"] == name:
+                return str(each["memoryReference"])
+    raise AssertionError(f"{name} is not in scope")
+
+
+def test_an_edit_of_the_memory_of_a_large_tensor_replays(
+    client: Client, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """T15: an edit in the memory view is one command, however large the tensor is."""
+    (folder / "model.nnc").write_text(LARGE)
+    client.start("model.nnc", record="r.log", cwd=str(folder), initialize={"supportsMemoryReferences": True})
+    client.move("next")
+    data = base64.b64encode(np.array([7.25, -1.5, 3], np.float32).tobytes()).decode()
+    reference = memory_of(client, "%h")
+    client.request("writeMemory", {"memoryReference": reference, "offset": 4 * 70, "data": data})
+    client.request("writeMemory", {"memoryReference": reference, "offset": 4 * 63, "data": data})
+    client.move("next")
+    end(client)
+    commands = commands_in("r.log")
+    assert commands[1] == "set %h[1:2, 6:9] = [[7.25, -1.5, 3.0]]"
+    assert commands[2].startswith("set %h[0:2] = [[")
+    assert not any(text.startswith("note") for text in commands)
+    assert "3 stops are the same" in replayed(capfd)
+
+
+@given(st.lists(st.integers(1, 4), max_size=4), st.data())
+def test_the_smallest_block_has_the_elements(sizes: list[int], data: st.DataObject) -> None:
+    """T15: a block has all elements of a range, and its first and last element are those of the range."""
+    shape = tuple(sizes)
+    count = math.prod(shape)
+    start = data.draw(st.integers(0, count - 1))
+    stop = data.draw(st.integers(start + 1, count))
+    positions = np.arange(count).reshape(shape)
+    found = positions[smallest_block(shape, start, stop)].reshape(-1)
+    assert {*range(start, stop)} <= {*found.tolist()}
+    rows = [(tuple(np.unravel_index(each, shape))) for each in (start, stop - 1)] if shape else []
+    if rows and rows[0][:-1] == rows[1][:-1]:
+        assert [*found] == [*range(start, stop)], "a range in one row has no other elements"
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16", "f8e4m3fn", "i4", "u2", "bool", "i64", "u64", "f64"])
+def test_a_value_as_text_has_the_same_elements(kind: str) -> None:
+    dtype = dtypes.NUMPY[kind]
+    array = np.array([0, 1, 1]).astype(dtype)
+    text = value_text(array)
+    assert text is not None
+    again = np.array(ast.literal_eval(text.replace("true", "True").replace("false", "False"))).astype(dtype)
+    assert again.tobytes() == array.tobytes()
+
+
+def test_a_value_that_is_no_number_has_no_text() -> None:
+    assert value_text(np.array(["a"], object)) is None
+    assert value_text(np.array([1j], np.complex64)) is None
+    assert value_text(np.zeros(1025, np.float32)) is None
+
+
+def test_results_of_the_debug_console_are_compared(
+    client: Client, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """T15: what the console shows is compared in a terminal; displays and breakpoint commands too."""
+    client.start("model.nnc", record="r.log", cwd=str(folder), inputs={"x": [[1, 2, 3, 4], [5, 6, 7, 8]]})
+    client.evaluate("display sum(%x)", "repl")
+    client.move("next")
+    for line in ("%h[0]", "$half = max(%h) / 2", "stats %h", "p %h, %x", "where", "info values", "$_"):
+        client.evaluate(line, "repl")
+    client.evaluate("break 14", "repl")
+    client.evaluate("commands\np max(%p)\nend", "repl")
+    client.expect_stop("step")  # several lines run as a move does, which ends in a stop
+    client.move("continue", "breakpoint")
+    end(client)
+    assert "results are the same" in replayed(capfd)
+    recording = Path("r.log")
+    entries = [json.loads(line) for line in recording.read_text().splitlines()]
+    results = [entry for entry in entries if entry["entry"] == "result"]
+    assert len(results) == 12
+    for changed in results:
+        altered = [{**entry, "digest": "0" * 32} if entry is changed else entry for entry in entries]
+        Path("other.log").write_text("".join(f"{json.dumps(entry)}\n" for entry in altered))
+        home = os.getcwd()
+        try:
+            assert main(["replay", "other.log"]) == 1
+        finally:
+            os.chdir(home)

@@ -284,7 +284,7 @@ def test_a_disk_that_fills_up_ends_the_recording_with_one_error(
                 raise OSError(28, "No space left on device")
             return super().write(line)
 
-    monkeypatch.setattr(recorder, "open", lambda *_, **__: Filling(), raising=False)
+    monkeypatch.setattr(recorder, "_emptied", lambda path: Filling())
     code, out, err = call("small.nnc", "--record", "typed.cmd", typed="list\nnext\nnext\ncontinue\n")
     assert code == 0
     assert err.count("cannot record to typed.cmd: No space left on device") == 1

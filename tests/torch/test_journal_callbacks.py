@@ -1,5 +1,7 @@
 """The flight recorder under the training loops of Lightning, transformers and Accelerate."""
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
@@ -9,6 +11,9 @@ import nncdbg.journal  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.errors import UsageError  # noqa: E402
 from nncdbg.opening.journal.recorded_steps import bundle_folder  # noqa: E402
+from nncdbg.torch.journal.recreated_step import RecreatedStepRecorder  # noqa: E402
+from nncdbg.torch.journal.recreation import recreation_of  # noqa: E402
+from nncdbg.torch.script_recording import record_script  # noqa: E402
 from tests.torch.test_callbacks import (  # noqa: E402
     BAD_BATCH,
     FullDisk,
@@ -98,7 +103,77 @@ def test_objects_of_accelerate(tmp_path):
     check(tmp_path / "run.db")
 
 
-def test_callbacks_take_no_loader(tmp_path):
-    pytest.importorskip("lightning", reason="needs Lightning")
+def test_trainer_recorder_takes_no_loader(tmp_path):
+    pytest.importorskip("transformers", reason="needs transformers")
     with pytest.raises(UsageError, match="takes no loader"):
-        nncdbg.torch.LightningRecorder(tmp_path / "run.db", loader=[])
+        nncdbg.torch.TrainerRecorder(tmp_path / "run.db", loader=[])
+
+
+def shuffled_training(path, seed, **options):
+    """Train two epochs of five steps under Lightning, with shuffling, dropout and a scheduler."""
+    lightning = pytest.importorskip("lightning.pytorch", reason="needs Lightning")
+    torch.manual_seed(seed)
+    nn = torch.nn
+
+    module: Any = lightning.LightningModule
+
+    class Regression(module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.4), nn.Linear(8, 1))
+
+        def training_step(self, batch, index):
+            return nn.functional.mse_loss(self.net(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+            schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+            }
+
+    generator = torch.Generator().manual_seed(5)
+    x, target = torch.randn(20, 3, generator=generator), torch.randn(20, 1, generator=generator)
+    data = torch.utils.data.TensorDataset(x, target)
+    batches = nncdbg.torch.track_loader(torch.utils.data.DataLoader(data, 4, shuffle=True))
+    trainer = lightning.Trainer(
+        max_steps=10 - options.pop("skipped", 0),
+        accelerator="cpu",
+        callbacks=[nncdbg.torch.LightningRecorder(path, loader=batches, checkpoint_every=4, **options)],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    model = Regression()
+    trainer.fit(model, batches)
+    return model
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("step", [0, 4, 8])
+def test_lightning_continues_with_the_same_bits(tmp_path, step):
+    """N12: a training of Lightning continues at a checkpoint, in the first epoch or a later one."""
+    path = tmp_path / "run.db"
+    whole = shuffled_training(path, 0)
+    continued = shuffled_training(path, 7, resume=f"{path}#1@{step}", skipped=step)
+    with nncdbg.journal.open(path) as journal:
+        first, fork = journal.runs()
+        assert (fork.parent, fork.parent_step, fork.steps) == (1, step, 10)
+        losses = journal.values(first, "loss")[1]
+        assert len(losses) == 10
+        assert journal.values(fork, "loss")[1].tobytes() == losses.tobytes()
+    for one, other in zip(whole.state_dict().values(), continued.state_dict().values(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_step_of_lightning_is_re_created(tmp_path):
+    path = tmp_path / "run.db"
+    shuffled_training(path, 0)
+    recreation = recreation_of(f"{path}@6")
+    recorder = RecreatedStepRecorder(recreation)
+    assert record_script("train.py", lambda: shuffled_training(path, 7), recorder, lambda _: 5) == 5
+    assert recreation.compared
+    assert recreation.first_different is None

@@ -22,6 +22,9 @@ from nncdbg.opening.configuration import RunConfiguration  # noqa: E402
 from nncdbg.opening.journal.recorded_steps import bundle_folder  # noqa: E402
 from nncdbg.opening.programs import open_program  # noqa: E402
 from nncdbg.torch import SpikeRule, flight_recorder, resume, track, track_loader  # noqa: E402
+from nncdbg.torch.journal.kept_start import KeptStart  # noqa: E402
+from nncdbg.torch.journal.spikes import SpikeDetector  # noqa: E402
+from nncdbg.torch.tensor_copies import TensorCopies  # noqa: E402
 from tests.torch.journal_trainings import CASES, train  # noqa: E402
 
 
@@ -126,6 +129,30 @@ def test_steady_losses_are_no_spikes(path):
     assert only_run(path)[0] == []
 
 
+@pytest.mark.parametrize(
+    ("losses", "spikes"),
+    [
+        ([1.0] * 60, []),
+        ([0.0] * 60, []),
+        ([-2.0] * 60, []),
+        ([0.5, 0.5, 0.5, 0.5, 0.6] * 20, []),
+        ([-0.5, -0.5, -0.5, -0.4] * 20, []),
+        ([0.0, 0.0, 0.0, 0.3] * 20, []),
+        ([1e4] + [2.3, 2.2, 2.4] * 30, []),
+        ([0.0, 0.0, 0.0, 0.3] * 20 + [50.0], [80]),
+        ([0.5, 0.5, 0.5, 0.6] * 20 + [50.0], [80]),
+        ([-2.0, -2.1, -1.9] * 20 + [5.0], [60]),
+        ([0.0] * 60 + [5.0], [60]),
+        ([2.3] * 5 + [500.0] + [2.3] * 30, []),
+    ],
+)
+def test_spikes_of_unusual_losses(losses, spikes):
+    """Losses of which most are equal, such as hinge losses at 0, have no median absolute deviation."""
+    detector = SpikeDetector(SpikeRule())
+    found = [step for step, loss in enumerate(losses) if detector.score(loss) is not None]
+    assert found == spikes
+
+
 def test_exception_saves_its_step(path, capsys):
     problem = Problem()
 
@@ -159,6 +186,59 @@ def test_interrupted_run_is_no_failure(path, error):
     with pytest.raises(error):
         interrupt()
     assert only_run(path)[2] == ("interrupted" if error is KeyboardInterrupt else "ended")
+
+
+@pytest.mark.parametrize(
+    ("error", "arguments", "status", "steps"),
+    [
+        (KeyboardInterrupt, (), "interrupted", [2, 3, 4]),
+        (SystemExit, (3,), "failed", [2, 3, 4]),
+        (SystemExit, ("the loss is NaN",), "failed", [2, 3, 4]),
+        (SystemExit, (0,), "ended", []),
+        (SystemExit, (), "ended", []),
+    ],
+)
+def test_interrupted_training_keeps_the_starts_of_its_last_steps(path, error, arguments, status, steps):
+    problem = Problem()
+
+    def interrupt():
+        with flight_recorder(problem.model, problem.optimizer, path):
+            for _ in range(5):
+                problem.step()
+            raise error(*arguments)  # A new one: an error keeps the frames that it passed, with the model.
+
+    with pytest.raises(error):
+        interrupt()
+    assert only_run(path) == ([], steps, status)
+
+
+WORKER_ERROR = """Caught ValueError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "train.py", line 28, in __getitem__
+ValueError: no such sample
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("message", "event"),
+    [
+        (WORKER_ERROR, "Caught ValueError in DataLoader worker process 0. ... ValueError: no such sample"),
+        ("no such sample", "no such sample"),
+    ],
+)
+def test_event_of_an_exception_is_one_line(path, message, event):
+    problem = Problem()
+
+    def fail():
+        with flight_recorder(problem.model, problem.optimizer, path):
+            problem.step()
+            raise ValueError(message)
+
+    with pytest.raises(ValueError, match=re.escape(message)):
+        fail()
+    with nncdbg.journal.open(path) as journal:
+        assert [each.message for each in journal.events()] == [f"ValueError: {event}"]
 
 
 TERMINATED = """
@@ -218,6 +298,36 @@ def test_sigterm_inside_of_a_call_of_the_journal_waits_for_its_end(path):
         signal.signal(signal.SIGTERM, before)
     assert seen == ["the call ends", "own handler"]
     assert ("signal", 0) in only_run(path)[0]
+
+
+@pytest.mark.parametrize("place", ["capture", "checkpoint"])
+def test_sigterm_inside_of_a_start_saves_only_complete_ones_once(path, place, monkeypatch):
+    """A start that is captured has tensors of two steps; one that is written may not be written twice."""
+    problem, weights = Problem(), []
+    changed = {"capture": (TensorCopies, "update"), "checkpoint": (KeptStart, "checkpoint")}[place]
+    whole, calls = getattr(*changed), []
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == (9 if place == "capture" else 6):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return whole(*arguments)
+
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        with flight_recorder(problem.model, problem.optimizer, path, checkpoint_every=1, keep=2):
+            monkeypatch.setattr(*changed, interrupted)
+            for _ in range(12):
+                weights.append(problem.model[0].weight.detach().numpy().copy())
+                problem.step()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    events, steps, status = only_run(path)
+    assert [kind for kind, _ in events] == ["signal"]
+    assert (steps, status) == ([*range(12)], "interrupted")
+    with nncdbg.journal.open(path) as journal:
+        for record in journal.checkpoints():
+            assert np.array_equal(journal.read(record).tensors["state/0.weight"], weights[record.step])
 
 
 def test_sigterm_handler_of_the_script_is_called(path):

@@ -1,14 +1,26 @@
 """A training that continues from a checkpoint of its journal has the same bits."""
 
+import re
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
+from torch.utils.data import DataLoader, Sampler  # noqa: E402
+
 import nncdbg.journal  # noqa: E402
-from tests.torch.journal_trainings import CASES, train  # noqa: E402
+from tests.torch.journal_trainings import (  # noqa: E402
+    BATCH,
+    CASES,
+    SAMPLES,
+    Case,
+    Noisy,
+    shuffled,
+    train,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +59,43 @@ def test_restart_between_checkpoints_begins_at_the_one_before(tmp_path):
     continued = train(case, path, seed=5, at=f"{path}@7")
     assert continued.first_step == 4
     assert continued.same_as(whole)
+
+
+class Alternating(Sampler):
+    """A sampler with a state: its order changes with each epoch."""
+
+    def __init__(self):
+        self.turn = 0
+
+    def __iter__(self):
+        self.turn += 1
+        return iter(range(SAMPLES) if self.turn % 2 else range(SAMPLES)[::-1])
+
+    def __len__(self):
+        return SAMPLES
+
+
+@pytest.mark.parametrize(
+    ("loader", "note"),
+    [
+        (partial(shuffled, num_workers=1, persistent_workers=True), "the workers persist over epochs"),
+        (partial(DataLoader, Noisy(), BATCH, sampler=Alternating()), "of Alternating, only .* not turn"),
+        (shuffled, None),
+    ],
+)
+def test_restart_reports_loaders_with_other_states(loader, note, tmp_path, capsys):
+    case = Case(loader=loader)
+    path = tmp_path / "run.db"
+    train(case, path, checkpoint_every=1)
+    for step in (2, 7):
+        capsys.readouterr()
+        train(case, path, at=f"{path}#1@{step}")
+        printed = " ".join(capsys.readouterr().err.split())
+        found = re.findall("the following batches may differ: (.*)", printed)
+        if step == 2 or note is None:
+            assert not found
+        else:
+            assert re.match(note, found[0])
 
 
 def test_restart_at_an_epoch(tmp_path):

@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch")
 
+from nncdbg.commands.recording.entries import read_recording  # noqa: E402
+from nncdbg.commands.recording.script import EDITOR  # noqa: E402
 from tests.dap_server.client import socket_client  # noqa: E402
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "torch_training.py"
@@ -99,6 +101,30 @@ def test_stops_steps_and_goes_back_in_an_editor(tmp_path):
         client.expect_end()
         assert process.wait(60) == 0
         assert process.stdout.read().count("loss") == 6
+
+
+def test_a_recording_of_the_debug_console_has_the_commands_of_all_stops(tmp_path):
+    """T15: a recording continues at the next stop of the script, and is refused by `nncdbg replay`."""
+    with debugged(tmp_path) as (client, process):
+        configure(client, functions=[{"name": "aten.tanh"}])
+        client.expect_stop("breakpoint")
+        assert client.evaluate("record r.log", context="repl") == "recording to r.log"
+        assert client.evaluate("1000 + 1", context="repl") == "1001"
+        client.request("continue", {"threadId": 1})
+        client.expect_stop("breakpoint")
+        client.evaluate("whatis $out", context="repl")
+        client.send("disconnect", {"terminateDebuggee": True})
+        process.wait(60)
+    recording = read_recording(str(tmp_path / "r.log"))
+    assert [each.command.text for each in recording.commands] == ["1000 + 1", "whatis $out"]
+    assert [len(each.events) for each in recording.commands] == [1, 1]
+    script = recording.setup.script
+    assert script is not None
+    assert script.opened_by == EDITOR
+    words = [sys.executable, "-m", "nncdbg", "replay", "r.log", "--allow-python"]
+    found = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert found.returncode == 2
+    assert "the session on train.py cannot be replayed: an editor was attached to the script" in found.stderr
 
 
 @pytest.mark.parametrize(("options", "step"), [(("--history",), 2), ((), 3)])

@@ -80,3 +80,14 @@ def test_the_runs_differ_from_that_step(folder: Path) -> None:
     assert code == 1
     assert out.startswith(f"the tracks differ from step {STEP} on")
     assert f"the states are equal at the start of step {STEP}" in out
+
+
+def test_another_step_of_the_run_is_re_created(folder: Path) -> None:
+    """N12: step 360, whose checkpoint is that of step 300, opens as the step of the NaN does."""
+    code, _, error = nncdbg_command(folder, "record", "examples/overnight.py", "--at", "run.db#1@360")
+    assert code == 0, error
+    assert "note: the losses of the steps 300 to 360 are those of run 1 of run.db, bit for bit" in error
+    code, out, _ = nncdbg_command(folder, "watch", "run.db#1@360")
+    assert code == 0, out
+    with nncdbg.journal.open(folder / "run.db") as journal:
+        assert len(journal.runs()) == 2

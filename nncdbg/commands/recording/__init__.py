@@ -1,1 +1,1 @@
-"""Recorded sessions: their file, and replays that compare each stop with the recorded one."""
+"""Recorded sessions: their file, and replays that compare each stop and result with the recorded one."""

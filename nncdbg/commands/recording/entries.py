@@ -1,7 +1,7 @@
 """The file of a recorded session: JSON lines, a header and then entries in the order of events.
 
-A command is written before it runs, its stops and its error after it.  A killed process loses at most the
-last line.  The entry `end` shows that the session was closed.
+A command is written before it runs, its stops, results and errors after it.  A killed process loses at most
+the last line.  The entry `end` shows that the session was closed.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ from typing import TypeAlias
 
 import msgspec
 
+from nncdbg.commands.recording.results import RecordedResult
 from nncdbg.commands.recording.setup import Setup
 from nncdbg.commands.recording.stops import RecordedStop
 from nncdbg.engine.errors import UsageError
 
-FORMAT = 2
+FORMAT = 3
 """The version of the file format; version 1 was a file of commands with the setup in a comment."""
+
+_READ = (2, FORMAT)
+"""The versions that can be replayed; version 2 has no results."""
 
 HEAD = b'{"entry":"session"'
 """The beginning of a recording."""
@@ -37,12 +41,14 @@ class Header(msgspec.Struct, frozen=True, tag_field="entry", tag="session"):
 class CommandEntry(msgspec.Struct, frozen=True, tag_field="entry", tag="command", omit_defaults=True):
     """A command as typed, `at` seconds after the start of the recording.
 
-    `earlier`: it ran before the recording was started, so its stops are not in the file.
+    `earlier`: it ran before the recording was started, so its stops are not in the file.  `results`: what it
+    printed is in the file; an editor shows the results of its requests in other ways.
     """
 
     text: str
     at: float = 0.0
     earlier: bool = False
+    results: bool = False
 
 
 class ErrorEntry(msgspec.Struct, frozen=True, tag_field="entry", tag="error"):
@@ -55,18 +61,18 @@ class EndEntry(msgspec.Struct, frozen=True, tag_field="entry", tag="end"):
     """The last line of a recording that was closed."""
 
 
-Event: TypeAlias = "RecordedStop | ErrorEntry"
+Event: TypeAlias = "RecordedStop | RecordedResult | ErrorEntry"
 
 Entry: TypeAlias = "CommandEntry | Event | EndEntry"
 
 _ENTRY: msgspec.json.Decoder[Entry] = msgspec.json.Decoder(
-    CommandEntry | RecordedStop | ErrorEntry | EndEntry
+    CommandEntry | RecordedStop | RecordedResult | ErrorEntry | EndEntry
 )
 
 
 @dataclass(slots=True)
 class RecordedCommand:
-    """A command with its stops and errors, in order."""
+    """A command with its stops, results and errors, in order."""
 
     command: CommandEntry
     events: list[Event] = field(default_factory=list)
@@ -140,10 +146,11 @@ def _header(path: str, line: bytes) -> Header:
         )
     try:
         version = msgspec.json.decode(line, type=dict[str, msgspec.Raw]).get("format")
-        if version is None or bytes(version) != str(FORMAT).encode():
+        if version is None or bytes(version) not in (b"%d" % known for known in _READ):
             words = bytes(version or b"none").decode()
             raise UsageError(
-                f"{path} has the format {words}; this version of nncdbg reads the format {FORMAT}",
+                f"{path} has the format {words}; this version of nncdbg reads the formats "
+                f"{' and '.join(map(str, _READ))}",
                 hint="replay it with the version of nncdbg that recorded it",
             )
         return msgspec.json.decode(line, type=Header)

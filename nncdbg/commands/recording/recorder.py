@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 import msgspec
@@ -21,6 +23,7 @@ from nncdbg.commands.recording.entries import (
     Event,
     Header,
 )
+from nncdbg.commands.recording.results import ShownText
 from nncdbg.commands.recording.setup import Confirm, Setup
 from nncdbg.commands.recording.stops import recorded_stop
 from nncdbg.engine.errors import NncdbgError, UsageError
@@ -28,6 +31,7 @@ from nncdbg.engine.errors import NncdbgError, UsageError
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.stopping.stops import Stop
+    from nncdbg.presentation.screen import Screen, ScreenShape
 
 Complain: TypeAlias = Callable[[NncdbgError], None]
 
@@ -43,10 +47,16 @@ class SessionRecorder:
 
     def __init__(self, complain: Complain) -> None:
         self.listener: Callable[[Event], None] | None = None
-        """Receives each stop and error, while a recording is replayed."""
+        """Receives each stop, result and error, while a recording is replayed."""
+        self.shapes: Sequence[ScreenShape] = ()
+        """The shapes of the screen for the next results, while a recording is replayed."""
         self._complain = complain
         self._commands: list[str] = []
         self._file: BinaryIO | None = None
+        self._writing = RLock()
+        """Held while the file is written or closed: a client may end the session while a script runs on."""
+        self._process = 0
+        """The process that records; one that it forks does not."""
         self._begun = 0.0
         self._last: Stop | None = None
         """The latest stop; it is recorded once, even if it is shown again."""
@@ -73,11 +83,14 @@ class SessionRecorder:
         """
         try:
             _check_free(Path(path), force, confirm)
-            file = open(path, "wb")  # noqa: SIM115  it stays open for the session
+            if self._file is not None and Path(path).exists() and Path(path).samefile(self._file.name):
+                self.stop()
+            file = _emptied(path)
         except OSError as error:
             raise UsageError(f"cannot record to {path}: {error.strerror}") from None
         self.stop()
         self._file, self._begun = file, time.monotonic()
+        self._process = os.getpid()
         now = datetime.now(UTC).isoformat(timespec="seconds")
         header = Header(FORMAT, setup, now)
         earlier = [CommandEntry(text, earlier=True) for text in self._commands]
@@ -88,21 +101,19 @@ class SessionRecorder:
 
     def stop(self) -> None:
         """Close the file, if one is open."""
-        if self._file is None:
+        if os.getpid() != self._process:
             return
-        try:
-            self._write(EndEntry())
-        except UsageError as error:
-            self._complain(error)
-        self._close()
+        with self._writing:
+            self._append(EndEntry())
+            self._close()
 
-    def command(self, text: str) -> None:
-        """Record a command before it runs."""
+    def command(self, text: str, *, results: bool = True) -> None:
+        """Record a command before it runs; without `results` if what it prints is not shown."""
         if text.split(maxsplit=1)[:1] in ([name] for name in _NOT_RECORDED):
             return
         self._commands.append(text)
         if self._file is not None:
-            self._append(CommandEntry(text, round(time.monotonic() - self._begun, 3)))
+            self._append(CommandEntry(text, round(time.monotonic() - self._begun, 3), results=results))
 
     @contextmanager
     def errors_of(self, text: str) -> Iterator[None]:
@@ -117,29 +128,59 @@ class SessionRecorder:
     def stopped(self, debugger: Debugger, stop: Stop) -> None:
         """Record a stop."""
         before, self._last = self._last, stop
-        if stop is not before and (self._file is not None or self.listener is not None):
+        if stop is not before and self.observes:
             self.event(recorded_stop(debugger, stop))
 
     def shown(self, stop: Stop) -> None:
         """Take a stop as recorded: the program has not moved since the last one."""
         self._last = stop
 
+    @property
+    def observes(self) -> bool:
+        """Return whether stops and results are recorded, or compared with recorded ones."""
+        return self._file is not None or self.listener is not None
+
+    @contextmanager
+    def result(self, screen: Screen) -> Iterator[None]:
+        """Record what the body prints, also if it fails.
+
+        A replay prints it in the shape of the recorded screen.
+        """
+        if not self.observes:
+            yield
+            return
+        with screen.reproducing(self.shapes[0] if self.shapes else None):
+            shown = ShownText(screen.shape)
+            try:
+                with screen.copied(shown.add):
+                    yield
+            except KeyboardInterrupt:
+                shown.interrupted = True
+                raise
+            finally:
+                if shown:
+                    self.shapes = self.shapes[1:]
+                    self.event(shown.recorded())
+
     def failed(self, message: str) -> None:
         """Record the error of a command."""
         self.event(ErrorEntry(message))
 
     def event(self, event: Event) -> None:
-        """Record a stop or an error."""
+        """Record a stop, a result or an error."""
         if self.listener is not None:
             self.listener(event)
         if self._file is not None:
             self._append(event)
 
     def _append(self, entry: Entry) -> None:
-        try:
-            self._write(entry)
-        except UsageError as error:
-            self._complain(error)
+        with self._writing:
+            if self._file is None:
+                return
+            try:
+                self._write(entry)
+            except UsageError as error:
+                self._complain(error)
 
     def _write(self, entry: Entry | Header) -> None:
         """Append a line.  If it cannot be written, closes the file and raises UsageError."""
@@ -161,6 +202,35 @@ class SessionRecorder:
                 # Closing retries the failed write, which was reported.
                 self._file.close()
             self._file = None
+
+
+def _emptied(path: str) -> BinaryIO:
+    """Open and empty a file for the recording of one session, until it is closed or the process ends.
+
+    Raises UsageError if another session records there, OSError for a file that cannot be written.
+    """
+    file = open(path, "ab")  # noqa: SIM115  it stays open for the session
+    try:
+        _lock(file)
+        if os.fstat(file.fileno()).st_size:
+            # A device cannot be emptied.
+            file.truncate(0)
+    except BlockingIOError:
+        file.close()
+        raise UsageError(
+            f"another session records to {path}, which was not changed", hint="choose another name"
+        ) from None
+    return file
+
+
+def _lock(file: BinaryIO) -> None:
+    """Lock a file until it is closed or the process ends. Raises BlockingIOError if it is locked."""
+    try:
+        import fcntl
+    except ImportError:
+        # Windows has no such locks.
+        return
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _check_free(path: Path, force: bool, confirm: Confirm | None) -> None:

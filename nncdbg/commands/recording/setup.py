@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from nncdbg.commands.recording.script import RecordedScript
 from nncdbg.engine.divergence.observers import digest
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.extensions import BACKENDS, BUILT_IN
+from nncdbg.engine.frontends.onnx_store import OnnxStore
 from nncdbg.opening.configuration import RunConfiguration, settings
 from nncdbg.opening.journal_address import read_address
 from nncdbg.opening.python_programs import is_python_name
@@ -34,9 +36,17 @@ _LONGEST = 64
 """Maximum number of elements of an array stored as a list."""
 
 _LARGEST = 1 << 28
-"""Maximum size in bytes of a file that is digested; for larger files only the size is stored."""
+"""Maximum number of bytes of a file that are digested."""
+
+_PART = 1 << 20
+"""Size in bytes of a part of a larger file that is digested."""
 
 _LIBRARIES = ("onnx", *BUILT_IN[BACKENDS])
+
+_VARIABLES = (
+    *("CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "MKL_NUM_THREADS", "NNCDBG_RANK"),
+    *("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS", "PYTHONHASHSEED"),
+)
 
 
 class RecordedInput(msgspec.Struct, frozen=True):
@@ -56,6 +66,8 @@ class Setup(msgspec.Struct, frozen=True):
     `program` is as the user wrote it, relative to `folder`.  `text` is a digest of the program's text,
     `files` has digests of its files.  `options` are the other fields of the run configuration that were
     given; None if the session was not opened from a run configuration, so that it cannot be opened again.
+    `environment` has the machine and the variables that change results.  `script` has opened the prompt, if
+    there is one: the program is then the script.
     """
 
     program: str
@@ -69,6 +81,8 @@ class Setup(msgspec.Struct, frozen=True):
     allocator: str
     options: dict[str, Any] | None
     versions: dict[str, str]
+    environment: dict[str, str] = {}
+    script: RecordedScript | None = None
 
     def supplied(self, program: str) -> dict[str, Any]:
         """Return the fields of the run configuration that the recording supplies to open `program`.
@@ -84,7 +98,9 @@ class Setup(msgspec.Struct, frozen=True):
     def check_python(self, *, allowed: bool) -> None:
         """Raise UsageError for a recording that loads Python code to open its program, unless `allowed`."""
         files = [*(self.options or {}).get("op_libraries", ())]
-        if is_python_name(self.program, Path(self.folder)):
+        if self.script is not None:
+            files.append(self.script.file)
+        elif is_python_name(self.program, Path(self.folder)):
             files.append(self.program)
         if files and not allowed:
             raise UsageError(
@@ -108,13 +124,14 @@ _JOURNAL = frozenset(
 def setup_of(debugger: Debugger, program: str, configuration: RunConfiguration | None = None) -> Setup:
     """Return the setup of a session on a program, as the user wrote it, opened from `configuration`."""
     base = Path((configuration.folder if configuration is not None else None) or os.getcwd())
-    stores = Path(debugger.program.source or program).parent
-    files = [_within(program, base), *(_within(str(stores / name), base) for name in debugger.program.stores)]
+    libraries = configuration.op_libraries if configuration is not None else ()
+    files = [program, *map(str, (*_data_files(debugger, program), *libraries))]
+    files = [_within(path, base) for path in files]
     return Setup(
         _within(program, base),
         str(base),
         hashlib.blake2b("\n".join(debugger.loaded.listing.lines).encode(), digest_size=16).hexdigest(),
-        {name: _file_digest(base / name) for name in dict.fromkeys(files) if (base / name).is_file()},
+        {name: file_digest(base / name) for name in dict.fromkeys(files) if (base / name).is_file()},
         {name: _recorded(debugger, name, content) for name, content in debugger.inputs.items()},
         dict(debugger.inputs.dims),
         debugger.inputs.seed,
@@ -122,7 +139,26 @@ def setup_of(debugger: Debugger, program: str, configuration: RunConfiguration |
         debugger.loaded.allocation.name,
         None if configuration is None else dict(_options(configuration)),
         dict(_versions()),
+        dict(_environment()),
     )
+
+
+def setup_of_script(script: RecordedScript) -> Setup:
+    """Return the setup of a session at the prompts of a script, in the current folder."""
+    base = Path.cwd()
+    files = {name: file_digest(base / name) for name in script.files() if (base / name).is_file()}
+    versions, environment = dict(_versions()), dict(_environment())
+    return Setup(script.file, str(base), "", files, {}, {}, 0, "", "", None, versions, environment, script)
+
+
+def _data_files(debugger: Debugger, program: str) -> Iterator[Path]:
+    """Yield the files with data of a program: its stores, and the files beside an ONNX model."""
+    folder = Path(debugger.program.source or program).parent
+    for name in debugger.program.stores:
+        yield folder / name
+    for reader in debugger.program.readers:
+        if isinstance(reader, OnnxStore):
+            yield from reader.external.files
 
 
 def _within(path: str, folder: Path) -> str:
@@ -136,11 +172,20 @@ def _options(configuration: RunConfiguration) -> Iterator[tuple[str, Any]]:
             yield name, getattr(configuration, name)
 
 
-def _file_digest(path: Path) -> str:
-    size = path.stat().st_size
-    if size > _LARGEST:
-        return f"{size} bytes"
-    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+def file_digest(path: Path) -> str:
+    """Return a digest of a file; of a large one, of its size and of parts spread over it."""
+    size, parts = path.stat().st_size, _LARGEST // _PART
+    made = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        if size <= _LARGEST:
+            while content := file.read(_PART):
+                made.update(content)
+        else:
+            made.update(b"%d bytes" % size)
+            for number in range(parts):
+                file.seek(number * (size - _PART) // (parts - 1))
+                made.update(file.read(_PART))
+    return made.hexdigest()
 
 
 def _recorded(debugger: Debugger, name: str, content: Any) -> RecordedInput:
@@ -158,6 +203,15 @@ def _as_list(content: Any) -> str | None:
     return text if np.isfinite(content).all() else None
 
 
+def _environment() -> Iterator[tuple[str, str]]:
+    """Yield the machine and the set variables that change the order of sums, the device or a hash."""
+    yield "machine", f"{platform.system()} {platform.machine()}"
+    yield "processors", str(os.cpu_count())
+    for name in _VARIABLES:
+        if name in os.environ:
+            yield name, os.environ[name]
+
+
 def _versions() -> Iterator[tuple[str, str]]:
     yield "nncdbg", __version__
     yield "python", platform.python_version()
@@ -173,26 +227,41 @@ def _versions() -> Iterator[tuple[str, str]]:
 
 def changes(setup: Setup, debugger: Debugger, program: str) -> Iterator[str]:
     """Yield the differences between the recorded and the current setup, one sentence each."""
+    if setup.script is not None:
+        yield from script_changes(setup)
+        return
     now = setup_of(debugger, program)
     if now.text != setup.text:
         yield f"the program has changed since the recording of {setup.program}"
+        # The text of a program says more than its file.
+        yield from _changed_files(setup, [path for path in setup.files if path != setup.program])
     else:
-        yield from _changed_files(setup, now)
+        yield from _changed_files(setup, setup.files)
     for name, recorded in setup.inputs.items():
-        found = now.inputs.get(name)
-        if found is None:
+        given = now.inputs.get(name)
+        if given is None:
             yield f"the recorded input %{name} is not in the program"
-        elif found.digest != recorded.digest:
+        elif given.digest != recorded.digest:
             yield f"input %{name} differs from the recorded input{_way(recorded)}"
     for name in ("seed", "backend", "allocator"):
         if getattr(now, name) != getattr(setup, name):
             yield f"recorded with {name} {getattr(setup, name)}, replayed with {getattr(now, name)}"
-    yield from _changed_versions(setup.versions, now.versions)
+    yield from _changed_words(setup)
 
 
-def _changed_files(setup: Setup, now: Setup) -> Iterator[str]:
-    for path, recorded in setup.files.items():
-        if now.files.get(path, recorded) != recorded:
+def script_changes(setup: Setup) -> Iterator[str]:
+    """Yield the differences between the recorded and the current setup of a script, one sentence each."""
+    yield from _changed_files(setup, setup.files)
+    yield from _changed_words(setup)
+
+
+def _changed_files(setup: Setup, paths: Iterable[str]) -> Iterator[str]:
+    for path in paths:
+        places = [Path(path), Path(setup.folder, path)]
+        found = next((place for place in places if place.is_file()), None)
+        if found is None:
+            yield f"the file {path} of the recording is not there"
+        elif file_digest(found) != setup.files[path]:
             yield f"the file {path} has changed since the recording"
 
 
@@ -202,8 +271,16 @@ def _way(recorded: RecordedInput) -> str:
     return "" if recorded.drawn else ", which was an array: pass it with --input"
 
 
-def _changed_versions(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    for name, recorded in before.items():
-        found = now.get(name, "none")
+def _changed_words(setup: Setup) -> Iterator[str]:
+    """Yield the differences of the versions and the environment, which a recording may lack."""
+    versions, environment = dict(_versions()), dict(_environment())
+    yield from _changed(setup.versions, versions, setup.versions)
+    if setup.environment:
+        yield from _changed(setup.environment, environment, {**setup.environment, **environment})
+
+
+def _changed(before: Mapping[str, str], now: Mapping[str, str], names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        recorded, found = before.get(name, "none"), now.get(name, "none")
         if found != recorded:
             yield f"recorded with {name} {recorded}, replayed with {found}"

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 USER_PAUSE = "pause"
 """The reason of a stop that has no detail if the user paused the program."""
 
+INTERRUPT = "Ctrl-C"
+"""The detail of a stop of a running script that the user interrupted."""
+
 
 class RecordedValue(msgspec.Struct, frozen=True):
     """A value: the digest of its type, shape and bytes, and its line with statistics."""
@@ -50,6 +53,11 @@ class RecordedStop(msgspec.Struct, frozen=True, tag_field="entry", tag="stop", k
     def is_pause(self) -> bool:
         """Return True if the user paused the program."""
         return self.reason == USER_PAUSE and not self.detail
+
+    @property
+    def is_interrupt(self) -> bool:
+        """Return True if the user interrupted a running script."""
+        return self.reason == USER_PAUSE and self.detail == INTERRUPT
 
     def __str__(self) -> str:
         """Return `breakpoint 1 at line 14 in @sharpen #2, after 23 statements`."""

@@ -32,8 +32,10 @@ class Attached(Debuggee):
         self.numbers: set[int] = set()
         """The client's breakpoints."""
         same = before is not None and before.debugger is debugger
-        if before is not None and same:
+        if before is not None:
+            # A recording continues with the next program, or the next stop, of the script.
             self.recorder = before.recorder
+            self.recorder.debugger = debugger
         self._ever: set[int] = before._ever if before is not None and same else set()
         """All breakpoints that clients have ever set here; no number is reused."""
         self._caught = Catches().conditions

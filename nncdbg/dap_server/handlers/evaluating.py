@@ -8,7 +8,7 @@ import msgspec
 
 from nncdbg.commands.command_lines import is_expression
 from nncdbg.commands.completion import candidates
-from nncdbg.dap_server.console import bounded, console_of
+from nncdbg.dap_server.console import Console, bounded, console_of
 from nncdbg.dap_server.protocol.requests import CompletionsBody, EvaluateBody
 from nncdbg.dap_server.protocol.types import CompletionItem, CompletionItemType
 from nncdbg.dap_server.registry import LIVE, request
@@ -21,6 +21,7 @@ from nncdbg.engine.expression import split_definition
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import CompletionsArguments, EvaluateArguments
+    from nncdbg.dap_server.protocol.types import ValueFormat, Variable
     from nncdbg.dap_server.session import Session
 
 MAX_COMPLETIONS = 200
@@ -57,24 +58,33 @@ def evaluate(session: Session, arguments: EvaluateArguments) -> EvaluateBody:
         line = text.strip()
         if line[:1] in ("", "#") or console.collecting or not is_expression(console.debugger, line):
             return EvaluateBody(result=console.enter(text), variables_reference=0)
-        definition = split_definition(line)
-        if definition is not None:
-            with console.recorder.errors_of(line):
-                session.check_settled()
-                console.debugger.evaluate(line)
-            text = f"${definition[0]}"
-        scope = console.debugger.values
-    else:
-        scope = values_from(session, arguments.frame_id)
+        return _console_expression(session, console, line, arguments.format)
+    scope = values_from(session, arguments.frame_id)
     session.check_settled()
     if arguments.context == "clipboard":
         content = value_of(scope.read(text), scope)
         return EvaluateBody(result=python_text(text, content), variables_reference=0)
-    shown = result_of(session, scope, text, arguments.format, keep=arguments.context == "repl")
-    if arguments.context == "repl" and definition is None:
-        console.recorder.command(line)
+    shown = result_of(session, scope, text, arguments.format)
     if arguments.context == "hover":
         shown = with_loss_gradient(session, scope, text, shown)
+    return _body(shown)
+
+
+def _console_expression(
+    session: Session, console: Console, line: str, format: ValueFormat | None
+) -> EvaluateBody:
+    """Evaluate and record a line of the console that is an expression or defines a name."""
+    session.check_settled()
+    definition = split_definition(line)
+    if definition is not None:
+        console.debugger.evaluate(line)
+    text = line if definition is None else f"${definition[0]}"
+    shown = result_of(session, console.debugger.values, text, format, keep=True)
+    console.record_expression(line, text)
+    return _body(shown)
+
+
+def _body(shown: Variable) -> EvaluateBody:
     hint = shown.presentation_hint
     return EvaluateBody(result=bounded(shown.value), presentation_hint=hint, **result_fields(shown))
 

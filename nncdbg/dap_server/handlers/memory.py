@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from nncdbg.dap_server.client_recorder import value_text
+from nncdbg.dap_server.client_recorder import block_text, smallest_block, value_text
 from nncdbg.dap_server.events import report_change
 from nncdbg.dap_server.protocol.requests import ReadMemoryBody, WriteMemoryBody
 from nncdbg.dap_server.registry import LIVE, request
@@ -125,8 +125,8 @@ def _write(session: Session, scope: Values, name: str, array: Any, offset: int, 
     index = np.unravel_index(np.arange(start, stop), array.shape) if array.ndim else None
     value = given if array.ndim else given[0]
     session.program.debugger.set_value(name, value, index, scope=scope)
-    whole = scope.value(name)
-    session.program.recorder.edit(scope.depth, spelled(name), value_text(whole))
+    block = smallest_block(array.shape, start, stop)
+    session.program.recorder.edit(scope.depth, block_text(name, block), value_text(scope.value(name)[block]))
 
 
 def _check_bits(name: str, given: npt.NDArray[Any]) -> None:

@@ -23,6 +23,9 @@ _STORES = {
 }
 """Suffix to ``module:function`` of `(path) -> Store`."""
 
+_JOURNAL = "nncdbg.opening.journal.loading:journal_frontend"
+"""``module:function`` of `(path) -> front-end | None` for addresses in a journal."""
+
 _EXPORT = 'export it first: torch.onnx.export(module, arguments, "model.onnx", dynamo=True)'
 
 _OF_TORCH = frozenset({".bin", ".ckpt", ".pt", ".pth", ".safetensors"})
@@ -58,6 +61,7 @@ def load(
 ) -> Program:
     """Load a program from a file (`.onnx`, `.nnc`, `.pt2`), a program folder or an object.
 
+    ``run.db@nan`` and other addresses in a journal load a step of a PyTorch training that was recorded.
     Objects are an `onnx.ModelProto`, a `torch.export.ExportedProgram`, a Builder, and a pair of a PyTorch
     module and its arguments (a tuple or a tensor), which `torch.export.export` exports.
 
@@ -229,7 +233,14 @@ def _suffixes() -> list[str]:
 
 def _frontend(path: Path) -> Callable[..., Any]:
     found: Callable[..., Any] | None = extensions.find(extensions.FRONTENDS, path.suffix.lower()[1:])
-    return found or _unknown(path, "model", _suffixes())
+    return found or _of_journal(path) or _unknown(path, "model", _suffixes())
+
+
+def _of_journal(path: Path) -> Callable[..., Any] | None:
+    """Return the front-end of an address in a journal, such as ``run.db@nan``; None for another path."""
+    module, _, function = _JOURNAL.partition(":")
+    found: Callable[..., Any] | None = getattr(importlib.import_module(module), function)(path)
+    return found
 
 
 def _open(path: Path) -> Store:

@@ -322,6 +322,11 @@ class ExternalData:
     _maps: dict[Path, Array] = field(init=False, default_factory=dict, repr=False)
     _confined: dict[str, tuple[Path, int]] = field(init=False, default_factory=dict, repr=False)
 
+    @property
+    def files(self) -> list[Path]:
+        """Return the files from which data is read."""
+        return list(dict.fromkeys(path for path, _ in self._confined.values()))
+
     def place(self, tensor: Any, key: str, count: int) -> tuple[Path, int]:
         """Return the file and the offset of `count` bytes.  Raises LoadError unless all of them exist."""
         entries = {entry.key: entry.value for entry in tensor.external_data}

@@ -70,10 +70,7 @@ def _change(
         *(["an input"] if plain in {each.name for each in program.graph.inputs} | _data(program) else []),
     ]
     if not kinds:
-        raise UsageError(
-            f"--set {name}={value}: no optimizer writes {plain}, and no state or input has this name",
-            hint=f"states: {', '.join(f'%{name_text(each)}' for each in [*states][:8]) or 'none'}",
-        )
+        raise _unknown(program, name, value, states)
     if len(kinds) > 1:
         raise UsageError(
             f"--set {name}={value} is ambiguous: {name} is {' and '.join(kinds)}",
@@ -85,6 +82,21 @@ def _change(
         found.states[plain] = _state(plain, np.asarray(states[plain]), value, folder)
     else:
         found.inputs[plain] = value
+
+
+def _unknown(program: Program, name: str, value: str, states: Mapping[str, Any]) -> UsageError:
+    """Return the error for a name that nothing has."""
+    plain = name.removeprefix("%")
+    if wanted := _LINE.fullmatch(plain):
+        lines = [str(line) for line, node in _optimizers(program) if wanted[2] in node.attributes]
+        return UsageError(
+            f"--set {name}={value}: no optimizer in line {wanted[1]} writes {wanted[2]}",
+            hint=f"lines that write it: {', '.join(lines[:8]) or 'none'}",
+        )
+    return UsageError(
+        f"--set {name}={value}: no optimizer writes {plain}, and no state or input has this name",
+        hint=f"states: {', '.join(f'%{name_text(each)}' for each in [*states][:8]) or 'none'}",
+    )
 
 
 def _data(program: Program) -> set[str]:
@@ -109,12 +121,17 @@ def _attributes(program: Program, name: str) -> list[tuple[int, Node]]:
         if attribute in node.attributes and (wanted is None or line == int(wanted[1]))
     ]
     if len({repr(node.attributes[attribute]) for _, node in found}) > 1:
-        listed = ", ".join(f"{node.attributes[attribute]!r} in line {line}" for line, node in found)
+        listed = ", ".join(f"{_spelled(node.attributes[attribute])} in line {line}" for line, node in found)
         raise UsageError(
             f"--set {name} is ambiguous: the optimizers have different values of {name}: {listed}",
             hint=f"write --set {found[0][0]}:{name}=VALUE for one of them",
         )
     return found
+
+
+def _spelled(content: Any) -> str:
+    """Return an attribute as the program writes it: floats of ONNX are f32."""
+    return str(np.float32(content)) if isinstance(content, float) else repr(content)
 
 
 def _optimizers(program: Program) -> list[tuple[int, Node]]:
@@ -153,7 +170,9 @@ def _with_attribute(
     try:
         made = parse(changed)
     except ParseError as error:
-        raise UsageError(f"--set {attribute}={value}: {error.message}", hint=error.hint) from None
+        raise UsageError(
+            f'--set {attribute}={value}: "{value}" is not a value of an attribute', hint=error.hint
+        ) from None
     before = [node for graph in parse(text).graphs.values() for node in all_nodes(graph)]
     after = [node for graph in made.graphs.values() for node in all_nodes(graph)]
     pairs = [*zip(before, after, strict=True)] if len(before) == len(after) else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -206,11 +207,7 @@ def reopen(address: Address, configuration: RunConfiguration) -> ReopenedRun:
     if configuration.resume:
         address = resumed(journal, address)
     run = journal.run(address.run)
-    if run.kind != "graph":
-        raise UsageError(
-            f"run {run.number} of {address.file} is a PyTorch training, not a program",
-            hint=f"continue it in its script: nncdbg.torch.resume(model, optimizer, {str(address)!r})",
-        )
+    check_graph_run(run, address)
     step = step_of(journal, run, address)
     run, records = _owner(journal, run, step)
     first = journal.read(records[0])
@@ -228,6 +225,24 @@ def reopen(address: Address, configuration: RunConfiguration) -> ReopenedRun:
     known = supplied(run.configuration, tensors)
     restart = Restart(journal, address, run, step, records)
     return ReopenedRun(program, configuration.completed(known), restart, known)
+
+
+def check_graph_run(run: Run, address: Address) -> None:
+    """Raise UsageError for a PyTorch training, which has no program."""
+    if run.kind != "graph":
+        raise UsageError(
+            f"run {run.number} of {address.file} is a PyTorch training, not a program",
+            hint=_recreating(run, address),
+        )
+
+
+def _recreating(run: Run, address: Address) -> str:
+    """Return how to open a step of a PyTorch training."""
+    script = run.command[1] if len(run.command) > 1 and run.command[1].endswith(".py") else "train.py"
+    at = address if address.at_step else f"{address}@{max(0, run.steps - 1)}"
+    return (
+        f"re-create the step in its script: nncdbg record {shlex.quote(script)} --at {shlex.quote(str(at))}"
+    )
 
 
 def _owner(journal: Journal, run: Run, step: int) -> tuple[Run, tuple[CheckpointRecord, ...]]:
@@ -275,10 +290,13 @@ def step_of(journal: Journal, run: Run, address: Address) -> int:
         return int(found[0])
     assert address.step is not None
     if address.step > run.steps:
-        raise UsageError(
-            f"run {run.number} has no step {address.step}", hint=f"it has {_range(run.steps, 'step')}"
-        )
+        raise UsageError(f"run {run.number} has no step {address.step}", hint=f"it has {steps_of(run)}")
     return address.step
+
+
+def steps_of(run: Run) -> str:
+    """Return the steps that a run has: ``the steps 0 to 299``."""
+    return _range(run.steps, "step")
 
 
 def _range(count: int, word: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -61,8 +62,6 @@ def _facts(journal: Journal, run: Run) -> Iterator[Text]:
     if run.parent is not None:
         yield Text(f"  fork of run {run.parent} at step {run.parent_step}")
     if run.command:
-        import shlex
-
         program, *arguments = run.command
         yield Text(f"  {printable_line(shlex.join([Path(program).name, *arguments]))}", DIM)
 
@@ -72,14 +71,14 @@ def opening_hint(journal: Journal, run: Run, file: str) -> str | None:
     found = journal.checkpoints(run)
     if not found:
         return None
-    address = f"{file}#{run.number}"
+    at_step = f"#{run.number}"
     if any(event.kind == "nan" for event in journal.events(run)):
-        address, place = f"{address}@nan", "the first step with a NaN or Inf"
+        at_step, place = f"{at_step}@nan", "the first step with a NaN or Inf"
     else:
-        address, place = f"{address}@{found[-1].step}", f"step {found[-1].step}"
-    if run.kind == "graph" or address.endswith("@nan"):
-        return f"to open {place}: nncdbg {address}"
-    return f'to continue from {place}: nncdbg.torch.resume(model, optimizer, "{address}")'
+        at_step, place = f"{at_step}@{found[-1].step}", f"step {found[-1].step}"
+    if run.kind == "graph" or at_step.endswith("@nan"):
+        return f"to open {place}: nncdbg {shlex.quote(file)}{at_step}"
+    return f"to continue from {place}: nncdbg.torch.resume(model, optimizer, {file + at_step!r})"
 
 
 # -- tracks ------------------------------------------------------------------------------------

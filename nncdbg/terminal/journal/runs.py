@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from argparse import Namespace
 from collections.abc import Sequence
 
@@ -37,7 +38,7 @@ def _list(options: Namespace) -> int:
         if not runs:
             screen.note("the journal has no runs yet; `nncdbg run MODEL --journal FILE` writes one")
             return 0
-        screen.note(f"to see a run: nncdbg log {address.file}#{runs[-1].number}")
+        screen.note(f"to see a run: nncdbg log {shlex.quote(address.file)}#{runs[-1].number}")
         hint = opening_hint(journal, runs[-1], address.file)
         if hint:
             screen.note(hint)

@@ -10,9 +10,10 @@ from contextlib import ExitStack
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from nncdbg.commands.recording.script import PROMPT_OF_DEBUG, RecordedScript
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.process.ranks import choose_rank
-from nncdbg.opening.command_line import ArgumentParser, add_commands, script_arguments
+from nncdbg.opening.command_line import ArgumentParser, add_commands, add_recording, script_arguments
 
 if TYPE_CHECKING:
     from nncdbg.terminal.live_prompt import LivePrompt
@@ -24,7 +25,11 @@ def main(arguments: Sequence[str]) -> int:
     Raises LoadError for a script that cannot be read, RunError for one that fails, UsageError for a place
     that cannot be a breakpoint.
     """
-    options = _options(arguments)
+    return debug(_options(arguments))
+
+
+def debug(options: Namespace) -> int:
+    """Run a script as `main` does, with the options of its command line."""
     if not options.script and not options.module:
         raise UsageError("there is no script", hint="nncdbg debug train.py")
     from nncdbg.torch.script import run_to_end, script_runner
@@ -71,10 +76,17 @@ def _ended(failure: NncdbgError | None) -> int:
 
 def _enter_prompt(entered: ExitStack, options: Namespace, target: str) -> None:
     """Stop at a prompt.  Raises ScriptLeft if the user quits before the script starts."""
+    from nncdbg.commands.recording.setup import setup_of_script
     from nncdbg.presentation.screen import Screen
     from nncdbg.terminal.live_prompt import LivePrompt, pausing_on_interrupt
 
     prompt = LivePrompt(target, Screen(), history=options.history)
+    prompt.script = _recorded_script(options)
+    entered.callback(prompt.recorder.stop)
+    if options.record:
+        setup = setup_of_script(prompt.script)
+        recorder, confirm = prompt.recorder, prompt.confirm
+        recorder.start(options.record, setup, prompt.debugger, force=options.force, confirm=confirm)
     _set_up(prompt, options)
     entered.callback(prompt.note_unreached)
     if sys.stdin.isatty():
@@ -82,11 +94,25 @@ def _enter_prompt(entered: ExitStack, options: Namespace, target: str) -> None:
     entered.enter_context(prompt.training)
 
 
+def _recorded_script(options: Namespace) -> RecordedScript:
+    """Return the script as a recording keeps it."""
+    own = {name: getattr(options, name) for name in ("history", "breaks", "catch", "source")}
+    file = options.module or options.script
+    return RecordedScript(file, bool(options.module), options.arguments, PROMPT_OF_DEBUG, own)
+
+
+def debug_recorded(script: RecordedScript) -> int:
+    """Run a recorded script as `nncdbg debug` did; the prompts read the commands of the recording."""
+    named = {"module": None, "script": None, ("module" if script.module else "script"): script.file}
+    others = {"listen": None, "rank": None, "record": None, "force": False}
+    return debug(Namespace(**named, **others, **script.options, arguments=script.arguments))
+
+
 def _enter_listening(entered: ExitStack, options: Namespace) -> None:
     """Stop in an editor, which is attached before the script starts.  Raises UsageError."""
-    if options.breaks or options.catch or options.source:
+    if options.breaks or options.catch or options.source or options.record:
         raise UsageError(
-            "--listen takes no --break, --catch, -x and -ex",
+            "--listen takes no --break, --catch, -x, -ex and --record",
             hint="set breakpoints in the editor that attaches",
         )
     # The two user interfaces do not import each other.
@@ -134,8 +160,10 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--catch", metavar="KINDS", help="stop where a NaN or Inf originates: nan, inf or nan,inf")
     add("--history", action="store_true", help="record each step as it runs, to step back in all of it")
     add("--listen", metavar="HOST:PORT", help="stop in an editor that attaches there")
+    add("--force", action="store_true", help="overwrite an existing recording")
     add("--rank", type=int, help="under torchrun, the rank that stops (default: $NNCDBG_RANK, or 0)")
     add_commands(parser)
+    add_recording(parser)
     own, of_script = script_arguments(parser, arguments)
     options = parser.parse_args(own)
     options.arguments = of_script

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,11 +16,12 @@ from nncdbg.engine.text.counting import counted
 from nncdbg.opening.command_line import ArgumentParser, script_arguments
 
 if TYPE_CHECKING:
+    from nncdbg.torch.journal.recreation import Recreation
     from nncdbg.torch.script_recording import ScriptStep
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return 0 if the step was saved.
+    """Return 0 if the step was saved, 1 if a loss of a re-created step differs from its journal.
 
     Raises UsageError for a script without that step, LoadError for one that cannot be read, and RunError for
     one that fails, after saving the part of the step that ran.
@@ -28,15 +29,58 @@ def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     if not options.module:
         check_script(options.script)
-    folder = Path(folder_of_rank(options.output or f"step{options.step}"))
+    from nncdbg.torch.script import script_runner
+
+    run = script_runner(options.script, options.module, options.arguments)
+    script = options.module or options.script
+    return _record_at(options, script, run) if options.at else _record_step(options, script, run)
+
+
+def _record_step(options: Namespace, script: str, run: Callable[[], None]) -> int:
+    """Record the step `--step`, and return 0."""
+    folder = Path(folder_of_rank(options.output or f"step{options.step or 1}"))
     from nncdbg.opening.folder_writing import check_folder
 
     check_folder(folder)
-    from nncdbg.torch.script import script_runner
+    from nncdbg.torch.script_recording import ScriptRecorder, record_script
+
+    return record_script(script, run, ScriptRecorder(options.step or 1), partial(_save, folder))
+
+
+def _record_at(options: Namespace, script: str, run: Callable[[], None]) -> int:
+    """Re-create the step `--at`, and return 0; 1 if a loss differs from the journal."""
+    from nncdbg.opening.folder_writing import check_folder
+    from nncdbg.torch.journal.recreated_step import RecreatedStepRecorder
+    from nncdbg.torch.journal.recreation import recreation_of
     from nncdbg.torch.script_recording import record_script
 
-    run = script_runner(options.script, options.module, options.arguments)
-    return record_script(options.module or options.script, run, options.step, partial(_save, folder))
+    recreation = recreation_of(options.at)
+    folder = Path(folder_of_rank(options.output or str(_folder_beside(recreation))))
+    check_folder(folder)
+
+    def save(recorded: ScriptStep) -> int:
+        _save(folder, recorded)
+        return 1 if recreation.first_different else 0
+
+    return record_script(script, run, RecreatedStepRecorder(recreation), save)
+
+
+def _folder_beside(recreation: Recreation) -> Path:
+    """Return the folder of the step beside its journal, where its address opens it.
+
+    Raises UsageError if it is there: the step was recorded before, or while the training ran.
+    """
+    from nncdbg.opening.journal.recorded_steps import bundle_folder
+
+    saved = recreation.saved
+    folder = bundle_folder(saved.address.file, saved.run, recreation.step)
+    if folder.exists():
+        at = f"{saved.address.file}#{saved.run}@{recreation.step}"
+        raise UsageError(
+            f"step {recreation.step} is recorded already, in {folder}",
+            hint=f"open it with `nncdbg {shlex.quote(at)}`, or use another folder: -o DIR",
+        )
+    return folder
 
 
 def _save(folder: Path, recorded: ScriptStep) -> int:
@@ -76,27 +120,33 @@ def _options(arguments: Sequence[str]) -> Namespace:
         "Run a PyTorch script until the end of a training step, and save the step as a folder.\n"
         "The script needs no change.  `nncdbg DIR` opens the folder.",
         usage=(
-            "nncdbg record [--step N] [-o DIR] SCRIPT [ARGUMENT ...]\n"
-            "       nncdbg record [--step N] [-o DIR] -m MODULE [ARGUMENT ...]"
+            "nncdbg record [--step N | --at RUN.db@N] [-o DIR] SCRIPT [ARGUMENT ...]\n"
+            "       nncdbg record [--step N | --at RUN.db@N] [-o DIR] -m MODULE [ARGUMENT ...]"
         ),
         epilog=(
             "A step ends when the method `step` of an optimizer ends; each optimizer counts, and so\n"
             "does a step that GradScaler skips.  Step 1 begins with the first call of a module, a later\n"
             "step at the end of the step before.  The script ends with the recorded step.\n\n"
-            "--step and -o may also follow SCRIPT.  All other arguments there, and all after --, are for\n"
-            "the script."
+            "With --at, the script continues at the last checkpoint of its journal before the step, and\n"
+            "ends with that step.  Its flight recorder writes nothing.  The exit code is 1 if a loss\n"
+            "differs from that in the journal.\n\n"
+            "--step, --at and -o may also follow SCRIPT.  All other arguments there, and all after --,\n"
+            "are for the script."
         ),
     )
     add = parser.add_argument
     add("script", metavar="SCRIPT", nargs="?", help="a Python file, run as `python SCRIPT ARGUMENT ...`")
     add("-m", dest="module", metavar="MODULE", help="run a module, as `python -m MODULE ARGUMENT ...`")
-    add("--step", type=_step_number, default=1, metavar="N", help="the step to record, from 1 (default: 1)")
-    add("-o", "--output", metavar="DIR", help="the folder to write (default: stepN)")
+    add("--step", type=_step_number, metavar="N", help="the step to record, from 1 (default: 1)")
+    add("--at", metavar="RUN.db@N", help="re-create a step of a journal, such as run.db@38 or run.db@nan")
+    add("-o", "--output", metavar="DIR", help="the folder to write (default: stepN, or beside the journal)")
     own, of_script = script_arguments(parser, arguments)
     options = parser.parse_args(own)
     options.arguments = of_script
     if not options.module and not options.script:
         raise UsageError("there is no script", hint="nncdbg record train.py")
+    if options.at is not None and options.step is not None:
+        raise UsageError("--step and --at both name the step to record", hint="leave out one of them")
     return options
 
 

@@ -1,4 +1,4 @@
-"""`nncdbg replay`: open the program of a recorded session, run its commands, and compare each stop."""
+"""`nncdbg replay`: open the program of a recorded session, run its commands, and compare what they show."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nncdbg.commands.recording.script import EDITOR
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.opening.command_line import ArgumentParser
 from nncdbg.opening.configuration import RunConfiguration
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return 0 if all stops are the same as recorded, else 1."""
+    """Return 0 if all stops and results are the same as recorded, else 1."""
     options = _parser().parse_args(arguments)
     from nncdbg.commands.recording.entries import read_recording
     from nncdbg.commands.recording.replaying import check_count
@@ -35,6 +36,10 @@ def main(arguments: Sequence[str]) -> int:
         screen.note(f"the folder of the session was {setup.folder}; replayed in {folder}")
     # Commands and inputs name files relative to the folder of the session.
     os.chdir(folder)
+    if setup.script is not None:
+        from nncdbg.terminal.one_shot.replay_script import replay_script
+
+        return replay_script(setup.script, recording, options.to, screen)
     configuration = RunConfiguration(program=setup.program).completed(setup.supplied(setup.program))
     _, session = open_session(configuration, setup.program, screen)
     session.trusts_recordings = options.allow_python
@@ -47,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(
-        "nncdbg replay", "Replay a recorded session, and report the first stop that differs."
+        "nncdbg replay", "Replay a recorded session, and report the first stop or result that differs."
     )
     add = parser.add_argument
     add("recording", metavar="FILE", help="a session recorded with --record, `record` or an editor")
@@ -61,11 +66,18 @@ def _folder(setup: Setup, beside: Path) -> Path:
 
     Raises UsageError for a session that cannot be opened again, LoadError if there is no program.
     """
-    if setup.options is None:
+    if setup.script is not None and setup.script.opened_by == EDITOR:
+        raise UsageError(
+            f"the session on {setup.script.file} cannot be replayed: an editor was attached to the script",
+            hint="record it at the prompt: nncdbg debug SCRIPT --record FILE, or `record FILE`",
+        )
+    if setup.options is None and setup.script is None:
         raise UsageError(
             f"the session on {setup.program} cannot be opened again: it was not recorded in `nncdbg MODEL`",
             hint="open the program as for the recording, then use `replay FILE` at its prompt",
         )
+    if setup.script is not None and setup.script.module:
+        return Path(setup.folder)
     folders = [Path(setup.folder), beside, Path.cwd()]
     for folder in folders:
         if folder.is_dir() and _is_in(folder, setup.program):

@@ -84,11 +84,13 @@ def save_start(journal: RunJournal, start: KeptStart) -> None:
     """Write the start of a step as a checkpoint, unless one has it."""
     if start.saved or start.step < 0 or not journal.writes:
         return
-    start.saved = True
     try:
         position, tensors = start.checkpoint()
     except (NncdbgError, MemoryError, TypeError) as error:
+        start.saved = True
         words = error.message if isinstance(error, NncdbgError) else str(error) or "out of memory"
         Screen().note(f"step {start.step}: there is no checkpoint: {words}")
         return
-    journal.checkpoint(start.step, start.epoch, position, tensors)
+    if not start.saved:  # A handler of SIGTERM may have saved it meanwhile.
+        start.saved = True
+        journal.checkpoint(start.step, start.epoch, position, tensors)

@@ -16,8 +16,10 @@ from nncdbg.engine.process.ranks import folder_of_rank
 from nncdbg.opening.journal.policy import CheckpointPolicy
 from nncdbg.presentation.screen import Screen
 from nncdbg.torch.guard import Guard
+from nncdbg.torch.journal.active_recreation import RECREATIONS
 from nncdbg.torch.journal.findings import Findings, save_start
 from nncdbg.torch.journal.kept_start import KeptStart
+from nncdbg.torch.journal.losses import scalar_losses, total_loss
 from nncdbg.torch.journal.resuming import Resumed
 from nncdbg.torch.journal.run_journal import RunJournal, new_run
 from nncdbg.torch.journal.spikes import SpikeDetector, SpikeRule
@@ -101,7 +103,13 @@ class FlightRecorder(StepObserver):
         self.stop(error)
 
     def start(self) -> None:
-        """Begin to record.  Raises UsageError inside of a watch or another recorder."""
+        """Begin to record.  Raises UsageError inside of a watch or another recorder.
+
+        Under `nncdbg record --at`, the objects continue at the step of the command, and nothing is written.
+        """
+        if RECREATIONS:
+            RECREATIONS[-1].begin(self._objects)
+            return
         with ExitStack() as entering:
             self._guard = Guard(self._objects.models, self._objects.optimizers, self._found, observer=self)
             entering.enter_context(self._guard)
@@ -147,14 +155,13 @@ class FlightRecorder(StepObserver):
         """Save the step in which the training ended with an error."""
         if isinstance(error, Terminated):
             self._findings.save_step(self._last, "interrupted by SIGTERM", self._guard.record_step)
-        elif isinstance(error, KeyboardInterrupt):
-            self._status = "interrupted"
-        elif isinstance(error, SystemExit):
-            self._status = "failed" if error.code and self._status == "ended" else self._status
+        elif isinstance(error, (KeyboardInterrupt, SystemExit)):
+            if self._status == "ended" and (isinstance(error, KeyboardInterrupt) or error.code):
+                self._status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+                self._findings.save_starts([*self._starts])
         else:
             self._status = "failed"
-            message = f"{type(error).__name__}: {error}"
-            self._add("exception", message, self._guard.record_step, self._last)
+            self._add("exception", _message_of(error), self._guard.record_step, self._last)
 
     def _follow_loader(self, entering: ExitStack) -> None:
         loader = self._objects.loader
@@ -170,7 +177,7 @@ class FlightRecorder(StepObserver):
     @property
     def number(self) -> int:
         """The number of the run in its file."""
-        return self._journal.number
+        return RECREATIONS[-1].saved.run if RECREATIONS else self._journal.number
 
     @property
     def _last(self) -> int:
@@ -249,9 +256,7 @@ class FlightRecorder(StepObserver):
     def losses(self, losses: Iterable[Any]) -> None:
         if self._updating and self._losses:
             return  # A closure that is evaluated again, at other parameters.
-        for each in losses:
-            if each.numel() == 1 and not each.is_complex():
-                self._losses.append(each.detach())
+        self._losses += scalar_losses(losses)
 
     def update_begins(self, optimizer: torch.optim.Optimizer) -> None:
         self._updating = True
@@ -277,10 +282,7 @@ class FlightRecorder(StepObserver):
         self._losses = []
 
     def _loss(self) -> Any:
-        """Return the sum of the losses of the step: of its backward passes, without the scaler's factor."""
-        total = sum(each.double() if each.device.type != "mps" else each.float() for each in self._losses)
-        scaler = self._objects.scaler
-        return total if scaler is None or not scaler.is_enabled() else total / scaler.get_scale()
+        return total_loss(self._losses, self._objects.scaler)
 
     # -- findings ----------------------------------------------------------------------------
 
@@ -316,6 +318,16 @@ class FlightRecorder(StepObserver):
         self._journal.event("signal", self._last, "SIGTERM")
         self._values.fetch()
         self._journal.flush()
+
+
+def _message_of(error: BaseException) -> str:
+    """Return class and message of an error; of several lines, the first and the last one.
+
+    The message of an error in a worker of a DataLoader has the traceback of the worker.
+    """
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    message = lines[0] if len(lines) == 1 else " ... ".join([*lines[:1], *lines[-1:]])
+    return f"{type(error).__name__}: {message}"
 
 
 def _described(trip: GuardTrip) -> str:

@@ -26,7 +26,7 @@ class KeptStart:
 
     def __init__(self, objects: TrainingObjects) -> None:
         self.step = -1
-        """The number of the step from 0; -1 before the first `capture`."""
+        """The number of the step from 0; -1 until `capture` has ended."""
         self.epoch: int | None = None
         self.saved = False
         """Whether a checkpoint has it."""
@@ -51,7 +51,8 @@ class KeptStart:
     def capture(self, step: int, random: RandomState, position: LoaderPosition | None) -> None:
         """Keep the state as it is now, at the start of a step."""
         objects = self._objects
-        self.step, self.saved, self.batches = step, False, []
+        # A handler of SIGTERM may save the kept starts in the middle of this: it leaves this one out.
+        self.step, self.saved, self.batches = -1, False, []
         self.epoch = None if position is None else position.epoch
         self._random, self._position = random, position
         self._states = [
@@ -62,6 +63,7 @@ class KeptStart:
         self._schedulers = [copy.deepcopy(each.state_dict()) for each in objects.schedulers]
         self._scaler = None if objects.scaler is None else objects.scaler.state_dict()
         self._copies.update(self._tensors())
+        self.step = step
 
     @property
     def size(self) -> int:

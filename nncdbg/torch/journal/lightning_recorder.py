@@ -13,13 +13,14 @@ from nncdbg.torch.libraries import lightning_callback_class
 class LightningRecorder(lightning_callback_class("LightningRecorder")):  # type: ignore[misc]
     """Records the training of a `Trainer`: ``Trainer(callbacks=[nncdbg.torch.LightningRecorder("run.db")])``.
 
-    Options are those of `nncdbg.torch.flight_recorder`, but for the loader.  Schedulers and the gradient
-    scaler are those of the trainer.
+    Options are those of `nncdbg.torch.flight_recorder`.  Schedulers and the gradient scaler are those of the
+    trainer.  `loader` is the `track_loader` that `Trainer.fit` gets; a training with it can continue with
+    ``resume="run.db@38"``, an address as for `nncdbg.torch.resume`.  The trainer counts epochs from 0 then.
     """
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         super().__init__()
-        self._training = RecordedTraining(path, options)
+        self._training = RecordedTraining(path, options, takes_loader=True)
 
     @property
     def recorder(self) -> FlightRecorder | None:
@@ -27,12 +28,15 @@ class LightningRecorder(lightning_callback_class("LightningRecorder")):  # type:
         return self._training.recorder
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        self._training.begin(
+        continued = self._training.begin(
             pl_module,
             trainer.optimizers,
             scheduler=[each.scheduler for each in trainer.lr_scheduler_configs],
             scaler=getattr(trainer.precision_plugin, "scaler", None),
         )
+        if continued:
+            # Its first epoch began before this callback: begin it again, at the position that was restored.
+            iter(trainer.fit_loop._data_fetcher)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._training.end()

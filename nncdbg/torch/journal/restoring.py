@@ -20,9 +20,17 @@ _LISTED = 5
 
 
 def restore(
-    objects: TrainingObjects, position: Mapping[str, Any], tensors: Mapping[str, Any], address: str
+    objects: TrainingObjects,
+    position: Mapping[str, Any],
+    tensors: Mapping[str, Any],
+    address: str,
+    *,
+    kept_batches: bool = False,
 ) -> None:
     """Give models, optimizers, schedulers, scaler, loader and random generators the state of a checkpoint.
+
+    With `kept_batches`, the loader returns the batches that the checkpoint has by value, if any, in place of
+    its own ones.
 
     Raises UsageError, and changes nothing, if they do not fit it.
     """
@@ -44,7 +52,12 @@ def restore(
         objects.scaler.load_state_dict(from_json(position["scaler"], tensors))
     random = from_json(position["random"], tensors)
     if objects.loader is not None:
-        objects.loader.restore(from_json(position["loader"], tensors), lambda: restore_random(random))
+        kept = position.get("batches", ()) if kept_batches else ()
+        objects.loader.restore(
+            from_json(position["loader"], tensors),
+            lambda: restore_random(random),
+            [from_json(each, tensors) for each in kept],
+        )
     restore_random(random)
 
 

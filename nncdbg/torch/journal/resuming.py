@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import nncdbg.journal
-from nncdbg.engine.errors import UsageError
-from nncdbg.opening.journal.reopening import step_of
-from nncdbg.opening.journal_address import Address, read_address
 from nncdbg.presentation.screen import Screen
+from nncdbg.torch.journal.active_recreation import RECREATIONS
 from nncdbg.torch.journal.restoring import restore
+from nncdbg.torch.journal.saved_state import saved_state
 from nncdbg.torch.journal.training_objects import Stateful, TrainingObjects
 from nncdbg.torch.named_models import Models, Optimizers
 
@@ -34,21 +32,6 @@ class Resumed:
         return self.run if os.path.realpath(path) == os.path.realpath(self.path) else None
 
 
-@dataclass(frozen=True, slots=True)
-class SavedState:
-    """A checkpoint of the run `run` of a journal, with its tensors in memory."""
-
-    address: Address
-    run: int
-    step: int
-    epoch: int
-    position: Mapping[str, Any]
-    tensors: Mapping[str, Any]
-
-    def __str__(self) -> str:
-        return f"{self.address.file}#{self.run}@{self.step}"
-
-
 def resume(
     model: Models,
     optimizer: Optimizers,
@@ -66,42 +49,22 @@ def resume(
     generators and the position of the loader are those of the run, so that all that follows has the same
     bits.  `loader` is a `track_loader`; it continues in its next epoch.
 
+    Under `nncdbg record --at`, the address is that of the command.
+
     Raises UsageError, and changes nothing, if the objects do not fit the checkpoint; LoadError for a file
     that is not a journal.
     """
     objects = TrainingObjects(model, optimizer, scheduler=scheduler, scaler=scaler, loader=loader)
+    if RECREATIONS:
+        RECREATIONS[-1].begin(objects)
+        recreated = RECREATIONS[-1].saved
+        return Resumed(recreated.address.file, recreated.run, recreated.step, recreated.epoch)
     saved = saved_state(address)
     restore(objects, saved.position, saved.tensors, str(saved))
     resumed = Resumed(saved.address.file, saved.run, saved.step, saved.epoch)
-    Screen().note(f"the training continues at step {resumed.step} of run {resumed.run} in {resumed.path}")
+    screen = Screen()
+    screen.note(f"the training continues at step {resumed.step} of run {resumed.run} in {resumed.path}")
+    if loader is not None and saved.epoch > 0:
+        for each in loader.not_restored():
+            screen.note(f"the following batches may differ: {each}")
     return resumed
-
-
-def saved_state(text: str) -> SavedState:
-    """Return the last checkpoint at or before the address in a text.
-
-    Raises UsageError without a checkpoint, LoadError for a file that is not a journal.
-    """
-    address = read_address(text) or Address(text)
-    with nncdbg.journal.open(address.file) as journal:
-        run = journal.run(address.run)
-        if run.kind != "torch":
-            raise UsageError(
-                f"{text}: run {run.number} is of a program in graph text",
-                hint=f"open it with `nncdbg {text}`",
-            )
-        step = step_of(journal, run, address) if address.at_step else run.steps
-        record = journal.nearest(run, step)
-        if record is None:
-            raise UsageError(
-                f"{text}: there is no checkpoint at or before step {step}",
-                hint=f"{_listed([each.step for each in journal.checkpoints(run)])}",
-            )
-        read = journal.read(record)
-        return SavedState(address, run.number, read.step, read.epoch or 0, read.position, dict(read.tensors))
-
-
-def _listed(steps: list[int]) -> str:
-    if not steps:
-        return "record with checkpoint_every=50 to have some"
-    return f"there are checkpoints at the steps {', '.join(map(str, steps[:10]))}"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from nncdbg.engine.errors import UsageError
 
 _SCALE = 1.4826
 """The standard deviation of a normal distribution over its median absolute deviation."""
+
+_MEAN_SCALE = 1.2533
+"""The standard deviation of a normal distribution over its mean absolute deviation."""
 
 _LEAST = 1e-3
 """The smallest divisor, as a part of the median: losses that hardly change have nearly no deviation.
@@ -25,8 +28,9 @@ class SpikeRule:
 
     Median and median absolute deviation (MAD) are those of the last `window` losses; with fewer than `least`
     there is no spike.  If x and these losses are positive, all are replaced by their logarithms, since small
-    losses of a trained model differ by factors.  The divisor is at least 0.001 of the median, or 0.001 for
-    logarithms.
+    losses of a trained model differ by factors.  If more than half of the losses are equal, MAD is 0; the
+    divisor is then 1.2533 times the mean absolute deviation (Iglewicz and Hoaglin, 1993).  The divisor is at
+    least 0.001 of the median, or 0.001 for logarithms.
 
     Raises UsageError for numbers that are not positive.
     """
@@ -71,8 +75,9 @@ def _robust_score(loss: float, earlier: list[float]) -> float:
     if loss > 0 and min(earlier) > 0:
         loss, earlier, least = math.log(loss), [*map(math.log, earlier)], _LEAST
     center = median(earlier)
-    deviation = median(abs(each - center) for each in earlier)
-    divisor = max(_SCALE * deviation, least or _LEAST * abs(center))
+    distances = [abs(each - center) for each in earlier]
+    deviation = _SCALE * median(distances) or _MEAN_SCALE * fmean(distances)
+    divisor = max(deviation, least or _LEAST * abs(center))
     if not divisor:
         return math.inf if loss > center else 0.0
     return (loss - center) / divisor

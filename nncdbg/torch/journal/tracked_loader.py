@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
+from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.internals import skip_batches
+from nncdbg.torch.journal.active_recreation import RECREATIONS
 from nncdbg.torch.journal.random_states import random_as_json, restore_random
 from nncdbg.torch.journal.state_trees import as_json
 from nncdbg.torch.step_state import RandomState
+from nncdbg.torch.tape import tensors_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,8 @@ class TrackedLoader:
         self._batches = 0
         self._restored: tuple[Mapping[str, Any], Callable[[], None]] | None = None
         """Where the next epoch continues, and what to call when it is there."""
+        self._kept: list[Any] = []
+        """The batches to return in place of the next ones."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "loader":  # A copy that is not complete yet.
@@ -82,16 +89,24 @@ class TrackedLoader:
         random, generators, sampler_epoch = self._beginning
         return LoaderPosition(self.epoch, self._batches, random, generators, sampler_epoch)
 
-    def restore(self, position: Mapping[str, Any], then: Callable[[], None]) -> None:
+    def restore(
+        self, position: Mapping[str, Any], then: Callable[[], None], kept: Sequence[Any] = ()
+    ) -> None:
         """Continue from a position of `LoaderPosition.as_json`, with its tensors, in the next epoch.
 
-        `then` is called when the batches before it were left out.
+        `then` is called when the batches before it were left out.  The batches `kept` are returned in place
+        of the first ones, on the devices of those.
         """
         self._restored = position, then
+        self._kept = [*kept]
         self.epoch = position["epoch"] - 1
 
     def begin(self) -> Iterator[Any]:
         """Begin an epoch, or continue in the one that was restored; return the iterator of the loader."""
+        if RECREATIONS:
+            # If they do not fit, the script may pass others before its first forward pass, which reports it.
+            with suppress(UsageError):
+                RECREATIONS[-1].find(self)
         self.epoch += 1
         self._batches = 0
         restored, self._restored = self._restored, None
@@ -119,12 +134,23 @@ class TrackedLoader:
         then()
         return batches
 
+    def not_restored(self) -> Iterator[str]:
+        """Yield what of the loader has states that no position contains, as sentences."""
+        if getattr(self.loader, "persistent_workers", False):
+            yield "the workers persist over epochs, and their random states are not restored"
+        for each in self._samplers():
+            own = [key for key in getattr(each, "__dict__", {}) if key not in ("generator", "epoch")]
+            if own and not type(each).__module__.startswith("torch."):
+                yield f"of {type(each).__name__}, only `generator` and `epoch` are restored, not {own[0]}"
+
     def fetch(self, batches: Iterator[Any]) -> Any:
         """Return the next batch of an iterator of the loader."""
         if self.before_batch is not None:
             self.before_batch()
         batch = next(batches)
         self._batches += 1
+        if self._kept:
+            batch = _on_device_of(batch, self._kept.pop(0))
         if self.after_batch is not None:
             self.after_batch(batch)
         return batch
@@ -143,6 +169,12 @@ class TrackedLoader:
         """Return the generators that loader and samplers have of their own, each once."""
         found = [getattr(each, "generator", None) for each in (self.loader, *self._samplers())]
         return [*{id(each): each for each in found if isinstance(each, torch.Generator)}.values()]
+
+
+def _on_device_of(batch: Any, kept: Any) -> Any:
+    """Return a batch that was kept by value, on the device of another one."""
+    device = next((each.device for each in tensors_in(batch)), None)
+    return tree_map_only(torch.Tensor, lambda each: each.to(device), kept)
 
 
 class _Epoch:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import UsageError
+from nncdbg.torch.journal.active_recreation import RECREATIONS
 
 if TYPE_CHECKING:
     from nncdbg.torch.journal.flight_recorder import FlightRecorder
@@ -31,6 +32,11 @@ def track(name: str, value: Any | Callable[[], Any], *, part: str = "train", wei
         raise UsageError(f"there is no part {part!r}: use train or test")
     if not weight > 0:
         raise UsageError(f"the weight of {name} must be positive, not {weight}")
+    if RECREATIONS:
+        # A function may draw random numbers, so it runs as in the run that is re-created.
+        if callable(value) and not hasattr(value, "__array__"):
+            value()
+        return
     if not ACTIVE:
         raise UsageError(
             f"{name} cannot be tracked: no flight recorder is active in this process",

@@ -147,16 +147,16 @@ run @train steps 6
 """
 
 CHANGES = """
-lr=0.3            | --set lr is ambiguous: the optimizers have different values of lr: 0.1
+lr=0.3            | different values of lr: 0.1 in line 8, 0.2 in line 9
 8:lr=0.3          | ok
 9:lr=0.3          | ok
 %lr=[0, 1]        | ok
 %lr=[0, 1, 2]     | has the shape [2], not [3]
 weight_decay=0    | ok
-weight_decay=x    | --set weight_decay=x
+weight_decay=x    | --set weight_decay=x: "x" is not a value of an attribute
 weight_decay="x"  | the value does not fit
 weight_decay=0)   | --set weight_decay=0)
-7:lr=1            | no optimizer writes 7:lr
+7:lr=1            | no optimizer in line 7 writes lr
 beta=1            | no optimizer writes beta
 %beta=1           | no optimizer writes beta
 a=gone.npy        | gone.npy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from nncdbg import journal
 from nncdbg.journal import NewRun
+from nncdbg.opening.journal_address import Address, read_address
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -247,3 +249,19 @@ def test_repeated_events_are_one_line_and_many_are_cut(command: Command, tmp_pat
         "  and 12 more",
         *(f"  step {step}  note {step}" for step in range(16, 20)),
     ]
+
+
+@pytest.mark.parametrize("name", ["a b.db", "x#2", "x#2@3", "x@nan", "x'y.db", "ü.db"])
+def test_printed_addresses_can_be_typed(name: str, command: Command, overnight: str, tmp_path: Path) -> None:
+    """A name of a file may have spaces, `#` and `@`; of two files, the longest name counts."""
+    for each in (name, "x"):
+        (tmp_path / each).write_bytes((tmp_path / overnight).read_bytes())
+    with (
+        journal.open(tmp_path / name, write=True) as written,
+        written.fork(1, 40, NewRun(kind="graph", name="again")) as run,
+    ):
+        run.checkpoint(40, position={}, tensors={})
+    hints = re.findall("nncdbg (.+)", command(name)[2])
+    assert [shlex.split(each) for each in hints] == [["log", f"{name}#5"], [f"{name}#5@40"]]
+    assert read_address(f"{tmp_path / name}#5@40") == Address(str(tmp_path / name), 5, 40)
+    assert f"run 5 of {name}" in command("log", f"{name}#5")[1]

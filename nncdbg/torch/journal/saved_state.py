@@ -1,0 +1,63 @@
+"""A checkpoint of a recorded training, read from its journal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import nncdbg.journal
+from nncdbg.engine.errors import UsageError
+from nncdbg.opening.journal.reopening import step_of
+from nncdbg.opening.journal_address import Address, read_address
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """A checkpoint of the run `run` of a journal, with its tensors in memory.
+
+    It is the last one at or before the step `requested`, which is that of the address.
+    """
+
+    address: Address
+    run: int
+    requested: int
+    step: int
+    epoch: int
+    position: Mapping[str, Any]
+    tensors: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.address.file}#{self.run}@{self.step}"
+
+
+def saved_state(text: str) -> SavedState:
+    """Return the last checkpoint at or before the address in a text.
+
+    Raises UsageError without a checkpoint, LoadError for a file that is not a journal.
+    """
+    address = read_address(text) or Address(text)
+    with nncdbg.journal.open(address.file) as journal:
+        run = journal.run(address.run)
+        if run.kind != "torch":
+            raise UsageError(
+                f"{text}: run {run.number} is of a program in graph text",
+                hint=f"open it with `nncdbg {text}`",
+            )
+        step = step_of(journal, run, address) if address.at_step else run.steps
+        record = journal.nearest(run, step)
+        if record is None:
+            raise UsageError(
+                f"{text}: there is no checkpoint at or before step {step}",
+                hint=f"{_listed([each.step for each in journal.checkpoints(run)])}",
+            )
+        read = journal.read(record)
+        return SavedState(
+            address, run.number, step, read.step, read.epoch or 0, read.position, dict(read.tensors)
+        )
+
+
+def _listed(steps: list[int]) -> str:
+    if not steps:
+        return "record with checkpoint_every=50 to have some"
+    return f"there are checkpoints at the steps {', '.join(map(str, steps[:10]))}"
