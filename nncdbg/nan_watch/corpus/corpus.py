@@ -175,7 +175,7 @@ def _workers(task: Task, executor: str | Executor, count: int) -> Iterator[_Work
             yield OwnProcesses(task, count, boxes)
         return
     with open_engine(executor, count) as engine:
-        yield ExecutorCases(engine.executor, task, engine.count)
+        yield ExecutorCases(engine.executor, task, engine.workers)
 
 
 class _Collection:

@@ -1,6 +1,6 @@
 """Executors by name: Dask, Ray and MPI.
 
-A local cluster listens on localhost only, without a dashboard, and ends with the watch.
+A local cluster has no dashboard and ends with the watch.  That of Dask listens on localhost only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Engine(NamedTuple):
     """An executor that is open, and its number of workers."""
 
     executor: Executor
-    count: int
+    workers: int
 
 
 @contextmanager
