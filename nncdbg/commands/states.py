@@ -18,7 +18,7 @@ from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.presentation.elements import SMALL, element, elements, is_text, type_of
-from nncdbg.presentation.stops import fallbacks, layout_at, statement_lines, value_or_reason
+from nncdbg.presentation.stops import fallbacks, kernel_line, layout_at, statement_lines, value_or_reason
 from nncdbg.presentation.tensor_text import described
 from nncdbg.stats import summarize
 
@@ -52,6 +52,7 @@ def info(session: CommandSession, text: str) -> None:
       time, marks, branches  the current moment, and moments to go to
       convenience            the names that were defined with `$x = EXPR`
       memory, program, fallbacks
+      kernels                the backends that run the statements, if several do
     A prefix selects the first topic that matches: `info b` is `info breakpoints`.
     """
     word, _, rest = text.partition(" ")
@@ -227,6 +228,17 @@ def _fallbacks(session: CommandSession, text: str) -> None:
         session.screen.put(f"every statement so far ran on {session.debugger.backend.name}")
 
 
+def _kernels(session: CommandSession, text: str) -> None:
+    debugger = session.debugger
+    kernels = debugger.loaded.kernels()
+    for each in kernels:
+        if each.reason != "default":
+            session.screen.put(kernel_line(each))
+    rest = sum(each.reason == "default" for each in kernels)
+    others = "all statements" if rest == len(kernels) else counted(rest, "other statement")
+    session.screen.put(f"{others}: {debugger.backend.name}")
+
+
 def _size(count: int) -> str:
     value, units = float(count), iter(("B", "KiB", "MiB", "GiB", "TiB"))
     unit = next(units)
@@ -290,6 +302,7 @@ TOPICS: dict[str, Callable[[CommandSession, str], None]] = {
     "branches": lambda session, text: branches(session, ""),
     "program": _program,
     "fallbacks": _fallbacks,
+    "kernels": _kernels,
     "convenience": _convenience,
 }
 
