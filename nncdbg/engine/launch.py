@@ -139,6 +139,7 @@ class CompiledProgram(Loaded):
         else:
             self.allocation.begin_again()
         placed = [*map(self.linker.backend.to_device, inputs.values())]
+        self.observers.check_devices(placed)
         machine = Machine(self._entry, placed, self.call, self.running, self.linker.backend)
         for slot, content in self._first.items():
             machine.frames[0].slots[slot] = content

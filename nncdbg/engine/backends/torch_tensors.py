@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
+from nncdbg.engine.ops.aten.arrays import as_tensor
+from nncdbg.engine.ops.aten.internals import without_elements
 from nncdbg.engine.ops.aten.names import NUMBER, READ, RECORDED, VIEW
 from nncdbg.engine.ops.aten.numbers import number_function
 from nncdbg.engine.ops.aten.signatures import Argument, Kind, decode
@@ -96,3 +99,24 @@ def _layout(attributes: Mapping[str, Any]) -> _Layout:
         int(attributes["offset"]),
         None if dtype is None else decode(dtype, argument),
     )
+
+
+def accepts_devices(kernel: Callable[..., Any], operands: Sequence[Any]) -> bool:
+    """Return whether torch accepts the devices of the operands of a call, as it does for indices and numbers.
+
+    The kernel runs on tensors without elements.  One that needs elements counts as one that accepts them.
+    """
+    arrays = (np.ndarray, np.generic)
+    tensors = [as_tensor(np.asarray(each)) if isinstance(each, arrays) else each for each in operands]
+    with without_elements():
+        given = [
+            torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device=each.device)
+            if isinstance(each, torch.Tensor)
+            else each
+            for each in tensors
+        ]
+        try:
+            kernel(*given)
+        except Exception as error:  # noqa: BLE001  the call on the real operands reports other errors
+            return "device" not in str(error)
+    return True

@@ -129,6 +129,8 @@ class Instrument(IntEnum):
     """Reads the statistics of results once they are logged."""
     TRACKER = auto()
     """Inspects operands and results as a whole."""
+    DEVICES = auto()
+    """Checks before all others that the operands are on one device."""
 
 
 @dataclass(slots=True, repr=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
 
 _STRIDED = torch.strided
@@ -32,6 +33,13 @@ def tensor_storage(value: Any) -> tuple[int, int] | None:
         return None
     storage = value.untyped_storage()
     return storage.data_ptr(), storage.nbytes()
+
+
+def device_name(value: Any) -> str | None:
+    """Return the device of a tensor or array, such as ``cuda:0``; None for other values."""
+    if isinstance(value, _TENSOR):
+        return str(value.device)
+    return "cpu" if isinstance(value, (np.ndarray, np.generic)) else None
 
 
 def device_bytes(values: Iterable[Any]) -> int | None:
