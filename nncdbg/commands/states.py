@@ -200,7 +200,13 @@ def _memory(session: CommandSession, text: str) -> None:
     timeline = debugger.timeline
     session.screen.put(f"allocator {debugger.loaded.allocation.name}")
     timeline.checkpoints.recount()
-    session.screen.put(f"buffers in use {_size(timeline.checkpoints.live_bytes())}")
+    allocation = debugger.loaded.allocation
+    results = timeline.checkpoints.live_bytes()
+    workspaces = allocation.workspaces.sizes
+    session.screen.put(f"results {_size(results)}")
+    parts = ", ".join(f"{purpose} {_size(size)}" for purpose, size in sorted(workspaces.items()))
+    session.screen.put(f"workspaces {_size(sum(workspaces.values()))}{f' ({parts})' if parts else ''}")
+    session.screen.put(f"total {_size(allocation.total_bytes)}")
     session.screen.put(f"history budget {_size(timeline.checkpoints.budget)}")
 
 

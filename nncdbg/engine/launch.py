@@ -140,7 +140,7 @@ class CompiledProgram(Loaded):
             self.allocation.begin_again()
         placed = [*map(self.linker.backend.to_device, inputs.values())]
         self.observers.check_devices(placed)
-        machine = Machine(self._entry, placed, self.call, self.running, self.linker.backend)
+        machine = Machine(self._entry, placed, self.call, self.running, self.linker.backend, self.allocation)
         for slot, content in self._first.items():
             machine.frames[0].slots[slot] = content
         return machine

@@ -107,6 +107,9 @@ class Backend(Protocol):
         not `on_host`.
         """
 
+    def drain(self) -> int:
+        """Free device memory that the library keeps for reuse; return its bytes."""
+
     def summarize(self, value: Any, row: Any) -> None:
         """Write the statistics of a value (see `stats.inspection`) to `row`, ten float64 of the backend's.
 
@@ -143,6 +146,9 @@ class HostBackend:
 
     def mixes_devices(self, kernel: Execute, operands: Sequence[Any]) -> bool:
         raise AssertionError("mixes_devices() is only for backends with device memory")
+
+    def drain(self) -> int:
+        return 0
 
     def memory(self, value: Any) -> tuple[int, int] | None:
         raise AssertionError("memory() is only for backends with device memory")

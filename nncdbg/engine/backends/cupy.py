@@ -91,6 +91,12 @@ class CuPy:
     def device_bytes(self, values: Iterable[Any]) -> int | None:
         return int(self.xp.cuda.runtime.memGetInfo()[1])
 
+    def drain(self) -> int:
+        pool = self.xp.get_default_memory_pool()
+        before = pool.total_bytes()
+        pool.free_all_blocks()
+        return int(before - pool.total_bytes())
+
     def summarize(self, value: Any, row: Any) -> None:
         self._summing(value, row)
 

@@ -101,6 +101,11 @@ class Torch:
     def device_bytes(self, values: Iterable[Any]) -> int | None:
         return self._device_bytes(values)
 
+    def drain(self) -> int:
+        from nncdbg.engine.ops.aten.inspection import drain_devices
+
+        return drain_devices()
+
     def summarize(self, value: Any, row: Any) -> None:
         if value.is_meta:
             row.fill_(0)

@@ -48,6 +48,16 @@ def device_bytes(values: Iterable[Any]) -> int | None:
     return min((torch.cuda.get_device_properties(each).total_memory for each in devices), default=None)
 
 
+def drain_devices() -> int:
+    """Free the memory of CUDA devices that torch keeps for reuse; return its bytes."""
+    if not torch.cuda.is_initialized():
+        return 0
+    devices = range(torch.cuda.device_count())
+    before = sum(map(torch.cuda.memory_reserved, devices))
+    torch.cuda.empty_cache()
+    return int(before - sum(map(torch.cuda.memory_reserved, devices)))
+
+
 def is_dense(value: Any) -> bool:
     """Return whether a tensor is a permutation of a contiguous one."""
     expected = 1
