@@ -19,7 +19,7 @@ from nncdbg.engine.schedules.streams import AwaitedEvent, StreamState, stream_st
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.presentation.elements import SMALL, element, elements, is_text, type_of
-from nncdbg.presentation.stops import fallbacks, layout_at, statement_lines, value_or_reason
+from nncdbg.presentation.stops import fallbacks, kernel_line, layout_at, statement_lines, value_or_reason
 from nncdbg.presentation.tensor_text import described
 from nncdbg.stats import summarize
 
@@ -56,6 +56,7 @@ def info(session: CommandSession, text: str) -> None:
       convenience            the names that were defined with `$x = EXPR`
       streams                the streams of a schedule, and the events that they wait for
       memory, program, fallbacks
+      kernels                the backends that run the statements, if several do
     A prefix selects the first topic that matches: `info b` is `info breakpoints`.
     """
     word, _, rest = text.partition(" ")
@@ -221,7 +222,13 @@ def _memory(session: CommandSession, text: str) -> None:
     timeline = debugger.timeline
     session.screen.put(f"allocator {debugger.loaded.allocation.name}")
     timeline.checkpoints.recount()
-    session.screen.put(f"buffers in use {_size(timeline.checkpoints.live_bytes())}")
+    allocation = debugger.loaded.allocation
+    results = timeline.checkpoints.live_bytes()
+    workspaces = allocation.workspaces.sizes
+    session.screen.put(f"results {_size(results)}")
+    parts = ", ".join(f"{purpose} {_size(size)}" for purpose, size in sorted(workspaces.items()))
+    session.screen.put(f"workspaces {_size(sum(workspaces.values()))}{f' ({parts})' if parts else ''}")
+    session.screen.put(f"total {_size(allocation.total_bytes)}")
     session.screen.put(f"history budget {_size(timeline.checkpoints.budget)}")
 
 
@@ -281,6 +288,17 @@ def _fallbacks(session: CommandSession, text: str) -> None:
         session.screen.put(words)
     if not fallen:
         session.screen.put(f"every statement so far ran on {session.debugger.backend.name}")
+
+
+def _kernels(session: CommandSession, text: str) -> None:
+    debugger = session.debugger
+    kernels = debugger.loaded.kernels()
+    for each in kernels:
+        if each.reason != "default":
+            session.screen.put(kernel_line(each))
+    rest = sum(each.reason == "default" for each in kernels)
+    others = "all statements" if rest == len(kernels) else counted(rest, "other statement")
+    session.screen.put(f"{others}: {debugger.backend.name}")
 
 
 def _size(count: int) -> str:
@@ -346,6 +364,7 @@ TOPICS: dict[str, Callable[[CommandSession, str], None]] = {
     "branches": lambda session, text: branches(session, ""),
     "program": _program,
     "fallbacks": _fallbacks,
+    "kernels": _kernels,
     "streams": _streams,
     "convenience": _convenience,
 }

@@ -13,6 +13,7 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.backends import Backend, backend_for
+from nncdbg.engine.backends.kernel_choice import KernelChoice
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.needed import Part
 from nncdbg.engine.compilation.partial import partial_run, used_inputs
@@ -92,6 +93,9 @@ class Debugger(RichOutput):
     * `dims`: symbolic sizes by name.
     * `backend`: the kernels to run: the name of a backend (`nncdbg.engine.extensions`), or a Backend.  An
       op without a kernel fails, or runs on NumPy with `fallback` (see `loaded.fallbacks`).
+    * `kernels`: the backends of single statements, by op (``{"Conv": "torch"}``), value (``"%h"``,
+      ``"@layer.%h"``) or line (``"12"``); a line decides before a value, and a value before an op.
+      `loaded.kernels()` lists the kernel of each statement.
     * `allocator`: ``"debug"`` (the default), ``"arena"``, ``"poison"``, ``"plain"`` (the default
       on a device), or an Allocation.
     * `outputs`: names of values to compute; only the statements that they need run, at their usual lines, and
@@ -127,6 +131,7 @@ class Debugger(RichOutput):
         *,
         backend: str | Backend | None = None,
         fallback: bool | None = None,
+        kernels: Mapping[str, str] | None = None,
         allocator: str | Allocation | None = None,
         dims: Mapping[str, int] | None = None,
         seed: int | None = None,
@@ -185,6 +190,7 @@ class Debugger(RichOutput):
                 black_box,
                 [state.value.name for state in program.states],
                 tracked,
+                KernelChoice(kernels, whole, self.backend) if kernels else None,
             )
             if check is not None:
                 compiled.observers.check(check, lambda: self.timeline.replaying)

@@ -82,6 +82,12 @@ ONE_SHOT = {
         ["{model}", "--dim", "bad=3"],
         ["{model}", "--input", "x=zeros"],
     ],
+    "autotune": [
+        ["{model}"],
+        ["{model}", "--json"],
+        ["{model}", "--candidate", hostile("backend")],
+        ["{model}", "--kernel", hostile("Op") + "=numpy"],
+    ],
     "watch": [
         ["{model}"],
         ["{model}", "--json"],

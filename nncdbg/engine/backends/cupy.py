@@ -84,8 +84,21 @@ class CuPy:
         owner = value if value.base is None else value.base
         return owner.data.ptr, owner.nbytes
 
+    def device(self, value: Any) -> str | None:
+        # Kernels move host arrays to the device themselves.
+        return f"cuda:{value.device.id}" if isinstance(value, self.xp.ndarray) else None
+
+    def mixes_devices(self, kernel: Execute, operands: Sequence[Any]) -> bool:
+        return False
+
     def device_bytes(self, values: Iterable[Any]) -> int | None:
         return int(self.xp.cuda.runtime.memGetInfo()[1])
+
+    def drain(self) -> int:
+        pool = self.xp.get_default_memory_pool()
+        before = pool.total_bytes()
+        pool.free_all_blocks()
+        return int(before - pool.total_bytes())
 
     def summarize(self, value: Any, row: Any) -> None:
         self._summing(value, row)

@@ -216,6 +216,13 @@ def call_without_data(module: Any, positional: tuple[Any, ...], named: Mapping[s
         torch.func.functional_call(module, own, positional, named)
 
 
+def without_elements() -> Any:
+    """Return a mode in which tensors have sizes, types and devices, but no elements."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
 def storage_address(tensor: Any) -> int:
     """Return a number that identifies a tensor's storage while that, or a weak reference to it, lives."""
     number: int = tensor.untyped_storage()._cdata
