@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from nncdbg.engine.process.rank_digests import StepDigests, digested_steps, find_divergences
 from nncdbg.engine.process.rank_notes import Collective, RankReport
 from nncdbg.engine.process.rank_waits import Mismatch, Wait, find_mismatches, find_waits
+
+_MOST = 6
+"""Tensors of a divergence that are listed."""
 
 _STALE = 1.5
 """Seconds after which the place of a rank is shown with its age."""
@@ -48,6 +52,38 @@ def wait_lines(reports: Sequence[RankReport], now: float) -> Iterator[str]:
         yield from _mismatch_lines(mismatch)
     for wait in find_waits(reports):
         yield from _wait_lines(wait, reports, now)
+
+
+def divergence_lines(found: Mapping[int, Sequence[StepDigests]]) -> Iterator[str]:
+    """Yield the tensors that differ at the first step at which a rank differs."""
+    different, steps = find_divergences(found), digested_steps(found)
+    if not different:
+        until = f"; the latest one compared is step {steps[-1]}" if steps else "; no step was compared"
+        yield f"gradients and parameters are equal on all ranks{until}" if steps else f"no divergence{until}"
+        return
+    first = different[0]
+    differ = "differs" if len(first.different) == 1 else "differ"
+    yield f"step {first.step} is the first at which {rank_names(first.different)} {differ} from others:"
+    for each in different[:_MOST]:
+        usual = each.norms.get(each.others[0])
+        for rank in each.different:
+            norm = each.norms.get(rank)
+            ratio = f", {norm / usual:.4g} x that of {rank_names(each.others)}" if norm and usual else ""
+            yield f"  %{each.name} on rank {rank}: norm {_norm_text(norm)}{ratio}"
+    if len(different) > _MOST:
+        yield f"  and {len(different) - _MOST} more tensors"
+
+
+def _norm_text(norm: float | None) -> str:
+    return "NaN or Inf" if norm is None else f"{norm:.4g}"
+
+
+def divergence_document(found: Mapping[int, Sequence[StepDigests]]) -> list[dict[str, Any]]:
+    """Return the same for JSON."""
+    return [
+        {"step": each.step, "name": each.name, "norms": each.norms, "different": each.different}
+        for each in find_divergences(found)
+    ]
 
 
 def report_document(reports: Sequence[RankReport], now: float) -> dict[str, Any]:
@@ -124,9 +160,11 @@ def _wait_lines(wait: Wait, reports: Sequence[RankReport], now: float) -> Iterat
     for each in reports:
         if each.process.rank in wait.missing:
             place = f" at {each.status.place}" if each.status.place else ""
-            state = {"running": "is", "stopped": "is stopped in the debugger"}.get(
-                state_of(each), f"was {state_of(each)}" if state_of(each) == "killed" else "has ended"
-            )
+            state = {
+                "running": "is",
+                "stopped": "is stopped in the debugger",
+                "waiting": "waits for the debugger",
+            }.get(state_of(each), f"was {state_of(each)}" if state_of(each) == "killed" else "has ended")
             yield f"  rank {each.process.rank} {state}{place}{_age(each, now)}"
 
 

@@ -23,6 +23,7 @@ from nncdbg.engine.process.rank_notes import (
 from nncdbg.engine.process.threads import BackgroundThread
 from nncdbg.torch.collectives import CollectiveNotes, place_of
 from nncdbg.torch.live.training import LiveTraining
+from nncdbg.torch.rank_digests import RankDigests
 from nncdbg.torch.source_lines import user_lines
 
 _PACE = 0.25
@@ -52,9 +53,11 @@ def debugged_rank(script: str, *, history: bool, wait: bool) -> Iterator[None]:
         port=address[1],
         token=str(token) if token.exists() else "",
     )
-    notes = RankNotes(folder, process)
+    notes = RankNotes(folder, process, "waiting" if wait else "running")
     collectives = CollectiveNotes(notes, rank)
+    digests = RankDigests(folder, rank, lambda: training.mode.names, lambda: training.mode.step)
     watcher = _Watcher(notes, training)
+    watcher.waiting = wait
     try:
         if wait:
             if rank == 0:
@@ -64,10 +67,12 @@ def debugged_rank(script: str, *, history: bool, wait: bool) -> Iterator[None]:
                     flush=True,
                 )
             wait_for_client()
+            watcher.waiting = False
         with training:
             yield
     finally:
         collectives.end()
+        digests.end()
         watcher.end()
 
 
@@ -77,6 +82,8 @@ class _Watcher:
     def __init__(self, notes: RankNotes, training: LiveTraining) -> None:
         self._notes = notes
         self._training = training
+        self.waiting = False
+        """Whether the script waits for a client."""
         self._main = threading.get_ident()
         self._ending = threading.Event()
         self._thread = BackgroundThread(target=self._run, name="nncdbg-rank-notes")
@@ -93,7 +100,7 @@ class _Watcher:
             clients = attachment()
             session = clients.session if clients is not None else None
             stopped = session is not None and session.state is State.STOPPED
-            self._note("stopped" if stopped else "running")
+            self._note("waiting" if self.waiting else "stopped" if stopped else "running")
 
     def _note(self, state: str) -> None:
         lines = user_lines(sys._current_frames().get(self._main), most=1)

@@ -53,7 +53,7 @@ class RankStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     seen: float
     state: str = "running"
-    """``running``, ``stopped`` in the debugger, or ``ended``."""
+    """``waiting`` for a client before the start, ``running``, ``stopped`` in the debugger, or ``ended``."""
     place: str = ""
     """The line of the user, as ``train.py:42``."""
     step: int = 1
@@ -95,7 +95,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
 class RankNotes:
     """The notes that this process writes.  Threads may write different notes at the same time."""
 
-    def __init__(self, folder: Path, process: RankProcess) -> None:
+    def __init__(self, folder: Path, process: RankProcess, state: str = "running") -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = folder / f"rank{process.rank}.notes"
         size = _RECORD * (_COLLECTIVES + _KEPT)
@@ -111,7 +111,7 @@ class RankNotes:
         """The number of collectives of all groups."""
         self._encoder = msgspec.json.Encoder()
         self._write(_PROCESS, process)
-        self.note_status(RankStatus(seen=time.time()))
+        self.note_status(RankStatus(seen=time.time(), state=state))
         os.replace(made, self.path)
 
     def note_status(self, status: RankStatus) -> None:

@@ -9,10 +9,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.process.rank_digests import read_digests
 from nncdbg.engine.process.rank_notes import RankReport, find_job, reports_of_job
 from nncdbg.engine.process.rank_waits import find_mismatches, find_waits
 from nncdbg.opening.command_line import ArgumentParser
-from nncdbg.presentation.ranks import ranks_lines, report_document, wait_lines
+from nncdbg.presentation.ranks import (
+    divergence_document,
+    divergence_lines,
+    ranks_lines,
+    report_document,
+    wait_lines,
+)
 
 _PACE = 0.2
 """Seconds between two reads of the notes."""
@@ -27,7 +34,11 @@ def main(arguments: Sequence[str]) -> int:
     if not options.ranks:
         raise UsageError("nncdbg attach needs --ranks", hint="nncdbg attach --ranks")
     folder = find_job(options.job)
-    return _report(folder, options)
+    if options.report or options.json:
+        return _report(folder, options)
+    from nncdbg.terminal.ranks.reading import attach
+
+    return attach(folder)
 
 
 def _report(folder: Path, options: Namespace) -> int:
@@ -35,14 +46,18 @@ def _report(folder: Path, options: Namespace) -> int:
     reports = _settled(folder, options.patience)
     now = time.time()
     waits = [each for each in find_waits(reports) if now - each.since >= options.patience]
+    digests = read_digests(folder, [each.process.rank for each in reports])
     if options.json:
-        print(json.dumps({"job": folder.name, **report_document(reports, now)}))
+        document = {"job": folder.name, **report_document(reports, now)}
+        document["divergences"] = divergence_document(digests)
+        print(json.dumps(document))
     else:
         total = reports[0].process.ranks
         print(f"job {folder.name}: {reports[0].process.script} on {total} ranks")
         print(*ranks_lines(reports, now), sep="\n")
         lines = [*wait_lines(reports, now)]
         print(*(lines or ["no rank waits for another"]), sep="\n")
+        print(*divergence_lines(digests), sep="\n")
     return 1 if waits or find_mismatches(reports) else 0
 
 

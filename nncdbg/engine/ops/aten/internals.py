@@ -331,8 +331,8 @@ class _CompilerFinder:
 def on_collective(noted: Callable[[str, Mapping[str, Any], Any], None]) -> Callable[[], None]:
     """Call `noted` before each collective of this process; return a function that ends this.
 
-    `noted` receives the name (``allreduce_``), the arguments by name, and the process group.  Collectives of C++
-    code, such as those of DistributedDataParallel, are included.
+    `noted` receives the name (``allreduce_``), the arguments by name, and the process group.  Collectives of
+    C++ code, such as those of DistributedDataParallel, are included.
     """
     after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
     library = torch.library.Library("c10d", "IMPL")
