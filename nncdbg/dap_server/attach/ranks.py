@@ -43,7 +43,7 @@ def debugged_rank(script: str, *, history: bool, wait: bool) -> Iterator[None]:
     training = AttachedTraining(clients, history=history).training
     rank, ranks = int(os.environ["RANK"]), int(os.environ.get("WORLD_SIZE", "1"))
     token = token_file(*address)
-    remove_ended_jobs()
+    remove_ended_jobs(folder)
     process = RankProcess(
         rank=rank,
         ranks=ranks,

@@ -231,10 +231,10 @@ def find_job(name: str | None) -> Path:
     return next(iter(running.values()))
 
 
-def remove_ended_jobs() -> None:
-    """Remove the folders of jobs without a process."""
+def remove_ended_jobs(own: Path) -> None:
+    """Remove the folders of jobs without a process, except that of this job, whose ranks begin now."""
     for folder in jobs_folder().glob("*"):
-        if not any(each.alive for each in reports_of_job(folder)):
+        if folder != own and not any(each.alive for each in reports_of_job(folder)):
             shutil.rmtree(folder, ignore_errors=True)
 
 
