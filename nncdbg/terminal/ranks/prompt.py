@@ -43,7 +43,7 @@ catch nan inf [if EXPR] [rank N]          stop the rank where a NaN or Inf origi
 delete [N ...], uncatch                   delete breakpoints, catches
 continue, next, step, finish, back        move the selected ranks that are stopped; also `next rank 1`
 pause                                     stop the selected ranks at their next operator
-wait [SECONDS]                            wait until a rank stops, or all have ended
+wait [SECONDS]                            wait until one more rank stops or ends
 rank N, rank all                          select a rank, or all
 info ranks, info collectives              where the ranks are; which is missing at a collective
 info divergence                           the first step at which gradients or parameters of a rank differ
@@ -66,8 +66,13 @@ class RanksPrompt:
         self._changed = threading.Condition()
         """Notified when a stop or an end was shown."""
         self._shown = 0
-        """The number of stops and ends shown; `wait` returns when there is a new one."""
+        """The number of stops and ends shown."""
+        self._closed = 0
+        """The number of ranks that have ended."""
         self._awaited = 0
+        """The number of stops and ends that `wait` has waited for."""
+        self._leaving = False
+        """Whether this prompt detaches."""
         reports = [each for each in reports_of_job(folder) if each.alive]
         self._total = reports[0].process.ranks
         self._ranks: dict[int, RankConnection] = {}
@@ -84,6 +89,7 @@ class RanksPrompt:
 
     def close(self) -> None:
         """Detach from all ranks."""
+        self._leaving = True
         for each in self._ranks.values():
             each.close()
 
@@ -247,15 +253,15 @@ class RanksPrompt:
         print(*comparison_lines(text, found), sep="\n", flush=True)
 
     def _wait(self, text: str) -> None:
-        """Wait for a stop or an end that was not awaited before."""
+        """Wait for a stop or an end: each `wait` for one more of them."""
         try:
             seconds = float(text) if text else None
         except ValueError:
             raise UsageError(f'"{text}" is not a number of seconds', hint="wait 10") from None
         with self._changed:
-            if not self._changed.wait_for(lambda: self._shown > self._awaited, seconds):
+            if not self._changed.wait_for(lambda: self.over or self._shown > self._awaited, seconds):
                 raise UsageError(f"no rank has stopped within {seconds} s", hint="info collectives")
-            self._awaited = self._shown
+            self._awaited += 1
 
     def _quit(self, text: str) -> None:
         self.over = True
@@ -284,10 +290,11 @@ class RanksPrompt:
             _say(rank, body["output"].rstrip("\n"))
         elif kind == "stopped":
             self._show_stop(rank, body)
-        elif kind == "closed" and not self.over:
+        elif kind == "closed" and not self._leaving:
+            self._closed += 1
             print(f"rank {rank} has ended", flush=True)
         if kind in ("stopped", "closed"):
-            self.over |= all(each.ended for each in self._ranks.values())
+            self.over |= self._closed == len(self._ranks)
             with self._changed:
                 self._shown += 1
                 self._changed.notify_all()

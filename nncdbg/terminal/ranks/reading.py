@@ -20,7 +20,6 @@ def attach(folder: Path) -> int:
             return 0
         return _read_pipe(prompt)
     finally:
-        prompt.over = True
         prompt.close()
 
 
