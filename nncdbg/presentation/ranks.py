@@ -133,7 +133,7 @@ def state_of(report: RankReport) -> str:
     """Return ``running``, ``stopped``, ``ended`` or ``killed``."""
     if report.status.state == "ended":
         return "ended"
-    return report.status.state if report.alive else "killed"
+    return report.status.state if report.exists else "killed"
 
 
 def rank_names(ranks: Sequence[int]) -> str:

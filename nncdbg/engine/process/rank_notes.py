@@ -88,7 +88,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     status: RankStatus
     collectives: list[Collective]
     """The latest ones, in the order in which they started."""
-    alive: bool
+    exists: bool
     """Whether the process exists."""
 
 
@@ -149,7 +149,9 @@ def read_notes(path: Path) -> RankReport | None:
         return None
     found = [_read(path, _COLLECTIVES + index, Collective) for index in range(_KEPT)]
     collectives = sorted((each for each in found if each is not None), key=lambda each: each.at)
-    return RankReport(process=process, status=status, collectives=collectives, alive=_is_running(process.pid))
+    return RankReport(
+        process=process, status=status, collectives=collectives, exists=_is_running(process.pid)
+    )
 
 
 def _read(path: Path, record: int, kind: type[Note]) -> Note | None:
@@ -234,12 +236,12 @@ def find_job(name: str | None) -> Path:
 def remove_ended_jobs(own: Path) -> None:
     """Remove the folders of jobs without a process, except that of this job, whose ranks begin now."""
     for folder in jobs_folder().glob("*"):
-        if folder != own and not any(each.alive for each in reports_of_job(folder)):
+        if folder != own and not any(each.exists for each in reports_of_job(folder)):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _running_jobs() -> Iterator[Path]:
     """Yield the folders of jobs with a process."""
     for folder in sorted(jobs_folder().glob("*")):
-        if any(each.alive for each in reports_of_job(folder)):
+        if any(each.exists for each in reports_of_job(folder)):
             yield folder

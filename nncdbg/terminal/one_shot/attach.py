@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.escaping import printable
 from nncdbg.engine.process.rank_digests import read_digests
 from nncdbg.engine.process.rank_notes import RankReport, find_job, reports_of_job
 from nncdbg.engine.process.rank_waits import find_mismatches, find_waits
@@ -52,12 +53,14 @@ def _report(folder: Path, options: Namespace) -> int:
         document["divergences"] = divergence_document(digests)
         print(json.dumps(document))
     else:
-        total = reports[0].process.ranks
-        print(f"job {folder.name}: {reports[0].process.script} on {total} ranks")
-        print(*ranks_lines(reports, now), sep="\n")
-        lines = [*wait_lines(reports, now)]
-        print(*(lines or ["no rank waits for another"]), sep="\n")
-        print(*divergence_lines(digests), sep="\n")
+        process = reports[0].process
+        lines = [
+            f"job {folder.name}: {process.script} on {process.ranks} ranks",
+            *ranks_lines(reports, now),
+            *([*wait_lines(reports, now)] or ["no rank waits for another"]),
+            *divergence_lines(digests),
+        ]
+        print(*map(printable, lines), sep="\n")
     return 1 if waits or find_mismatches(reports) else 0
 
 

@@ -73,7 +73,7 @@ class RanksPrompt:
         """The number of stops and ends that `wait` has waited for."""
         self._leaving = False
         """Whether this prompt detaches."""
-        reports = [each for each in reports_of_job(folder) if each.alive]
+        reports = [each for each in reports_of_job(folder) if each.exists]
         self._total = reports[0].process.ranks
         self._ranks: dict[int, RankConnection] = {}
         for each in reports:
@@ -178,7 +178,7 @@ class RanksPrompt:
             self._stops.delete(str(found.number))
             self._apply()
             raise UsageError(refused[0])
-        print(f"Breakpoint {found.number}: {found}", flush=True)
+        print(printable(f"Breakpoint {found.number}: {found}"), flush=True)
 
     def _delete(self, text: str) -> None:
         self._stops.delete(text)
@@ -211,7 +211,7 @@ class RanksPrompt:
         topics = [each for each in _TOPICS if each.startswith(text or "?")]
         if len(topics) != 1:
             raise UsageError(f'there is no topic "{text}"', hint=f"info {', info '.join(_TOPICS)}")
-        print(*_TOPICS[topics[0]](self), sep="\n", flush=True)
+        print(*map(printable, _TOPICS[topics[0]](self)), sep="\n", flush=True)
 
     def _reports(self) -> list[RankReport]:
         """Return the notes of the ranks; a stop is known here before it is noted."""
@@ -250,7 +250,7 @@ class RanksPrompt:
             if "error" in answer:
                 raise UsageError(f"rank {each.rank}: {answer['error']}")
             found[each.rank] = answer["stats"]
-        print(*comparison_lines(text, found), sep="\n", flush=True)
+        print(*map(printable, comparison_lines(text, found)), sep="\n", flush=True)
 
     def _wait(self, text: str) -> None:
         """Wait for a stop or an end: each `wait` for one more of them."""

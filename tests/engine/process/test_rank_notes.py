@@ -43,7 +43,7 @@ def test_notes_are_read_back(tmp_path):
     notes.note_status(RankStatus(seen=5.0, state="stopped", place="train.py:7", step=4))
     found = read_notes(notes.path)
     assert found is not None
-    assert (found.process, found.collectives, found.alive) == (process(), [call(1)], True)
+    assert (found.process, found.collectives, found.exists) == (process(), [call(1)], True)
     assert (found.status.state, found.status.place, found.status.step) == ("stopped", "train.py:7", 4)
 
 

@@ -13,7 +13,7 @@ from nncdbg.presentation.ranks import ranks_lines, wait_lines
 NOW = 1000.0
 
 
-def reports(*calls, state="running", alive=True):
+def reports(*calls, state="running", exists=True):
     """Return reports of ranks; the calls of a rank are words such as `all_reduce:f32[4]` or `barrier@pair`.
 
     A group after `@` has the ranks that are its digits.
@@ -39,7 +39,7 @@ def reports(*calls, state="running", alive=True):
             )
         process = RankProcess(rank=rank, ranks=len(calls), pid=os.getpid(), agent=1, script="train.py")
         status = RankStatus(seen=NOW, state=state, place="train.py:55", step=3)
-        made.append(RankReport(process=process, status=status, collectives=collectives, alive=alive))
+        made.append(RankReport(process=process, status=status, collectives=collectives, exists=exists))
     return made
 
 
@@ -109,15 +109,15 @@ def test_text_of_a_hang():
 
 
 @pytest.mark.parametrize(
-    ("state", "alive", "words"),
+    ("state", "exists", "words"),
     [
         ("stopped", True, "is stopped in the debugger at train.py:55"),
         ("running", False, "was killed at train.py:55"),
         ("ended", False, "has ended at train.py:55"),
     ],
 )
-def test_text_of_the_missing_rank(state, alive, words):
-    found = reports("barrier", "", state=state, alive=alive)
+def test_text_of_the_missing_rank(state, exists, words):
+    found = reports("barrier", "", state=state, exists=exists)
     assert [*wait_lines(found, NOW)][-1] == f"  rank 1 {words}"
 
 
