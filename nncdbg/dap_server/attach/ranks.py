@@ -40,7 +40,7 @@ def debugged_rank(script: str, *, history: bool, wait: bool) -> Iterator[None]:
     address = listen(("127.0.0.1", 0))
     clients = attachment()
     assert clients is not None
-    training = AttachedTraining(clients, history=history).training
+    training = AttachedTraining(clients, history=history, on_demand=True).training
     rank, ranks = int(os.environ["RANK"]), int(os.environ.get("WORLD_SIZE", "1"))
     token = token_file(*address)
     remove_ended_jobs(folder)
