@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch")
 
 from nncdbg.engine.process.rank_notes import reports_of_job  # noqa: E402
+from tests.dap_server.client import stdio_client  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available(), reason="torch has no distributed package"
@@ -205,6 +206,49 @@ def test_nan_is_reported_once_on_the_rank_where_it_originates(tmp_path):
         [stop] = [line for line in out.splitlines() if "the first NaN is in" in line]
         assert stop.startswith("rank 1, step 3, train.py:")
         assert "aten.log" in stop
+
+
+def test_editor_has_one_session_with_a_thread_per_rank(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    functions = [
+        {"name": "aten.tanh", "condition": "$rank == 1 and $step == 2"},
+        {"name": "aten.nothing"},
+        {"name": "aten.tanh", "condition": "$step == 4"},
+    ]
+    with job(tmp_path, options=["--wait"]) as found:
+        found.await_(lambda reports: [each.status.state for each in reports] == ["waiting"] * 2)
+        with stdio_client() as client:
+            client.request("initialize", {"adapterID": "nncdbg"})
+            client.request("attach", {"ranks": True})
+            client.expect_event("initialized")
+            records = client.request("setFunctionBreakpoints", {"breakpoints": functions})["breakpoints"]
+            assert [each["verified"] for each in records] == [True, False, True]
+            assert "torch has no operator aten.nothing" in records[1]["message"]
+            client.request("configurationDone")
+
+            stop = client.expect_stop("breakpoint")
+            assert stop["threadId"] == 2
+            assert not stop["allThreadsStopped"]
+            names = [each["name"] for each in client.request("threads")["threads"]]
+            assert names == ["rank 0: main", "rank 1: main"]
+            [frame, *_] = client.request("stackTrace", {"threadId": 2})["stackFrames"]
+            assert frame["source"]["name"] == "main-rank1.nnc"
+            inputs = client.request("scopes", {"frameId": frame["id"]})["scopes"][0]
+            [variable] = client.request("variables", {"variablesReference": inputs["variablesReference"]})[
+                "variables"
+            ]
+            assert variable["value"].startswith("f32[8,8]")
+            assert client.evaluate("$step", frameId=frame["id"]) == "2"
+            client.refused("stackTrace", {"threadId": 1})
+
+            client.request("continue", {"threadId": 2})
+            stopped = {client.expect_stop("breakpoint")["threadId"] for _ in range(2)}
+            assert stopped == {1, 2}
+            for thread in (1, 2):
+                client.request("continue", {"threadId": thread})
+            client.expect_event("terminated")
+            client.request("disconnect")
 
 
 @pytest.mark.adapter

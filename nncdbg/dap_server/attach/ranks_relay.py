@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.dap_server.transport.connection import Connection
 
-_BREAKPOINTS = ("setBreakpoints", "setFunctionBreakpoints", "setDataBreakpoints")
-_EVERYWHERE = frozenset(
-    {*_BREAKPOINTS, "setExceptionBreakpoints", "configurationDone", "threads", "disconnect", "terminate"}
-)
+_BREAKPOINTS = frozenset({"setBreakpoints", "setFunctionBreakpoints", "setDataBreakpoints"})
+_RECORDED = _BREAKPOINTS | {"setExceptionBreakpoints"}
+"""Requests whose response has a record for each breakpoint or filter."""
+_EVERYWHERE = _RECORDED | {"configurationDone", "threads", "disconnect", "terminate"}
 """Requests that go to all ranks."""
 _ONCE = frozenset({"initialized", "process", "capabilities"})
 """Events that the client receives from the first rank only."""
@@ -112,6 +112,11 @@ class RanksRelay:
             body |= {"allThreadsStopped": False, **({"hitBreakpointIds": ids} if ids else {})}
         elif name == "continued":
             body["allThreadsContinued"] = False
+        elif name == "breakpoint":
+            known = self._ids.get((rank, body["breakpoint"].get("id", 0)))
+            if known is None:
+                return  # The client has not set it.
+            body["breakpoint"] = {**body["breakpoint"], "id": known}
         elif name == "output":
             body["output"] = f"rank {rank}: {body['output']}"
         elif name in ("exited", "terminated") or (name in _ONCE and rank != min(self._ranks)):
@@ -133,8 +138,11 @@ class RanksRelay:
         with self._lock:
             gathered = self._gathered.get(message["request_seq"])
         if gathered is None:
-            message["body"] = self._numbers.outgoing(rank, message.get("body") or {})
-            self._session.client.connection.send(message)
+            body = self._numbers.outgoing(rank, message.get("body") or {})
+            if "allThreadsContinued" in body:
+                body["allThreadsContinued"] = False
+            sent = {name: each for name, each in message.items() if name != "seq"}
+            self._session.client.connection.send({**sent, "body": body})
             return
         with self._lock:
             gathered.answers[rank] = message
@@ -159,8 +167,9 @@ class RanksRelay:
         first = failed or [*gathered.answers.values()]
         command = gathered.request.command
         answer: Message = dict(first[0]) if first else {"success": True}
+        answer.pop("seq", None)
         answer |= {"type": "response", "request_seq": gathered.request.seq, "command": command}
-        if not failed and command in _BREAKPOINTS:
+        if not failed and command in _RECORDED:
             answer["body"] = {"breakpoints": self._records(gathered)}
         elif not failed and command == "threads":
             ranks = sorted(gathered.answers)
@@ -172,16 +181,19 @@ class RanksRelay:
     def _records(self, gathered: _Gathered) -> list[Message]:
         """Return the record of each breakpoint: that of a rank that refuses it, or else of the first one."""
         records: dict[int, Message] = {}
+        count = len(gathered.arguments.get("breakpoints") or ())
         for rank in sorted(gathered.answers):
-            found = gathered.answers[rank]["body"]["breakpoints"]
-            for position, record in zip(gathered.positions[rank], found, strict=True):
+            found = (gathered.answers[rank].get("body") or {}).get("breakpoints") or []
+            positions = gathered.positions.get(rank, [*range(len(found))])
+            count = max(count, len(found))
+            for position, record in zip(positions, found, strict=True):
                 made = self._numbers.outgoing(rank, record)
-                kept = records.setdefault(position, {**made, "id": record["id"] * self._numbers.ranks + rank})
-                self._ids[rank, record["id"]] = kept["id"]
+                number = record.get("id", 0)
+                kept = records.setdefault(position, {**made, "id": number * self._numbers.ranks + rank})
+                self._ids[rank, number] = kept["id"]
                 if kept["verified"] and not record["verified"]:
                     records[position] = {**made, "id": kept["id"]}
         absent = {"verified": False, "message": "there is no such rank"}
-        count = len(gathered.arguments.get("breakpoints") or ())
         return [records.get(position, absent) for position in range(count)]
 
 

@@ -199,6 +199,10 @@ def sources_of(debugger: Debugger, program: Path, workspace: Path) -> Sources:
 
 
 def sources_of_running(debugger: Debugger, workspace: Path) -> Sources:
-    """The texts of a program built by the user's own code; without a file, it is named after its entry."""
-    source = debugger.program.source
-    return sources_of(debugger, Path(source or debugger.program.entry), workspace)
+    """The texts of a program built by the user's own code; without a file, it is named after its entry.
+
+    Under torchrun, the name also has the rank: the ranks of a job have different programs.
+    """
+    rank = os.environ.get("RANK", "")
+    entry = f"{debugger.program.entry}-rank{rank}" if rank.isdecimal() else debugger.program.entry
+    return sources_of(debugger, Path(debugger.program.source or entry), workspace)
