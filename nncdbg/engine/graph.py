@@ -290,9 +290,30 @@ Attribute: TypeAlias = "int | float | str | bytes | bool | Type | Inline | tuple
 """Floats are ONNX attribute floats, that is f32, unless f32 cannot represent them exactly."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a statement of a schedule runs, and what orders it: the margin ``| s2 wait e5 record e9``.
+
+    `stream` is the number of a stream; None is the host, which waits and reads the operands itself.  The
+    stream first waits for the latest record of each event of `waits`, then lets the streams `begins` wait for
+    it, runs the statement, records the events `records`, and frees the memory of the values `frees`.
+    `workspace` is the scratch memory that the kernel uses, by name: kernels with the same name share it.
+    """
+
+    stream: int | None = None
+    waits: tuple[int, ...] = ()
+    begins: tuple[int, ...] = ()
+    workspace: str | None = None
+    records: tuple[int, ...] = ()
+    frees: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """One statement: `outputs = op(inputs, attributes)`.  `comment` holds its ``##`` lines."""
+    """One statement: `outputs = op(inputs, attributes)`.  `comment` holds its ``##`` lines.
+
+    `placement` is its part of a schedule; without one, it runs while all streams are idle.
+    """
 
     op: str
     inputs: tuple[Operand, ...] = ()
@@ -301,6 +322,7 @@ class Node:
     subgraphs: tuple[Graph, ...] = ()
     location: Location | None = None
     comment: str = ""
+    placement: Placement | None = None
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -318,7 +340,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """Statements in execution order.  The outputs of a nested graph have no type of their own."""
+    """Statements in execution order.  The outputs of a nested graph have no type of their own.
+
+    `begin` and `end` are the margins of its first and last line, in a schedule.
+    """
 
     name: str
     inputs: tuple[Value, ...] = ()
@@ -326,6 +351,8 @@ class Graph:
     nodes: tuple[Node, ...] = ()
     constants: tuple[Constant, ...] = ()
     comment: str = ""
+    begin: Placement | None = None
+    end: Placement | None = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Graph) and _same_graphs((self,), (other,))
@@ -340,12 +367,14 @@ def _same_graphs(these: Sequence[Graph], those: Sequence[Graph]) -> bool:
     stack = list(zip(these, those, strict=True))
     while stack:
         a, b = stack.pop()
-        if (a.name, a.inputs, a.outputs, a.constants, a.comment, len(a.nodes)) != (
+        if (a.name, a.inputs, a.outputs, a.constants, a.comment, a.begin, a.end, len(a.nodes)) != (
             b.name,
             b.inputs,
             b.outputs,
             b.constants,
             b.comment,
+            b.begin,
+            b.end,
             len(b.nodes),
         ):
             return False
@@ -359,8 +388,8 @@ def _same_graphs(these: Sequence[Graph], those: Sequence[Graph]) -> bool:
 def _same_line(a: Node, b: Node) -> bool:
     """Return whether two statements are equal, apart from their blocks."""
     return (
-        (a.op, a.inputs, a.outputs, a.location, a.comment)
-        == (b.op, b.inputs, b.outputs, b.location, b.comment)
+        (a.op, a.inputs, a.outputs, a.location, a.comment, a.placement)
+        == (b.op, b.inputs, b.outputs, b.location, b.comment, b.placement)
         and a.attributes.keys() == b.attributes.keys()
         and all(same_data(value, b.attributes[key]) for key, value in a.attributes.items())
     )
@@ -408,6 +437,7 @@ class Program(RichOutput):
 
     `states` are in the order in which they get their first values.  With `runs`, these are executed in order
     instead of one run of `entry`.  `backwards` are gradients, made as graphs when the program is opened.
+    `streams` are the devices of the streams of a schedule by number; a stream that is not named has none.
 
     `stores` are the paths for `Reference.store`, as in the text; `opsets` maps an op domain to its
     version (empty: the newest supported).  These fields are not part of the identity: `source` (the
@@ -423,6 +453,7 @@ class Program(RichOutput):
     states: tuple[StateLine, ...] = ()
     runs: tuple[RunLine, ...] = ()
     backwards: tuple[BackwardLine, ...] = ()
+    streams: Mapping[int, str] = field(default_factory=dict)
     source: str | None = field(default=None, compare=False)
     readers: tuple[Any, ...] = field(default=(), compare=False, repr=False)
     listing: Listing | None = field(default=None, compare=False, repr=False)

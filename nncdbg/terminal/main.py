@@ -34,6 +34,7 @@ COMMANDS = {
     "run": ("nncdbg.terminal.one_shot.run", "run to the end; print outputs with statistics"),
     "diff": ("nncdbg.terminal.one_shot.diff", "compare two models, backends, dtypes, or runs of a journal"),
     "watch": ("nncdbg.nan_watch.commands.watch", "for CI: find the op where the first NaN originates"),
+    "races": ("nncdbg.nan_watch.commands.races", "check a schedule of streams and events without a run"),
     "record": ("nncdbg.terminal.one_shot.record", "save a training step of a PyTorch script as a program"),
     "replay": (
         "nncdbg.terminal.one_shot.replay",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from nncdbg.engine.graph import Constant, Graph, Location, Node, Operand, Value
+from nncdbg.engine.graph import Constant, Graph, Location, Node, Operand, Placement, Value
 from nncdbg.engine.text.listing import Path
 
 ENDS = {"graph": "return", "then": "yield", "else": "yield", "body": "next"}
@@ -25,6 +25,7 @@ class BlockHeader:
     comment: str
     branch: Block | None = None
     """The first branch, after it has closed."""
+    placement: Placement | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -34,7 +35,8 @@ class Block:
     `kind` is graph, then, else, body, or broken (the line that opened it does not parse).
 
     `results` are the values of its last line, and `end` is the number of that line (0 while the block is
-    open). `results` is None if that line is missing or does not parse.
+    open). `results` is None if that line is missing or does not parse. `before` and `after` are the margins
+    of its first and last line.
     """
 
     kind: str
@@ -52,6 +54,8 @@ class Block:
     names: dict[str, int] = field(default_factory=dict)
     results: tuple[Value, ...] | None = None
     end: int = 0
+    before: Placement | None = None
+    after: Placement | None = None
     astray: bool = False
     """A wrong keyword ended the block, or seemed to; the error has been reported."""
 
@@ -74,7 +78,16 @@ class Block:
         """Return the block as a graph."""
         outputs = self.outputs if self.kind == "graph" else self.results or ()
         comment = "\n".join(self.comment)
-        return Graph(self.name, self.inputs, outputs, tuple(self.nodes), tuple(self.constants), comment)
+        return Graph(
+            self.name,
+            self.inputs,
+            outputs,
+            tuple(self.nodes),
+            tuple(self.constants),
+            comment,
+            self.before,
+            self.after,
+        )
 
     def site_lines(self) -> tuple[int, ...]:
         """Return the lines of the statements and of the last line."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from nncdbg.engine.graph import Inline, Location, TensorType, Type
+from nncdbg.engine.graph import Inline, Location, Placement, TensorType, Type
 from nncdbg.engine.text.lexemes import BARE, OP, PREFIX_END, PREFIXED, STRING, WORD, Flaw, unquote
 from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes, UndeclaredPrefix
 from nncdbg.engine.text.types import parse_type, type_end
@@ -26,6 +26,7 @@ _label = re.compile(rf"({OP}){PREFIX_END}").match
 _prefixed = re.compile(PREFIXED).match
 _tensor_head = re.compile(r"[A-Za-z]\w*\[", re.ASCII).match
 _int = re.compile(r"-?[0-9]+").match
+_numbered = re.compile(r"([a-z])([0-9]{1,9})(?![\w.])").match
 _key = re.compile(rf"({OP}|{STRING})[ \t]*=").match
 _plain_location = re.compile(
     r'loc\("[^"\\]*":[0-9]{1,9}(?:, node "[^"\\]*")?(?:, from "[^"\\]*":[0-9]{1,9})*\)'
@@ -382,6 +383,54 @@ class Cursor:
             return _known_location(plain[0])
         return self._location()
 
+    def numbered(self, letter: str, hint: str) -> int:
+        """Read a letter and a number, such as ``s2`` or ``e5``."""
+        match = _numbered(self.line, self.blank())
+        if match is None or match[1] != letter:
+            raise self.flaw(f"expected {letter} and a number", hint)
+        self.position = match.end()
+        return int(match[2])
+
+    def placement(self) -> Placement | None:
+        """Read an optional margin ``| s2 wait e5 begin s3 workspace w0 record e9 free %x``."""
+        if not self.at("|"):
+            return None
+        self.position += 1
+        stream = None if self.accept_word("host") else self.numbered("s", _MARGIN)
+        waits = self._numbers("wait", "e")
+        begins = self._numbers("begin", "s")
+        workspace = None
+        if self.accept_word("workspace"):
+            workspace = self.peek_word()
+            if not workspace:
+                raise self.flaw("expected the name of a workspace", _MARGIN)
+            self.position += len(workspace)
+        records = self._numbers("record", "e")
+        frees: list[str] = []
+        if self.accept_word("free"):
+            while not frees or self.at("%"):
+                frees.append(self.name("%"))
+        if self.blank() < len(self.line) and self.line[self.position] not in "#{":
+            raise self.flaw("this is not part of a margin", _MARGIN)
+        return Placement(
+            stream=stream,
+            waits=waits,
+            begins=begins,
+            workspace=workspace,
+            records=records,
+            frees=tuple(frees),
+        )
+
+    def _numbers(self, word: str, letter: str) -> tuple[int, ...]:
+        """Read a word and the numbers after it, such as ``wait e5 e7``."""
+        if not self.accept_word(word):
+            return ()
+        numbers = [self.numbered(letter, _MARGIN)]
+        while (match := _numbered(self.line, self.blank())) is not None and match[1] == letter:
+            self.position = match.end()
+            numbers.append(int(match[2]))
+        return tuple(numbers)
+
     def _location(self) -> Location | None:
         if not self.accept_word("loc"):
             return None
@@ -406,6 +455,8 @@ class Cursor:
         self.sequence(part, ")")
         return Location(file, line, name, tuple(stack))
 
+
+_MARGIN = "a margin looks like | s2 wait e5 record e9; its parts are wait, begin, workspace, record and free"
 
 _LOC = 'a location looks like loc("net.py":12, node "conv1", from "main.py":3)'
 

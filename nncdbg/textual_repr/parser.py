@@ -71,6 +71,7 @@ class TextParser(ProgramLines):
             "evaluate": self.evaluate,
             "track": self.track,
             "backward": self.backward,
+            "stream": self.stream,
             "update": self.update,
             "graph": self.graph,
             "if": self.branches,
@@ -100,6 +101,7 @@ class TextParser(ProgramLines):
             tuple(self.states),
             tuple(self.runs),
             tuple(self.backwards),
+            self.streams,
             self.file,
             prefixes=self.prefixes.declared,
         )

@@ -19,6 +19,7 @@ from nncdbg.engine.graph import (
     Location,
     Node,
     Operand,
+    Placement,
     Program,
     Reference,
     RunLine,
@@ -117,6 +118,7 @@ def print_statement(node: Node, *, locations: bool = True, prefixes: Prefixes = 
 
 def _statement_text(node: Node, locations: bool, prefixes: Prefixes) -> str:
     where = f" {location_text(node.location, prefixes)}" if locations and node.location is not None else ""
+    where += margin_text(node.placement, prefixes)
     if node.op == "if":
         label = _label(node.subgraphs[0])
         return f"if {operand_text(node.inputs[0], prefixes)}{label}{where} {{"
@@ -215,6 +217,24 @@ def location_text(location: Location, prefixes: Prefixes = NO_PREFIXES) -> str:
     return f"loc({', '.join(parts)})"
 
 
+def margin_text(placement: Placement | None, prefixes: Prefixes = NO_PREFIXES) -> str:
+    """Return the margin `` | s2 wait e5 record e9``, empty without a placement."""
+    if placement is None:
+        return ""
+    parts = ["host" if placement.stream is None else f"s{placement.stream}"]
+    parts += _numbers("wait", "e", placement.waits)
+    parts += _numbers("begin", "s", placement.begins)
+    parts += [] if placement.workspace is None else [f"workspace {placement.workspace}"]
+    parts += _numbers("record", "e", placement.records)
+    if placement.frees:
+        parts.append(" ".join(["free", *(operand_text(name, prefixes) for name in placement.frees)]))
+    return f" | {' '.join(parts)}"
+
+
+def _numbers(word: str, letter: str, numbers: tuple[int, ...]) -> list[str]:
+    return [" ".join([word, *(f"{letter}{number}" for number in numbers)])] if numbers else []
+
+
 def _label(graph: Graph) -> str:
     return f" @{name_text(graph.name)}" if graph.name else ""
 
@@ -256,10 +276,11 @@ def _names(values: tuple[Value, ...], prefixes: Prefixes) -> str:
 
 def _terminator_text(graph: Graph, node: Node | None, prefixes: Prefixes) -> str:
     """Return the last line of a block; `node` is the statement that contains the block."""
+    margin = margin_text(graph.end, prefixes)
     if node is None:
-        return f"return {_names(graph.outputs, prefixes)}".rstrip()
+        return f"return {_names(graph.outputs, prefixes)}".rstrip() + margin
     if node.op == "if":
-        return f"yield {_names(graph.outputs, prefixes)}".rstrip()
+        return f"yield {_names(graph.outputs, prefixes)}".rstrip() + margin
     carried = graph.inputs[1:]
     after, collected = graph.outputs[: len(carried)], graph.outputs[len(carried) :]
     pairs = [
@@ -267,7 +288,7 @@ def _terminator_text(graph: Graph, node: Node | None, prefixes: Prefixes) -> str
         for value, new in zip(carried, after, strict=True)
     ]
     text = f"next {', '.join(pairs)}".rstrip()
-    return f"{text} collect {_names(collected, prefixes)}" if collected else text
+    return (f"{text} collect {_names(collected, prefixes)}" if collected else text) + margin
 
 
 def _constant_text(constant: Constant, prefixes: Prefixes) -> str:
@@ -334,6 +355,7 @@ class _Output:
         for domain, version in sorted(program.opsets.items()):
             self.lines.append(f"opset {f'{key_text(domain)} ' if domain else ''}{version}")
         self.lines.extend(f"store {quote(store)}" for store in program.stores)
+        self.lines.extend(f"stream s{stream} {quote(program.streams[stream])}" for stream in program.streams)
         self.lines.extend(f"prefix {label} {quote(text)}" for label, text in self.prefixes.declared.items())
         if program.states:
             self.lines.append("")
@@ -374,7 +396,8 @@ class _Output:
         inputs = _values_text(graph.inputs, self.prefixes)
         outputs = _values_text(graph.outputs, self.prefixes)
         self.comment(graph.comment, "##")
-        self.put(f"graph @{name_text(graph.name)}({inputs}) -> ({outputs}) {{")
+        margin = margin_text(graph.begin, self.prefixes)
+        self.put(f"graph @{name_text(graph.name)}({inputs}) -> ({outputs}){margin} {{")
         self.open(graph, (graph.name,), None)
         while self.stack:
             self.advance(self.stack[-1])

@@ -70,6 +70,19 @@ class ProgramLines(StatementLines):
             raise Flaw("the prefix is empty", place, 2, hint)
         declared[label] = text
 
+    def stream(self, cursor: Cursor, number: int) -> None:
+        """Parse ``stream s2 "cuda:0"``."""
+        self.before_graphs("stream")
+        start = cursor.blank()
+        hint = 'a stream looks like stream s2 "cuda:0"'
+        stream = cursor.numbered("s", hint)
+        width = cursor.position - start
+        device = cursor.string(hint)
+        cursor.end()
+        if stream in self.streams:
+            raise Flaw(f"the stream s{stream} is declared twice", start, width, hint, code="redefined")
+        self.streams[stream] = device
+
     # -- states and runs -----------------------------------------------------------------------
 
     def state(self, cursor: Cursor, number: int) -> None:

@@ -53,6 +53,7 @@ class Reading:
         self.calls: list[WrittenCall] = []
         self.stores: list[str] = []
         self.opsets: dict[str, int] = {}
+        self.streams: dict[int, str] = {}
         self.states: list[StateLine] = []
         self.runs: list[RunLine] = []
         self.run_lines: list[list[int]] = []

@@ -32,12 +32,14 @@ class StatementLines(Reading):
         cursor.expect("->", hint)
         cursor.expect("(", hint)
         outputs = read.definitions(cursor, Names(), ")")
+        margin = cursor.placement()
         cursor.expect("{", hint)
         cursor.end()
         comment = self.comment.copy()
         self.comment.clear()
         first = self.graph_lines.setdefault(name, number)
-        self.open(Block("graph", number, (name,), None, None, name, inputs, outputs, comment), names)
+        block = Block("graph", number, (name,), None, None, name, inputs, outputs, comment, before=margin)
+        self.open(block, names)
         if first != number:
             hint = f"the first is at line {first}"
             flaw = Flaw(f"two graphs are named @{name}", start, width, hint, code="redefined", related=first)
@@ -49,10 +51,11 @@ class StatementLines(Reading):
         condition = read.operand(cursor, names)
         name = read.label(cursor)
         location = cursor.location()
+        margin = cursor.placement()
         cursor.expect("{", "a branch looks like if %c @then {")
         cursor.end()
         self.resolve(names, number)
-        header = BlockHeader("if", (condition,), number, location, self.take_comment())
+        header = BlockHeader("if", (condition,), number, location, self.take_comment(), placement=margin)
         self.open(Block("then", number, self.nested_path(outer), outer, header, name), Names())
 
     def loop(self, cursor: Cursor, number: int) -> None:
@@ -60,10 +63,12 @@ class StatementLines(Reading):
         uses, defined = Names(), Names()
         loop = read.while_header(cursor, uses, defined)
         location = cursor.location()
+        margin = cursor.placement()
         cursor.expect("{", "a loop looks like while @body (%s: f32[2] = %x) count %i: i64[] times %n {")
         cursor.end()
         self.resolve(uses, number)
-        header = BlockHeader("while", (loop.times, *loop.initial), number, location, self.take_comment())
+        initial = (loop.times, *loop.initial)
+        header = BlockHeader("while", initial, number, location, self.take_comment(), placement=margin)
         inputs = (loop.counter, *loop.carried)
         self.open(Block("body", number, self.nested_path(outer), outer, header, loop.name, inputs), defined)
 
@@ -118,9 +123,8 @@ class StatementLines(Reading):
         self.leave_block(block)
         self.define(names, number)
         bodies = (block.graph(),) if header.branch is None else (header.branch.graph(), block.graph())
-        outer.nodes.append(
-            Node(header.op, header.inputs, outputs, {}, bodies, header.location, header.comment)
-        )
+        at = header.location, header.comment, header.placement
+        outer.nodes.append(Node(header.op, header.inputs, outputs, {}, bodies, *at))
         outer.lines.append(header.line)
 
     def results(self, block: Block, cursor: Cursor, names: Names) -> tuple[Value, ...]:
@@ -196,13 +200,15 @@ class StatementLines(Reading):
         cursor.expect("(")
         operands, attributes = read.arguments(cursor, names)
         location = cursor.location()
+        margin = cursor.placement()
         cursor.end()
         if names.saved is not None:
             if not op.startswith("@"):
                 raise Flaw("only a call saves values", start, width, "write %l, saved %s = @loss(...)")
             attributes["saved"] = names.saved
         mark = NameSpan(op.removeprefix("@"), start, width)
-        self.enter(block, Node(op, operands, values, attributes, (), location), names, mark, number)
+        node = Node(op, operands, values, attributes, (), location, placement=margin)
+        self.enter(block, node, names, mark, number)
 
     def update(self, cursor: Cursor, number: int) -> None:
         """Parse ``update %w = %w.1, %m = %m.1``."""
@@ -210,8 +216,9 @@ class StatementLines(Reading):
         names = Names()
         states, values = read.updates(cursor, names, self.state_lines)
         location = cursor.location()
+        margin = cursor.placement()
         cursor.end()
-        node = Node("update", values, states, {}, (), location)
+        node = Node("update", values, states, {}, (), location, placement=margin)
         self.enter(block, node, names, NameSpan("update", cursor.line.index("update"), 6), number)
 
     def enter(self, block: Block, node: Node, names: Names, mark: NameSpan, number: int) -> None:
@@ -232,12 +239,13 @@ class StatementLines(Reading):
             raise cursor.flaw("expected `unless`", "leave a loop with: break unless %go")
         condition = read.operand(cursor, names)
         location = cursor.location()
+        margin = cursor.placement()
         cursor.end()
         if block.kind not in ("body", "broken"):
             hint = "move it to the top level of a loop's body"
             raise cursor.whole(f"break is not allowed in {CALLED[block.kind]}", hint)
         self.resolve(names, number)
-        block.nodes.append(Node("break", (condition,), (), {}, (), location, self.take_comment()))
+        block.nodes.append(Node("break", (condition,), (), {}, (), location, self.take_comment(), margin))
         block.lines.append(number)
 
     def last(self, word: str, cursor: Cursor, number: int) -> None:
@@ -255,6 +263,7 @@ class StatementLines(Reading):
             results = read.next_values(cursor, names, block.inputs[1:])
         else:
             results = read.value_list(cursor, names)
+        block.after = cursor.placement()
         cursor.end()
         self.resolve(names, number)
         self.check_results(block, results, cursor)

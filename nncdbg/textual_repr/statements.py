@@ -193,7 +193,7 @@ def while_header(cursor: Cursor, outer: Names, inner: Names) -> WhileHeader:
 
 def value_list(cursor: Cursor, names: Names) -> tuple[Value, ...]:
     """Read ``%a, %b`` or nothing, as after ``return``."""
-    if cursor.blank() == len(cursor.line) or cursor.at("#"):
+    if cursor.blank() == len(cursor.line) or cursor.at("#") or cursor.at("|"):
         return ()
     values = [Value(use(cursor, names))]
     while cursor.accept(","):

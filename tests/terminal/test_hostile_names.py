@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from io import StringIO
@@ -93,7 +94,14 @@ ONE_SHOT = {
     "attach": [[hostile("job")], ["--ranks", hostile("job")]],
     "reduce": [["{model}", "-o", "reduced"], ["{model}", "--json", "-o", "again"]],
     "bisect": [["{model}"], ["{model}", "--json"]],
-    "print": [["{model}"], ["{model}", "--flat"]],
+    "print": [["{model}"], ["{model}", "--flat"], ["{model}", "--streams", "2"]],
+    "races": [
+        ["{model}"],
+        ["{model}", "--streams", "2"],
+        ["{model}", "--schedule", hostile("missing.json")],
+        ["{model}", "--schedule", "unordered.json"],
+        ["{model}", "--schedule", "unordered.json", "--json"],
+    ],
     "listing": [["{model}"]],
     "ops": [[hostile("Op")], [], ["Softmax"]],
     "dap": [["--listen", hostile("host") + ":1"], ["--socket", hostile("/nowhere/s")]],
@@ -119,6 +127,14 @@ ONE_SHOT = {
 }
 
 
+def unordered(program: nncdbg.Program) -> dict[str, dict[str, str]]:
+    """Return margins that put each statement on a stream of its own, without any event."""
+    return {
+        name: {node.outputs[0].name: f"s{at}" for at, node in enumerate(graph.nodes)}
+        for name, graph in program.graphs.items()
+    }
+
+
 def test_every_one_shot_command_is_tested() -> None:
     assert {*ONE_SHOT} == {*COMMANDS}
 
@@ -135,6 +151,8 @@ def test_no_one_shot_command_shows_a_raw_control(
     monkeypatch.chdir(tmp_path)
     assert main(["print", str(model), "-o", "text.nnc"]) == 0
     assert main(["run", str(model)]) == 0, "the model is valid"
+    schedule = {"nncdbg_schedule": 1, "graphs": unordered(nncdbg.load(model))}
+    Path("unordered.json").write_text(json.dumps(schedule))
     for arguments in ONE_SHOT[command]:
         places = {"{model}": str(model), "{text}": "text.nnc", "{journal}": str(journal)}
         filled = [places.get(each, each) for each in arguments]

@@ -23,6 +23,7 @@ from nncdbg.engine.graph import (
     Location,
     Node,
     Operand,
+    Placement,
     Program,
     Reference,
     TensorType,
@@ -199,10 +200,22 @@ def _op(scope: _Scope, visible: list[str], callable_graphs: list[Graph]) -> Node
         graph = draw(st.sampled_from(callable_graphs))
         inputs = tuple(_operand(scope, visible) for _ in graph.inputs)
         outputs = tuple(scope.output() for _ in graph.outputs)
-        return Node(f"@{graph.name}", inputs, outputs, {}, (), location, comment)
+        return Node(f"@{graph.name}", inputs, outputs, {}, (), location, comment, draw(margins))
     inputs = _some(scope, lambda: _operand(scope, visible), 3)
     outputs = _some(scope, scope.output, 2)
-    return Node(draw(op_names), inputs, outputs, draw(attributes), (), location, comment)
+    return Node(draw(op_names), inputs, outputs, draw(attributes), (), location, comment, draw(margins))
+
+
+_numbers = st.lists(st.integers(0, 999_999_999), max_size=2).map(tuple)
+margins = st.none() | st.builds(
+    Placement,
+    stream=st.none() | st.integers(0, 99),
+    waits=_numbers,
+    begins=_numbers,
+    workspace=st.none() | st.sampled_from(["w0", "scratch_1"]),
+    records=_numbers,
+    frees=st.lists(names, max_size=2).map(tuple),
+)
 
 
 def _if(scope: _Scope, visible: list[str], depth: int, graphs: list[Graph]) -> Node:
@@ -214,9 +227,11 @@ def _if(scope: _Scope, visible: list[str], depth: int, graphs: list[Graph]) -> N
         constants, nodes, inner = _block(scope, visible, depth, graphs, loop=False)
         outputs = _values_of(scope, inner, count)
         label = draw(st.just("") | names)
-        branches.append(Graph(label, (), outputs, nodes, constants, draw(comments)))
+        end = draw(margins)
+        branches.append(Graph(label, (), outputs, nodes, constants, draw(comments), end=end))
     outputs = tuple(scope.output() for _ in range(count))
-    return Node("if", (condition,), outputs, {}, tuple(branches), draw(locations), draw(comments))
+    last = draw(locations), draw(comments), draw(margins)
+    return Node("if", (condition,), outputs, {}, tuple(branches), *last)
 
 
 def _while(scope: _Scope, visible: list[str], depth: int, graphs: list[Graph]) -> Node:
@@ -233,9 +248,11 @@ def _while(scope: _Scope, visible: list[str], depth: int, graphs: list[Graph]) -
     constants, nodes, inner = _block(scope, inside, depth, graphs, loop=True)
     collected = draw(st.integers(0, 2)) if inner else 0
     after = _values_of(scope, inner, len(carried) + collected)
-    body = Graph(draw(st.just("") | names), (counter, *carried), after, nodes, constants, draw(comments))
+    label, end = draw(st.just("") | names), draw(margins)
+    body = Graph(label, (counter, *carried), after, nodes, constants, draw(comments), end=end)
     outputs = tuple(scope.output() for _ in after)
-    return Node("while", (times, *initial), outputs, {}, (body,), draw(locations), draw(comments))
+    last = draw(locations), draw(comments), draw(margins)
+    return Node("while", (times, *initial), outputs, {}, (body,), *last)
 
 
 def _block(
@@ -254,7 +271,11 @@ def _block(
             node = _while(scope, visible, depth - 1, graphs)
         elif kind == 2 and loop and visible:
             node = Node(
-                "break", (draw(st.sampled_from(visible)),), location=draw(locations), comment=draw(comments)
+                "break",
+                (draw(st.sampled_from(visible)),),
+                location=draw(locations),
+                comment=draw(comments),
+                placement=draw(margins),
             )
         else:
             node = _op(scope, visible, graphs)
@@ -269,7 +290,7 @@ def _graph(draw: st.DrawFn, name: str, depth: int, graphs: list[Graph]) -> Graph
     constants, nodes, visible = _block(scope, [value.name for value in inputs], depth, graphs, loop=False)
     count = draw(st.integers(0, 2)) if visible else 0
     outputs = tuple(Value(value.name, draw(maybe_types)) for value in _values_of(scope, visible, count))
-    return Graph(name, inputs, outputs, nodes, constants, draw(comments))
+    return Graph(name, inputs, outputs, nodes, constants, draw(comments), draw(margins), draw(margins))
 
 
 @st.composite

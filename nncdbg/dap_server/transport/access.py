@@ -20,7 +20,7 @@ from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.process.state_folder import state_folder
 
 
-class Access:
+class AccessControl:
     """Decides which clients may use the server at `place`.
 
     `token` is the one that a client must present, None if none; `file` holds a generated token.  Raises

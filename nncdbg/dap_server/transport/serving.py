@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from nncdbg.dap_server.messages import MessageError, Request, output, parse_message, response
-from nncdbg.dap_server.transport.access import Access
+from nncdbg.dap_server.transport.access import AccessControl
 from nncdbg.dap_server.transport.addresses import Address, address_text, bind, prepare
 from nncdbg.dap_server.transport.admission import Admission, occupied
 from nncdbg.dap_server.transport.connection import Connection
@@ -108,7 +108,7 @@ class Listener:
         self._clients: list[_Client] = []
         """All connections, the oldest first."""
         try:
-            self.access = Access(self._bound, token)
+            self.access = AccessControl(self._bound, token)
             self._start()
         except UsageError:
             self._bound.close()

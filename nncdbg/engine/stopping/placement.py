@@ -16,7 +16,7 @@ from nncdbg.engine.text.listing import Listing
 
 
 @dataclass(frozen=True)
-class Placement:
+class BreakpointPlaces:
     """Binds breakpoints to the statements of one program."""
 
     program: Program

@@ -13,7 +13,7 @@ from nncdbg.engine.errors import ExpressionError, UsageError
 from nncdbg.engine.expression import Expression, check_condition, evaluate_index, spelled, split_target
 from nncdbg.engine.ops.valid_integers import known_type
 from nncdbg.engine.stopping.breakpoints import Breakpoint, Place, hit_rule
-from nncdbg.engine.stopping.placement import Placement, braced
+from nncdbg.engine.stopping.placement import BreakpointPlaces, braced
 from nncdbg.engine.stopping.traps import Traps
 from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.values.values import Values
@@ -34,7 +34,7 @@ class Breakpoints(Sequence[Breakpoint]):
     `traps` stores them; conditions can contain the names of `scope`.
     """
 
-    def __init__(self, placement: Placement, traps: Traps, scope: Values) -> None:
+    def __init__(self, placement: BreakpointPlaces, traps: Traps, scope: Values) -> None:
         self.placement = placement
         self.traps = traps
         self.scope = scope

@@ -29,6 +29,7 @@ RESERVED = frozenset(_WORDS.split()) | {
     "evaluate",
     "track",
     "backward",
+    "stream",
 }
 """Reserved words; an op with such a name is quoted."""
 

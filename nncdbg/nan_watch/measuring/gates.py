@@ -20,7 +20,7 @@ from nncdbg.engine.execution.findings import NUMERIC, STATE_RESET
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.sightings import Sighting
 
-USUAL = ("nan", "inf", "uninitialized", "integer")
+USUAL = ("nan", "inf", "uninitialized", "integer", "race")
 
 KINDS = {
     "nan": "a NaN originates at an op, or is in an input or a parameter",
@@ -29,6 +29,7 @@ KINDS = {
     "integer": "an integer is divided by zero, a cast is out of range, or a scale is zero",
     "overflow": "a finite number too large for its type becomes Inf",
     "guard": "a kernel writes outside of its buffer",
+    "race": "a schedule does not order two uses of the same memory, or has a wrong event",
     STATE_RESET: "an update sets a moment or step counter of an optimizer back to 0",
 }
 """Kinds of findings, each with its meaning."""

@@ -20,6 +20,8 @@ _NAMES = {
     "reuse": "wrong reuse of memory",
     "state": "state kept between runs",
     "plan": "an incorrect memory plan",
+    "race": "a race",
+    "schedule": "a wrong schedule",
     RANGE: "a value out of range",
 }
 """Names of kinds in sentences, where they differ from the kind."""
@@ -28,6 +30,7 @@ _MEANINGS = {
     "reuse": "memory was reused or overwritten while its value was still needed",
     "state": "a kernel computes a different result when it runs again",
     "plan": "the memory plan assigns the same bytes to two live values, or too few bytes to a value",
+    "schedule": "an event or a wait of the schedule is missing or wrong",
     RANGE: "the expression of the gate is true",
 }
 """Meanings of the kinds that are not gates."""
@@ -65,6 +68,19 @@ CAUSES = {
     "read before write": "Write each element of the result before reading it.",
     "state between runs": "Do not keep state between calls.",
     "wrong plan": "Keep each value live until its last reader, and round sizes up.",
+    "unordered accesses": "Record an event after the first statement, and wait for it before the second.",
+    "unordered reuse": "Wait for the last reader of the old value before the new one is written.",
+    "unordered free": "Wait for the last reader of the value before its memory is freed.",
+    "shared workspace": "Give each stream its own workspace, or order the two statements.",
+    "read by the host": "Let the host wait for an event of the writer before it reads the value.",
+    "wait without record": "Record the event before the wait, in the order in which the host issues them.",
+    "dead-lock": "Move the record of the event before the wait.",
+    "lost record": "Use one event for each record, or wait for the first before the second.",
+    "unsynchronized start": "Let each stream of a graph wait for its beginning.",
+    "unsynchronized end": "Let the end of a graph wait for each of its streams.",
+    "use after free": "Free the value after its last reader.",
+    "overwritten value": "Place the two values at different bytes: both are still in use.",
+    "too many launches": "Let the host wait for an event of the stream from time to time.",
     "unknown": "Inspect the operands at that statement: no rule matches.",
 }
 """Usual fix per cause: every name of `diagnosis.cause.NAMES` and of `memory.wording.CAUSES`."""

@@ -17,6 +17,8 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends.printed import forget_printed, note_printed
 from nncdbg.engine.inputs.binding import symbolic_sizes
 from nncdbg.opening.command_line import ArgumentParser, add_model, configuration_of
+from nncdbg.opening.schedule_file import schedule_text
+from nncdbg.opening.schedules import add_schedule, scheduled_program
 from nncdbg.presentation.program_text import stores_from, write_text
 from nncdbg.presentation.screen import Screen
 from nncdbg.terminal.one_shot.minimize_options import (
@@ -40,11 +42,15 @@ def main(arguments: Sequence[str]) -> int:
     program = open_program(configuration_of(options)).program
     if options.minimize:
         program = minimized(program, options, steps)
+    program, _ = scheduled_program(program, options)
     if options.json:
         print(json.dumps(signature(program)))
         return 0
     if options.output and Path(options.output).suffix.lower() == ".onnx":
         _write_model(program, options.output)
+        return 0
+    if options.output and Path(options.output).suffix.lower() == ".json":
+        write_text(Path(options.output), schedule_text(program))
         return 0
     target = Path(options.output) if options.output else _file_of_output()
     folder = target.parent if target is not None else Path() if sys.stdout.isatty() else None
@@ -74,12 +80,16 @@ def _options(arguments: Sequence[str]) -> Namespace:
     )
     add_model(parser)
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help="write to FILE.nnc, or as an ONNX model to FILE.onnx"
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="write to FILE.nnc, as an ONNX model to FILE.onnx, or the schedule to FILE.json",
     )
     parser.add_argument("--no-loc", action="store_true", help="omit locations; line numbers stay the same")
     parser.add_argument("--full-names", action="store_true", help="write names in full, without prefixes")
     parser.add_argument("--json", action="store_true", help="print only the types of inputs and outputs")
     add_minimize_options(parser)
+    add_schedule(parser)
     chosen = parser.parse_args(arguments)
     check_minimize_options(chosen)
     if chosen.json and chosen.output:

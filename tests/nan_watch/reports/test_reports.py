@@ -19,6 +19,7 @@ from nncdbg.nan_watch.reports.rules import CAUSES, rule_of
 from nncdbg.nan_watch.reports.text import lines
 from nncdbg.nan_watch.reports.wording import headline
 from nncdbg.nan_watch.watched import Watched
+from nncdbg.presentation.schedules import CAUSES as SCHEDULE_CAUSES
 from nncdbg.presentation.short_statements import FittedText
 from nncdbg.textual_repr.printer import listing
 from tests.nan_watch.reports.made_reports import HOSTILE_NAMES, REPORTS, WATCHED, failed, of_text, plain
@@ -142,7 +143,7 @@ def test_the_text_of_a_failed_run() -> None:
 
 
 def test_every_cause_and_every_gate_has_a_help_text() -> None:
-    assert set(CAUSES) == {*NAMES, *memory_words.CAUSES}
+    assert set(CAUSES) == {*NAMES, *memory_words.CAUSES, *SCHEDULE_CAUSES}
     for kind in (*gate_names(), "reuse", "state", "plan"):
         assert rule_of(kind, "").help != f"The gate {kind} tripped."
     assert rule_of("dead", "").id == "dead"

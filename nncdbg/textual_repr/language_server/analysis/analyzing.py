@@ -21,8 +21,9 @@ from nncdbg.textual_repr.language_server.analysis.checking import unused_values
 from nncdbg.textual_repr.language_server.analysis.events import StatementEntry
 from nncdbg.textual_repr.language_server.analysis.inferring import GraphTypes, HeaderSignature, infer
 from nncdbg.textual_repr.language_server.analysis.reading import GraphReader, GraphReading
+from nncdbg.textual_repr.language_server.analysis.schedules import schedule_problems
 from nncdbg.textual_repr.language_server.analysis.tracking import track_problems, tracked_definitions
-from nncdbg.textual_repr.language_server.document.memory import Memory
+from nncdbg.textual_repr.language_server.document.memory import AnalysisMemory
 from nncdbg.textual_repr.language_server.document.records import Problem, Span
 from nncdbg.textual_repr.resolution import Suggestions, backward_signatures, wrong_calls
 
@@ -47,7 +48,7 @@ class Analyzer:
     """Caches the results for the last text, for reuse in the next."""
 
     def __init__(self) -> None:
-        self._memory = Memory()
+        self._memory = AnalysisMemory()
         self._parts: list[_Part] = []
         self._prefixes = NO_PREFIXES
         self._states: dict[str, Type | None] = {}
@@ -73,7 +74,10 @@ class Analyzer:
             Chunk(start, p.lines, p.reading, p.types or GraphTypes(), p.signature) for start, p in placed
         ]
         analysis = Analysis(lines, chunks, opsets, self._prefixes, ())
-        problems = sorted(_problems(analysis, self._parts), key=_problem_position)
+        found = [*_problems(analysis, self._parts)]
+        if not any(problem.severity == "error" for problem in found):
+            found += schedule_problems(lines)
+        problems = sorted(found, key=_problem_position)
         return Analysis(lines, chunks, opsets, self._prefixes, problems)
 
     def _cut(self, lines: Sequence[str]) -> Generator[None, None, list[tuple[int, _Part]]]:
@@ -96,7 +100,7 @@ class Analyzer:
                 or part.reading.states != self._states
             ):
                 # The names below have other meanings now.
-                self._prefixes, self._memory, self._parts = part.reading.prefixes, Memory(), []
+                self._prefixes, self._memory, self._parts = part.reading.prefixes, AnalysisMemory(), []
                 self._states = part.reading.states
                 old.clear()
             placed.append((start, part))

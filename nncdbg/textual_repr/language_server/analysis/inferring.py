@@ -20,7 +20,7 @@ from nncdbg.textual_repr.language_server.analysis.events import (
 )
 from nncdbg.textual_repr.language_server.analysis.reading import GraphReading
 from nncdbg.textual_repr.language_server.analysis.stretches import MOST, Stretch
-from nncdbg.textual_repr.language_server.document.memory import Memory
+from nncdbg.textual_repr.language_server.document.memory import AnalysisMemory
 from nncdbg.textual_repr.language_server.document.records import Problem
 
 
@@ -52,7 +52,7 @@ class GraphTypes:
 def infer(
     reading: GraphReading,
     lines: Sequence[str],
-    memory: Memory,
+    memory: AnalysisMemory,
     signatures: Mapping[str, HeaderSignature],
 ) -> Generator[None, None, GraphTypes]:
     """Infer the types of the graph `reading`, in steps; `signatures` are those of its callees."""
@@ -64,7 +64,7 @@ class _Inference(TypeRules):
         self,
         reading: GraphReading,
         lines: Sequence[str],
-        memory: Memory,
+        memory: AnalysisMemory,
         signatures: Mapping[str, HeaderSignature],
     ) -> None:
         super().__init__(memory.opsets, signatures, memory.answers)

@@ -22,7 +22,7 @@ from nncdbg.textual_repr.language_server.analysis.events import (
     StatementEntry,
 )
 from nncdbg.textual_repr.language_server.analysis.stretches import MOST, Stretch, stretch_of
-from nncdbg.textual_repr.language_server.document.memory import Memory
+from nncdbg.textual_repr.language_server.document.memory import AnalysisMemory
 from nncdbg.textual_repr.language_server.document.records import Problem, Span
 from nncdbg.textual_repr.language_server.document.tokens import mentions
 from nncdbg.textual_repr.parser import TextParser
@@ -70,7 +70,7 @@ class GraphReader(TextParser):
         self,
         lines: Sequence[str],
         before: int,
-        memory: Memory,
+        memory: AnalysisMemory,
         prefixes: Prefixes,
         states: tuple[Mapping[str, Type | None], Mapping[str, int]] = ({}, {}),
     ) -> None:

@@ -12,7 +12,7 @@ _SPARE = 10_000
 """Lines, and outputs of type rules, cached beyond those of the current text, for undo."""
 
 
-class Memory:
+class AnalysisMemory:
     """A cache: `entries` are lines by their text, `stretches` are by the text of their first line."""
 
     def __init__(self) -> None:

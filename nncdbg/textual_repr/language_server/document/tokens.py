@@ -47,12 +47,15 @@ _LINES = _BLOCK_LINES | {
     "opset",
     "store",
     "prefix",
+    "stream",
 }
 """The first words of the kinds of lines."""
 _ONLY_USES = frozenset(
     ["if", "break", "yield", "return", "next", "update", "run", "evaluate", "track", "backward"]
 )
 """The kinds of lines that define no value."""
+MARGIN_WORDS = ("host", "wait", "begin", "workspace", "record", "free")
+"""The words of the margin of a schedule, such as ``| s2 wait e5 record e9``."""
 _first_word = re.compile(r"\s*([a-z]+|\})").match
 
 
@@ -72,7 +75,19 @@ def _tokens(text: str, prefixes: Prefixes) -> tuple[Token, ...]:
             following = found[at + 1].name if at + 1 < len(found) and found[at + 1].kind == "operator" else ""
             kind = _kind_by_place(token, found[at - 1] if at else None, following, header)
             found[at] = token._replace(kind=kind) if kind != token.kind else token
+    if first != "track" and any(token.name == "|" and token.kind == "operator" for token in found):
+        _mark_margin(found)
     return tuple(found)
+
+
+def _mark_margin(found: list[Token]) -> None:
+    """Change the kinds of the words in a margin: keywords, and streams and events as numbers."""
+    start = next(at for at, token in enumerate(found) if token.name == "|" and token.kind == "operator")
+    for at, token in enumerate(found[start:], start):
+        if token.kind in _BY_PLACE and token.name in MARGIN_WORDS:
+            found[at] = token._replace(kind="keyword")
+        elif token.kind in _BY_PLACE and re.fullmatch(r"[se][0-9]+", token.name):
+            found[at] = token._replace(kind="number")
 
 
 def _token(match: re.Match[str], prefixes: Prefixes) -> Token:

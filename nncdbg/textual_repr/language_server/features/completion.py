@@ -15,7 +15,7 @@ from nncdbg.engine.text.lexemes import name_text
 from nncdbg.textual_repr.blocks import ENDS
 from nncdbg.textual_repr.language_server.analysis.calls import bound_variables, open_call
 from nncdbg.textual_repr.language_server.document.records import Span, Token
-from nncdbg.textual_repr.language_server.document.tokens import kind_of_line, tokens
+from nncdbg.textual_repr.language_server.document.tokens import MARGIN_WORDS, kind_of_line, tokens
 from nncdbg.textual_repr.language_server.features import completion_items as items
 from nncdbg.textual_repr.language_server.features.completion_items import CompletionTarget
 from nncdbg.textual_repr.language_server.features.op_documentation import attribute_markdown, op_markdown
@@ -131,6 +131,9 @@ class _Offer:
             if call is not None and call.attribute is not None:
                 yield from items.attribute_values(target, call, analysis, line)
             return
+        if any(token.name == "|" and token.kind == "operator" for token in self.before):
+            yield from items.keywords(target, MARGIN_WORDS)
+            return
         if self.last() == ":" and not any(t.name == "loc" for t in self.before):
             yield from items.dtypes(target)
         elif call is not None:
@@ -138,7 +141,7 @@ class _Offer:
         elif analysis.block_at(line) is None and kind_of_line(self.text) != "graph":
             if not self.before:
                 more = ("track",) if analysis.tracked_graphs(line) else ()
-                yield from items.keywords(target, ("graph", "opset", "store", "prefix", *more))
+                yield from items.keywords(target, ("graph", "opset", "store", "prefix", "stream", *more))
         else:
             yield from self.by_line(target)
 

@@ -200,6 +200,7 @@ _SNIPPETS = {
     "store": 'store "$1"',
     "track": "track $1 = $0",
     "prefix": 'prefix $1 "$2"',
+    "stream": 'stream s$1 "$2"',
     "loc": 'loc("$1":$2)',
 }
 _WORDS = {
@@ -207,6 +208,13 @@ _WORDS = {
     "opset": "the version of a domain's operators",
     "store": "a file with the tensors of data(...)",
     "prefix": "a prefix that names share: %label::rest",
+    "stream": "the device of a stream of a schedule",
+    "host": "the host executes this line",
+    "wait": "events to wait for",
+    "begin": "streams that wait for this one",
+    "workspace": "scratch memory, by name",
+    "record": "events to record",
+    "free": "values whose memory is given back",
     "track": "a number of each step: track NAME = EXPR",
     "if": "two branches",
     "while": "a loop",

@@ -42,6 +42,13 @@ _WORDS = {
     "of its `run` or `evaluate`; a name that no graph computes is data, given with `--input`",
     "store": "a file with the tensors of `data(...)`; its path is relative to this file",
     "prefix": 'a prefix that names share: after `prefix enc "/encoder/"`, `%enc::x` is `%/encoder/x`',
+    "stream": 'the device of a stream: `stream s2 "cuda:0"`',
+    "host": "the host executes this line itself, and issues the next one after it",
+    "wait": "the stream waits for the latest record of these events before it runs the statement",
+    "begin": "these streams wait for this one before their next statement",
+    "workspace": "the scratch memory of the kernel: kernels with the same name share it",
+    "record": "records events that are reached when the statement ends",
+    "free": "gives back the memory of these values after the statement",
     "opset": "the version of a domain's operators; without it, the newest known version is used",
     "_": "an omitted operand or an unused output",
 }

@@ -1,0 +1,334 @@
+"""The launches of a scheduled program: what the host issues, in its order, and the memory that each uses.
+
+The host executes the text from top to bottom.  It issues each statement to the stream of its margin and goes
+on at once; a statement of the host itself, such as a condition, keeps the host until it ends.  A statement
+without margin runs on the host while all streams are idle.
+
+Control flow depends on data, so launches are those of sample paths: loops have two iterations, and the
+branches of `if` are taken all first, then all second.  Exclusive branches so never meet in one list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from nncdbg.engine.graph import Graph, Node, Placement, Program, Value
+from nncdbg.engine.memory.plan_file import PlacedPlan
+from nncdbg.engine.process.collector import collector_paused
+from nncdbg.engine.text.listing import Path
+
+Steps: TypeAlias = "Iterator[Steps]"
+"""Issues a block, and yields the steps of each block inside it, for its caller to run first."""
+
+HOST = -1
+"""The number of the host, where streams have theirs."""
+
+ITERATIONS = 2
+"""How often the body of a loop is issued: the second iteration meets the first one's accesses."""
+
+Site: TypeAlias = "tuple[Path, int]"
+"""A block, and the number of a statement in it; -1 is the first line of a graph, and len(nodes) its last."""
+
+
+class Memory(NamedTuple):
+    """Bytes `begin` to `end` of a buffer, and the value or workspace that has them.
+
+    Without a memory plan, each computed value has a buffer of its own, and `end` is 1.
+    """
+
+    buffer: int
+    begin: int
+    end: int
+    name: str
+    kind: str = "value"
+    """`value` or `workspace`."""
+
+
+class Access(NamedTuple):
+    """A read or write of memory by a launch; `frees` is a write that gives the memory back."""
+
+    memory: Memory
+    writes: bool
+    frees: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Launch:
+    """A statement, or the margin of a graph's first or last line, as the host issues it.
+
+    `stream` is HOST for what the host does itself.  `barrier`: the host waits for all streams first.
+    """
+
+    site: Site
+    stream: int
+    accesses: tuple[Access, ...] = ()
+    waits: tuple[int, ...] = ()
+    begins: tuple[int, ...] = ()
+    records: tuple[int, ...] = ()
+    barrier: bool = False
+    call: int = 0
+    """The number of the execution of its graph."""
+    edge: str = ""
+    """`begin` or `end` for the first and last line of a graph."""
+
+
+@dataclass(slots=True)
+class _Scope:
+    """The values of an execution of a graph by name."""
+
+    graph: Graph
+    call: int
+    values: dict[str, Memory] = field(default_factory=dict)
+
+
+def launches(
+    program: Program, plan: PlacedPlan | None = None, *, choice: int = 0, steps: int = ITERATIONS
+) -> list[Launch]:
+    """Return the launches of a program, with branch `choice` (0 or 1) of each `if`.
+
+    With `plan`, the values that it places share its arena, buffer 0.  A training is `steps` calls of the
+    graph of each of its `run` lines, which share the states.
+    """
+    with collector_paused():
+        return _Expansion(program, plan, choice).run(steps)
+
+
+def branches(program: Program) -> Sequence[int]:
+    """Return the values of `choice` that together reach each branch of a program."""
+    waiting = [*program.graphs.values()]
+    while waiting:
+        for node in waiting.pop().nodes:
+            if node.op == "if":
+                return (0, 1)
+            waiting.extend(node.subgraphs)
+    return (0,)
+
+
+def scheduled(program: Program) -> bool:
+    """Return whether any statement of a program has a margin."""
+    waiting = [*program.graphs.values()]
+    while waiting:
+        graph = waiting.pop()
+        if graph.begin is not None or graph.end is not None:
+            return True
+        for node in graph.nodes:
+            if node.placement is not None:
+                return True
+            waiting.extend(node.subgraphs)
+    return False
+
+
+class _Expansion:
+    """Issues the statements of a program on a stack of generators, so that nesting has no limit."""
+
+    def __init__(self, program: Program, plan: PlacedPlan | None, choice: int) -> None:
+        self.program = program
+        self.places = {} if plan is None else plan.places
+        self.choice = choice
+        self.launches: list[Launch] = []
+        self.buffers = 0
+        self.calls = 0
+        self.states = {state.value.name: self.fresh(state.value.name) for state in program.states}
+        self.workspaces: dict[str, Memory] = {}
+
+    def run(self, steps: int) -> list[Launch]:
+        program = self.program
+        graphs = [run.graph for run in program.runs for _ in range(steps)] or [program.entry]
+        for name in graphs:
+            stack: list[Steps] = [self.graph(program.graphs[name], (), [], outermost=True)]
+            while stack:
+                inner = next(stack[-1], None)
+                if inner is None:
+                    stack.pop()
+                else:
+                    stack.append(inner)
+        return self.launches
+
+    # -- memory ------------------------------------------------------------------------------------
+
+    def fresh(self, name: str) -> Memory:
+        self.buffers += 1
+        return Memory(self.buffers, 0, 1, name)
+
+    def defined(self, path: Path, name: str) -> Memory:
+        """Return the memory of a value that is defined now: that of the plan, else a new buffer."""
+        place = self.places.get((path, name)) if self.places else None
+        return self.fresh(name) if place is None else Memory(0, place.offset, place.end, name)
+
+    def aliases(self, path: Path, name: str) -> bool:
+        """Return whether the plan gives a value the bytes of another one, as a view has."""
+        place = self.places.get((path, name)) if self.places else None
+        return place is not None and place.root != (path, name)
+
+    def visible(self, scope: _Scope, name: object) -> Memory | None:
+        if not isinstance(name, str):
+            return None
+        return scope.values.get(name) or self.states.get(name)
+
+    # -- statements --------------------------------------------------------------------------------
+
+    def issue(
+        self,
+        scope: _Scope,
+        site: Site,
+        placement: Placement | None,
+        accesses: Sequence[Access],
+        edge: str = "",
+    ) -> None:
+        """Add a launch with these accesses, those of its workspace, and its `free`."""
+        if placement is None:
+            self.launches.append(
+                Launch(site, HOST, tuple(accesses), barrier=True, call=scope.call, edge=edge)
+            )
+            return
+        found = [*accesses]
+        if placement.workspace is not None:
+            found.append(Access(self.workspace(placement.workspace), True))
+        for name in placement.frees:
+            memory = self.visible(scope, name)
+            if memory is not None:
+                found.append(Access(memory, True, True))
+        self.launches.append(
+            Launch(
+                site,
+                HOST if placement.stream is None else placement.stream,
+                tuple(found),
+                placement.waits,
+                placement.begins,
+                placement.records,
+                call=scope.call,
+                edge=edge,
+            )
+        )
+
+    def workspace(self, name: str) -> Memory:
+        if name not in self.workspaces:
+            self.buffers += 1
+            self.workspaces[name] = Memory(self.buffers, 0, 1, name, "workspace")
+        return self.workspaces[name]
+
+    def reads(self, scope: _Scope, names: Sequence[object]) -> list[Access]:
+        found = []
+        for name in names:
+            memory = self.visible(scope, name)
+            if memory is not None:
+                access = Access(memory, False)
+                if access not in found:
+                    found.append(access)
+        return found
+
+    def graph(
+        self,
+        graph: Graph,
+        arguments: Sequence[Memory | None],
+        results: list[Memory | None],
+        *,
+        outermost: bool,
+    ) -> Steps:
+        """Issue a graph; append the memory of its results to `results`."""
+        self.calls += 1
+        scope = _Scope(graph, self.calls)
+        path: Path = (graph.name,)
+        for at, value in enumerate(graph.inputs):
+            given = arguments[at] if at < len(arguments) else None
+            scope.values[value.name] = self.defined(path, value.name) if given is None else given
+        if graph.begin is not None:
+            self.issue(scope, (path, -1), graph.begin, (), "begin")
+        yield from self.block(scope, graph, path)
+        end = (path, len(graph.nodes))
+        if outermost:
+            self.issue(scope, end, graph.end, self.reads(scope, [each.name for each in graph.outputs]), "end")
+        elif graph.end is not None:
+            self.issue(scope, end, graph.end, (), "end")
+        results += [self.visible(scope, each.name) for each in graph.outputs]
+
+    def block(self, scope: _Scope, block: Graph, path: Path) -> Steps:
+        for pc, node in enumerate(block.nodes):
+            if node.op.startswith("@") and node.op[1:] in self.program.graphs:
+                yield self.call(scope, node, path, pc)
+            elif node.op == "if":
+                yield self.branch(scope, node, path, pc)
+            elif node.op == "while":
+                yield self.loop(scope, node, path, pc)
+            else:
+                self.statement(scope, node, path, pc)
+
+    def statement(self, scope: _Scope, node: Node, path: Path, pc: int) -> None:
+        accesses = self.reads(scope, node.inputs)
+        for value in node.outputs:
+            if not value.name:
+                continue
+            if node.op == "update":
+                memory = self.states.get(value.name) or self.fresh(value.name)
+            else:
+                memory = scope.values[value.name] = self.defined(path, value.name)
+            if not self.aliases(path, value.name):
+                accesses.append(Access(memory, True))
+        self.issue(scope, (path, pc), node.placement, accesses)
+
+    def call(self, scope: _Scope, node: Node, path: Path, pc: int) -> Steps:
+        """Issue a called graph between what its margin waits for and what it records."""
+        margin = node.placement
+        if margin is not None and (margin.waits or margin.begins):
+            before = Placement(stream=margin.stream, waits=margin.waits, begins=margin.begins)
+            self.issue(scope, (path, pc), before, ())
+        results: list[Memory | None] = []
+        arguments = [self.visible(scope, name) for name in node.inputs]
+        yield self.graph(self.program.graphs[node.op[1:]], arguments, results, outermost=False)
+        for value, memory in zip(node.outputs, results, strict=False):
+            scope.values[value.name] = memory or self.defined(path, value.name)
+        if (saved := node.attributes.get("saved")) is not None:
+            scope.values[str(saved)] = self.fresh(str(saved))
+        if margin is not None and (margin.records or margin.frees):
+            after = Placement(stream=margin.stream, records=margin.records, frees=margin.frees)
+            self.issue(scope, (path, pc), after, ())
+
+    def branch(self, scope: _Scope, node: Node, path: Path, pc: int) -> Steps:
+        self.issue(scope, (path, pc), node.placement, self.reads(scope, node.inputs))
+        taken, inside = node.subgraphs[self.choice], (*path, pc, self.choice)
+        yield self.block(scope, taken, inside)
+        if taken.end is not None:
+            self.issue(scope, (inside, len(taken.nodes)), taken.end, ())
+        for value, result in zip(node.outputs, taken.outputs, strict=True):
+            scope.values[value.name] = self.visible(scope, result.name) or self.defined(path, value.name)
+
+    def loop(self, scope: _Scope, node: Node, path: Path, pc: int) -> Steps:
+        body = node.subgraphs[0]
+        inside = (*path, pc, 0)
+        counter, *carried = body.inputs
+        times, *initial = node.inputs
+        self.issue(scope, (path, pc), node.placement, self.reads(scope, (times,)))
+        if counter.name:
+            scope.values[counter.name] = self.fresh(counter.name)
+        self._carry(scope, inside, carried, [self.visible(scope, name) for name in initial])
+        after = body.outputs[: len(carried)]
+        for _ in range(ITERATIONS):
+            yield self.block(scope, body, inside)
+            if body.end is not None:
+                self.issue(scope, (inside, len(body.nodes)), body.end, ())
+            self._carry(scope, inside, carried, [self.visible(scope, value.name) for value in after])
+        collected = []
+        for at, value in enumerate(node.outputs):
+            if at < len(carried):
+                memory = self.visible(scope, carried[at].name)
+                scope.values[value.name] = memory or self.defined(path, value.name)
+            elif value.name:
+                memory = scope.values[value.name] = self.defined(path, value.name)
+                collected.append(Access(memory, True))
+        if collected:
+            self.issue(scope, (path, pc), None, collected)
+
+    def _carry(
+        self, scope: _Scope, path: Path, carried: Sequence[Value], given: Sequence[Memory | None]
+    ) -> None:
+        for value, memory in zip(carried, given, strict=True):
+            scope.values[value.name] = memory or self.defined(path, value.name)
+
+
+def streams_of(program: Program, found: Sequence[Launch]) -> Mapping[int, str]:
+    """Return the devices of the streams in use by number, "" for one without a name."""
+    numbers = {each.stream for each in found} | {begun for each in found for begun in each.begins}
+    numbers |= program.streams.keys()
+    return {number: program.streams.get(number, "") for number in sorted(numbers - {HOST})}

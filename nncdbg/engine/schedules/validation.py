@@ -1,0 +1,147 @@
+"""All problems of a schedule, found without a run: each pair of statements once, in the order of the text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from nncdbg.engine.graph import Program
+from nncdbg.engine.memory.plan_file import PlacedPlan
+from nncdbg.engine.process.collector import collector_paused
+from nncdbg.engine.schedules.checks import (
+    EventFault,
+    depth_faults,
+    edge_faults,
+    event_faults,
+    memory_faults,
+)
+from nncdbg.engine.schedules.launches import HOST, Launch, Site, branches, launches
+from nncdbg.engine.schedules.ordering import Ordering
+from nncdbg.engine.schedules.races import Race, missing_edge, races
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """A statement that takes part in a problem: its place, its stream (HOST: the host), and its value."""
+
+    site: Site
+    stream: int
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """An edge that mends a race: `waiter` waits for an event recorded after `recorder`.
+
+    `event` is an event that `recorder` records already; None: a new one.
+    """
+
+    recorder: Party
+    waiter: Party
+    event: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleProblem:
+    """A race, or a fault of a schedule.
+
+    `kind` is ``race``, or that of an `EventFault`.  For a race, `access` is ``write-read``, ``read-write`` or
+    ``write-write``, in the order of `first` and `second`, and `cause` is ``value``, ``reuse``, ``free`` or
+    ``workspace``.  `first` is the earlier statement, if there are two.  `number` is that of the event or
+    stream of a fault, `limit` that of the depth.  `bytes` are those that both use, in the arena of a memory
+    plan.
+    """
+
+    kind: str
+    second: Party
+    first: Party | None = None
+    access: str = ""
+    cause: str = ""
+    number: int = 0
+    limit: int = 0
+    bytes: tuple[int, int] | None = None
+    repair: Repair | None = None
+
+    @property
+    def host(self) -> bool:
+        """Whether the host takes part in a race."""
+        return self.kind == "race" and HOST in (self.second.stream, self.first and self.first.stream)
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """The problems of a schedule, and how much was checked."""
+
+    problems: tuple[ScheduleProblem, ...]
+    launches: int
+    streams: int
+    events: int
+    depth: int
+    """The largest number of launches of a stream in flight."""
+
+
+def validate(program: Program, plan: PlacedPlan | None = None, *, depth: int | None = None) -> Validation:
+    """Return the problems of the schedule in the margins of a program, with the bytes of a memory plan.
+
+    `depth` is the largest number of launches of a stream that may be in flight; None: any.
+    """
+    found: dict[object, ScheduleProblem] = {}
+    count, deepest = 0, 0
+    streams: set[int] = set()
+    events: set[int] = set()
+    with collector_paused():
+        for choice in branches(program):
+            issued = launches(program, plan, choice=choice)
+            ordering = Ordering(issued)
+            for problem in _problems(issued, ordering, depth):
+                found.setdefault(_identity(problem), problem)
+            count = max(count, len(issued))
+            deepest = max(deepest, *ordering.depth)
+            streams |= ordering.column.keys() - {HOST}
+            events.update(event for launch in issued for event in launch.records)
+    return Validation(tuple(found.values()), count, len(streams), len(events), deepest)
+
+
+def _identity(problem: ScheduleProblem) -> object:
+    first = problem.first and (problem.first.site, problem.first.name)
+    second = problem.second.site, problem.second.name
+    return problem.kind, problem.access, first, second, problem.number
+
+
+def _problems(issued: Sequence[Launch], ordering: Ordering, depth: int | None) -> Iterator[ScheduleProblem]:
+    faults = [
+        *event_faults(issued, ordering),
+        *edge_faults(issued, ordering),
+        *memory_faults(issued, ordering),
+        *([] if depth is None else depth_faults(issued, ordering, depth)),
+    ]
+    problems = [(fault.at, _of_fault(fault, issued, depth or 0)) for fault in faults]
+    problems += [(race.second, _of_race(race, issued)) for race in races(issued, ordering)]
+    yield from (problem for _, problem in sorted(problems, key=lambda each: each[0]))
+
+
+def _party(at: int, issued: Sequence[Launch], name: str = "") -> Party:
+    return Party(issued[at].site, issued[at].stream, name)
+
+
+def _of_fault(fault: EventFault, issued: Sequence[Launch], limit: int) -> ScheduleProblem:
+    return ScheduleProblem(
+        fault.kind,
+        _party(fault.at, issued, fault.name),
+        None if fault.other is None else _party(fault.other, issued),
+        number=fault.number,
+        limit=limit,
+    )
+
+
+def _of_race(race: Race, issued: Sequence[Launch]) -> ScheduleProblem:
+    edge = missing_edge(race, issued)
+    return ScheduleProblem(
+        "race",
+        _party(race.second, issued, race.b.memory.name),
+        _party(race.first, issued, race.a.memory.name),
+        race.kind,
+        race.cause,
+        bytes=(race.begin, race.end) if race.a.memory.buffer == 0 else None,
+        repair=Repair(_party(edge.recorder, issued), _party(edge.waiter, issued), edge.event),
+    )

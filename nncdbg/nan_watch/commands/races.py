@@ -1,0 +1,79 @@
+"""`nncdbg races`: check a schedule of streams and events without a run."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.opening.command_line import (
+    ArgumentParser,
+    add_model,
+    configuration_of,
+    errors_in_json,
+)
+from nncdbg.opening.schedules import add_schedule, scheduled_program
+
+if TYPE_CHECKING:
+    from nncdbg.presentation.screen import Screen
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Return 0 for a schedule without problems, 1 with problems."""
+    from nncdbg.presentation.screen import Screen
+
+    options = _options(arguments)
+    with errors_in_json(options):
+        return _races(options, Screen())
+
+
+def _options(arguments: Sequence[str]) -> Namespace:
+    parser = ArgumentParser(
+        "nncdbg races",
+        "Check a schedule: find uses of the same memory without an order, and wrong events.",
+        epilog="exit code: 0 no problem, 1 a problem, 2 wrong usage, 3 a file could not be read",
+    )
+    add_model(parser)
+    add_schedule(parser)
+    add = parser.add_argument
+    add("--depth", type=int, metavar="N", help="report streams with more than N launches in flight")
+    add("--max-findings", type=int, default=20, metavar="N", help="list at most N problems (default: 20)")
+    add("--json", action="store_true", help="print one JSON document on standard output")
+    add("--sarif", metavar="FILE", help="write a sarif report")
+    options = parser.parse_args(arguments)
+    if options.max_findings < 1:
+        parser.error(f"--max-findings {options.max_findings}: list at least one")
+    if options.depth is not None and options.depth < 1:
+        parser.error(f"--depth {options.depth}: use 1 or more")
+    return options
+
+
+def _races(options: Namespace, screen: Screen) -> int:
+    from nncdbg.engine.schedules.launches import scheduled
+    from nncdbg.nan_watch.reports import FORMS, write
+    from nncdbg.nan_watch.reports.text import lines
+    from nncdbg.nan_watch.schedules.findings import schedule_report
+    from nncdbg.nan_watch.watched import Watched
+    from nncdbg.opening.programs import open_program
+
+    program, plan = scheduled_program(open_program(configuration_of(options)).program, options)
+    if not scheduled(program):
+        raise UsageError(
+            f"{options.model} has no schedule",
+            hint="--streams 4 makes one, --schedule FILE reads one, and margins such as | s2 wait e5 are one",
+        )
+    report = schedule_report(program, plan, depth=options.depth, model=options.model)
+    report.limit(options.max_findings)
+    watched = Watched.of(program)
+    if options.json:
+        print(FORMS["json"](report, watched).rstrip())
+        sys.stdout.flush()
+    else:
+        for line in lines(report, watched):
+            screen.put_wrapped(line)
+    problems = write(report, {"sarif": options.sarif} if options.sarif else {}, watched)
+    for problem in problems:
+        screen.complain(problem)
+    return max([report.exit_code, *(each.exit_code for each in problems)])

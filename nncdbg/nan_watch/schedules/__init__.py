@@ -1,0 +1,1 @@
+"""Findings of schedules: races, and events and waits that are wrong."""

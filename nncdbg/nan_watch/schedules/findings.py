@@ -1,0 +1,69 @@
+"""The problems of a schedule as findings: both statements, their streams, and the missing edge."""
+
+from __future__ import annotations
+
+import time
+
+from nncdbg.engine.graph import Program
+from nncdbg.engine.memory.plan_file import PlacedPlan
+from nncdbg.engine.schedules.validation import Party, ScheduleProblem, Validation, validate
+from nncdbg.engine.text.counting import counted
+from nncdbg.nan_watch.records import FindingSite, Report, WatchFinding
+from nncdbg.presentation.schedules import ScheduleWording
+
+
+def schedule_findings(
+    program: Program, plan: PlacedPlan | None = None, *, depth: int | None = None
+) -> tuple[list[WatchFinding], Validation]:
+    """Return the findings of the schedule of a program in the order of the text, and what was checked."""
+    validation = validate(program, plan, depth=depth)
+    if not validation.problems:
+        return [], validation
+    wording = ScheduleWording(program)
+    return [_finding(each, wording) for each in validation.problems], validation
+
+
+def schedule_report(
+    program: Program, plan: PlacedPlan | None = None, *, depth: int | None = None, model: str = ""
+) -> Report:
+    """Return the report of a schedule; its `ops` are the launches that were checked."""
+    started = time.perf_counter()
+    findings, validation = schedule_findings(program, plan, depth=depth)
+    report = Report(model, validation.launches, time.perf_counter() - started, findings)
+    report.counts["birth"] = len(findings)
+    streams, events = counted(validation.streams, "stream"), counted(validation.events, "event")
+    deepest = "1 launch" if validation.depth == 1 else f"{validation.depth} launches"
+    report.notes.append(f"{streams}, {events}, at most {deepest} of a stream in flight")
+    return report
+
+
+def _finding(problem: ScheduleProblem, wording: ScheduleWording) -> WatchFinding:
+    words = wording.explanation(problem)
+    return WatchFinding(
+        "race" if problem.kind == "race" else "schedule",
+        "birth",
+        _site(problem.second, wording),
+        cause=words.cause,
+        evidence=words.evidence,
+        hint=words.hint,
+        other=None if problem.first is None else _site(problem.first, wording),
+        trips=True,
+    )
+
+
+def _site(party: Party, wording: ScheduleWording) -> FindingSite:
+    block, pc = wording.block(party.site)
+    line = wording.line(party.site)
+    text = wording.listing.lines[line - 1].strip()
+    graph = block.name or str(party.site[0][0])
+    if not 0 <= pc < len(block.nodes):
+        return FindingSite(line, graph, "", "graph" if pc < 0 else "return", party.name, text=text)
+    node = block.nodes[pc]
+    scratch = node.placement is not None and party.name == node.placement.workspace
+    value = "" if scratch else party.name
+    if not value and node.outputs:
+        value = node.outputs[0].name
+    place = node.location
+    if place is None:
+        return FindingSite(line, graph, "", node.op, value, text=text)
+    return FindingSite(line, graph, place.name or "", node.op, value, place.file, place.line, text)
