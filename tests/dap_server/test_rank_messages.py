@@ -1,5 +1,10 @@
 """The numbers of several adapters in one session."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,11 +15,11 @@ NUMBERS = st.integers(1, 2**40)
 
 
 @st.composite
-def bodies(draw):
+def bodies(draw: Callable[..., Any]) -> dict[str, Any]:
     """Return a body with numbers, an address and a thread of a rank."""
     frame = {"id": draw(NUMBERS), "name": "@main", "source": {"sourceReference": draw(NUMBERS)}}
     return {
-        "threadId": 1,
+        "threadId": draw(NUMBERS),
         "frameId": draw(NUMBERS),
         "variables": [
             {"name": "%h", "variablesReference": draw(NUMBERS), "memoryReference": draw(st.text())}
@@ -27,24 +32,23 @@ def bodies(draw):
 @given(
     st.integers(1, 64).flatmap(lambda ranks: st.tuples(st.just(ranks), st.integers(0, ranks - 1))), bodies()
 )
-def test_numbers_return_to_their_rank(job, body):
+def test_numbers_return_to_their_rank(job: tuple[int, int], body: dict[str, Any]) -> None:
     ranks, rank = job
     numbers = RankNumbers(ranks)
     sent = numbers.outgoing(rank, body)
     assert numbers.incoming(sent) == body
-    assert sent["threadId"] == rank + 1
     assert sent["line"] == body["line"]
     for name in ("threadId", "frameId", "variables"):
         assert numbers.rank_of({name: sent[name]}) == rank
 
 
 @given(NUMBERS, NUMBERS, st.integers(2, 64))
-def test_numbers_of_two_ranks_differ(first, second, ranks):
+def test_numbers_of_two_ranks_differ(first: int, second: int, ranks: int) -> None:
     numbers = RankNumbers(ranks)
     assert numbers.outgoing(0, {"frameId": first}) != numbers.outgoing(1, {"frameId": second})
 
 
-def test_zero_is_no_reference():
+def test_zero_is_no_reference() -> None:
     numbers = RankNumbers(4)
     assert numbers.outgoing(3, {"variablesReference": 0}) == {"variablesReference": 0}
     assert numbers.rank_of({"variablesReference": 0, "expression": "%h@2"}) is None
@@ -61,7 +65,9 @@ def test_zero_is_no_reference():
         ("$ranks == 1", {"condition": "$ranks == 1"}, {"condition": "$ranks == 1"}),
     ],
 )
-def test_condition_on_the_rank_selects_ranks(condition, rank_0, rank_1):
+def test_condition_on_the_rank_selects_ranks(
+    condition: str | None, rank_0: dict[str, Any] | None, rank_1: dict[str, Any] | None
+) -> None:
     found = {"name": "aten.tanh", **({"condition": condition} if condition else {})}
     arguments = {"breakpoints": [{"name": "aten.mm"}, found]}
     for rank, expected in enumerate((rank_0, rank_1)):

@@ -228,11 +228,12 @@ def test_editor_has_one_session_with_a_thread_per_rank(tmp_path, monkeypatch):
             client.request("configurationDone")
 
             stop = client.expect_stop("breakpoint")
-            assert stop["threadId"] == 2
+            threads = {each["name"]: each["id"] for each in client.request("threads")["threads"]}
+            assert [*threads] == ["rank 0: main", "rank 1: main"]
+            first, second = threads.values()
+            assert stop["threadId"] == second
             assert not stop["allThreadsStopped"]
-            names = [each["name"] for each in client.request("threads")["threads"]]
-            assert names == ["rank 0: main", "rank 1: main"]
-            [frame, *_] = client.request("stackTrace", {"threadId": 2})["stackFrames"]
+            [frame, *_] = client.request("stackTrace", {"threadId": second})["stackFrames"]
             assert frame["source"]["name"] == "main-rank1.nnc"
             inputs = client.request("scopes", {"frameId": frame["id"]})["scopes"][0]
             [variable] = client.request("variables", {"variablesReference": inputs["variablesReference"]})[
@@ -240,12 +241,12 @@ def test_editor_has_one_session_with_a_thread_per_rank(tmp_path, monkeypatch):
             ]
             assert variable["value"].startswith("f32[8,8]")
             assert client.evaluate("$step", frameId=frame["id"]) == "2"
-            client.refused("stackTrace", {"threadId": 1})
+            client.refused("stackTrace", {"threadId": first})
 
-            client.request("continue", {"threadId": 2})
+            client.request("continue", {"threadId": second})
             stopped = {client.expect_stop("breakpoint")["threadId"] for _ in range(2)}
-            assert stopped == {1, 2}
-            for thread in (1, 2):
+            assert stopped == {first, second}
+            for thread in (first, second):
                 client.request("continue", {"threadId": thread})
             client.expect_event("terminated")
             client.request("disconnect")

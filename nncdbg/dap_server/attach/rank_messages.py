@@ -1,6 +1,6 @@
 """Translate messages between one client and the adapters of several ranks.
 
-Each rank is a thread, and each number of a rank, such as that of a frame, becomes a number of the job:
+Each number of a rank, such as that of a thread or a frame, becomes a number of the job:
 ``number * ranks + rank``.  Addresses get the suffix ``@rank``.
 """
 
@@ -12,6 +12,7 @@ from typing import Any
 
 _NUMBERS = frozenset(
     {
+        "threadId",
         "frameId",
         "stackFrameId",
         "variablesReference",
@@ -46,7 +47,6 @@ class RankNumbers:
             content,
             lambda number: number * self.ranks + rank if number > 0 else number,
             lambda text: f"{text}@{rank}",
-            lambda thread: rank + 1,
         )
 
     def incoming(self, arguments: Any) -> Any:
@@ -54,8 +54,7 @@ class RankNumbers:
         return _mapped(
             arguments,
             lambda number: number // self.ranks if number > 0 else number,
-            lambda text: text.rpartition("@")[0] or text,
-            lambda thread: 1,
+            lambda text: text.rpartition("@")[0] if "@" in text else text,
         )
 
     def rank_of(self, arguments: Any) -> int | None:
@@ -73,35 +72,25 @@ class RankNumbers:
                 found.append(int(rank))
             return value
 
-        def thread(value: int) -> int:
-            found.append(value - 1)
-            return value
-
-        _mapped(arguments, number, text, thread)
+        _mapped(arguments, number, text)
         return found[0] if found and 0 <= found[0] < self.ranks else None
 
 
-def _mapped(
-    content: Any, number: Callable[[int], int], text: Callable[[str], str], thread: Callable[[int], int]
-) -> Any:
+def _mapped(content: Any, number: Callable[[int], int], text: Callable[[str], str]) -> Any:
     if isinstance(content, list):
-        return [_mapped(each, number, text, thread) for each in content]
+        return [_mapped(each, number, text) for each in content]
     if not isinstance(content, dict):
         return content
     found: Message = {}
     for name, each in content.items():
-        if name == "threadId" and isinstance(each, int):
-            found[name] = thread(each)
-        elif name in _NUMBERS and isinstance(each, int):
+        if name in _NUMBERS and isinstance(each, int):
             found[name] = number(each)
         elif name in _ADDRESSES and isinstance(each, str):
             found[name] = text(each)
-        elif name == "stackFrames":
-            found[name] = [
-                {**_mapped(frame, number, text, thread), "id": number(frame["id"])} for frame in each
-            ]
+        elif name in ("stackFrames", "threads"):
+            found[name] = [{**_mapped(frame, number, text), "id": number(frame["id"])} for frame in each]
         else:
-            found[name] = _mapped(each, number, text, thread)
+            found[name] = _mapped(each, number, text)
     return found
 
 

@@ -14,9 +14,9 @@ from nncdbg.dap_server.attach.live import AttachedTraining
 from nncdbg.dap_server.registry import State
 from nncdbg.dap_server.transport.access import token_file
 from nncdbg.engine.process.rank_notes import (
+    RankActivity,
     RankNotes,
     RankProcess,
-    RankStatus,
     folder_of_job,
     remove_ended_jobs,
 )
@@ -105,4 +105,4 @@ class _Watcher:
     def _note(self, state: str) -> None:
         lines = user_lines(sys._current_frames().get(self._main), most=1)
         place, step = place_of(lines), self._training.mode.step
-        self._notes.note_status(RankStatus(seen=time.time(), state=state, place=place, step=step))
+        self._notes.note_status(RankActivity(seen=time.time(), state=state, place=place, step=step))

@@ -1,6 +1,6 @@
 """One session over all ranks of a job: joins a client of `nncdbg dap` to the adapter of each rank.
 
-The client sees a thread per rank.  A request that names a thread, a frame or a value goes to its rank.
+The client sees the threads of all ranks.  A request that names a thread, a frame or a value goes to its rank.
 Breakpoints and filters go to all ranks, and the end of the session does.  Other requests go to the rank that
 has stopped last.
 """
@@ -8,7 +8,7 @@ has stopped last.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -172,11 +172,16 @@ class RanksRelay:
         if not failed and command in _RECORDED:
             answer["body"] = {"breakpoints": self._records(gathered)}
         elif not failed and command == "threads":
-            ranks = sorted(gathered.answers)
-            answer["body"] = {"threads": [{"id": rank + 1, "name": f"rank {rank}: main"} for rank in ranks]}
+            answer["body"] = {"threads": [*self._threads(gathered)]}
         self._session.client.connection.send(answer)
         if command == "disconnect" and not failed:
             self._session.handle_disconnect()
+
+    def _threads(self, gathered: _Gathered) -> Iterator[Message]:
+        """Yield the threads of all ranks, named after their ranks."""
+        for rank in sorted(gathered.answers):
+            body = self._numbers.outgoing(rank, gathered.answers[rank]["body"])
+            yield from ({**each, "name": f"rank {rank}: {each['name']}"} for each in body["threads"])
 
     def _records(self, gathered: _Gathered) -> list[Message]:
         """Return the record of each breakpoint: that of a rank that refuses it, or else of the first one."""

@@ -17,6 +17,7 @@ from nncdbg.dap_server.protocol.types import Source
 from nncdbg.dap_server.sources.listing_file import write_listing
 from nncdbg.engine.compilation.search import origins
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.process.ranks import rank_in_environment
 
 if TYPE_CHECKING:
     from nncdbg.engine.compilation.code import Code
@@ -203,6 +204,6 @@ def sources_of_running(debugger: Debugger, workspace: Path) -> Sources:
 
     Under torchrun, the name also has the rank: the ranks of a job have different programs.
     """
-    rank = os.environ.get("RANK", "")
-    entry = f"{debugger.program.entry}-rank{rank}" if rank.isdecimal() else debugger.program.entry
+    rank, ranks = rank_in_environment()
+    entry = f"{debugger.program.entry}-rank{rank}" if ranks > 1 else debugger.program.entry
     return sources_of(debugger, Path(debugger.program.source or entry), workspace)

@@ -48,7 +48,7 @@ class RankProcess(msgspec.Struct, frozen=True, kw_only=True):
     """The file with the token that clients must present, if they must."""
 
 
-class RankStatus(msgspec.Struct, frozen=True, kw_only=True):
+class RankActivity(msgspec.Struct, frozen=True, kw_only=True):
     """Where a rank was at the time `seen`, in seconds since the epoch."""
 
     seen: float
@@ -85,7 +85,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     """The notes of one rank."""
 
     process: RankProcess
-    status: RankStatus
+    status: RankActivity
     collectives: list[Collective]
     """The latest ones, in the order in which they started."""
     exists: bool
@@ -111,10 +111,10 @@ class RankNotes:
         """The number of collectives of all groups."""
         self._encoder = msgspec.json.Encoder()
         self._write(_PROCESS, process)
-        self.note_status(RankStatus(seen=time.time(), state=state))
+        self.note_status(RankActivity(seen=time.time(), state=state))
         os.replace(made, self.path)
 
-    def note_status(self, status: RankStatus) -> None:
+    def note_status(self, status: RankActivity) -> None:
         """Replace the status."""
         self._write(_STATUS, status)
 
@@ -144,7 +144,7 @@ def type_texts(types: list[str]) -> list[str]:
 def read_notes(path: Path) -> RankReport | None:
     """Return the notes of a rank; None if the file does not exist or is no such file."""
     process = _read(path, _PROCESS, RankProcess)
-    status = _read(path, _STATUS, RankStatus)
+    status = _read(path, _STATUS, RankActivity)
     if process is None or status is None:
         return None
     found = [_read(path, _COLLECTIVES + index, Collective) for index in range(_KEPT)]

@@ -9,9 +9,9 @@ import pytest
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.process.rank_notes import (
     Collective,
+    RankActivity,
     RankNotes,
     RankProcess,
-    RankStatus,
     find_job,
     folder_of_job,
     jobs_folder,
@@ -40,7 +40,7 @@ def state(tmp_path, monkeypatch):
 def test_notes_are_read_back(tmp_path):
     notes = RankNotes(tmp_path, process())
     notes.note_collective(call(1))
-    notes.note_status(RankStatus(seen=5.0, state="stopped", place="train.py:7", step=4))
+    notes.note_status(RankActivity(seen=5.0, state="stopped", place="train.py:7", step=4))
     found = read_notes(notes.path)
     assert found is not None
     assert (found.process, found.collectives, found.exists) == (process(), [call(1)], True)
@@ -65,7 +65,7 @@ def test_reader_sees_no_half_written_note(tmp_path):
         while not ending.is_set():
             number += 1
             notes.note_collective(call(number))
-            notes.note_status(RankStatus(seen=time.time(), place="x" * (number % 300), step=number % 300))
+            notes.note_status(RankActivity(seen=time.time(), place="x" * (number % 300), step=number % 300))
 
     writer = threading.Thread(target=write)
     writer.start()

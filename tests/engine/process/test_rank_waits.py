@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nncdbg.engine.process.rank_notes import Collective, RankProcess, RankReport, RankStatus
+from nncdbg.engine.process.rank_notes import Collective, RankActivity, RankProcess, RankReport
 from nncdbg.engine.process.rank_waits import find_mismatches, find_waits
 from nncdbg.presentation.ranks import ranks_lines, wait_lines
 
@@ -38,7 +38,7 @@ def reports(*calls, state="running", exists=True):
                 )
             )
         process = RankProcess(rank=rank, ranks=len(calls), pid=os.getpid(), agent=1, script="train.py")
-        status = RankStatus(seen=NOW, state=state, place="train.py:55", step=3)
+        status = RankActivity(seen=NOW, state=state, place="train.py:55", step=3)
         made.append(RankReport(process=process, status=status, collectives=collectives, exists=exists))
     return made
 
