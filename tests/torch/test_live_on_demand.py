@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
-from nncdbg.engine.ops.aten.internals import innermost_mode  # noqa: E402
+from nncdbg.engine.ops.aten.internals import DispatchMode, innermost_mode  # noqa: E402
 from nncdbg.torch.live.breakpoints import parse_breakpoint  # noqa: E402
 from nncdbg.torch.live.training import LiveTraining  # noqa: E402
 
@@ -54,7 +54,7 @@ def test_mode_is_entered_from_the_update_after_a_breakpoint_was_set(on_demand):
 
 
 def test_modes_of_the_user_are_left_in_their_order():
-    class Own(torch.utils._python_dispatch.TorchDispatchMode):
+    class Own(DispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             return func(*args, **(kwargs or {}))
 
