@@ -44,6 +44,7 @@ COMMANDS = {
         "replay a recorded session, and compare its stops",
     ),
     "debug": ("nncdbg.terminal.one_shot.debug", "run a PyTorch script, and stop it at operators"),
+    "attach": ("nncdbg.terminal.one_shot.attach", "attach to the ranks of a distributed job"),
     "runs": ("nncdbg.terminal.journal.runs", "list the runs of a journal"),
     "log": ("nncdbg.terminal.journal.log", "show a run of a journal: curves, checkpoints, events"),
     "sql": ("nncdbg.terminal.journal.sql", "query the tables of a journal"),

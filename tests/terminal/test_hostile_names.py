@@ -104,6 +104,7 @@ ONE_SHOT = {
     "diff": [["{model}", "{model}"], ["{model}", "{model}", "--json"], ["{model}", "{text}"]],
     "record": [["{model}"], [hostile("train.py")], ["{model}", "--step", hostile("1")]],
     "debug": [["{model}"], [hostile("train.py")], [hostile("train.py"), "--break", hostile("op")]],
+    "attach": [[hostile("job")], ["--ranks", hostile("job")]],
     "reduce": [["{model}", "-o", "reduced"], ["{model}", "--json", "-o", "again"]],
     "bisect": [["{model}"], ["{model}", "--json"]],
     "print": [["{model}"], ["{model}", "--flat"], ["{model}", "--streams", "2"]],
