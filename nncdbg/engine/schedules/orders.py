@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from nncdbg.engine.schedules.launches import Launch
 from nncdbg.engine.schedules.ordering import Ordering
@@ -70,36 +71,48 @@ class OrderedSegment:
 
     def outcomes(self) -> Iterator[Order]:
         """Yield one order of each outcome."""
-        stack: list[tuple[int, list[set[int]]]] = [(0, [set() for _ in self.launches])]
-        while stack:
-            number, after = stack.pop()
-            order = self._constrained(after)
-            if order is None:
-                continue
-            if number == len(self.pairs):
-                yield order
-                continue
-            first, second = self.pairs[number]
-            for one, other in ((second, first), (first, second)):
-                following = [set(each) for each in after]
-                following[other].add(one)
-                stack.append((number + 1, following))
+        for pairs in self._orientations():
+            after: dict[int, set[int]] = {}
+            for one, other in pairs:
+                after.setdefault(other, set()).add(one)
+            yield self._constrained(after)
 
-    def _constrained(self, after: Sequence[set[int]]) -> Order | None:
-        """Return an order in which each launch runs after those of `after`; None if there is none."""
+    def count(self, most: int) -> int | None:
+        """Return the number of outcomes; None if there are more than `most`."""
+        found = sum(1 for _ in islice(self._orientations(), most + 1))
+        return found if found <= most else None
+
+    def _orientations(self) -> Iterator[list[tuple[int, int]]]:
+        """Yield the directions of all pairs, as (first to run, second to run), that are no cycle."""
+        racing = sorted({at for pair in self.pairs for at in pair})
+        place = {at: number for number, at in enumerate(racing)}
+        before = self.ordering.before
+        reached = [sum(1 << place[each] for each in racing if before(at, each)) for at in racing]
+        stack: list[tuple[list[tuple[int, int]], list[int]]] = [([], reached)]
+        while stack:
+            chosen, reached = stack.pop()
+            if len(chosen) == len(self.pairs):
+                yield chosen
+                continue
+            first, second = self.pairs[len(chosen)]
+            for one, other in ((second, first), (first, second)):
+                following = _with_edge(reached, place[one], place[other])
+                if following is not None:
+                    stack.append(([*chosen, (one, other)], following))
+
+    def _constrained(self, after: Mapping[int, set[int]]) -> Order:
+        """Return an order in which each launch runs after those of `after`."""
         done: set[int] = set()
 
-        def choose(ready: Sequence[int], step: int) -> int | None:
-            found = next((at for at in ready if after[at] <= done), None)
-            if found is not None:
-                done.add(found)
+        def choose(ready: Sequence[int], step: int) -> int:
+            found = next(at for at in ready if at not in after or after[at] <= done)
+            done.add(found)
             return found
 
-        order = self._order(choose)
-        return order if len(order) == len(self.launches) else None
+        return self._order(choose)
 
-    def _order(self, choose: Callable[[Sequence[int], int], int | None]) -> Order:
-        """Return the launches as `choose` takes them, of those that are ready; None ends the order."""
+    def _order(self, choose: Callable[[Sequence[int], int], int]) -> Order:
+        """Return the launches as `choose` takes them, of those that are ready."""
         ordering = self.ordering
         columns, clocks = ordering.columns, ordering.clocks
         queues: list[list[int]] = [[] for _ in ordering.column]
@@ -110,11 +123,17 @@ class OrderedSegment:
         for step in range(len(self.launches)):
             ready = [queue[-1] for queue in queues if queue and _ready(clocks[queue[-1]], played)]
             chosen = choose(ready, step)
-            if chosen is None:
-                break
             order.append(queues[columns[chosen]].pop())
             played[columns[chosen]] += 1
         return tuple(order)
+
+
+def _with_edge(reached: Sequence[int], one: int, other: int) -> list[int] | None:
+    """Return what each launch reaches with another edge, as bits; None if it closes a cycle."""
+    if reached[other] >> one & 1:
+        return None
+    more = reached[other] | 1 << other
+    return [bits | more if at == one or bits >> one & 1 else bits for at, bits in enumerate(reached)]
 
 
 def _ready(clock: Sequence[int], played: Sequence[int]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice, product
+from itertools import product
 from typing import Any
 
 from nncdbg.engine.graph import Program
@@ -100,10 +100,10 @@ class ScheduleSearch:
         """Return the number of outcomes; None if there are more than `most`."""
         number = 1
         for segment in self.player.segments:
-            if segment.pairs:
-                number *= sum(1 for _ in islice(segment.outcomes(), most + 1))
-            if number > most:
+            count = segment.count(most // number)
+            if count is None:
                 return None
+            number *= count
         return number
 
     def difference(self, orders: Orders, seed: int | None = None) -> OrderDifference | None:
