@@ -87,7 +87,7 @@ def _remains_types(attributes: Attributes, types: Types) -> Types:
 @op(
     "nncdbg.Remains",
     infer=_remains_types,
-    cause="constants.unwritten",
+    cause="constants.remains",
     no_gradient="it shows what memory holds in a run with a race",
 )
 def remains(

@@ -55,7 +55,7 @@ def observed(
     `options` are those of Debugger.
     """
     debugger = Debugger(program, inputs, allocator="plain", statistics=False, **options)
-    side, run = Side(debugger, "the order"), ObservedRun()
+    side, run = Side(debugger, "the run"), ObservedRun()
     try:
         for written in side.all():
             for name, content in zip(written.names, written.contents, strict=False):

@@ -26,21 +26,22 @@ def add_orders(report: Report, search: ScheduleSearch, found: OrderSearch) -> No
         first.setdefault(each.name, each)
     findings = [_finding(each, ORDER, _cause(each, wording), wording) for each in first.values()]
     if found.hidden is not None:
-        evidence = f"{_order(found.hidden)} keeps the order of all statements that share memory"
+        evidence = "other bits than in another run, although all statements that share memory are in order"
         findings.append(_finding(found.hidden, HIDDEN, evidence, wording))
     report.findings += findings
     report.counts["birth"] += len(findings)
     counts = counted(found.outcomes, "outcome"), counted(found.orders, "order")
-    differing = (
-        f"; {len(found.differing)} with other values" if found.differing else ", all with equal values"
-    )
+    number = len(found.differing) + (found.hidden is not None)
+    differing = f"; {number} with other values" if number else ", all with equal values"
     if found.complete:
         played = f"all {found.outcomes} outcomes" if found.outcomes > 1 else "the only outcome"
     else:
         played = f"{counts[0]}, perhaps not all,"
     report.notes.append(f"played {played} in {counts[1]}{differing}")
-    if found.differing:
-        places = ", and ".join(_place(each, wording) for each in smallest_syncs(search))
+    places = (
+        ", and ".join(_place(each, wording) for each in smallest_syncs(search)) if found.differing else ""
+    )
+    if places:
         report.notes.append(f"a host that waits for all streams {places} hides the races")
 
 
@@ -103,6 +104,8 @@ def _order(difference: OrderDifference) -> str:
 
 
 def _cause(difference: OrderDifference, wording: ScheduleWording) -> str:
+    if not difference.reversed:
+        return "other bits than without a schedule: a value is read after its memory was freed or used again"
     pairs = [*map(wording.pair, difference.reversed[:_PAIRS])]
     more = len(difference.reversed) - _PAIRS
     words = ", ".join([*pairs, *([f"and {more} more"] if more > 0 else [])])

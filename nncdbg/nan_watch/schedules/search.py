@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
+from nncdbg.engine.compilation.effects import all_nodes
 from nncdbg.engine.graph import Program
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.schedules.launches import Site
@@ -25,7 +26,8 @@ class OrderDifference:
 
     `name` is the first value that differs, in the order of the text, and `site` its statement.  `seed` draws
     the order; None for one that was enumerated.  `reversed` are the pairs of statements with accesses to the
-    same bytes that run against the order of the text.  `error` is the failure of the run, if it failed.
+    same bytes that run against the order of the text.  `stale`: a statement reads what another one left in
+    memory, or nothing.  `error` is the failure of the run, if it failed.
     """
 
     name: str
@@ -33,7 +35,13 @@ class OrderDifference:
     seed: int | None
     reversed: tuple[tuple[Site, Site], ...]
     orders: Orders = field(repr=False)
+    stale: bool = False
     error: Exception | None = None
+
+    @property
+    def hidden(self) -> bool:
+        """Whether nothing in the order explains the difference: a kernel keeps state between calls."""
+        return not self.stale and not self.reversed
 
 
 @dataclass(slots=True)
@@ -41,8 +49,7 @@ class OrderSearch:
     """What a search found: `outcomes` were played, out of `orders` that were drawn.
 
     `total` is the number of outcomes that exist, None if there are more than the search may play.
-    `hidden` is an order without any reversed pair that still has another value: its statement keeps state
-    that the graph does not show.
+    `hidden` is a difference that no order explains: its statement keeps state that the graph does not show.
     """
 
     orders: int = 0
@@ -89,11 +96,13 @@ class ScheduleSearch:
             seen.add(outcome)
             found.outcomes += 1
             difference = self.difference(orders, number)
-            if difference is not None:
+            if difference is not None and not difference.hidden:
                 found.differing.append(difference)
+            elif difference is not None and found.hidden is None:
+                found.hidden = difference
             if found.complete:
                 break
-        found.hidden = self._hidden(seed, schedules)
+        found.hidden = found.hidden or self._hidden(seed, schedules)
         return found
 
     def total(self, most: int) -> int | None:
@@ -108,12 +117,16 @@ class ScheduleSearch:
 
     def difference(self, orders: Orders, seed: int | None = None) -> OrderDifference | None:
         """Play an order, and return the first value that differs from the program without a schedule."""
-        run = self.observed(self.player.program(orders))
+        program = self.player.program(orders)
+        run = self.observed(program)
         name = self.expected.first_difference(run)
         if name is None:
             return None
         site = self.player.sites.get(name) or self.player.sites[name.removesuffix(".late")]
-        return OrderDifference(name, site, seed, tuple(self.reversed(orders)), orders, run.error)
+        stale = any(
+            node.op == "nncdbg.Remains" for graph in program.graphs.values() for node in all_nodes(graph)
+        )
+        return OrderDifference(name, site, seed, tuple(self.reversed(orders)), orders, stale, run.error)
 
     def reversed(self, orders: Orders) -> Iterator[tuple[Site, Site]]:
         """Yield the pairs of statements that run against the order of the text, the later one first."""
@@ -143,7 +156,7 @@ class ScheduleSearch:
                 continue
             played.add(orders)
             found = self.difference(orders, number)
-            if found is not None:
+            if found is not None and found.hidden:
                 return found
             if len(played) > REPEATS:
                 break

@@ -42,6 +42,12 @@ def unwritten(birth: Birth) -> Cause | None:
     return Cause("uninitialized read", evidence, 'set init="zeros", or write each element before it is read')
 
 
+def remains(birth: Birth) -> Cause | None:
+    many = count(bad(birth.output, birth.kind))
+    evidence = f"{elements(many, birth.output.size)} not written at that moment, or no longer"
+    return Cause("uninitialized read", evidence, "order the reader by an event: see `nncdbg races`")
+
+
 def normal(birth: Birth) -> Cause | None:
     """The cause in a normal draw; no draw is more than twelve deviations from the mean."""
     mean, scale = birth.attributes["mean"], birth.attributes["scale"]
