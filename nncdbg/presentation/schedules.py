@@ -15,6 +15,8 @@ _RACES = {
     "free": "unordered free",
     "workspace": "shared workspace",
 }
+OVERWRITTEN = "overwritten value"
+
 _FAULTS = {
     "no-record": "wait without record",
     "dead-lock": "dead-lock",
@@ -22,7 +24,7 @@ _FAULTS = {
     "unsynchronized-start": "unsynchronized start",
     "unsynchronized-end": "unsynchronized end",
     "freed": "use after free",
-    "overwritten": "overwritten value",
+    "overwritten": OVERWRITTEN,
     "depth": "too many launches",
 }
 

@@ -12,10 +12,16 @@ from nncdbg.nan_watch.schedules.findings import schedule_site
 from nncdbg.nan_watch.schedules.replicas import ReplicaDifference
 from nncdbg.nan_watch.schedules.search import OrderDifference, OrderSearch, ScheduleSearch
 from nncdbg.nan_watch.schedules.synchronizing import SyncPlace, smallest_syncs
-from nncdbg.presentation.schedules import HIDDEN, ORDER, REPLICA, ScheduleWording
+from nncdbg.presentation.schedules import HIDDEN, ORDER, OVERWRITTEN, REPLICA, ScheduleWording
 
 _PAIRS = 3
 """The number of reversed pairs that a finding names."""
+
+_HINTS = {
+    ORDER: "order these statements by an event",
+    OVERWRITTEN: "free the value after its last reader, and place it at bytes of its own",
+    HIDDEN: "the kernel keeps state between calls",
+}
 
 
 def add_orders(report: Report, search: ScheduleSearch, found: OrderSearch) -> None:
@@ -24,7 +30,10 @@ def add_orders(report: Report, search: ScheduleSearch, found: OrderSearch) -> No
     first: dict[str, OrderDifference] = {}
     for each in found.differing:
         first.setdefault(each.name, each)
-    findings = [_finding(each, ORDER, _cause(each, wording), wording) for each in first.values()]
+    findings = [
+        _finding(each, ORDER if each.reversed else OVERWRITTEN, _cause(each, wording), wording)
+        for each in first.values()
+    ]
     if found.hidden is not None:
         evidence = "other bits than in another run, although all statements that share memory are in order"
         findings.append(_finding(found.hidden, HIDDEN, evidence, wording))
@@ -85,11 +94,11 @@ def _ratio(ratio: float) -> str:
 def _finding(
     difference: OrderDifference, cause: str, evidence: str, wording: ScheduleWording
 ) -> WatchFinding:
-    hint = "order these statements by an event" if cause == ORDER else "the kernel keeps state between calls"
-    if difference.seed is not None:
+    hint = _HINTS[cause]
+    if difference.seed is not None and cause != HIDDEN:
         hint += f"; `--order {difference.seed} -o order.nnc` writes this order as a program"
     return WatchFinding(
-        "race" if cause == ORDER else "state",
+        "state" if cause == HIDDEN else "race",
         "birth",
         schedule_site(Party(difference.site, HOST, difference.name), wording),
         cause=cause,
