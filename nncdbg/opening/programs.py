@@ -19,11 +19,13 @@ from nncdbg.engine.ops.library import load_op_library
 from nncdbg.opening.configuration import RunConfiguration, settings
 from nncdbg.opening.journal_address import Address, read_address
 from nncdbg.opening.python_programs import is_python_name, load_python_name
+from nncdbg.opening.schedule_logs.names import is_log_name
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Program
     from nncdbg.opening.journal.forking import Fork
     from nncdbg.opening.journal.reopening import Restart
+    from nncdbg.opening.schedule_logs.programs import ScheduleLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class OpenedProgram:
     folder: ProgramFolder | None = None
     restart: Restart | Fork | None = None
     """The step of a run in a journal, at which the program was opened."""
+    log: ScheduleLog | None = None
+    """The schedule log that the program was read from."""
 
     def debugger(self, *, boxes: Path | None = None, **changes: Any) -> Debugger:
         """Return a debugger at the first statement, or at the step of a run in a journal.
@@ -83,6 +87,11 @@ def open_program(
     named = is_python_name(path, place)
     if not named and not os.path.exists(path):
         raise LoadError(f"there is no file {path}", hint=f"searched {os.path.dirname(os.path.abspath(path))}")
+    if not named and is_log_name(path):
+        from nncdbg.opening.schedule_logs.reading import read_schedule_log
+
+        log = read_schedule_log(path)
+        return OpenedProgram(log.program, configuration.completed({"backend": "numpy"}), log=log)
     folder = open_program_folder(Path(path)) if is_program_folder(path) else None
     if folder is not None:
         folder.check_libraries(configuration.op_libraries)
