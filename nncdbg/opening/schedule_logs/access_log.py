@@ -37,7 +37,6 @@ def read_access_log(content: bytes, source: str) -> ScheduleLog:
         notes.append("the last line of the log is incomplete: left out")
     decoder = msgspec.json.Decoder(_Line)
     records: list[LogRecord] = []
-    complete = False
     for number, line in enumerate(lines, 1):
         try:
             record = decoder.decode(line)
@@ -53,6 +52,4 @@ def read_access_log(content: bytes, source: str) -> ScheduleLog:
                 f"{source} has unsupported access log version {record.nncdbg_accesses}",
                 hint=f"use version {VERSION}",
             )
-        else:
-            complete = record.complete
-    return program_of(records, source=source, notes=notes, complete=complete)
+    return program_of(records, source=source, notes=notes)

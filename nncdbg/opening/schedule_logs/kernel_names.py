@@ -6,7 +6,7 @@ import re
 from functools import cache
 
 _MANGLED = re.compile(r"_ZN?K?")
-_OPERATOR = re.compile(r"(\w+)\.(\w+)\.\w+")
+_OPERATOR = re.compile(r"(?:torch\.)?\w+\.(\w+)\.\w+")
 
 
 @cache
@@ -18,7 +18,7 @@ def short_name(name: str) -> str:
     """
     operator = _OPERATOR.fullmatch(name)
     if operator is not None:
-        return operator[2]
+        return operator[1]
     found = _of_mangled(name) if name.startswith("_Z") else _of_declaration(name)
     word = re.sub(r"\W+", "_", found, flags=re.ASCII).strip("_") or "unnamed"
     return f"_{word}" if word[0].isdigit() else word

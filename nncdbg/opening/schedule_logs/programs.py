@@ -63,15 +63,12 @@ class _Statement:
         return Placement(stream=self.stream, waits=tuple(self.waits), records=tuple(self.records))
 
 
-def program_of(
-    records: Iterable[LogRecord], *, source: str, notes: Sequence[str] = (), complete: bool = False
-) -> ScheduleLog:
+def program_of(records: Iterable[LogRecord], *, source: str, notes: Sequence[str] = ()) -> ScheduleLog:
     """Return the program of the records of a log, without typing or running anything.
 
-    Waits for events whose record is not in the log are left out and noted, unless the log is `complete` and
-    contains the creation of the event.
+    Waits for events whose record is not in the log are left out and noted, unless it has their creation.
     """
-    reading = _Reading(complete)
+    reading = _Reading()
     for record in records:
         reading.read(record)
     return _Naming(reading).log(source, [*notes, *reading.notes()])
@@ -80,8 +77,7 @@ def program_of(
 class _Reading:
     """Places records in the margins of statements."""
 
-    def __init__(self, complete: bool) -> None:
-        self.complete = complete
+    def __init__(self) -> None:
         self.statements: list[_Statement] = []
         self.bytes = ByteMap()
         self.devices: dict[int, str] = {}
@@ -192,7 +188,7 @@ class _Reading:
 
     def known(self, event: int) -> bool:
         """Return whether a wait for an event can be checked."""
-        known = event in self.recorded or (self.complete and event in self.created)
+        known = event in self.recorded or event in self.created
         self.unknown_waits += not known
         return known
 

@@ -3,7 +3,7 @@
 All readers produce these records.  As lines of JSON they are a file format of nncdbg, an access log: first
 `LogHeader`, then one record per line with its name in ``kind``::
 
-    {"kind":"header","nncdbg_accesses":1,"source":"torch 2.13.0","complete":true}
+    {"kind":"header","nncdbg_accesses":1,"source":"torch 2.13.0"}
     {"kind":"launch","name":"aten.mm.default","stream":0,"writes":[{"begin":4096,"end":4160,"type":["f32",[4,4]]}]}
     {"kind":"record","event":1,"stream":0}
     {"kind":"wait","event":1,"stream":7}
@@ -21,15 +21,10 @@ VERSION = 1
 
 
 class LogHeader(msgspec.Struct, frozen=True, tag="header", tag_field="kind"):
-    """The first record of an access log.
-
-    `complete`: each event of the program was created after the log began, so that a wait for an event
-    without a record is a fault.
-    """
+    """The first record of an access log: the version of the format, and what wrote it."""
 
     nncdbg_accesses: int
     source: str = ""
-    complete: bool = False
 
 
 class ByteRange(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -67,7 +62,7 @@ class LoggedLaunch(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch"
 
 
 class EventCreation(msgspec.Struct, frozen=True, tag="create", tag_field="kind"):
-    """The creation of an event; a later event may have the same number."""
+    """The creation of an event, so that all its records are in the log; a later event may have its number."""
 
     event: int
 

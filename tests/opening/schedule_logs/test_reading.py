@@ -259,3 +259,30 @@ def test_an_access_log_cut_within_its_last_line_is_read(tmp_path: Path) -> None:
     log = read_schedule_log(written(tmp_path, "run.jsonl", b"\n".join(lines)))
     assert len(log.program.graphs["main"].nodes) == 1
     assert "the last line of the log is incomplete: left out" in log.program.notes
+
+
+def test_races_checks_a_log_and_writes_its_timeline(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A16, A17: the race, the streams of the log, and what ran out of order, with the lines of the text."""
+    lines = [
+        {"kind": "header", "nncdbg_accesses": 1},
+        {"kind": "launch", "name": "gemm", "stream": 3, "writes": [{"begin": 64, "end": 128}]}
+        | {"start": 10.0, "duration": 5.0},
+        {"kind": "launch", "name": "copy", "stream": 1 << 40, "reads": [{"begin": 64, "end": 128}]}
+        | {"start": 12.0, "duration": 5.0},
+    ]
+    file = written(tmp_path, "step.jsonl", "".join(json.dumps(each) + "\n" for each in lines).encode())
+    target = tmp_path / "timeline.json"
+    assert races.main([str(file), "--timeline", str(target)]) == 1
+    out = capsys.readouterr().out
+    assert "a race: %t0 at kernel.copy" in out
+    assert "s3 writes %t0 at line 4, and s0 reads %t0 at line 5" in out
+    assert "s0 is stream 0x10000000000 of the log" in out
+    assert "order violation: line 5 on s0 began 3 us before the end of line 4 on s3" in out
+    events = json.loads(target.read_text())["traceEvents"]
+    assert [(each["name"], each["ts"]) for each in events if each["ph"] == "X"] == [
+        ("%t0 kernel.gemm", 10.0),
+        ("kernel.copy", 12.0),
+        ("main end", 17.0),
+    ]
