@@ -25,6 +25,7 @@ SYNTAX: tuple[tuple[str, str], ...] = (
     ("$out $out1  $in0 $in1", "results and operands of the current statement"),
     ("$iter $op $line", "iteration, op and line of the current statement"),
     ("$step $epoch", "step and epoch of the training, from 0"),
+    ("$stream", "stream of the current statement in a schedule; -1 is the host"),
     ("$x = EXPR", "define the name $x, for later expressions"),
     ("$_", "the last printed value"),
 )

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 from nncdbg.commands.table import command, no_arguments, whole_number
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.schedules.launches import HOST
+from nncdbg.engine.schedules.streams import streams_of
+from nncdbg.presentation.schedules import stream_name
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
@@ -54,9 +57,36 @@ def continue_(session: CommandSession, text: str) -> None:
 def next_(session: CommandSession, text: str) -> None:
     """Execute this statement, including the graph or loop that it calls.
 
-    Show the results.  Repeat COUNT times, or until the program stops for another reason.
+    Show the results.  Repeat COUNT times, or until the program stops for another reason.  After `stream N`,
+    run until the next statement of this stream has been executed.
     """
-    session.move(session.debugger.step_over, _times("next", text))
+    debugger, stream = session.debugger, session.stream
+    verb = debugger.step_over if stream is None else lambda: debugger.step_stream(stream)
+    session.move(verb, _times("next", text))
+
+
+@command("stream", group="moving", arguments="[N | host | all]", completes=("stream",))
+def stream_(session: CommandSession, text: str) -> None:
+    """Let `next` follow one stream of a schedule; `all` follows the program again.
+
+    `info streams` shows the streams.  Each has a next statement, and the events that it waits for.
+    `break LINE if $stream == 2` stops at statements of one stream.
+    """
+    known = streams_of(session.debugger.program)
+    if not known:
+        raise UsageError(
+            "the program has no schedule", hint="`nncdbg print MODEL --streams 4 -o MODEL.nnc` makes one"
+        )
+    if text in ("", "all"):
+        session.stream = session.stream if not text else None
+    else:
+        number = HOST if text == "host" else whole_number("stream", text.removeprefix("s"))
+        if number not in known:
+            names = ", ".join("host" if each == HOST else str(each) for each in known)
+            raise UsageError(f"there is no stream {text}", hint=f"use one of: {names}, all")
+        session.stream = number
+    followed = "all streams" if session.stream is None else f"stream {stream_name(session.stream)}"
+    session.screen.put(f"`next` follows {followed}")
 
 
 @command("step", "s", group="moving", arguments="[COUNT]", repeats=True)

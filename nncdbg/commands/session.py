@@ -82,6 +82,8 @@ class CommandSession:
         self._due: list[tuple[str, bool]] = []
         """Pending commands of the latest stop, each with True if it comes from a recording."""
         self._running_due = False
+        self.stream: int | None = None
+        """The stream of a schedule that `next` follows; None: all."""
         self._repeated = ""
         self._shown: object = None
         self._fallen: set[str] = set()

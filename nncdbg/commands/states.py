@@ -15,6 +15,7 @@ from nncdbg.commands.table import command, whole_number
 from nncdbg.commands.units import dead_units
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.names import origin_text
+from nncdbg.engine.schedules.streams import AwaitedEvent, StreamState, stream_states
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.presentation.elements import SMALL, element, elements, is_text, type_of
@@ -51,6 +52,7 @@ def info(session: CommandSession, text: str) -> None:
       line [LINE], frames    a statement, the stack
       time, marks, branches  the current moment, and moments to go to
       convenience            the names that were defined with `$x = EXPR`
+      streams                the streams of a schedule, and the events that they wait for
       memory, program, fallbacks
     A prefix selects the first topic that matches: `info b` is `info breakpoints`.
     """
@@ -219,6 +221,40 @@ def _in_a_line(value: Any) -> str:
     return f"{type_of(value)} {elements(value) if few else summarize(value)}"
 
 
+def _streams(session: CommandSession, text: str) -> None:
+    debugger = session.debugger
+    frame = debugger.frames[0]
+    states = stream_states(debugger.program, frame.code, frame.pc)
+    if not states:
+        session.screen.put("the program has no schedule; `nncdbg print --streams 4` makes one")
+        return
+    for state in states:
+        mark = "*" if state.number == session.stream else " "
+        session.screen.put_line(Text(f"{mark} {state.name:<5}{_next_of(session, frame.code, state)}"))
+
+
+def _next_of(session: CommandSession, code: Code, state: StreamState) -> str:
+    """Return the device, the next statement of a stream, and its events."""
+    device = f"{state.device}  " if state.device else ""
+    if state.pc is None:
+        return f"{device}no more statements in @{code.graph.name or code.path[0]}"
+    line = session.debugger.loaded.line(code, state.pc)
+    shown = session.debugger.loaded.listing_of(code).lines[(line or 1) - 1].strip()
+    waits = [_awaited(session, code, event) for event in state.events]
+    return f"{device}line {line}: {shown}" + (f"  [{'; '.join(waits)}]" if waits else "")
+
+
+def _awaited(session: CommandSession, code: Code, event: AwaitedEvent) -> str:
+    if event.recorder is None:
+        return f"e{event.number} is recorded in another block"
+    line = session.debugger.loaded.line(code, event.recorder)
+    return (
+        f"e{event.number} of line {line} is reached"
+        if event.reached
+        else f"waits for e{event.number} of line {line}"
+    )
+
+
 def _fallbacks(session: CommandSession, text: str) -> None:
     fallen = fallbacks(session.debugger)
     for _, words in fallen:
@@ -290,6 +326,7 @@ TOPICS: dict[str, Callable[[CommandSession, str], None]] = {
     "branches": lambda session, text: branches(session, ""),
     "program": _program,
     "fallbacks": _fallbacks,
+    "streams": _streams,
     "convenience": _convenience,
 }
 

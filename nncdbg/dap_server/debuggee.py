@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
 from nncdbg.dap_server.client_recorder import ClientRecorder
-from nncdbg.dap_server.events import report_continued, report_end, report_start, report_stop
+from nncdbg.dap_server.events import MAIN_THREAD, report_continued, report_end, report_start, report_stop
 from nncdbg.dap_server.kernel_debugger import trace_kernels
 from nncdbg.dap_server.progress import how_far
 from nncdbg.dap_server.registry import State
@@ -73,6 +73,8 @@ class Debuggee:
         """The journal to which the run is written, if there is one; it ends with the stack."""
         self.files: dict[Path, tuple[int, int]] = {}
         """(mtime, size) of each file that the program was loaded from."""
+        self.moved_thread = MAIN_THREAD
+        """The thread of the latest request that moves the program."""
         self._terminating = False
         self._failed_at: tuple[int, int, str] | None = None
         """(statements run, branch, error) of the latest stop if it was a failure, else None."""

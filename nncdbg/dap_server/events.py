@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.stopping.stops import LogMessage, Stop
 
 MAIN_THREAD = 1
-"""The only stream of the schedule."""
+"""The program; with a schedule, the host."""
 
 REASONS = {
     "entry": ("entry", "Stopped on entry"),
@@ -68,7 +68,7 @@ def report_stop(session: Session, stop: Stop) -> None:
         StoppedEventBody(
             reason=reason,
             description=description,
-            thread_id=MAIN_THREAD,
+            thread_id=session.program.moved_thread if stop.reason == "step" else MAIN_THREAD,
             text=text or None,
             all_threads_stopped=True,
             hit_breakpoint_ids=ids or None,

@@ -38,6 +38,7 @@ from nncdbg.engine.inputs.consumers import Consumers
 from nncdbg.engine.launch import CompiledProgram
 from nncdbg.engine.memory.budget import parse_bytes
 from nncdbg.engine.process.collector import collector_paused
+from nncdbg.engine.schedules.streams import stream_states
 from nncdbg.engine.stopping.breakpoints import Breakpoint, Place
 from nncdbg.engine.stopping.control import Control
 from nncdbg.engine.stopping.judging import Judge
@@ -234,6 +235,7 @@ class Debugger(RichOutput):
             traps,
             self.observers.catches,
             self.observers.resets,
+            self.observers.races,
             loaded.listing_of,
             self.inputs,
         )
@@ -323,6 +325,22 @@ class Debugger(RichOutput):
         """Execute the next statement, including its calls."""
         self.control.check_not_ended()
         return self.move(self.control.step_over)
+
+    def step_stream(self, stream: int) -> Stop:
+        """Run until the next statement of a stream (-1: the host) in this frame has been executed.
+
+        Stops earlier for another reason, and where the frame returns.
+        """
+        frame = self.frames[0]
+        state = next(
+            (each for each in stream_states(self.program, frame.code, frame.pc) if each.number == stream),
+            None,
+        )
+        stop = self.step_over()
+        target = frame.pc if state is None or state.pc is None else state.pc
+        while stop.reason == "step" and self.frames[0] is frame and frame.pc <= target:
+            stop = self.step_over()
+        return stop
 
     def step_into(self, *, micro: bool = False) -> Stop:
         """Execute the next statement; enter its graph, branch or loop, and with `micro` its micro program."""

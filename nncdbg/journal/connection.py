@@ -15,6 +15,7 @@ from pathlib import Path
 
 from nncdbg.engine.errors import LoadError, NncdbgError, RunError, UsageError
 from nncdbg.journal.checksums import damaged
+from nncdbg.journal.log_files import empty_log, has_log, remove_empty_log
 from nncdbg.journal.schema import PAGE_SIZE, VERSION, check_tables, create_tables, migrate, version_of
 
 WAIT = 60.0
@@ -28,13 +29,17 @@ class Database:
     """One connection, and its lock, which a fork of the process acquires too.
 
     In a child process the connection cannot be used: SQLite's locks belong to the parent.
+    A connection that reads is also closed when it is collected, and at the end of the process.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, *, writes: bool) -> None:
         self.path = path
         self.lock = threading.RLock()
         self._connection: sqlite3.Connection | None = connection
         self._process = os.getpid()
+        close = _close_writer if writes else _close_reader
+        self._finalizer = weakref.finalize(self, close, path, connection, self.lock)
+        self._finalizer.atexit = not writes
         _OPEN.add(self)
 
     @property
@@ -68,15 +73,32 @@ class Database:
     def close(self) -> None:
         """Close the connection; in a child process, leave it as it is."""
         with self.lock:
-            connection, self._connection = self._connection, None
-            if connection is not None and self._process == os.getpid():
-                connection.close()
+            self._connection = None
+            if self._process == os.getpid():
+                self._finalizer()
 
     def _abandon(self) -> None:
         # Even closing the connection in the child could delete the log that the parent writes.
+        self._finalizer.detach()
         if self._connection is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
             self._connection = None
+
+
+def _close_writer(_: Path, connection: sqlite3.Connection, lock: threading.RLock) -> None:
+    with lock:
+        empty_log(connection)
+        connection.close()
+
+
+def _close_reader(path: Path, connection: sqlite3.Connection, lock: threading.RLock) -> None:
+    """Close a connection that reads, unless another thread uses it at the end of the process."""
+    if lock.acquire(blocking=False):
+        try:
+            connection.close()
+        finally:
+            lock.release()
+        remove_empty_log(path)
 
 
 _OPEN: weakref.WeakSet[Database] = weakref.WeakSet()
@@ -122,15 +144,16 @@ def open_to_read(path: Path) -> Database:
         except sqlite3.OperationalError as error:
             connection.close()
             # In a folder where no files can be created, SQLite reads the file only without its log.
-            if error.sqlite_errorname not in _UNWRITABLE or _has_log(path):
+            if error.sqlite_errorname not in _UNWRITABLE or has_log(path):
                 raise
             connection = connect(path, "ro&immutable=1")
         try:
             _check(connection, path)
         except BaseException:
             connection.close()
+            remove_empty_log(path)
             raise
-    return Database(path, connection)
+    return Database(path, connection, writes=False)
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
@@ -167,7 +190,7 @@ def open_to_write(path: Path) -> Database:
         except BaseException:
             connection.close()
             raise
-    return Database(path, connection)
+    return Database(path, connection, writes=True)
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
@@ -235,11 +258,6 @@ def check_file(path: Path) -> None:
         raise LoadError(f"{path} is not a journal: it is empty")
 
 
-def _has_log(path: Path) -> bool:
-    log = path.with_name(f"{path.name}-wal")
-    return log.exists() and log.stat().st_size > 0
-
-
 _UNWRITABLE = frozenset(
     {"SQLITE_CANTOPEN", "SQLITE_READONLY_DIRECTORY", "SQLITE_READONLY_CANTINIT", "SQLITE_READONLY_RECOVERY"}
 )
@@ -270,7 +288,7 @@ def _explanation(path: Path, verb: str, error: sqlite3.Error) -> NncdbgError:
     if code == "SQLITE_FULL":
         return RunError(f"{failed}: the disk or a limit on the file's size is full")
     if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")):
-        if verb == "read" and _has_log(path):
+        if verb == "read" and has_log(path):
             hint = (
                 f"copy {path.name} and {path.name}-wal to a folder that can be written, and read them there"
             )

@@ -120,7 +120,10 @@ class RunEdit:
 
 @dataclass(frozen=True, slots=True)
 class RunEvent:
-    """Something that happened in a run: `kind` is "nan", "spike", "exception", "signal" or another word."""
+    """Something that happened in a run.
+
+    `kind` is "nan", "received", "spike", "exception", "signal" or another word.
+    """
 
     run: int
     step: int | None

@@ -15,12 +15,16 @@ from nncdbg.engine.comparison.measure import measure
 from nncdbg.engine.comparison.report import NOWHERE, Match
 from nncdbg.engine.comparison.tolerance import Tolerance, excess
 from nncdbg.engine.errors import UsageError
+from nncdbg.opening.journal.ranks import CONFIGURATION, RankMembership
 
 if TYPE_CHECKING:
     from nncdbg.journal import CheckpointRecord, Journal, Run
 
 _MEASURED = 64
 """Most tensors of a checkpoint whose distance is measured; all are compared by their hashes."""
+
+_SHARED = ("state/", "moment/")
+"""Prefixes of the tensors that are equal on all ranks of a data-parallel training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +93,17 @@ class RunComparison:
     states: StateDifference | None
     compared_checkpoints: int
     equal_checkpoint: int | None
+    ranks: tuple[int, int] | None = None
+    """The ranks of two runs of one distributed training.
+
+    They have different batches and random states, so only parameters and moments are compared as states,
+    and `status` does not depend on tracks.
+    """
 
     @property
     def status(self) -> str:
+        if self.ranks is not None:
+            return "equal" if self.states is None else "diverged" if self.states.diverges else "rounding"
         if not self.tracks and self.states is None:
             return "equal"
         beyond = any(track.beyond is not None for track in self.tracks)
@@ -108,7 +120,7 @@ class RunComparison:
     @property
     def first_step(self) -> int | None:
         """The first step known to differ: by a value, or as the last before a checkpoint that differs."""
-        steps = [track.step for track in self.tracks]
+        steps = [] if self.ranks is not None else [track.step for track in self.tracks]
         if self.states is not None:
             steps.append(max(0, self.states.step - 1))
         return min(steps, default=None)
@@ -116,6 +128,8 @@ class RunComparison:
     @property
     def is_exact(self) -> bool:
         """Return whether no earlier step than `first_step` can differ, as far as values and states show."""
+        if self.ranks is not None:
+            return False
         return self.first_step is not None and any(track.step == self.first_step for track in self.tracks)
 
 
@@ -140,18 +154,24 @@ def compare_runs(a: ComparedRun, b: ComparedRun, tolerance: Tolerance) -> RunCom
     shared = [name for name in names_a if name in names_b]
     tracks = [_compare_track(a, b, name, part, tolerance) for name, part in shared]
     differing = [track for track in tracks if isinstance(track, TrackDifference)]
-    states, checkpoints, equal = _compare_checkpoints(a, b, tolerance)
+    ranks = _ranks_of_one_training(a, b)
+    states, checkpoints, equal = _compare_checkpoints(a, b, tolerance, _SHARED if ranks else ())
     compared = sum(track is not None for track in tracks)
     if not compared and not checkpoints:
         raise UsageError(
             f"{a.title} and {b.title} cannot be compared: no track and no checkpoint is at the same step",
             hint="record both with `--journal`, with the same `--track` and `--checkpoint-every`",
         )
-    first = min((track.step for track in differing), default=None)
+    if ranks is not None and not checkpoints:
+        raise UsageError(
+            f"the states of {a.title} and {b.title} cannot be compared: no checkpoint is at the same step",
+            hint="record with `checkpoint_every`",
+        )
+    first = None if ranks is not None else min((track.step for track in differing), default=None)
     return RunComparison(
         a,
         b,
-        tuple(_text_difference(a, b, *map(_facts, (a.run, b.run)))),
+        tuple(_text_difference(a, b, *(_facts(each.run, ranks) for each in (a, b)))),
         tuple(_text_difference(a, b, *(each.journal.program(each.run) or "" for each in (a, b)))),
         tuple(sorted(differing, key=lambda track: track.step)),
         compared,
@@ -160,16 +180,27 @@ def compare_runs(a: ComparedRun, b: ComparedRun, tolerance: Tolerance) -> RunCom
         states,
         checkpoints,
         max((step for step in equal if first is None or step <= first), default=None),
+        ranks,
     )
+
+
+def _ranks_of_one_training(a: ComparedRun, b: ComparedRun) -> tuple[int, int] | None:
+    """Return the ranks of two runs of one distributed training; None for other runs."""
+    one, other = (RankMembership.of(each.run.configuration) for each in (a, b))
+    return None if one is None or other is None or one.group != other.group else (one.rank, other.rank)
 
 
 # -- texts -------------------------------------------------------------------------------------
 
 
-def _facts(run: Run) -> str:
+def _facts(run: Run, ranks: tuple[int, int] | None) -> str:
     # The program of a fork is an address in the journal; its `source` is where the text is from.
     given = {key: value for key, value in run.configuration.items() if key != "program"}
-    content = {"configuration": given, "versions": run.versions, "seed": run.seed}
+    member = RankMembership.of(given)
+    if member is not None:
+        # The group is another one in each training.
+        given[CONFIGURATION] = {"ranks": member.ranks}
+    content = {"configuration": given, "versions": run.versions, "seed": None if ranks else run.seed}
     return json.dumps(content, indent=1, sort_keys=True)
 
 
@@ -228,16 +259,19 @@ def _first_beyond(x: Any, y: Any, places: Any, tolerance: Tolerance) -> int | No
 
 
 def _compare_checkpoints(
-    a: ComparedRun, b: ComparedRun, tolerance: Tolerance
+    a: ComparedRun, b: ComparedRun, tolerance: Tolerance, prefixes: tuple[str, ...]
 ) -> tuple[StateDifference | None, int, list[int]]:
-    """Return the first difference of states, the number of compared checkpoints, and the equal steps."""
+    """Return the first difference of states, the number of compared checkpoints, and the equal steps.
+
+    With `prefixes`, only tensors are compared whose names begin with one of them.
+    """
     records_a, records_b = (
         {each.step: each for each in side.journal.checkpoints(side.run)} for side in (a, b)
     )
     steps = sorted(records_a.keys() & records_b.keys())
     equal: list[int] = []
     for number, step in enumerate(steps, 1):
-        found = _compare_states(a, b, records_a[step], records_b[step], tolerance)
+        found = _compare_states(a, b, records_a[step], records_b[step], tolerance, prefixes)
         if found is not None:
             return found, number, equal
         equal.append(step)
@@ -245,11 +279,19 @@ def _compare_checkpoints(
 
 
 def _compare_states(
-    a: ComparedRun, b: ComparedRun, one: CheckpointRecord, other: CheckpointRecord, tolerance: Tolerance
+    a: ComparedRun,
+    b: ComparedRun,
+    one: CheckpointRecord,
+    other: CheckpointRecord,
+    tolerance: Tolerance,
+    prefixes: tuple[str, ...],
 ) -> StateDifference | None:
     """Return the difference of two checkpoints; None if all tensors have the same hashes."""
     tensors_a, tensors_b = a.journal.read(one).tensors, b.journal.read(other).tensors
-    hashes_a, hashes_b = tensors_a.hashes, tensors_b.hashes
+    hashes_a, hashes_b = (
+        {name: digest for name, digest in each.hashes.items() if not prefixes or name.startswith(prefixes)}
+        for each in (tensors_a, tensors_b)
+    )
     if hashes_a == hashes_b:
         return None
     changed = [name for name in hashes_a if name in hashes_b and hashes_a[name] != hashes_b[name]]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 
@@ -50,11 +52,32 @@ def _without_traced(modules: Sequence[torch.nn.Module]) -> list[torch.nn.Module]
     ]
 
 
+_earlier: dict[int, weakref.ref[Any]] = {}
+"""The models and optimizers of the process before its present script began."""
+
+
+@contextmanager
+def objects_of_script() -> Iterator[None]:
+    """Let `live_objects` leave out the models and optimizers that exist before the body."""
+    global _earlier
+    before = _earlier
+    _earlier = {
+        id(each): weakref.ref(each)
+        for each in gc.get_objects()
+        if issubclass(type(each), torch.nn.Module | torch.optim.Optimizer)
+    }
+    try:
+        yield
+    finally:
+        _earlier = before
+
+
 def live_objects(kind: type[T]) -> list[T]:
     """Return the objects of a class that the script has."""
     gc.collect()
     # Not `isinstance`: a proxy's `__class__` may run code.
-    return [each for each in gc.get_objects() if issubclass(type(each), kind)]
+    found = [each for each in gc.get_objects() if issubclass(type(each), kind)]
+    return [each for each in found if id(each) not in _earlier or _earlier[id(each)]() is not each]
 
 
 def owners_of(

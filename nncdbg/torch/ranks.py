@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from nncdbg.engine.ops.aten.internals import default_store, gradient_buckets
+from nncdbg.engine.process.ranks import journal_of_rank, rank_in_environment
 
 _MOST = 2
 """Gradients that a note lists."""
@@ -75,6 +76,18 @@ def bucket_notes(modules: Iterable[torch.nn.Module], bad: Sequence[tuple[str, An
                     notes.append(f"{place} is the first with NaN or Inf: {', '.join(found[:_MOST])}{more}")
                     break
     return notes
+
+
+def rank_of_process() -> tuple[int, int]:
+    """Return the rank of this process and the number of ranks; (0, 1) for a training on one rank."""
+    ranks = _ranks()
+    return rank_in_environment() if ranks == 1 else (torch.distributed.get_rank(), ranks)
+
+
+def journal_of_process(path: str) -> str:
+    """Return the journal that this process writes: ``run.db``, or ``run.db-rank1`` on rank 1 of several."""
+    rank, ranks = rank_of_process()
+    return path if ranks == 1 else journal_of_rank(path, rank)
 
 
 def _ranks() -> int:

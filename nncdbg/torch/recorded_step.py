@@ -41,6 +41,9 @@ class RecordedStep(RichOutput):
         self._program: Program | None = None
         self._notes: tuple[str, ...] = ()
         self._number = next(_NUMBERS)
+        self.bad_gradients: bool | None = None
+        """Whether gradients had NaN or Inf at the end of a second run, which does not communicate with other
+        ranks; None for a first run, or one that ended early."""
 
     @property
     def complete(self) -> bool:

@@ -108,10 +108,12 @@ def run_to_end(
 
     Raises NncdbgError if `run` does.
     """
+    from nncdbg.torch.found_models import objects_of_script
+
     process = os.getpid()
     failure = None
     try:
-        with _ending_process(target, at_exit, place):
+        with _ending_process(target, at_exit, place), objects_of_script():
             run()
     except SystemExit as leaving:
         if os.getpid() != process:

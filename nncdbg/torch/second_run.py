@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from nncdbg.engine.errors import UsageError
+from nncdbg.torch.finiteness import not_finite, suspicious
 from nncdbg.torch.named_models import Optimizers
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.source_lines import Lines, call_again
@@ -73,10 +74,14 @@ def record_again(
     ran_eagerly = isinstance(step, Tape) and step.called_compiled
     recorded = None
     try:
-        with state, record(models, optimizers) as recorded:
-            again()
-    except UpdateReached:
-        pass
+        with state:
+            try:
+                with record(models, optimizers) as recorded:
+                    again()
+            except UpdateReached:
+                pass
+            if recorded is not None:
+                recorded.bad_gradients = _has_bad_gradients(parameters)
     except UsageError as error:
         notes.append(f"the step cannot be recorded: {error.message}")
         return None
@@ -85,3 +90,9 @@ def record_again(
     if ran_eagerly and recorded is not None and not recorded.notes:
         notes.append(_EAGER)
     return recorded
+
+
+def _has_bad_gradients(parameters: Sequence[Any]) -> bool | None:
+    """Return whether a gradient has NaN or Inf; None without gradients."""
+    gradients = [each.grad for each in parameters if each.grad is not None]
+    return (suspicious(gradients) and any(map(not_finite, gradients))) if gradients else None

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -490,6 +491,27 @@ def test_a_session_records_again_to_its_own_file(call: Call) -> None:
     assert recording.closed
     assert commands_in("r.log") == ["next", "next"]
     assert call("replay", "r.log")[0] == 0
+
+
+def test_a_recording_ends_once_if_two_threads_end_it(call: Call, tmp_path: Path) -> None:
+    """A client disconnects while the program runs on, and the session ends with both."""
+    session = CommandSession(nncdbg.Debugger("model.nnc"), "model.nnc", Screen(io.StringIO(), io.StringIO()))
+    for number in range(20):
+        session.execute(f"record {number}.log", typed=True)
+        barrier = threading.Barrier(3)
+
+        def stop(barrier: threading.Barrier = barrier) -> None:
+            barrier.wait()
+            session.recorder.stop()
+
+        threads = [threading.Thread(target=stop) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        barrier.wait()
+        session.recorder.failed("an error of the program")
+        for thread in threads:
+            thread.join()
+        assert read_recording(f"{number}.log").closed
 
 
 def test_a_changed_environment_is_reported(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 import nncdbg.journal
+from nncdbg.textual_repr.language_server.document.document import Document
 from tests.dap_server.client import Client
-from tests.opening.journal.trainings import TRAININGS, run_journaled
+from tests.dap_server.conftest import EXAMPLES
+from tests.opening.journal.trainings import TRAININGS, Training, run_journaled
 
 ACCUMULATE = TRAININGS["accumulate"]
 
@@ -64,6 +68,26 @@ def test_a_run_is_opened_at_a_step(place: str, client: Client, tmp_path: Path) -
     assert frames(client) == ["@run step 5 of 15", "@program"]
     client.move("next")
     assert frames(client) == ["@run step 6 of 15", "@program"]
+
+
+def test_the_listing_of_a_step_has_no_problems_and_lacks_the_made_graphs(
+    client: Client, tmp_path: Path
+) -> None:
+    """The made graphs are a text of the session: in the file they would be second definitions."""
+    training = Training((EXAMPLES / "train_mlp.nnc").read_text().replace("steps 300", "steps 5"), 5)
+    run_journaled(training, tmp_path / "run.db", checkpoint_every="4")
+    (tmp_path / "run.nnc").unlink()
+    client.start("run.db@2", cwd=str(tmp_path))
+    file = Path(client.request("stackTrace", {"threadId": 1})["stackFrames"][0]["source"]["path"])
+    text = file.read_text()
+    assert "\nbackward @loss.backward of @loss" in text
+    assert Document(file.as_uri(), text).analysis.problems == []
+    assert "graph @loss.backward" not in text
+    command = [sys.executable, "-m", "nncdbg.terminal.main", "listing", "run.db@2"]
+    assert (
+        subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+        == f"{file}\n"
+    )
 
 
 def test_a_fork_is_a_new_run(client: Client, tmp_path: Path) -> None:

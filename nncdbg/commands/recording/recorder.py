@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 import msgspec
@@ -52,6 +53,8 @@ class SessionRecorder:
         self._complain = complain
         self._commands: list[str] = []
         self._file: BinaryIO | None = None
+        self._writing = RLock()
+        """Held while the file is written or closed: a client may end the session while a script runs on."""
         self._process = 0
         """The process that records; one that it forks does not."""
         self._begun = 0.0
@@ -98,13 +101,11 @@ class SessionRecorder:
 
     def stop(self) -> None:
         """Close the file, if one is open."""
-        if self._file is None or os.getpid() != self._process:
+        if os.getpid() != self._process:
             return
-        try:
-            self._write(EndEntry())
-        except UsageError as error:
-            self._complain(error)
-        self._close()
+        with self._writing:
+            self._append(EndEntry())
+            self._close()
 
     def command(self, text: str, *, results: bool = True) -> None:
         """Record a command before it runs; without `results` if what it prints is not shown."""
@@ -173,10 +174,13 @@ class SessionRecorder:
             self._append(event)
 
     def _append(self, entry: Entry) -> None:
-        try:
-            self._write(entry)
-        except UsageError as error:
-            self._complain(error)
+        with self._writing:
+            if self._file is None:
+                return
+            try:
+                self._write(entry)
+            except UsageError as error:
+                self._complain(error)
 
     def _write(self, entry: Entry | Header) -> None:
         """Append a line.  If it cannot be written, closes the file and raises UsageError."""

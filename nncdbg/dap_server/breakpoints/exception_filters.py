@@ -10,7 +10,8 @@ from nncdbg.dap_server.failures import PENDING, reason
 from nncdbg.dap_server.protocol.events import BreakpointEventBody, CapabilitiesEventBody
 from nncdbg.dap_server.protocol.types import Breakpoint, Capabilities, ExceptionBreakpointsFilter
 from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.execution.findings import KINDS
+from nncdbg.engine.execution.findings import KINDS, RACE
+from nncdbg.engine.schedules.launches import scheduled
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.client import Client
@@ -36,7 +37,7 @@ _KINDS = (
         "An update sets a moment or step counter of an optimizer back to 0",
         False,
     ),
-    ("race", "Race", "Two streams access one value without synchronization", False),
+    ("race", "Race", "A schedule does not order two uses of the same memory", False),
     ("assertion", "Failed assertion", "An assertion of the program fails", False),
     (
         "micro",
@@ -73,7 +74,6 @@ FILTERS = _filters(_BEYOND)
 LABELS = {name: label for name, label, _, _ in _KINDS}
 
 NEVER = {
-    "race": "never reported: the program runs on one stream, so there are no races",
     "assertion": "never reported: no op of the program asserts; use a conditional breakpoint",
 }
 """Kinds that cannot be found, with the reason."""
@@ -166,6 +166,8 @@ def _refusal(debugger: Debugger, requested: FilterRequest) -> str | None:
             )
         if requested.kind in NEVER:
             return NEVER[requested.kind]
+        if requested.kind == RACE and not scheduled(debugger.program):
+            return "never reported: the program has no schedule, so it runs on one stream"
         debugger.catch(requested.kind, when=requested.condition)
     except NncdbgError as error:
         return reason(error)

@@ -11,11 +11,12 @@ from nncdbg.dap_server.client_recorder import GOTO
 from nncdbg.dap_server.events import MAIN_THREAD
 from nncdbg.dap_server.handlers.targets import step_into_target
 from nncdbg.dap_server.protocol.requests import ContinueBody, ThreadsBody
-from nncdbg.dap_server.protocol.types import Thread
 from nncdbg.dap_server.registry import ALWAYS, LIVE, STOPPED, State, request
+from nncdbg.dap_server.stream_threads import stream_of_thread, thread_list
 from nncdbg.dap_server.variables.places import frame_depth
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.time.visits import left_micro_program
+from nncdbg.presentation.schedules import stream_name
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.debuggee import Verb
@@ -41,7 +42,7 @@ class ReverseArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
 @request("threads", when=LIVE, anytime=True)
 def threads(session: Session, arguments: object) -> ThreadsBody:
-    return ThreadsBody(threads=[Thread(id=MAIN_THREAD, name="main")])
+    return ThreadsBody(threads=thread_list(session))
 
 
 @request(
@@ -50,11 +51,11 @@ def threads(session: Session, arguments: object) -> ThreadsBody:
     capability="supportsTerminateThreadsRequest",
 )
 def terminate_threads(session: Session, arguments: TerminateThreadsArguments) -> None:
-    """End the program, as its only thread ends."""
+    """End the program: its threads end together."""
     if not arguments.thread_ids:
         raise UsageError("`threadIds` is empty", hint=f"use thread {MAIN_THREAD}")
     for number in arguments.thread_ids:
-        _check_thread(number)
+        stream_of_thread(session, number)
     session.defer(lambda: session.program.terminate(session))
 
 
@@ -72,8 +73,22 @@ def next_(session: Session, arguments: NextArguments) -> None:
     debugger = session.program.debugger
     if arguments.granularity == "instruction" and _enters_micro_program(session):
         _forward(session, arguments.thread_id, lambda: debugger.step_into(micro=True), "stepi")
+    elif arguments.thread_id != MAIN_THREAD:
+        stream = stream_of_thread(session, arguments.thread_id)
+        _forward(session, arguments.thread_id, lambda: _follow(session, stream))
     else:
         _forward(session, arguments.thread_id, debugger.step_over, "next")
+
+
+def _follow(session: Session, stream: int) -> Stop:
+    """Run until the next statement of a stream has been executed, recorded as commands of the prompt."""
+    recorder = session.program.recorder
+    recorder.command(f"stream {stream_name(stream).removeprefix('the ')}", results=False)
+    recorder.departs("next")
+    stop = session.program.debugger.step_stream(stream)
+    recorder.arrives("next")
+    recorder.command("stream all", results=False)
+    return stop
 
 
 def _enters_micro_program(session: Session) -> bool:
@@ -85,7 +100,7 @@ def _enters_micro_program(session: Session) -> bool:
 @request("stepIn", when=STOPPED, moves=True)
 def step_in(session: Session, arguments: StepInArguments) -> None:
     if arguments.target_id is not None:
-        _check_thread(arguments.thread_id)
+        stream_of_thread(session, arguments.thread_id)
         step_into_target(session, arguments.target_id)
         return
     debugger = session.program.debugger
@@ -101,8 +116,9 @@ def step_out(session: Session, arguments: StepOutArguments) -> None:
 
 def _forward(session: Session, thread: int, verb: Verb | None, command: str | None = None) -> None:
     """Move by a verb, the `command` of the prompt, or continue; at the end of the program, end it."""
-    _check_thread(thread)
+    stream_of_thread(session, thread)
     debuggee = session.program
+    debuggee.moved_thread = thread
     if debuggee.debugger.ended:
         session.defer(lambda: debuggee.end(session, 0))
     elif verb is None:
@@ -141,7 +157,8 @@ def reverse_step_out(session: Session, arguments: ReverseArguments) -> None:
 
 
 def _backward(session: Session, thread: int, verb: Verb, command: str, *, unasked: bool = False) -> None:
-    _check_thread(thread)
+    stream_of_thread(session, thread)
+    session.program.moved_thread = thread
     session.program.debugger.control.check_past()
     session.program.move(session, verb, command, unasked=unasked)
 
@@ -181,8 +198,3 @@ def cancel(session: Session, arguments: CancelArguments) -> None:
         session.cancel(arguments.request_id)
     if arguments.progress_id is not None:
         session.progress.cancel(arguments.progress_id)
-
-
-def _check_thread(number: int) -> None:
-    if number != MAIN_THREAD:
-        raise UsageError(f"there is no thread {number}", hint=f"use thread {MAIN_THREAD}")

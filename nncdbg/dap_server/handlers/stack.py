@@ -7,14 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nncdbg.dap_server.events import MAIN_THREAD
 from nncdbg.dap_server.protocol.requests import StackTraceBody
 from nncdbg.dap_server.protocol.types import StackFrame
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.instructions import reference_of
+from nncdbg.dap_server.stream_threads import stream_frames, stream_of_thread
 from nncdbg.dap_server.variables.places import SourcePlace, current_statement, frame_place
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
+from nncdbg.engine.schedules.launches import HOST
 from nncdbg.presentation.frame_titles import frame_title
 
 if TYPE_CHECKING:
@@ -40,14 +41,13 @@ class StackEntry:
 # Without supportsDelayedStackTraceLoading: with it, VS Code offers more frames below a stack of one frame.
 @request("stackTrace", when=LIVE, values=True, reads=True)
 def stack_trace(session: Session, arguments: StackTraceArguments) -> StackTraceBody:
-    if arguments.thread_id != MAIN_THREAD:
-        raise UsageError(
-            f"there is no thread {arguments.thread_id}",
-            hint=f"use thread {MAIN_THREAD}, the only thread",
-        )
+    stream = stream_of_thread(session, arguments.thread_id)
     first, levels = arguments.start_frame or 0, arguments.levels or FRAMES
     if first < 0 or levels < 0:
         raise UsageError(f"`startFrame` and `levels` must be 0 or more, not {first} and {levels}")
+    if stream != HOST:
+        found = stream_frames(session, stream)
+        return StackTraceBody(stack_frames=found[first : first + levels], total_frames=len(found))
     entries = list(_entries(session))
     frames = session.program.debugger.frames
     shown = [

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from nncdbg.dap_server.child import can_step_into_kernel, step_into_kernel
 from nncdbg.dap_server.client_recorder import GOTO
-from nncdbg.dap_server.events import MAIN_THREAD
 from nncdbg.dap_server.protocol.requests import GotoTargetsBody, StepInTargetsBody
 from nncdbg.dap_server.protocol.types import GotoTarget, StepInTarget
 from nncdbg.dap_server.registry import STILL, STOPPED, request
 from nncdbg.dap_server.sources.instructions import address_of, reference_of
+from nncdbg.dap_server.stream_threads import stream_of_thread
 from nncdbg.dap_server.variables.places import frame_depth
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.time.visits import last_visit
@@ -168,8 +168,7 @@ def _directions(session: Session, listing: Listing, site: Site) -> list[bool]:
 
 @request("goto", when=STOPPED, moves=True)
 def goto(session: Session, arguments: GotoArguments) -> None:
-    if arguments.thread_id != MAIN_THREAD:
-        raise UsageError(f"there is no thread {arguments.thread_id}", hint=f"use thread {MAIN_THREAD}")
+    stream_of_thread(session, arguments.thread_id)
     place = session.handles.place(arguments.target_id)
     if not isinstance(place, ToPlace):
         raise UsageError("unknown or expired target", hint="request gotoTargets again")

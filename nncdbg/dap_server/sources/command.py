@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     if is_python_name(options.model):
         model = Path(listing_stem(options.model))
     file, note = (model / PROGRAM if opened.folder is not None else model).resolve(), None
-    if program.listing is None:
+    if program.listing is None or not file.is_file():
         try:
             file, note = write_listing(model, program.as_listing(), workspace)
         except OSError as error:

@@ -70,8 +70,7 @@ class Sources:
         return self._is_made_line(listing.header_line(code.path[:1]))
 
     def _is_made_line(self, line: int) -> bool:
-        own = self.debugger.program.listing
-        return own is not None and line > len(own.lines)
+        return line > len(self.debugger.program.as_listing().lines)
 
     def _source(self, code: Code, listing: Listing) -> Source:
         if code.formula is not None:
@@ -183,15 +182,15 @@ def path_in(text: str) -> str:
 def sources_of(debugger: Debugger, program: Path, workspace: Path) -> Sources:
     """The texts of a program that was loaded from a file.
 
-    A binary model gets a listing file below the workspace.  If that cannot be written, the text is shown
-    without a file, with a note.
+    A binary model or a step of a run gets a listing file below the workspace, without the graphs made for
+    ``backward`` lines.  If that cannot be written, the text is shown without a file, with a note.
     """
     folders = (workspace, program.parent)
     if debugger.program.listing is not None and program.is_file():
         return Sources(debugger, program.resolve(), program.name, folders)
     name = f"{program.stem}.nnc"
     try:
-        file, note = write_listing(program, debugger.loaded.listing, workspace)
+        file, note = write_listing(program, debugger.program.as_listing(), workspace)
     except OSError as error:
         note = f"cannot write the listing to {workspace} ({error.strerror}); the listing has no file"
         return Sources(debugger, None, name, folders, [note])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.execution.findings import STATE_RESET, Report
+from nncdbg.engine.execution.findings import RACE, STATE_RESET, Report
 from nncdbg.engine.execution.linking import Allocation, Instrument, Wrap
 from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.execution.statistics_log import StatisticsLog
@@ -18,6 +18,7 @@ from nncdbg.engine.observers.host_reads import HostReads
 from nncdbg.engine.observers.integer_checks import IntegerChecks
 from nncdbg.engine.observers.observation import Observer
 from nncdbg.engine.observers.overflow_checks import OverflowChecks
+from nncdbg.engine.observers.races import Races
 from nncdbg.engine.observers.state_resets import StateResets
 from nncdbg.stats.inspection import Flag
 
@@ -48,6 +49,7 @@ class Instrumentation:
         self._integers = IntegerChecks(report, linker.backend.to_host)
         self._overflows = OverflowChecks(report, linker.backend.to_host)
         self.resets = StateResets(loaded.program, report, linker.backend.to_host)
+        self.races = Races(loaded.program, report)
         self.micro: MicroCheck | None = None
         linker.allocation.connect(report, self.log)
         linker.instrument({Instrument.HOST_READS: HostReads(report, linker.backend.to_host).wrap})
@@ -176,6 +178,7 @@ class Instrumentation:
                 Instrument.INTEGER_CHECKS: self._integers.wrap if checked else None,
                 Instrument.OVERFLOW_CHECKS: self._overflows.wrap if checked else None,
                 Instrument.STATE_RESETS: self.resets.wrap if STATE_RESET in self.catches.conditions else None,
+                Instrument.RACES: self.races.wrap if RACE in self.catches.conditions else None,
             }
         )
 

@@ -42,7 +42,10 @@ Report: TypeAlias = Callable[[Finding], None]
 STATE_RESET = "state-reset"
 """The kind of an update that sets a state of an optimizer back to 0."""
 
-KINDS = ("nan", "inf", "overflow", "uninitialized", "integer", "guard", STATE_RESET, "micro")
+RACE = "race"
+"""The kind of a statement that a schedule does not order with another use of its memory."""
+
+KINDS = ("nan", "inf", "overflow", "uninitialized", "integer", "guard", STATE_RESET, RACE, "micro")
 
 HOST_READ = "host read"
 """The kind of a host read of another number than the recorded one.  It is reported, and never stops."""

@@ -123,6 +123,7 @@ class Instrument(IntEnum):
     INTEGER_CHECKS = auto()
     OVERFLOW_CHECKS = auto()
     STATE_RESETS = auto()
+    RACES = auto()
     MICRO_CHECK = auto()
     """Runs a micro program beside each kernel."""
     MEASUREMENT = auto()

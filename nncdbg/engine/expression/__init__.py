@@ -55,7 +55,7 @@ __all__ = [
     "split_target",
 ]
 
-FACTS = ("iter", "op", "line", "step", "epoch")
+FACTS = ("iter", "op", "line", "step", "epoch", "stream")
 """Variables for the current place of the program."""
 
 STATEMENT_VARIABLE = re.compile(r"(out|in)(\d{0,4})", re.ASCII)

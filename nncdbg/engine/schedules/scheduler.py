@@ -4,7 +4,8 @@ A statement continues the stream whose latest statement it reads, so that chains
 one goes to the stream that has been idle longest.  Statements of other streams are awaited by events, unless
 an earlier wait of the stream includes them.  Blocks meet at their edges: a called graph begins after all
 before it and ends before all after it, an iteration begins after all of the one before, and the host waits
-for what a condition needs.  With a memory plan, the edges that the reuse of its bytes needs are added at the end.
+for what a condition needs.  With a memory plan, the edges that the reuse of its bytes needs are added at the
+end.
 """
 
 from __future__ import annotations

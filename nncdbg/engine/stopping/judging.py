@@ -9,7 +9,7 @@ from typing import Any
 
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.errors import NncdbgError, NotComputed
-from nncdbg.engine.execution.findings import STATE_RESET, Finding
+from nncdbg.engine.execution.findings import RACE, STATE_RESET, Finding
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.transfers import FramePopped
 from nncdbg.engine.expression import Expression, condition, evaluate
@@ -17,6 +17,7 @@ from nncdbg.engine.graph import Array
 from nncdbg.engine.observers.catching import Catches
 from nncdbg.engine.observers.integer_checks import fault_of, finding_of
 from nncdbg.engine.observers.nonfinite import array_of
+from nncdbg.engine.observers.races import Races
 from nncdbg.engine.observers.state_resets import StateResets, is_zero, old_slot
 from nncdbg.engine.stopping.breakpoints import Breakpoint
 from nncdbg.engine.stopping.placement import braced
@@ -36,8 +37,8 @@ class Judge:
     """Judges breakpoints and findings with `scope`, the names and values of the innermost frame.
 
     `traps` has the breakpoints at each place; `catches` has the kinds of findings that stop the program.
-    `resets` finds updates of an optimizer's states to 0.  `listing_in` returns the listing of a block;
-    `inputs` are the entry graph's arrays.
+    `resets` finds updates of an optimizer's states to 0, `races` races of a schedule.  `listing_in` returns
+    the listing of a block; `inputs` are the entry graph's arrays.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Judge:
         traps: Traps,
         catches: Catches,
         resets: StateResets,
+        races: Races,
         listing_in: Callable[[Code], Listing],
         inputs: Mapping[str, Array],
     ) -> None:
@@ -54,6 +56,7 @@ class Judge:
         self.traps = traps
         self.catches = catches
         self.resets = resets
+        self.races = races
         self.listing_in = listing_in
         self.inputs = inputs
 
@@ -229,8 +232,12 @@ class Judge:
         caught = [
             kind for kind in _TOLD_AS if any(name in self.catches.conditions for name in _TOLD_AS[kind])
         ]
-        if not caught and not {"integer", STATE_RESET} & self.catches.conditions.keys():
+        if not caught and not {"integer", STATE_RESET, RACE} & self.catches.conditions.keys():
             return None
+        if RACE in self.catches.conditions:
+            for race in self.races.at(Statement(frame.code, pc)):
+                if (stop := self.settle(race)) is not None:
+                    return stop
         slots = self.scope.timeline.recalled(pc)
         if slots is None:
             return None

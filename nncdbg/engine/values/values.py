@@ -19,6 +19,7 @@ from nncdbg.engine.expression import FACTS, STATEMENT_VARIABLE, Expression, chec
 from nncdbg.engine.expression.derivatives import DerivativeRequest
 from nncdbg.engine.expression.operators import OperandError
 from nncdbg.engine.graph import Array
+from nncdbg.engine.schedules.streams import stream_of
 from nncdbg.engine.text.prefixes import Prefixes
 from nncdbg.engine.text.short_names import Scopes, ShortNames, choices, meant, nearest_name
 from nncdbg.engine.time.checkpoints import EVICTED
@@ -322,7 +323,9 @@ class Values:
         yield from self.convenience
 
     def variable(self, name: str) -> object:
-        """Return `$iter`, `$op`, `$line`, `$step`, `$in0`, `$out`, or a variable that the user defined.
+        """Return `$iter`, `$op`, `$line`, `$step`, `$stream`, `$in0`, `$out`, or a variable of the user.
+
+        `$stream` is -1 for the host.
 
         Raises KeyError for another name, NotComputed for a result of a statement that has not run, and for
         the step outside a run.
@@ -341,6 +344,8 @@ class Values:
                 return frame.code.nodes[pc].op if pc < len(frame.code.nodes) else "return"
             case "line":
                 return self.line(frame.code, pc) or 0
+            case "stream" if name not in self.convenience:
+                return stream_of(frame.code, pc)
             case "step" | "epoch" if name not in self.convenience:
                 return self._step(name)
         return self.convenience[name]

@@ -23,6 +23,7 @@ from nncdbg.opening.journal.content import program_of, supplied
 from nncdbg.opening.journal.earlier_tracks import add_earlier_tracks
 from nncdbg.opening.journal.forking import resumed
 from nncdbg.opening.journal.inputs import check_files
+from nncdbg.opening.journal.ranks import BAD_KINDS
 from nncdbg.opening.journal_address import Address
 
 if TYPE_CHECKING:
@@ -305,7 +306,7 @@ def _range(count: int, word: str) -> str:
 
 def _first_nan(journal: Journal, run: Run) -> int:
     """Return the first step with a NaN or Inf in a tracked value, or with a finding."""
-    found = [each.step for each in journal.events(run) if each.kind == "nan" and each.step is not None]
+    found = [each.step for each in journal.events(run) if each.kind in BAD_KINDS and each.step is not None]
     for name, part in journal.tracks(run):
         steps, numbers = journal.values(run, name, part)
         bad = steps[~np.isfinite(numbers)]

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from nncdbg.opening.journal.ranks import origin_among, ranks_of
 from nncdbg.presentation.elements import json_number
 
 if TYPE_CHECKING:
@@ -46,8 +47,16 @@ def _details(journal: Journal, run: Run, track: str | None = None) -> dict[str, 
                 ("commands", journal.commands),
             )
         },
+        "ranks": _ranks(journal, run),
         "forks": [other.number for other in journal.runs() if other.parent == run.number],
     }
+
+
+def _ranks(journal: Journal, run: Run) -> list[dict[str, Any]]:
+    """Return the ranks of the training; `origin` is whether the first NaN or Inf originates there."""
+    ranks = ranks_of(journal, run)
+    origin = origin_among(ranks)
+    return [{**asdict(each), "origin": each is origin} for each in ranks]
 
 
 def _tracks(journal: Journal, run: Run, *, whole: bool, only: str | None = None) -> list[dict[str, Any]]:

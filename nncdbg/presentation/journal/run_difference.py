@@ -44,6 +44,8 @@ def print_comparison(screen: Screen, comparison: RunComparison) -> None:
 
 
 def _verdict(comparison: RunComparison) -> Text:
+    if comparison.ranks is not None:
+        return _rank_verdict(comparison, comparison.ranks)
     if comparison.status == "equal":
         return Text("the runs agree bit for bit", "bold green")
     what, place = "tracks", f"from step {comparison.first_step} on"
@@ -52,6 +54,15 @@ def _verdict(comparison: RunComparison) -> Text:
     if comparison.status == "rounding":
         return Text(f"the {what} differ within the tolerance, {place}", "bold yellow")
     return Text(f"the {what} differ {place}", "bold red")
+
+
+def _rank_verdict(comparison: RunComparison, ranks: tuple[int, int]) -> Text:
+    names = f"the states of the ranks {ranks[0]} and {ranks[1]}"
+    if comparison.states is None:
+        return Text(f"{names} are equal, bit for bit", "bold green")
+    within = " within the tolerance" if comparison.status == "rounding" else ""
+    words = f"{names} differ{within} at the start of step {comparison.states.step}"
+    return Text(f"{words}; data-parallel ranks have equal states", "bold yellow" if within else "bold red")
 
 
 def _compared(comparison: RunComparison) -> str:
@@ -66,6 +77,8 @@ def _compared(comparison: RunComparison) -> str:
             names = ", ".join(track_title(*track) for track in only)
             text += f"; only {printable_line(side.title)} has {names}"
     steps = [side.run.steps for side in sides]
+    if comparison.ranks is not None:
+        text += "; tracks differ by the batches of the ranks"
     if steps[0] != steps[1]:
         text += f"; {steps[0]:,} and {steps[1]:,} steps"
     return text
@@ -144,6 +157,7 @@ def comparison_document(comparison: RunComparison, **more: Any) -> str:
     content = {
         "status": comparison.status,
         "sides": sides,
+        "ranks": None if comparison.ranks is None else [*comparison.ranks],
         "first_step": comparison.first_step,
         "first_step_is_exact": comparison.is_exact,
         "equal_checkpoint": comparison.equal_checkpoint,

@@ -14,9 +14,11 @@ from rich.text import Text
 
 from nncdbg.engine.escaping import printable_line
 from nncdbg.engine.text.counting import counted
+from nncdbg.opening.journal.ranks import BAD_KINDS, ranks_of
 from nncdbg.presentation.elements import BAD, DIM, Layout, element, is_bad
 from nncdbg.presentation.journal.amounts import duration, file_size, moment
 from nncdbg.presentation.journal.curve import Numbers, Steps, curve
+from nncdbg.presentation.journal.rank_table import rank_lines
 from nncdbg.presentation.journal.run_list import STATUS_STYLES, track_title
 from nncdbg.presentation.sparkline import sparkline
 
@@ -48,6 +50,7 @@ def run_log(journal: Journal, run: Run, layout: Layout) -> Iterator[Text]:
     for title, found in entries(journal, run):
         yield from _section(title, found)
     yield from _forks(journal, run)
+    yield from rank_lines(ranks_of(journal, run))
 
 
 def _facts(journal: Journal, run: Run) -> Iterator[Text]:
@@ -72,7 +75,7 @@ def opening_hint(journal: Journal, run: Run, file: str) -> str | None:
     if not found:
         return None
     at_step = f"#{run.number}"
-    if any(event.kind == "nan" for event in journal.events(run)):
+    if any(event.kind in BAD_KINDS for event in journal.events(run)):
         at_step, place = f"{at_step}@nan", "the first step with a NaN or Inf"
     else:
         at_step, place = f"{at_step}@{found[-1].step}", f"step {found[-1].step}"

@@ -99,7 +99,7 @@ def _first_statement(comparison: RunComparison, screen: Screen) -> tuple[FirstSt
     from nncdbg.opening.first_statement import rerun
     from nncdbg.presentation.run_progress import under_way
 
-    if comparison.status == "equal":
+    if comparison.status == "equal" or comparison.ranks is not None:
         return None, ""
     try:
         again = rerun(comparison)

@@ -12,26 +12,28 @@ from typing import Any
 import torch
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.process.ranks import folder_of_rank
 from nncdbg.opening.journal.policy import CheckpointPolicy
+from nncdbg.opening.journal.ranks import NAN, RECEIVED
 from nncdbg.presentation.screen import Screen
 from nncdbg.torch.guard import Guard
 from nncdbg.torch.journal.active_recreation import RECREATIONS
 from nncdbg.torch.journal.findings import Findings, save_start
 from nncdbg.torch.journal.kept_start import KeptStart
 from nncdbg.torch.journal.losses import scalar_losses, total_loss
+from nncdbg.torch.journal.recorded_ranks import RecordedRanks
 from nncdbg.torch.journal.resuming import Resumed
 from nncdbg.torch.journal.run_journal import RunJournal, new_run
 from nncdbg.torch.journal.spikes import SpikeDetector, SpikeRule
-from nncdbg.torch.journal.termination import Terminated, TerminationHandler
+from nncdbg.torch.journal.termination import Terminated, TerminationHandler, deferred_termination
 from nncdbg.torch.journal.tracked_values import TrackedValues
 from nncdbg.torch.journal.tracking import ACTIVE
 from nncdbg.torch.journal.training_objects import Stateful, TrainingObjects
 from nncdbg.torch.named_models import Models, Optimizers
+from nncdbg.torch.ranks import journal_of_process
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.step_observer import StepObserver
 from nncdbg.torch.step_state import RandomState
-from nncdbg.torch.trips import GuardTrip
+from nncdbg.torch.trips import LOSS, GuardTrip
 
 _BATCHES = ("reference", "value", None)
 
@@ -87,6 +89,8 @@ class FlightRecorder(StepObserver):
         self._spiked = False
         """Whether the last step had a spike: of several in a row, the first one is saved."""
         self._reported_memory = False
+        self._nan_kind = NAN
+        """The kind of the event of the last NaN or Inf."""
         self._followed = False
         """Whether NaN or Inf that come from an earlier finding were entered."""
         self._status = "ended"
@@ -115,10 +119,12 @@ class FlightRecorder(StepObserver):
             entering.enter_context(self._guard)
             resumed = self._resumed
             parent = None if resumed is None else resumed.parent_in(self.path)
+            self._ranks = RecordedRanks.join()
+            member = {} if self._ranks is None else self._ranks.member.as_configuration()
             self._journal = RunJournal(
                 self.path,
                 new_run(
-                    self._configuration,
+                    {**self._configuration, **member},
                     name=self._name,
                     parent=parent,
                     parent_step=None if parent is None or resumed is None else resumed.step,
@@ -141,13 +147,19 @@ class FlightRecorder(StepObserver):
         """End the run; with the error that ended the training, save its step first."""
         if self not in ACTIVE or os.getpid() != self._process:
             return
+        if self._ranks is not None:
+            self._ranks.begin_end()
         try:
             if error is not None:
                 self._save_failed(error)
         finally:
-            self._entered.__exit__(None if error is None else type(error), error, None)
-            self._values.fetch()
-            self._journal.end(self._status)
+            self._terminating.remove()
+            with deferred_termination() as terminated:
+                self._entered.__exit__(None if error is None else type(error), error, None)
+                self._values.fetch()
+                self._journal.end(self._status)
+                if self._ranks is not None:
+                    self._ranks.end(self.path, self.number, terminated)
         if isinstance(error, Terminated):
             self._terminating.finish()
 
@@ -292,15 +304,26 @@ class FlightRecorder(StepObserver):
         if trip.follows:
             if not self._followed:
                 self._followed = True
-                self._journal.event("nan", self._next, "NaN or Inf of an earlier step, from here on")
+                self._journal.event(self._nan_kind, self._next, "NaN or Inf of an earlier step, from here on")
             return skips
 
         def recorded(notes: list[str]) -> RecordedStep | None:
             notes += trip.notes
             return trip.recorded
 
-        self._add("nan", _described(trip), recorded)
+        self._nan_kind = RECEIVED if self._is_received(trip) else NAN
+        self._add(self._nan_kind, _described(trip), recorded)
         return skips
+
+    def _is_received(self, trip: GuardTrip) -> bool:
+        """Return whether another rank has sent the NaN or Inf: this one alone computes finite gradients."""
+        alone = trip.recorded
+        return (
+            self._ranks is not None
+            and trip.where != LOSS
+            and alone is not None
+            and alone.bad_gradients is False
+        )
 
     def _add(
         self,
@@ -370,8 +393,8 @@ def flight_recorder(
     older ones are removed beyond `checkpoint_budget` ("4GiB").  The batch of a checkpoint is its position in
     the data ("reference"), or also its tensors ("value"), or not kept (None).  Values are read from their
     device after `fetch_every` steps.  With `skip_bad_updates`, updates with NaN or Inf are left out.
-    `resumed` is the result of `resume`: the run is then a fork.  Under torchrun, rank 1 writes
-    ``run.db-rank1``.
+    `resumed` is the result of `resume`: the run is then a fork.  In a training on several ranks, rank 0
+    writes ``run.db``, rank 1 ``run.db-rank1``, and one report names the rank on which a NaN originates.
 
     Raises UsageError for wrong arguments, inside of a watch or another recorder, and for a file that cannot
     be written; LoadError for a file that is not a journal.
@@ -395,7 +418,7 @@ def flight_recorder(
         policy = CheckpointPolicy.of(str(checkpoint_every), checkpoint_budget)
     return FlightRecorder(
         objects,
-        folder_of_rank(os.fspath(path)),
+        journal_of_process(os.fspath(path)),
         keep=keep,
         policy=policy,
         spike=SpikeRule.of(spike),

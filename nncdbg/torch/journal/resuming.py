@@ -10,7 +10,7 @@ from typing import Any
 from nncdbg.presentation.screen import Screen
 from nncdbg.torch.journal.active_recreation import RECREATIONS
 from nncdbg.torch.journal.restoring import restore
-from nncdbg.torch.journal.saved_state import saved_state
+from nncdbg.torch.journal.states_of_ranks import state_of_rank
 from nncdbg.torch.journal.training_objects import Stateful, TrainingObjects
 from nncdbg.torch.named_models import Models, Optimizers
 
@@ -49,17 +49,20 @@ def resume(
     generators and the position of the loader are those of the run, so that all that follows has the same
     bits.  `loader` is a `track_loader`; it continues in its next epoch.
 
+    In a training on several ranks, all ranks call this with the same address.  Each reads its own journal,
+    and all continue at the last step of which all have a checkpoint.
+
     Under `nncdbg record --at`, the address is that of the command.
 
-    Raises UsageError, and changes nothing, if the objects do not fit the checkpoint; LoadError for a file
-    that is not a journal.
+    Raises UsageError, and changes nothing, if the objects do not fit the checkpoint, or if another rank
+    cannot resume; LoadError for a file that is not a journal.
     """
     objects = TrainingObjects(model, optimizer, scheduler=scheduler, scaler=scaler, loader=loader)
     if RECREATIONS:
         RECREATIONS[-1].begin(objects)
         recreated = RECREATIONS[-1].saved
         return Resumed(recreated.address.file, recreated.run, recreated.step, recreated.epoch)
-    saved = saved_state(address)
+    saved = state_of_rank(address)
     restore(objects, saved.position, saved.tensors, str(saved))
     resumed = Resumed(saved.address.file, saved.run, saved.step, saved.epoch)
     screen = Screen()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import nncdbg.journal
 from nncdbg.engine.errors import UsageError
+from nncdbg.journal import Journal, Run
 from nncdbg.opening.journal.reopening import step_of
 from nncdbg.opening.journal_address import Address, read_address
 
@@ -31,10 +33,29 @@ class SavedState:
         return f"{self.address.file}#{self.run}@{self.step}"
 
 
-def saved_state(text: str) -> SavedState:
-    """Return the last checkpoint at or before the address in a text.
+def saved_state(text: str, at: int | None = None) -> SavedState:
+    """Return the last checkpoint at or before the address in a text, or that of the step `at`.
 
     Raises UsageError without a checkpoint, LoadError for a file that is not a journal.
+    """
+    with run_at(text) as (journal, run, step, address):
+        record = journal.nearest(run, step if at is None else at)
+        if record is None:
+            raise UsageError(
+                f"{text}: there is no checkpoint at or before step {step}",
+                hint=listed_checkpoints([each.step for each in journal.checkpoints(run)]),
+            )
+        read = journal.read(record)
+        return SavedState(
+            address, run.number, step, read.step, read.epoch or 0, read.position, dict(read.tensors)
+        )
+
+
+@contextmanager
+def run_at(text: str) -> Iterator[tuple[Journal, Run, int, Address]]:
+    """Open the journal at an address; yield it with the run of a training, the step and the address.
+
+    Without a step in the address, it is that after the last one.  Raises as `saved_state`.
     """
     address = read_address(text) or Address(text)
     with nncdbg.journal.open(address.file) as journal:
@@ -44,20 +65,11 @@ def saved_state(text: str) -> SavedState:
                 f"{text}: run {run.number} is of a program in graph text",
                 hint=f"open it with `nncdbg {text}`",
             )
-        step = step_of(journal, run, address) if address.at_step else run.steps
-        record = journal.nearest(run, step)
-        if record is None:
-            raise UsageError(
-                f"{text}: there is no checkpoint at or before step {step}",
-                hint=f"{_listed([each.step for each in journal.checkpoints(run)])}",
-            )
-        read = journal.read(record)
-        return SavedState(
-            address, run.number, step, read.step, read.epoch or 0, read.position, dict(read.tensors)
-        )
+        yield journal, run, step_of(journal, run, address) if address.at_step else run.steps, address
 
 
-def _listed(steps: list[int]) -> str:
+def listed_checkpoints(steps: list[int]) -> str:
+    """Return a hint with the steps of checkpoints."""
     if not steps:
         return "record with checkpoint_every=50 to have some"
     return f"there are checkpoints at the steps {', '.join(map(str, steps[:10]))}"

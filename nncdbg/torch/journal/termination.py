@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 
@@ -66,3 +67,28 @@ class TerminationHandler:
             before(number, frame)
         elif before != signal.SIG_IGN:
             raise Terminated
+
+
+@contextmanager
+def deferred_termination() -> Iterator[Callable[[], bool]]:
+    """Let SIGTERM wait for the end of the block; yield a function that returns whether it has come.
+
+    Only the main thread can have handlers: on another one, this does nothing.
+    """
+    came = False
+
+    def defer(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        came = True
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, defer)
+    try:
+        yield lambda: came
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+        if came:
+            signal.raise_signal(signal.SIGTERM)

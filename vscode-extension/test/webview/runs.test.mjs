@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { bundled } from "../bundled.mjs";
 
-const { extentOf, indexFrom, logarithmicTicks, nearestIndex, ownerOf, plotsOf, thinned, treeOf } = await bundled(
+const { extentOf, indexFrom, logarithmicTicks, marked, nearestIndex, ownerOf, plotsOf, thinned, treeOf } = await bundled(
   "webview/runs/curves",
   "webview/runs/thinning",
   "webview/runs/ticks",
@@ -121,4 +121,16 @@ test("a logarithmic axis has round ticks, also within one power of ten", () => {
   const narrow = logarithmicTicks(0.31, 0.35);
   assert.equal(narrow.length, 4);
   assert.ok(narrow.every((each) => each > 0.31 && each < 0.35));
+});
+
+test("one mark for each column with NaN or Inf, which is NaN if any of its values is", () => {
+  const steps = upTo(100_000);
+  const values = Float64Array.from(steps, (step) => (step < 50_000 ? 1 : step === 77_777 ? NaN : Infinity));
+  const nonfinite = upTo(100_000, 50_000);
+  const marks = marked({ steps, values, nonfinite }, 0, 99_999, 500);
+  assert.equal(marks.length, 250);
+  assert.equal(marks[0].step, 50_000);
+  assert.deepEqual(marks.filter(({ nan }) => nan).length, 1);
+  assert.deepEqual(marked({ steps, values, nonfinite }, 77_777, 77_778, 10), [{ step: 77_777, nan: true }, { step: 77_778, nan: false }]);
+  assert.deepEqual(marked({ steps, values, nonfinite }, 0, 49_999, 10), []);
 });

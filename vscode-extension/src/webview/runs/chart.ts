@@ -2,11 +2,11 @@
 
 import type uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import { nonfiniteStyle } from "../color/colors";
 import { element, themed } from "../page/elements";
-import { aroundConstant, NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY } from "../page/numbers";
+import { aroundConstant } from "../page/numbers";
 import { short } from "../statistics/text";
 import type { Curve, Plot } from "./curves";
+import { drawBranch, drawNonfinite, MARK } from "./marks";
 import { colorOf } from "./runColors";
 import { nearestIndex, thinned } from "./thinning";
 import { logarithmicTicks } from "./ticks";
@@ -15,8 +15,6 @@ import { logarithmicTicks } from "./ticks";
 declare const uplot: { default: typeof uPlot };
 
 const HEIGHT = 220;
-/** Pixels of the marks of NaN and Inf at the upper edge. */
-const MARK = 7;
 /** Curves with fewer visible points have a dot at each; test parts always have. */
 const FEW = 48;
 /** The room above and below the curves of a logarithmic scale, as a factor. */
@@ -45,6 +43,8 @@ export interface ChartHandlers {
 
 /** Pixels that the pointer moves in a click at most. */
 const CLICK = 4;
+/** For a screen reader; the value at the place is an `output` above the chart. */
+const KEYS = "Left and right arrow, Home and End: along the curve. Up and down arrow: other curves. Enter: debug the step.";
 /** Points that an arrow key moves with Shift. */
 const PAGE = 20;
 
@@ -116,7 +116,7 @@ export class Chart {
     };
     this.plot = new uplot.default(options, data, this.root);
     this.plot.over.append(this.marker);
-    this.root.setAttribute("aria-label", `${shown.name} over the steps`);
+    this.root.setAttribute("aria-label", `${shown.name} over the steps. ${KEYS}`);
     this.mark(undefined);
     return log === (logarithmic !== undefined);
   }
@@ -179,9 +179,9 @@ export class Chart {
   }
 }
 
-/** The place that a key leads to: left and right along the curve, up and down to another curve. */
+/** The place that a key leads to: left, right, Home and End along the curve, up and down to another curve. */
 function moved({ key, shiftKey }: KeyboardEvent, { curve, index }: Place, curves: readonly Curve[]): Place | undefined {
-  const by = { ArrowLeft: -1, ArrowRight: 1 }[key];
+  const by = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[key];
   const other = { ArrowUp: -1, ArrowDown: 1 }[key];
   if (by !== undefined) {
     const last = curve.steps.length - 1;
@@ -216,42 +216,4 @@ function frame(width: number, logarithmic: boolean): Pick<uPlot.Options, "width"
   const ticks: Partial<uPlot.Axis> = logarithmic ? { splits: (_, __, low, high) => logarithmicTicks(low, high), filter: (_, splits) => splits } : {};
   const whole = (_: uPlot, splits: number[]) => splits.map((each) => (Number.isInteger(each) ? String(each) : ""));
   return { width, height: HEIGHT, axes: [{ ...axis, values: whole, size: 28 }, { ...axis, ...ticks, size: 60, values }] };
-}
-
-/** Draws marks at the upper edge, and a line at the first one. */
-function drawNonfinite(plot: uPlot, { steps, values, nonfinite }: Curve): void {
-  const { ctx, bbox } = plot;
-  const ratio = devicePixelRatio;
-  nonfinite.forEach((index, number) => {
-    const x = plot.valToPos(steps[index], "x", true);
-    if (x < bbox.left || x > bbox.left + bbox.width) {
-      return;
-    }
-    ctx.fillStyle = ctx.strokeStyle = nonfiniteStyle(flagOf(values[index]))?.color ?? "";
-    ctx.fillRect(x - ratio, bbox.top, 2 * ratio, MARK * ratio);
-    if (number === 0) {
-      ctx.lineWidth = ratio;
-      ctx.setLineDash([3 * ratio, 3 * ratio]);
-      ctx.beginPath();
-      ctx.moveTo(x, bbox.top);
-      ctx.lineTo(x, bbox.top + bbox.height);
-      ctx.stroke();
-      ctx.setLineDash([]);
-    }
-  });
-}
-
-const flagOf = (value: number) => (Number.isNaN(value) ? NAN : value > 0 ? POSITIVE_INFINITY : NEGATIVE_INFINITY);
-
-/** Draws a ring where a fork leaves its parent. */
-function drawBranch(plot: uPlot, { run, steps, values }: Curve, index: number): void {
-  const { ctx, bbox } = plot;
-  const [x, y] = [plot.valToPos(steps[index], "x", true), plot.valToPos(values[index], "y", true)];
-  if (x >= bbox.left && x <= bbox.left + bbox.width && Number.isFinite(y)) {
-    ctx.strokeStyle = colorOf(run.number);
-    ctx.lineWidth = 2 * devicePixelRatio;
-    ctx.beginPath();
-    ctx.arc(x, y, 4.5 * devicePixelRatio, 0, 2 * Math.PI);
-    ctx.stroke();
-  }
 }

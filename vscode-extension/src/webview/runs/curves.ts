@@ -1,6 +1,7 @@
 // The curves of the shown runs: one for each tracked name, part and run.
 
 import type { PageRun, PageTrack } from "../../journal/messages";
+import { indexFrom } from "./thinning";
 
 export interface Curve {
   run: PageRun;
@@ -57,7 +58,7 @@ function curveOf(run: PageRun, name: string, part: string, runs: readonly PageRu
   const isBranch = parent !== undefined && shown.has(parent.number);
   const before = parent ? history(parent, name, part, run.parent_step ?? 0, runs) : NOTHING;
   const inherited = isBranch ? cut(before, before.steps.length - 1, before.steps.length) : before;
-  const from = run.parent === null || !parent ? 0 : firstFrom(own, run.parent_step ?? 0);
+  const from = run.parent === null || !parent ? 0 : indexFrom(own.steps, run.parent_step ?? 0);
   const { steps, values } = joined(inherited, cut(own, from, own.steps.length));
   const branch = isBranch && inherited.steps.length ? 0 : undefined;
   // A fork without own values repeats nothing of its parent.
@@ -71,16 +72,11 @@ function history(run: PageRun, name: string, part: string, end: number, runs: re
   const parent = runs.find(({ number }) => number === run.parent);
   const start = run.parent_step ?? 0;
   const before = parent ? history(parent, name, part, Math.min(start, end), runs) : NOTHING;
-  return joined(before, cut(own, parent ? firstFrom(own, start) : 0, firstFrom(own, end)));
+  return joined(before, cut(own, parent ? indexFrom(own.steps, start) : 0, indexFrom(own.steps, end)));
 }
 
 function trackOf({ tracks }: PageRun, name: string, part: string): Series {
   return tracks.find((each) => each.name === name && each.part === part) ?? NOTHING;
-}
-
-function firstFrom({ steps }: Series, step: number): number {
-  const index = steps.findIndex((each) => each >= step);
-  return index < 0 ? steps.length : index;
 }
 
 function cut({ steps, values }: Series, first: number, end: number): Series {

@@ -12,7 +12,7 @@ import { nearestIndex } from "./thinning";
 
 /** The runs that are shown at first: the newest. */
 const MOST_SHOWN = 6;
-const NO_TRACKS = "The chosen runs have no tracked values yet. `--track NAME=EXPRESSION` tracks a value.";
+const NO_TRACKS = "The chosen runs have no tracked values yet. `--track NAME=EXPRESSION` tracks a value; in a PyTorch script, `nncdbg.torch.track`.";
 
 interface State {
   shown: number[];
@@ -54,6 +54,9 @@ function receive(message: Extract<ToCurves, { kind: "runs" }>): void {
     new ResizeObserver(() => drawCharts()).observe(charts);
   }
   draw();
+  if (added.length) {
+    list.reveal(added[added.length - 1]);
+  }
 }
 
 function toggle(run: number, on: boolean): void {
@@ -140,6 +143,11 @@ function placeIn({ plot }: Panel, { curve, index }: Place): Place | undefined {
 onThemeChange(draw);
 host.receive({
   runs: receive,
-  choose: ({ run }) => !host.state.shown.includes(run) && toggle(run, true),
+  choose: ({ run }) => {
+    if (!host.state.shown.includes(run)) {
+      toggle(run, true);
+    }
+    list.reveal(run);
+  },
 });
 host.send({ kind: "ready" });

@@ -21,7 +21,6 @@ export class Panel {
   draw(plot: Plot, options: ChartOptions): void {
     this.plot = plot;
     this.root.dataset.name = plot.name;
-    this.readout.textContent = "";
     const isAsChosen = this.chart.draw(plot, options);
     this.title.textContent = isAsChosen ? plot.name : `${plot.name} (linear: not all values are positive)`;
     this.notes.replaceChildren(...plot.curves.filter(({ nonfinite }) => nonfinite.length).map((curve) => this.note(curve)));
@@ -30,7 +29,11 @@ export class Panel {
   /** Marks the place of another chart's step, or none. */
   show(place: Place | undefined): void {
     this.chart.mark(place);
-    this.readout.textContent = place ? placeText(place) : "";
+    const text = place ? placeText(place) : "";
+    // A screen reader reads each new text.
+    if (text !== this.readout.textContent) {
+      this.readout.textContent = text;
+    }
   }
 
   private note(curve: Curve): HTMLButtonElement {

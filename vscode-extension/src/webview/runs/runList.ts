@@ -28,6 +28,11 @@ export class RunList {
     }
   }
 
+  /** Scrolls a run into view: with many runs, the shown ones are the last of a long list. */
+  reveal(run: number): void {
+    this.root.querySelector(`input[data-run="${run}"]`)?.closest("li")?.scrollIntoView({ block: "nearest" });
+  }
+
   /** Colors the runs by the theme. */
   color(): void {
     for (const swatch of this.root.querySelectorAll<HTMLElement>(".swatch")) {

@@ -67,3 +67,36 @@ function outline(values: ArrayLike<number>, first: number, end: number): number[
   const found = [first, least, greatest, end - 1].filter((index) => index >= 0);
   return [...new Set(found)].sort((one, other) => one - other);
 }
+
+/** A step with NaN or Inf. */
+export interface Mark {
+  step: number;
+  nan: boolean;
+}
+
+interface Marked {
+  steps: ArrayLike<number>;
+  values: ArrayLike<number>;
+  nonfinite: readonly number[];
+}
+
+/** The first NaN or Inf of each of `columns` columns from `low` to `high`; NaN if the column has any. */
+export function marked({ steps, values, nonfinite }: Marked, low: number, high: number, columns: number): Mark[] {
+  const marks: Mark[] = [];
+  let last = -1;
+  for (const index of nonfinite) {
+    const step = steps[index];
+    const column = Math.min(columns - 1, Math.floor(((step - low) / (high - low)) * columns));
+    const mark = marks.at(-1);
+    if (step < low || step > high) {
+      continue;
+    }
+    if (mark && column === last) {
+      mark.nan ||= Number.isNaN(values[index]);
+    } else {
+      marks.push({ step, nan: Number.isNaN(values[index]) });
+      last = column;
+    }
+  }
+  return marks;
+}

@@ -1,0 +1,83 @@
+"""The streams of a scheduled program at a stop: the next statement of each, and the events it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.graph import Graph, Program
+from nncdbg.engine.schedules.launches import HOST, scheduled
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedEvent:
+    """An event that a statement waits for.
+
+    `recorder` is the statement of the same block that records it last before the wait; None if it is
+    recorded elsewhere.  `reached`: that statement has run.
+    """
+
+    number: int
+    recorder: int | None
+    reached: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """A stream, or HOST, in a block: its next statement there (None: no more), and what this waits for."""
+
+    number: int
+    device: str
+    pc: int | None
+    events: tuple[AwaitedEvent, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Return `s2`, or `host`."""
+        return "host" if self.number == HOST else f"s{self.number}"
+
+
+def streams_of(program: Program) -> tuple[int, ...]:
+    """Return the streams of a program in order, HOST first; empty without a schedule."""
+    if "streams" not in program.kept:
+        found = set(program.streams)
+        waiting: list[Graph] = [*program.graphs.values()] if scheduled(program) else []
+        while waiting:
+            graph = waiting.pop()
+            margins = [graph.begin, graph.end, *(node.placement for node in graph.nodes)]
+            found |= {each.stream for each in margins if each is not None and each.stream is not None}
+            found |= {begun for each in margins if each is not None for begun in each.begins}
+            waiting.extend(block for node in graph.nodes for block in node.subgraphs)
+        program.kept["streams"] = (HOST, *sorted(found)) if found else ()
+    known: tuple[int, ...] = program.kept["streams"]
+    return known
+
+
+def stream_of(code: Code, pc: int) -> int:
+    """Return the stream of a statement of a block; HOST without a margin, and for calls and conditions."""
+    margin = code.nodes[pc].placement if pc < len(code.nodes) else code.graph.end
+    return HOST if margin is None or margin.stream is None else margin.stream
+
+
+def stream_states(program: Program, code: Code, pc: int) -> Sequence[StreamState]:
+    """Return the streams of a program, if statement `pc` of a block is the next one to run."""
+    return [_state(program, code, pc, stream) for stream in streams_of(program)]
+
+
+def _state(program: Program, code: Code, pc: int, stream: int) -> StreamState:
+    device = program.streams.get(stream, "")
+    following = next((at for at in range(pc, len(code.nodes) + 1) if stream_of(code, at) == stream), None)
+    if following is None:
+        return StreamState(stream, device, None)
+    margin = code.graph.end if following == len(code.nodes) else code.nodes[following].placement
+    waits = () if margin is None else margin.waits
+    return StreamState(stream, device, following, tuple(_event(code, pc, following, each) for each in waits))
+
+
+def _event(code: Code, pc: int, waiter: int, number: int) -> AwaitedEvent:
+    for at in range(waiter - 1, -1, -1):
+        margin = code.nodes[at].placement
+        if margin is not None and number in margin.records:
+            return AwaitedEvent(number, at, at < pc)
+    return AwaitedEvent(number, None, True)
