@@ -249,4 +249,5 @@ def _extent(tensor: torch.Tensor) -> int:
     if tensor.numel() == 0:
         return 0
     steps = zip(tensor.shape, tensor.stride(), strict=True)
-    return (sum((size - 1) * stride for size, stride in steps) + 1) * tensor.element_size()
+    last: int = sum((size - 1) * stride for size, stride in steps)
+    return (last + 1) * int(tensor.element_size())

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 import nncdbg
 from nncdbg.engine.schedules.launches import HOST, launches
 from nncdbg.engine.schedules.ordering import Ordering
-from nncdbg.engine.schedules.timeline import OrderViolation, order_violations, timeline
+from nncdbg.engine.schedules.timeline import OrderViolation, Times, order_violations, timeline
 from nncdbg.engine.schedules.validation import Party
 from nncdbg.opening.schedule_logs.programs import program_of
 from nncdbg.opening.schedule_logs.records import LogRecord
@@ -69,7 +69,7 @@ def test_a_timeline_of_a_schedule_without_measured_times() -> None:
 
 
 def test_measured_statements_are_where_they_were_measured() -> None:
-    times = {(MAIN, 0): (100.0, 7.0), (MAIN, 1): (101.5, 2.0)}
+    times: Times = {(MAIN, 0): (100.0, 7.0), (MAIN, 1): (101.5, 2.0)}
     spans = {each["name"]: (each["ts"], each["dur"]) for each in of_phase(timeline(PROGRAM, times), "X")}
     assert spans["%a Relu"] == (100.0, 7.0)
     assert spans["%b Neg"] == (101.5, 2.0)

@@ -188,8 +188,9 @@ def test_events_recorded_again_before_a_wait_are_reported() -> None:
 @pytest.mark.parametrize(("created", "kinds"), [(True, {"no-record", "race"}), (False, {"race"})])
 def test_a_wait_for_an_event_without_record(created: bool, kinds: set[str]) -> None:
     """A2: it is a fault if the event was created during the log."""
-    records = [launch("a", 0, "", "0-8"), EventWait(5, 1), launch("b", 1, "0-8", "")]
-    log = program_of([EventCreation(5), *records] if created else records, source="log")
+    records: list[LogRecord] = [EventCreation(5)] if created else []
+    records += [launch("a", 0, "", "0-8"), EventWait(5, 1), launch("b", 1, "0-8", "")]
+    log = program_of(records, source="log")
     assert {problem.kind for problem in validate(log.program, log.plan).problems} == kinds
     assert created != any("from before the log" in note for note in log.program.notes)
 
