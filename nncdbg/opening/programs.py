@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.execution.black_box import BlackBox
+from nncdbg.engine.extensions import FRONTENDS
+from nncdbg.engine.extensions import find as find_extension
 from nncdbg.engine.frontends import load
 from nncdbg.engine.frontends.folder_files import is_program_folder
 from nncdbg.engine.frontends.program_folder import ProgramFolder, open_program_folder
@@ -44,8 +46,14 @@ class OpenedProgram:
         """Return a debugger at the first statement, or at the step of a run in a journal.
 
         `changes` override the configuration, `boxes` is the folder of the black box.  Raises the errors of
-        Debugger, and LoadError for a damaged journal.
+        Debugger, LoadError for a damaged journal, and UsageError for a schedule log.
         """
+        if self.log is not None:
+            log = self.configuration.program
+            raise UsageError(
+                f"{log} is a schedule log, which cannot run: it does not contain the kernels",
+                hint=f"check it with `nncdbg races {log}`, or print it with `nncdbg print {log}`",
+            )
         black_box = BlackBox(self.configuration.program, boxes)
         debugger = start(self.program, self.configuration, black_box=black_box, **changes)
         if self.restart is not None:
@@ -87,7 +95,7 @@ def open_program(
     named = is_python_name(path, place)
     if not named and not os.path.exists(path):
         raise LoadError(f"there is no file {path}", hint=f"searched {os.path.dirname(os.path.abspath(path))}")
-    if not named and is_log_name(path):
+    if not named and is_log_name(path) and not _has_frontend(path):
         from nncdbg.opening.schedule_logs.reading import read_schedule_log
 
         log = read_schedule_log(path)
@@ -115,6 +123,11 @@ def open_program(
     return OpenedProgram(
         with_states(program, configuration), configuration.completed({"backend": program.saved.backend})
     )
+
+
+def _has_frontend(path: str) -> bool:
+    """Return whether an extension reads files with the suffix of a path."""
+    return find_extension(FRONTENDS, Path(path).suffix.lower()[1:]) is not None
 
 
 def check_not_forked(configuration: RunConfiguration) -> None:

@@ -10,22 +10,29 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 from nncdbg.opening.schedule_logs.records import ByteRange
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class WrittenBytes:
     """The bytes of a write, or of a value from before the log; `cuts` are the bounds of its pieces."""
 
     bytes: ByteRange
     cuts: set[int] = field(default_factory=set)
 
-    def pieces(self) -> list[tuple[int, int]]:
-        """Return the first byte and the end of each piece."""
-        bounds = [self.bytes.begin, *sorted(self.cuts), self.bytes.end]
-        return list(zip(bounds, bounds[1:], strict=False))
+    @cached_property
+    def bounds(self) -> list[int]:
+        """The first byte of each piece, and the end of the last one, once all reads have divided it."""
+        return [self.bytes.begin, *sorted(self.cuts), self.bytes.end]
+
+    def pieces(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the first byte and the end of each piece between two bounds."""
+        first, last = bisect_left(self.bounds, begin), bisect_left(self.bounds, end)
+        return pairwise(self.bounds[first : last + 1])
 
 
 class ReadPart(NamedTuple):
@@ -90,10 +97,3 @@ class ByteMap:
         if first < 0 or self._parts[first].end <= bytes.begin:
             first += 1
         return self._parts[first : bisect_left(self._begins, bytes.end, first)]
-
-
-def pieces_of(part: ReadPart) -> Iterator[tuple[int, int]]:
-    """Yield the pieces of a write that a part of it consists of, once all reads have divided it."""
-    for begin, end in part.source.pieces():
-        if part.begin <= begin and end <= part.end:
-            yield begin, end

@@ -17,7 +17,7 @@ from nncdbg.engine.memory.plan_file import PlacedPlan, PlannedBuffer
 from nncdbg.engine.schedules.launches import Site
 from nncdbg.engine.schedules.timeline import Times
 from nncdbg.engine.text.counting import counted
-from nncdbg.opening.schedule_logs.byte_ranges import ByteMap, ReadPart, WrittenBytes, pieces_of
+from nncdbg.opening.schedule_logs.byte_ranges import ByteMap, ReadPart, WrittenBytes
 from nncdbg.opening.schedule_logs.kernel_names import short_name
 from nncdbg.opening.schedule_logs.records import (
     ByteRange,
@@ -277,7 +277,9 @@ class _Naming:
 
     def node(self, statement: _Statement) -> Node:
         operands = {
-            self.names[part.source, begin]: None for part in statement.reads for begin, _ in pieces_of(part)
+            self.names[source, at]: None
+            for source, begin, end in statement.reads
+            for at, _ in source.pieces(begin, end)
         }
         outputs = tuple(value for each in statement.writes for value in self.values(each))
         launch = statement.launch
@@ -289,7 +291,7 @@ class _Naming:
 
     def values(self, source: WrittenBytes) -> list[Value]:
         """Name the pieces of a value, and place them."""
-        pieces = source.pieces()
+        pieces = list(source.pieces(source.bytes.begin, source.bytes.end))
         found = []
         for begin, end in pieces:
             name = self.names[source, begin] = self.name(source.bytes)

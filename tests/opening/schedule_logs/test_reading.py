@@ -11,9 +11,11 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from nncdbg.engine.errors import LoadError
+from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.schedules.validation import validate
 from nncdbg.nan_watch.commands import races
+from nncdbg.opening.configuration import RunConfiguration
+from nncdbg.opening.programs import open_program
 from nncdbg.opening.schedule_logs.kineto import WITHOUT_WAITS, read_kineto
 from nncdbg.opening.schedule_logs.programs import ScheduleLog, program_of
 from nncdbg.opening.schedule_logs.reading import read_schedule_log
@@ -146,7 +148,7 @@ def test_a_real_profile_of_onnxruntime_has_no_schedule(
     log = read_schedule_log(file)
     assert [node.op for node in log.program.graphs["main"].nodes] == ["kernel.MatMul", "kernel.Exp"]
     assert len(log.times) == 2
-    with pytest.raises(Exception, match="all nodes ran on the CPU, one after another"):
+    with pytest.raises(UsageError, match="all nodes ran on the CPU, one after another"):
         races.main([file])
     capsys.readouterr()
 
@@ -286,3 +288,10 @@ def test_races_checks_a_log_and_writes_its_timeline(
         ("kernel.copy", 12.0),
         ("main end", 17.0),
     ]
+
+
+def test_a_log_cannot_run(tmp_path: Path) -> None:
+    file = written(tmp_path, "trace.json", kineto_trace(STEP))
+    opened = open_program(RunConfiguration(program=str(file)))
+    with pytest.raises(UsageError, match="is a schedule log, which cannot run"):
+        opened.debugger()
