@@ -13,10 +13,10 @@ from nncdbg.opening.schedule_logs.records import (
     LogRecord,
 )
 
-_STREAMS = st.integers(0, 3)
-_EVENTS = st.integers(0, 2)
+_STREAMS = st.integers(0, 2)
+_EVENTS = st.integers(0, 1)
 _RANGES = st.lists(
-    st.builds(lambda begin, size: ByteRange(begin, begin + size), st.integers(1, 12), st.integers(1, 6)),
+    st.builds(lambda begin, size: ByteRange(begin, begin + size), st.integers(1, 6), st.integers(1, 6)),
     max_size=2,
 ).map(tuple)
 
@@ -29,6 +29,8 @@ _RECORDS = st.one_of(
         writes=_RANGES.map(lambda found: found[:1]),
     ),
     st.builds(EventRecord, event=_EVENTS, stream=_STREAMS),
+    st.builds(EventRecord, event=st.just(0), stream=_STREAMS),
+    st.builds(EventWait, event=st.just(0), stream=_STREAMS),
     st.builds(EventWait, event=_EVENTS, stream=_STREAMS),
     st.builds(HostWait, event=_EVENTS),
     st.builds(HostWait, stream=_STREAMS),

@@ -39,7 +39,7 @@ def races(log: ScheduleLog) -> set[tuple[str, str]]:
     }
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(logs)
 def test_races_are_the_unordered_conflicts_of_the_log(records: list[LogRecord]) -> None:
     log = program_of(records, source="log")
