@@ -15,7 +15,7 @@ EDITOR := $(EDITOR_TESTS)/node_modules/.installed
 VSIX := dist/nncdbg.vsix
 VSIX_SOURCES = $(wildcard $(shell git ls-files -co --exclude-standard nncdbg $(EXTENSION) pyproject.toml 2>/dev/null))
 
-.PHONY: adapter code-server help demo demo-torch setup test test-all conformance e2e e2e-editor editor bench-editor vsix release check lint types imports generated-check bench sizes docs site readme format clean
+.PHONY: adapter code-server cuda-check help demo demo-torch setup test test-all conformance e2e e2e-editor editor bench-editor vsix release check lint types imports generated-check bench sizes docs site readme format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,10 @@ conformance: $(DEV_STAMP)  ## run every ONNX backend test case: free, stepped, t
 
 conformance-torch: $(DEV_STAMP)  ## record and run torch's samples of operators, modules and optimizers
 	$(BIN)/python -m pytest -n auto -m conformance_torch tests/torch/conformance
+
+cuda-check: $(DEV_STAMP)  ## compile the CUDA kernels with NVRTC, which needs no device (200 MB)
+	$(BIN)/python -m pip install --quiet --target build/nvrtc nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12
+	PYTHONPATH=build/nvrtc $(BIN)/python -m pytest -rs tests/engine/backends/test_cuda_sources.py
 
 adapter: $(DEV_STAMP)  ## run all tests of the debug adapter, with real processes
 	$(BIN)/python -m pytest -n auto -m adapter tests/dap_server

@@ -19,6 +19,7 @@ import bench_machine
 import bench_models
 import bench_mutants
 import bench_parse
+import bench_ranks
 import bench_reduce
 import bench_start
 import bench_stats
@@ -52,6 +53,7 @@ def main() -> int:
         bench_journal,
         bench_journal_training,
         bench_flight_recorder,
+        bench_ranks,
     ):
         figures = module.measure()
         for figure in figures if isinstance(figures, list) else [figures]:

@@ -17,6 +17,7 @@ Open and run
     Editor(program)        inserts, replaces, rewires and deletes statements
     eager()                executes ops as Python calls them; their trace is a Program
     run(program, inputs)   the outputs by name
+    read_kernels(file)     the backends of statements that `nncdbg autotune` chose, for `kernels` of `run`
     grad(program, of, by)  a Program that computes gradients
     minimize(program, losses)   a Program that trains: backward graph, optimizer, update
     to_onnx(program)       the program as an onnx.ModelProto; write_onnx(program, file)
@@ -71,6 +72,7 @@ _PUBLIC = {
     "execute": "nncdbg.commands.execute",
     **dict.fromkeys(("load", "ProgramSource"), "nncdbg.engine.frontends"),
     "run": "nncdbg.opening.run",
+    "read_kernels": "nncdbg.opening.kernel_file",
     **dict.fromkeys(("LoadedStates", "load_states", "save_states"), "nncdbg.opening.state_file"),
     **dict.fromkeys(("to_onnx", "write_onnx"), "nncdbg.opening.onnx_export.export"),
     "Outputs": "nncdbg.engine.values.values",
@@ -165,6 +167,7 @@ if TYPE_CHECKING:
     from nncdbg.nan_watch.records import WatchFinding as WatchFinding
     from nncdbg.nan_watch.reduction.reducing import Reduced as Reduced
     from nncdbg.nan_watch.reduction.reducing import reduce as reduce
+    from nncdbg.opening.kernel_file import read_kernels as read_kernels
     from nncdbg.opening.onnx_export.export import to_onnx as to_onnx
     from nncdbg.opening.onnx_export.export import write_onnx as write_onnx
     from nncdbg.opening.run import run as run

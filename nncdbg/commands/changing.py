@@ -38,13 +38,14 @@ def set_(session: CommandSession, text: str) -> None:
       set %x = photo.png:/255,resize
       set $limit = 3          defines a name for expressions, and prints nothing
       set names full          shows long names whole; `show settings` lists the settings
+      set times on            measures statements; see `info time` and `list`
     The run without the change remains as a branch (see `branches`, `diff`).  After `back` or
     `restart`, the run repeats the change at the same point.  If the current op has no kernel,
     set its results to continue the run.
     """
     debugger = session.debugger
     scope = debugger.values
-    if change_setting(session.screen, text):
+    if change_setting(session, text):
         return
     text = re.sub(r"^var(?:iable)?\s+(?=[%$\w\"])", "", needs("set", text))
     if split_definition(text) is not None:

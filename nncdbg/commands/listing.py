@@ -17,12 +17,18 @@ from nncdbg.presentation.breakpoint_syntax import split_source
 from nncdbg.presentation.listing_window import around, window
 from nncdbg.presentation.source_files import source_file, source_lines
 from nncdbg.presentation.stops import marks_of, names_on, statement_lines
+from nncdbg.presentation.times.margin import TITLE, margins
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
 
 _PAGE = 11
 """Number of lines that `list` shows."""
+
+
+def _has_times(session: CommandSession, text: str) -> bool:
+    """Return whether a listing has times, which vary."""
+    return session.debugger.times.on
 
 
 @command(
@@ -32,6 +38,7 @@ _PAGE = 11
     arguments="[. | LINE | FIRST,LAST | @graph | FILE:LINE | backward [LINE] | forward [LINE]]",
     repeats=True,
     completes=("graph",),
+    varies=_has_times,
 )
 def list_(session: CommandSession, text: str) -> None:
     """List program text around the current statement, a line or a graph.
@@ -43,6 +50,7 @@ def list_(session: CommandSession, text: str) -> None:
 
     `->` marks the next statement.  `>>` marks the statement that the stop reports.  `=>` marks the current
     statement of an outer frame.  `*` marks an enabled breakpoint, and `o` marks a disabled breakpoint.
+    After `set times on`, the margin has the median and the least time of each statement, and its share.
     """
     if source := split_source(text):
         list_source(session, *source)
@@ -76,7 +84,7 @@ _COUNTERPART_HINTS = {
 }
 
 
-@command("ll", group="looking")
+@command("ll", group="looking", varies=_has_times)
 def ll(session: CommandSession, text: str) -> None:
     """List the whole graph, branch or loop of the selected frame."""
     no_arguments("ll", text)
@@ -94,7 +102,10 @@ def _show(session: CommandSession, lines: Sequence[int]) -> None:
     marks = marks_of(debugger, max(0, debugger.selected), debugger.stop)
     code = debugger.frames[max(0, debugger.selected)].code
     names = names_on(debugger, session.screen, code)
-    for line in window(listing, lines, marks, session.screen.line_layout.width, names):
+    times = margins(debugger, code)
+    if times:
+        session.screen.put_line(Text(TITLE, "dim"))
+    for line in window(listing, lines, marks, session.screen.line_layout.width, names, times):
         session.screen.put_line(line)
     session.listed = lines[-1]
 

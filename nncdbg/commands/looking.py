@@ -45,7 +45,7 @@ def print_(session: CommandSession, text: str) -> None:
 
 @command("whatis", group="looking", arguments="EXPR", completes=("value", "function"))
 def whatis(session: CommandSession, text: str) -> None:
-    """Show the type of an expression, and a value's full name and statement."""
+    """Show the type of an expression, and a value's full name, device and statement."""
     from nncdbg.presentation.elements import type_of
 
     name = value_named(session.debugger, needs("whatis", text))
@@ -53,9 +53,25 @@ def whatis(session: CommandSession, text: str) -> None:
         session.screen.put(str(type_of(session.debugger.evaluate(text))))
         return
     place = next(session.debugger.values.places(name), None)
-    session.screen.put(f"{spelled(name)}: {_type_here(session, name)}")
+    known = _on_device(session, name) or _type_here(session, name)
+    session.screen.put(f"{spelled(name)}: {known}")
     if place is not None and place.depth is not None:
         session.screen.put(f"  {_role(session, place)}")
+
+
+def _on_device(session: CommandSession, name: str) -> str:
+    """Return type and device of a computed value, as "f32[2] on cuda:0"; "" for NumPy arrays."""
+    from nncdbg.engine.errors import NotComputed
+    from nncdbg.engine.graph import type_of
+
+    backend = session.debugger.backend
+    if backend.on_host:
+        return ""
+    try:
+        content = session.debugger.values.content(name)
+    except NotComputed:
+        return ""
+    return f"{type_of(content)} on {backend.device(content) or 'cpu'}"
 
 
 def _type_here(session: CommandSession, name: str) -> str:
@@ -209,7 +225,7 @@ def show(session: CommandSession, text: str) -> None:
     from nncdbg.presentation.element_grid import grid
 
     scope = session.debugger.values
-    if not scope.has(needs("show", text)) and show_settings(session.screen, text):
+    if not scope.has(needs("show", text)) and show_settings(session, text):
         return
     name, index = split_target(text, scope.has, scope.names)
     array, layout = scope.value(name), session.screen.layout

@@ -49,7 +49,7 @@ class CommandSession:
     def __init__(self, debugger: Debugger, title: str, screen: Screen) -> None:
         self.debugger: Debugger = debugger
         self.title = title
-        self.screen = screen
+        self.screen: Screen = screen
         self.over = False
         self.companion: Companion | None = None
         """The other side of a comparison, if this session is one."""
@@ -154,7 +154,7 @@ class CommandSession:
     @contextmanager
     def recording_result(self, found: Command, arguments: str) -> Iterator[None]:
         """Record what a command prints, if a replay compares it."""
-        with self.recorder.result(self.screen) if found.compares(arguments) else nullcontext():
+        with self.recorder.result(self.screen) if found.compares(self, arguments) else nullcontext():
             yield
 
     @property

@@ -1,13 +1,16 @@
-"""Settings of the screen: `set NAME VALUE` changes one, `show NAME` and `show settings` print them."""
+"""Settings of a session: `set NAME VALUE` changes one, `show NAME` and `show settings` print them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.presentation.screen import Screen
+
+if TYPE_CHECKING:
+    from nncdbg.commands.session import CommandSession
 
 _SETTING = re.compile(r"(?P<name>[a-z]+)\s+(?P<value>[^=\s]+)\s*")
 
@@ -18,8 +21,8 @@ class PromptSetting:
 
     values: str
     help: str
-    read: Callable[[Screen], str]
-    write: Callable[[Screen, str], None]
+    read: Callable[[CommandSession], str]
+    write: Callable[[CommandSession, str], None]
 
 
 def _between(low: int, high: int, value: str) -> int:
@@ -29,58 +32,68 @@ def _between(low: int, high: int, value: str) -> int:
     return number
 
 
-def _write_names(screen: Screen, value: str) -> None:
-    screen.full_names = {"short": False, "full": True}[value]
+def _write_names(session: CommandSession, value: str) -> None:
+    session.screen.full_names = {"short": False, "full": True}[value]
 
 
-def _write_pager(screen: Screen, value: str) -> None:
-    screen.pager = {"off": False, "on": True}[value]
+def _write_pager(session: CommandSession, value: str) -> None:
+    session.screen.pager = {"off": False, "on": True}[value]
 
 
-def _write_precision(screen: Screen, value: str) -> None:
-    screen.precision = _between(1, 17, value)
+def _write_precision(session: CommandSession, value: str) -> None:
+    session.screen.precision = _between(1, 17, value)
 
 
-def _write_width(screen: Screen, value: str) -> None:
-    screen.fix_width(None if value == "auto" else _between(20, 1000, value))
+def _write_times(session: CommandSession, value: str) -> None:
+    session.debugger.times.measure({"off": False, "on": True}[value])
+
+
+def _write_width(session: CommandSession, value: str) -> None:
+    session.screen.fix_width(None if value == "auto" else _between(20, 1000, value))
 
 
 SETTINGS = {
     "names": PromptSetting(
         "short or full",
         "Names of values: their distinguishing part, or in full.",
-        lambda screen: "full" if screen.full_names else "short",
+        lambda session: "full" if session.screen.full_names else "short",
         _write_names,
     ),
     "pager": PromptSetting(
         "on or off",
         "Show output that is longer than the terminal in $PAGER.",
-        lambda screen: "on" if screen.pager else "off",
+        lambda session: "on" if session.screen.pager else "off",
         _write_pager,
     ),
     "precision": PromptSetting(
         "1 to 17",
         "Significant digits of statistics and elements.",
-        lambda screen: str(screen.precision),
+        lambda session: str(session.screen.precision),
         _write_precision,
+    ),
+    "times": PromptSetting(
+        "on or off",
+        "Measure statements; `list` and `info time` show the times.",
+        lambda session: "on" if session.debugger.times.on else "off",
+        _write_times,
     ),
     "width": PromptSetting(
         "20 to 1000, or auto",
         "Columns of output; auto is the width of the terminal.",
-        lambda screen: str(screen.layout.width),
+        lambda session: str(session.screen.layout.width),
         _write_width,
     ),
 }
 
 
-def change_setting(screen: Screen, text: str) -> bool:
+def change_setting(session: CommandSession, text: str) -> bool:
     """Change a setting given as `NAME VALUE`; return False for other texts. Raises UsageError."""
     match = _SETTING.fullmatch(text)
     setting = SETTINGS.get(match["name"]) if match else None
     if match is None or setting is None:
         return False
     try:
-        setting.write(screen, match["value"])
+        setting.write(session, match["value"])
     except (ValueError, KeyError):
         name = match["name"]
         raise UsageError(
@@ -89,9 +102,9 @@ def change_setting(screen: Screen, text: str) -> bool:
     return True
 
 
-def show_settings(screen: Screen, text: str) -> bool:
+def show_settings(session: CommandSession, text: str) -> bool:
     """Print one setting, or all for `settings`; return False for other texts."""
     shown = SETTINGS if text == "settings" else {text: SETTINGS[text]} if text in SETTINGS else {}
     for name, setting in shown.items():
-        screen.put(f"{name} is {setting.read(screen)} ({setting.values}): {setting.help}")
+        session.screen.put(f"{name} is {setting.read(session)} ({setting.values}): {setting.help}")
     return bool(shown)

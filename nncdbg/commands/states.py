@@ -19,7 +19,7 @@ from nncdbg.engine.schedules.streams import AwaitedEvent, StreamState, stream_st
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.presentation.elements import SMALL, element, elements, is_text, type_of
-from nncdbg.presentation.stops import fallbacks, layout_at, statement_lines, value_or_reason
+from nncdbg.presentation.stops import fallbacks, kernel_line, layout_at, statement_lines, value_or_reason
 from nncdbg.presentation.tensor_text import described
 from nncdbg.stats import summarize
 
@@ -33,7 +33,7 @@ _MANY = 100
 """Maximum number of values that `info values` lists."""
 
 
-def _varies(text: str) -> bool:
+def _varies(session: CommandSession, text: str) -> bool:
     """Return whether a topic depends on time, the machine, or the path of the program."""
     return _topic(text.partition(" ")[0]) in ("time", "memory", "program")
 
@@ -51,9 +51,12 @@ def info(session: CommandSession, text: str) -> None:
       constants              its constants
       line [LINE], frames    a statement, the stack
       time, marks, branches  the current moment, and moments to go to
+      time [op | layer | line | statement]
+                             with `set times on`, the times of this graph, or of the run by op or layer
       convenience            the names that were defined with `$x = EXPR`
       streams                the streams of a schedule, and the events that they wait for
       memory, program, fallbacks
+      kernels                the backends that run the statements, if several do
     A prefix selects the first topic that matches: `info b` is `info breakpoints`.
     """
     word, _, rest = text.partition(" ")
@@ -191,9 +194,27 @@ def _place_of(session: CommandSession, site: Site) -> str:
 
 
 def _time(session: CommandSession, text: str) -> None:
-    timeline = session.debugger.timeline
+    from nncdbg.presentation.times.table import GROUPINGS, of_block
+    from nncdbg.presentation.times.text import print_times, time_text
+
+    if text and text not in GROUPINGS:
+        raise UsageError(f"times are not grouped by {text}", hint=f"use one of: {', '.join(GROUPINGS)}")
+    timeline, times, loaded = session.debugger.timeline, session.debugger.times, session.debugger.loaded
     session.screen.put(f"{counted(timeline.tick, 'statement')} executed, on branch {timeline.branch}")
     session.screen.put(f"{counted(timeline.replayed, 'statement')} replayed to go back")
+    if not times.executed:
+        state = "no statement was measured yet" if times.on else "`set times on` measures statements"
+        session.screen.put(state)
+        return
+    path = _selected(session).code.path
+    table = GROUPINGS[text](times, loaded) if text else of_block(times, loaded, path)
+    if table.rows:
+        print_times(session.screen, table)
+    else:
+        session.screen.put("no statement of this block was measured; `info time layer` shows the others")
+    kernels, measured = time_text(times.kernels / 1e9), counted(times.executed, "statement", ",")
+    around = time_text(times.around / 1e9)
+    session.screen.put(f"{kernels} in the kernels of {measured}, and {around} around them")
 
 
 def _memory(session: CommandSession, text: str) -> None:
@@ -201,7 +222,13 @@ def _memory(session: CommandSession, text: str) -> None:
     timeline = debugger.timeline
     session.screen.put(f"allocator {debugger.loaded.allocation.name}")
     timeline.checkpoints.recount()
-    session.screen.put(f"buffers in use {_size(timeline.checkpoints.live_bytes())}")
+    allocation = debugger.loaded.allocation
+    results = timeline.checkpoints.live_bytes()
+    workspaces = allocation.workspaces.sizes
+    session.screen.put(f"results {_size(results)}")
+    parts = ", ".join(f"{purpose} {_size(size)}" for purpose, size in sorted(workspaces.items()))
+    session.screen.put(f"workspaces {_size(sum(workspaces.values()))}{f' ({parts})' if parts else ''}")
+    session.screen.put(f"total {_size(allocation.total_bytes)}")
     session.screen.put(f"history budget {_size(timeline.checkpoints.budget)}")
 
 
@@ -261,6 +288,17 @@ def _fallbacks(session: CommandSession, text: str) -> None:
         session.screen.put(words)
     if not fallen:
         session.screen.put(f"every statement so far ran on {session.debugger.backend.name}")
+
+
+def _kernels(session: CommandSession, text: str) -> None:
+    debugger = session.debugger
+    kernels = debugger.loaded.kernels()
+    for each in kernels:
+        if each.reason != "default":
+            session.screen.put(kernel_line(each))
+    rest = sum(each.reason == "default" for each in kernels)
+    others = "all statements" if rest == len(kernels) else counted(rest, "other statement")
+    session.screen.put(f"{others}: {debugger.backend.name}")
 
 
 def _size(count: int) -> str:
@@ -326,6 +364,7 @@ TOPICS: dict[str, Callable[[CommandSession, str], None]] = {
     "branches": lambda session, text: branches(session, ""),
     "program": _program,
     "fallbacks": _fallbacks,
+    "kernels": _kernels,
     "streams": _streams,
     "convenience": _convenience,
 }

@@ -14,8 +14,8 @@ from nncdbg.engine.errors import NncdbgError, UsageError
 Run: TypeAlias = Callable[[Any, str], None]
 """``run(session, arguments)``: `session` is a CommandSession."""
 
-Varies: TypeAlias = bool | Callable[[str], bool]
-"""Whether the output of a command varies between equal sessions, for some commands by its arguments."""
+Varies: TypeAlias = bool | Callable[[Any, str], bool]
+"""Whether the output varies between equal sessions; for some commands by ``varies(session, arguments)``."""
 
 GROUPS = {
     "moving": "Run and step",
@@ -47,11 +47,11 @@ class Command:
     varies: Varies
     run: Run
 
-    def compares(self, arguments: str) -> bool:
+    def compares(self, session: Any, arguments: str) -> bool:
         """Return whether a replay compares the output with the recorded one."""
         if self.group not in _COMPARED:
             return False
-        return not (self.varies(arguments) if callable(self.varies) else self.varies)
+        return not (self.varies(session, arguments) if callable(self.varies) else self.varies)
 
     @property
     def pages(self) -> bool:

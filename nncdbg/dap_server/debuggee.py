@@ -243,11 +243,11 @@ class Debuggee:
     def say_remarks(self, session: Session) -> None:
         """Send the engine's remarks: NumPy replaced the backend for an op, a listener failed."""
         debugger = self.debugger
-        for line, op in debugger.loaded.fallbacks:
-            if op not in self._fallen:
-                self._fallen.add(op)
+        for each in debugger.loaded.fallbacks:
+            if each.op not in self._fallen:
+                self._fallen.add(each.op)
                 session.client.say(
-                    f"{op} has no kernel on {debugger.backend.name}, and runs on numpy (line {line})"
+                    f"{each.op} has no kernel on {each.lacking}, and runs on numpy (line {each.line})"
                 )
         for problem in debugger.control.machine.problems[self._reported_problems :]:
             session.client.say(problem, "important")

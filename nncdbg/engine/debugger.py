@@ -13,6 +13,7 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.backends import Backend, backend_for
+from nncdbg.engine.backends.kernel_choice import KernelChoice
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.needed import Part
 from nncdbg.engine.compilation.partial import partial_run, used_inputs
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.diagnosing import Diagnosing
     from nncdbg.engine.execution.black_box import BlackBox
     from nncdbg.engine.observers.oracle import MicroCheck
+    from nncdbg.engine.observers.statement_times import StatementTimes
 
 
 def with_backward_graphs(program: Program) -> Program:
@@ -91,6 +93,9 @@ class Debugger(RichOutput):
     * `dims`: symbolic sizes by name.
     * `backend`: the kernels to run: the name of a backend (`nncdbg.engine.extensions`), or a Backend.  An
       op without a kernel fails, or runs on NumPy with `fallback` (see `loaded.fallbacks`).
+    * `kernels`: the backends of single statements, by op (``{"Conv": "torch"}``), value (``"%h"``,
+      ``"@layer.%h"``) or line (``"12"``); a line decides before a value, and a value before an op.
+      `loaded.kernels()` lists the kernel of each statement.
     * `allocator`: ``"debug"`` (the default), ``"arena"``, ``"poison"``, ``"plain"`` (the default
       on a device), or an Allocation.
     * `outputs`: names of values to compute; only the statements that they need run, at their usual lines, and
@@ -126,6 +131,7 @@ class Debugger(RichOutput):
         *,
         backend: str | Backend | None = None,
         fallback: bool | None = None,
+        kernels: Mapping[str, str] | None = None,
         allocator: str | Allocation | None = None,
         dims: Mapping[str, int] | None = None,
         seed: int | None = None,
@@ -184,6 +190,7 @@ class Debugger(RichOutput):
                 black_box,
                 [state.value.name for state in program.states],
                 tracked,
+                KernelChoice(kernels, whole, self.backend) if kernels else None,
             )
             if check is not None:
                 compiled.observers.check(check, lambda: self.timeline.replaying)
@@ -214,6 +221,7 @@ class Debugger(RichOutput):
         # The tracks read values before the allocation frees them.
         self.tracking = Tracking(self._tracked, loaded, machine, lambda text: self.control.say(text))
         self.timeline = Timeline(machine, history, loaded.allocation)
+        loaded.times.attach(machine, lambda: self.timeline.replaying)
         self.tracking.timeline = self.timeline
         self._awaited = Awaited(
             loaded.linker, loaded.supplied, self._folder, lambda text: self.control.say(text)
@@ -528,6 +536,11 @@ class Debugger(RichOutput):
     def micro(self) -> MicroCheck | None:
         """The comparison of kernels with their micro programs; None without ``check="micro"``."""
         return self.observers.micro
+
+    @property
+    def times(self) -> StatementTimes:
+        """The durations of statements; ``times.measure(True)`` starts the measurement."""
+        return self.loaded.times
 
     # -- called by the engine ----------------------------------------------------------------
 

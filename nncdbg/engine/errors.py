@@ -187,6 +187,10 @@ class RunError(NncdbgError):
     """The graph failed while running."""
 
 
+class OutOfMemory(RunError):
+    """The machine lacks the memory for a buffer."""
+
+
 class StoppedRun(RunError):
     """A budget or a statement limit stopped the run before its end."""
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import compress
 from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.backends import Backend
+from nncdbg.engine.backends import Backend, Call, Kernels
 from nncdbg.engine.backends.fallback import Fallback
-from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.backends.kernel_choice import KernelChoice, StatementKernel, kernel_statements
+from nncdbg.engine.compilation.code import Code, Path, Statement
 from nncdbg.engine.compilation.needed import Part
 from nncdbg.engine.compilation.search import candidates, constant_names
 from nncdbg.engine.compilation.states import rebound
@@ -22,7 +25,8 @@ from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.execution.machine import Machine, Running
 from nncdbg.engine.execution.random_streams import generator_of
 from nncdbg.engine.execution.supplied import SuppliedResults
-from nncdbg.engine.graph import Type, type_of
+from nncdbg.engine.graph import Node, Type, type_of
+from nncdbg.engine.observers.statement_times import StatementTimes
 
 
 class CompiledProgram(Loaded):
@@ -43,8 +47,11 @@ class CompiledProgram(Loaded):
         black_box: BlackBox | None = None,
         states: Collection[str] = (),
         tracked: Sequence[TrackedLine] = (),
+        choice: KernelChoice | None = None,
     ) -> None:
-        """`states` are the constants of the entry graph that begin on the device: data of states.
+        """`choice` has the statements that run kernels of other backends.
+
+        `states` are the constants of the entry graph that begin on the device: data of states.
 
         `tracked` are the lines with tracks, whose values are kept until their graphs have ended.
         """
@@ -52,7 +59,11 @@ class CompiledProgram(Loaded):
         self.running = Running()
         self.supplied = SuppliedResults(backend.to_device)
         self._fallback = Fallback(backend) if fallback else None
-        covers: list[Cover] = [each.cover for each in (self._fallback, self.supplied) if each is not None]
+        self._choice = choice
+        covers: list[Cover] = [self._chosen] if choice is not None else []
+        covers += [each.cover for each in (self._fallback, self.supplied) if each is not None]
+        # The instructions are linked first when the program begins, after `times` is made.
+        covers.append(lambda kernels, call, statement: self.times.cover(kernels, call, statement))
         self.black_box = black_box
         if black_box is not None:
             covers.append(
@@ -65,6 +76,7 @@ class CompiledProgram(Loaded):
         linker = Linker(backend, allocation, generator, covers)
         kept = kept_to_the_end(program, tracked)
         super().__init__(program, program.as_listing(), linker, rebound=rebound(program), tracked=kept)
+        self.times = StatementTimes(linker, self.running)
         self.found: Report = _ignore
         """Called with each finding of the run."""
         self.observers = Instrumentation(self, lambda finding: self.found(finding), statistics)
@@ -76,11 +88,44 @@ class CompiledProgram(Loaded):
         self._first: dict[int, Any] = {}
         """The data of states on the device, by their slots in the entry graph."""
 
+    def _chosen(self, kernels: Kernels, call: Call, statement: Statement) -> Kernels:
+        assert self._choice is not None
+        return self._choice.cover(kernels, call, statement, self.line(statement.code, statement.pc))
+
     @property
-    def fallbacks(self) -> list[tuple[int | None, str]]:
-        """(line, op) of each statement that ran on NumPy because the backend has no kernel for it."""
-        fallen = self._fallback.fallen if self._fallback is not None else []
-        return [(self.line(each.code, each.pc), each.code.nodes[each.pc].op) for each in fallen]
+    def fallbacks(self) -> list[StatementKernel]:
+        """The statements that ran on NumPy because their backend, in `lacking`, has no kernel for them."""
+        return [
+            replace(kernel, backend="numpy", reason="fallback", lacking=kernel.backend)
+            for kernel in map(self._kernel_at, self._fallen)
+        ]
+
+    def kernels(self) -> list[StatementKernel]:
+        """Return the kernel of each statement, in the order of the listing; fallbacks so far are known."""
+        own = [not each.code.formula for each in self._fallen]
+        fallen = {each.line: each for each in compress(self.fallbacks, own)}
+        kernels = (self._kernel_of(*each) for each in kernel_statements(self.program))
+        found = [fallen.get(each.line, each) for each in kernels]
+        return sorted(found, key=lambda kernel: kernel.line or 0)
+
+    @property
+    def _fallen(self) -> Sequence[Statement]:
+        return self._fallback.fallen if self._fallback is not None else ()
+
+    def _kernel_at(self, statement: Statement) -> StatementKernel:
+        """Return the kernel of a statement of the program, or of a micro program."""
+        code, line = statement.code, self.line(statement.code, statement.pc)
+        return self._kernel_of(code.path if code.formula is None else (), code.nodes[statement.pc], line)
+
+    def _kernel_of(self, path: Path, node: Node, line: int | None) -> StatementKernel:
+        """Return the kernel of a statement as chosen before the run; `path` is () in a micro program."""
+        value = next((each.name for each in node.outputs if each.name), "")
+        own = StatementKernel(line, node.op, value, self.linker.backend.name)
+        selector = self._choice.selector(path, node, line) if self._choice is not None and path else None
+        if self._choice is None or selector is None:
+            return own
+        chosen = self._choice.backend_of(path, node, line).name
+        return replace(own, backend=chosen, reason="chosen", selector=selector.text)
 
     def accepts(self, inputs: Mapping[str, Any]) -> bool:
         """Return whether the compiled code can run these inputs."""
@@ -98,7 +143,8 @@ class CompiledProgram(Loaded):
         else:
             self.allocation.begin_again()
         placed = [*map(self.linker.backend.to_device, inputs.values())]
-        machine = Machine(self._entry, placed, self.call, self.running, self.linker.backend)
+        self.observers.check_devices(placed)
+        machine = Machine(self._entry, placed, self.call, self.running, self.linker.backend, self.allocation)
         for slot, content in self._first.items():
             machine.frames[0].slots[slot] = content
         return machine

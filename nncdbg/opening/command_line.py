@@ -99,10 +99,16 @@ def add_tracks(parser: ArgumentParser) -> None:
     _add(parser, "tracks")
 
 
-def add_machine(parser: ArgumentParser) -> None:
-    """Add the inputs, and the options for running the program."""
+def add_machine(parser: ArgumentParser, default_allocator: str = "") -> None:
+    """Add the inputs, and the options for running the program; the help shows the default allocator."""
     _add(parser, "inputs", "dims", "seed", "backend", "fallback", "op_libraries")
-    _add(parser, "allocator", "history", "max_ops")
+    _add(parser, "allocator", shown_default=default_allocator)
+    _add(parser, "history", "max_ops")
+
+
+def add_kernels(parser: ArgumentParser) -> None:
+    """Add the backends of single statements."""
+    _add(parser, "kernels", "kernel_file")
 
 
 def add_journal(parser: ArgumentParser) -> None:
@@ -127,11 +133,11 @@ def add_check(parser: ArgumentParser) -> None:
     _add(parser, "check", choices=["micro"])
 
 
-def _add(parser: ArgumentParser, *names: str, **more: Any) -> None:
+def _add(parser: ArgumentParser, *names: str, shown_default: str = "", **more: Any) -> None:
     """Add the flags of these fields; an omitted flag is None."""
     for name in names:
         field, setting = settings()[name]
-        note = setting.shown_default or (f"{field.default}" if field.default else "")
+        note = shown_default or setting.shown_default or (f"{field.default}" if field.default else "")
         details: dict[str, Any] = {"metavar": setting.metavar, **more}
         if field.type == "bool":
             details, note = {"action": "store_true"}, ""
@@ -216,6 +222,8 @@ def configuration_of(options: argparse.Namespace) -> RunConfiguration:
         given["tracks"] = _each_once(map(_track, given["tracks"]), "track")
     if "dims" in given:
         given["dims"] = _each_once(map(parse_dim, given["dims"]), "dim")
+    if "kernels" in given:
+        given["kernels"] = _each_once(map(_kernel, given["kernels"]), "kernel")
     if "changes" in given:
         given["changes"] = _each_once(map(_parse_change, given["changes"]), "set")
     return RunConfiguration(program=options.model, **given, given=frozenset(given))
@@ -226,6 +234,16 @@ def _parse_change(text: str) -> tuple[str, str]:
     if not equals or not name or not value:
         raise UsageError(f'"{text}" is not NAME=VALUE', hint="write, for example, --set lr=1e-4")
     return name, value
+
+
+def _kernel(text: str) -> tuple[str, str]:
+    """Parse ``Conv=torch``.  A value may have an equals sign in its name, but a backend has none."""
+    selector, equals, name = map(str.strip, text.rpartition("="))
+    if not equals or not selector or not name:
+        raise UsageError(
+            f'--kernel "{text}" is not OP|%VALUE|LINE=BACKEND', hint="write, for example, Conv=torch"
+        )
+    return selector, name
 
 
 def _track(text: str) -> tuple[str, str]:

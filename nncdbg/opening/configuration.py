@@ -90,6 +90,25 @@ class RunConfiguration:
         extensible=True,
     )
     fallback: bool = _setting(False, "use NumPy for ops without a kernel in the backend", "--fallback")
+    kernels: dict[str, str] = _setting(
+        dict,
+        "run an op, value or line on another backend, such as Conv=torch",
+        "--kernel",
+        "OP|%VALUE|LINE=BACKEND",
+        description=(
+            "The backends of single statements, by op (Conv), value (%h, @layer.%h) or line: "
+            'for example {"Conv": "torch"}.'
+        ),
+    )
+    kernel_file: str | None = _setting(
+        None,
+        "read the kernels of statements from a file that `nncdbg autotune` wrote",
+        "--kernels",
+        "FILE",
+        key="kernelFile",
+        description="A file that `nncdbg autotune` wrote, with the backends of statements.",
+        parameter="read_kernels",
+    )
     op_libraries: list[str] = _setting(
         list,
         "Python file with custom kernels",

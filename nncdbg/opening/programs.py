@@ -20,6 +20,7 @@ from nncdbg.engine.frontends.run_tracks import with_tracks
 from nncdbg.engine.ops.library import load_op_library
 from nncdbg.opening.configuration import RunConfiguration, settings
 from nncdbg.opening.journal_address import Address, read_address
+from nncdbg.opening.kernel_file import read_kernels
 from nncdbg.opening.python_programs import is_python_name, load_python_name
 from nncdbg.opening.schedule_logs.names import is_log_name
 
@@ -83,6 +84,10 @@ def open_program(
     Raises LoadError, GraphError, ParseError or UsageError.
     """
     path, place = configuration.program, Path(configuration.folder or "")
+    if configuration.kernel_file is not None:
+        chosen_kernels = read_kernels(place / configuration.kernel_file)
+        kernels = {**chosen_kernels, **configuration.kernels}
+        configuration = replace(configuration, kernels=kernels, given=configuration.given | {"kernels"})
     address = read_address(path, place)
     if address is not None:
         from nncdbg.opening.journal.recorded_steps import recorded_step

@@ -24,6 +24,7 @@ def run(
     *,
     backend: str | Backend | None = None,
     fallback: bool | None = None,
+    kernels: Mapping[str, str] | None = None,
     dims: Mapping[str, int] | None = None,
     seed: int | None = None,
     outputs: Sequence[str] | None = None,
@@ -49,6 +50,8 @@ def run(
     of a value inside the program replaces the statement of the value, as in `onnx.utils.extract_model`:
 
         nncdbg.run(program, {"h": h}, outputs=["y"])    # the statements from %h to %y
+
+    With `kernels`, single statements run on other backends, such as ``{"Conv": "torch", "%h": "numpy"}``.
 
     A Program keeps its compiled code for the next run with inputs of the same types.
 
@@ -79,8 +82,10 @@ def run(
         fields |= {"fork": fork, "journal_statistics": journal_statistics, "journal_codec": journal_codec}
         fields |= {"journal_values": [*journal_values], "journal_values_every": journal_values_every}
         fields |= {"inputs": inputs, "dims": dims, "seed": seed, "outputs": outputs, "max_ops": max_ops}
-        return run_in_journal(program, {**fields, "backend": backend, "fallback": fallback})
-    return _run(load(program), inputs, backend, fallback, seed, outputs, dims=dims, max_ops=max_ops)
+        fields |= {"backend": backend, "fallback": fallback, "kernels": kernels}
+        return run_in_journal(program, fields)
+    options = {"dims": dims, "max_ops": max_ops, "kernels": kernels}
+    return _run(load(program), inputs, backend, fallback, seed, outputs, **options)
 
 
 def _run(
@@ -93,10 +98,11 @@ def _run(
     **options: Any,
 ) -> Outputs:
     """Run a program with the code that it keeps, if the other arguments are those of the last run."""
-    kernels = program.saved.completed(backend=backend, allocator=None)
-    settings = kernels["backend"], fallback, seed, tuple(outputs or ()), revision()
+    machine = program.saved.completed(backend=backend, allocator=None)
+    kernels = tuple((options["kernels"] or {}).items())
+    settings = machine["backend"], kernels, fallback, seed, tuple(outputs or ()), revision()
     named = isinstance(settings[0], str) and backend_of(settings[0]).on_host
-    kept = named and kernels["allocator"] is None
+    kept = named and machine["allocator"] is None
     known, compiled = program.kept.pop("run", (None, None)) if kept else (None, None)
     debugger = Debugger(
         program,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -45,22 +46,30 @@ class LineMarks:
 
 
 def window(
-    listing: Listing, lines: Iterable[int], marks: LineMarks, room: int, names: ProgramNames | None
+    listing: Listing,
+    lines: Iterable[int],
+    marks: LineMarks,
+    room: int,
+    names: ProgramNames | None,
+    margins: Mapping[int, str] = MappingProxyType({}),
 ) -> list[Text]:
     """Return the `lines` of the listing for a screen of `room` columns; full names if `names` is None.
 
     Long statements lose types and attributes before operands; a statement with an arrow is shown whole.
+    `margins` are texts of one width to the left of lines.
     """
     numbers = [number for number in lines if 1 <= number <= len(listing.lines)]
     width = len(str(numbers[-1])) if numbers else 1
-    room -= width + 5
+    blank = " " * len(next(iter(margins.values()), ""))
+    room -= width + 5 + len(blank)
     shown: list[Text] = []
     for number in numbers:
         block = listing.block(number)
         visible = names.at(block) if names is not None and block is not None else ShortNames(())
         fit = whole if number in marks.arrows else brief
         statement = listing.full_line(number).replace("\t", "    ")
-        shown += _lines(fit(statement, visible, room), number, width, marks)
+        margin = margins.get(number, blank)
+        shown += _lines(fit(statement, visible, room), number, width, marks, margin)
     return shown
 
 
@@ -70,14 +79,22 @@ def around(line: int, size: int, last: int) -> range:
     return range(first, min(last, first + size - 1) + 1)
 
 
-def _lines(statement: Sequence[str], number: int, width: int, marks: LineMarks) -> Iterator[Text]:
-    """Yield the lines of one statement, the first with its number and marks."""
+def _lines(
+    statement: Sequence[str], number: int, width: int, marks: LineMarks, margin: str
+) -> Iterator[Text]:
+    """Yield the lines of one statement, the first with its margin, number and marks."""
     star = {None: " ", True: "*", False: "o"}[marks.breakpoints.get(number)]
     arrow = marks.arrows.get(number, "  ")
-    head = Text().append(star, "bold red").append(arrow, "bold yellow").append(f" {number:>{width}} ", "dim")
+    head = (
+        Text()
+        .append(margin, "dim")
+        .append(star, "bold red")
+        .append(arrow, "bold yellow")
+        .append(f" {number:>{width}} ", "dim")
+    )
     for line in statement:
         code = Text(line, "bold" if number in marks.arrows else "")
         for pattern, style in _STYLES:
             code.highlight_regex(pattern, style)
         yield head.append_text(code)
-        head = Text(" " * (width + 5))
+        head = Text(" " * (len(margin) + width + 5))

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.text.counting import counted
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.short_names import ShortNames
 from nncdbg.presentation.frame_titles import frame_title
 from nncdbg.presentation.listing_window import CALLER, CULPRIT, HERE, LineMarks, around, window
@@ -17,6 +18,7 @@ from nncdbg.presentation.short_statements import brief, named
 from nncdbg.presentation.tensor_text import described
 
 if TYPE_CHECKING:
+    from nncdbg.engine.backends.kernel_choice import StatementKernel
     from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.execution.frame import Frame
@@ -149,11 +151,17 @@ def concerned_values(debugger: Debugger, stop: Stop, *, written: bool) -> list[s
 
 def fallbacks(debugger: Debugger) -> list[tuple[str, str]]:
     """Return (op, description) for each statement that fell back to NumPy, oldest first."""
-    name = debugger.backend.name
     return [
-        (op, f"line {line}: {op} ran on NumPy because {name} has no kernel for it")
-        for line, op in debugger.loaded.fallbacks
+        (each.op, f"line {each.line}: {each.op} ran on NumPy because {each.lacking} has no kernel for it")
+        for each in debugger.loaded.fallbacks
     ]
+
+
+def kernel_line(kernel: StatementKernel) -> str:
+    """Return the backend of a statement, and why it has this backend, in a line."""
+    value = f" %{name_text(kernel.value)}" if kernel.value else ""
+    why = f"{kernel.lacking} has no kernel" if kernel.lacking else f"chosen by {kernel.selector}"
+    return f"line {kernel.line}: {kernel.op}{value}: {kernel.backend} ({why})"
 
 
 def operand_names(node: Any) -> list[str]:

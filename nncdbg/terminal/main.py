@@ -19,6 +19,7 @@ from nncdbg.opening.command_line import (
     ArgumentParser,
     add_check,
     add_journal,
+    add_kernels,
     add_machine,
     add_model,
     add_outputs,
@@ -32,7 +33,9 @@ from nncdbg.version import __version__
 
 COMMANDS = {
     "run": ("nncdbg.terminal.one_shot.run", "run to the end; print outputs with statistics"),
+    "profile": ("nncdbg.terminal.one_shot.profile", "measure the times of statements, ops and layers"),
     "diff": ("nncdbg.terminal.one_shot.diff", "compare two models, backends, dtypes, or runs of a journal"),
+    "autotune": ("nncdbg.terminal.one_shot.autotune", "choose the fastest correct kernel of each statement"),
     "watch": ("nncdbg.nan_watch.commands.watch", "for CI: find the op where the first NaN originates"),
     "races": ("nncdbg.nan_watch.commands.races", "check a schedule of streams and events without a run"),
     "record": ("nncdbg.terminal.one_shot.record", "save a training step of a PyTorch script as a program"),
@@ -41,6 +44,7 @@ COMMANDS = {
         "replay a recorded session, and compare its stops",
     ),
     "debug": ("nncdbg.terminal.one_shot.debug", "run a PyTorch script, and stop it at operators"),
+    "attach": ("nncdbg.terminal.one_shot.attach", "attach to the ranks of a distributed job"),
     "runs": ("nncdbg.terminal.journal.runs", "list the runs of a journal"),
     "log": ("nncdbg.terminal.journal.log", "show a run of a journal: curves, checkpoints, events"),
     "sql": ("nncdbg.terminal.journal.sql", "query the tables of a journal"),
@@ -148,6 +152,7 @@ def _parser() -> ArgumentParser:
     )
     add_model(parser)
     add_machine(parser)
+    add_kernels(parser)
     add_states_in_place(parser)
     add_journal(parser)
     add_tracks(parser)

@@ -96,12 +96,20 @@ def test_output_that_varies_is_not_recorded(call: Call, line: str) -> None:
     assert call("replay", "r.log", "--allow-python")[0] == 0
 
 
+def test_a_listing_with_times_is_not_compared_and_other_results_are(call: Call) -> None:
+    record(call, "set times on\nnext\nlist\np sum(%h)\nset times off\nlist .\n")
+    assert [len(each) for each in results_of()] == [0, 0, 0, 1, 0, 1]
+    code, out, _ = call("replay", "r.log")
+    assert code == 0, out
+    assert "the replay differs" not in out
+
+
 def test_each_command_with_a_result_declares_whether_it_varies() -> None:
     assert [*load_extensions()] == []
     varying = {name for name, each in TABLE.items() if each.group in ("looking", "changing") and each.varies}
-    assert varying == {"goto", "branch", "info"}
-    assert not TABLE["info"].compares("time")
-    assert TABLE["info"].compares("tracks")
+    assert varying == {"goto", "branch", "info", "list", "ll"}
+    assert not TABLE["info"].compares(None, "time")
+    assert TABLE["info"].compares(None, "tracks")
 
 
 def test_a_changed_result_is_shown_line_by_line(call: Call) -> None:

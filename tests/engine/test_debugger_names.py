@@ -11,7 +11,7 @@ NAMES = """
     value values_at stats evaluate set_value awaited outputs states
     stop ended frames selected notes micro program inputs backend
     breakpoints timeline control observers loaded values diagnosis
-    tracks tracking finding_listeners
+    times tracks tracking finding_listeners
 """
 
 
@@ -31,6 +31,7 @@ def test_parts_of_a_debugger_print_one_line() -> None:
         "values",
         "diagnosis",
         "tracking",
+        "times",
     ):
         text = repr(getattr(debugger, name))
         assert text.startswith("<"), name

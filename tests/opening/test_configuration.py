@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from argparse import Action
 from collections.abc import Callable
 from dataclasses import MISSING
@@ -23,6 +24,7 @@ from nncdbg.opening.command_line import (
     ArgumentParser,
     add_check,
     add_journal,
+    add_kernels,
     add_machine,
     add_model,
     add_outputs,
@@ -46,6 +48,7 @@ def parser() -> ArgumentParser:
     made = ArgumentParser("nncdbg", "")
     add_model(made)
     add_machine(made)
+    add_kernels(made)
     add_outputs(made)
     add_states_in_place(made)
     add_check(made)
@@ -102,6 +105,8 @@ def test_a_launch_configuration_gives_the_same_record_as_a_command_line() -> Non
         "dims": {"N": 4},
         "seed": 3,
         "backend": "cupy",
+        "kernels": {"Conv": "torch", "%a=b": "numpy"},
+        "kernelFile": "k.json",
         "fallback": True,
         "opLibrary": ["/ops.py"],
         "allocator": "arena",
@@ -132,6 +137,7 @@ def test_a_launch_configuration_gives_the_same_record_as_a_command_line() -> Non
     }
     line = (
         "m.onnx --input x=zeros --dim N=4 --seed 3 --backend cupy --fallback --op-library /ops.py "
+        "--kernel Conv=torch --kernel %a=b=numpy --kernels k.json "
         "--allocator arena --history 4GiB --max-ops 9 --output h --output y --check micro --flat "
         "--in-place-states --allow-store / --states w.safetensors --strict-states --steps 7 --training "
         "--journal run.db --checkpoint-every 50 --checkpoint-budget 2GiB --journal-statistics "
@@ -218,10 +224,12 @@ def test_inputs_and_sizes_are_completed_by_name() -> None:
         ("m --input x=1 --input x=2", '--input sets "x" twice'),
         ("m --dim N=1 --dim N=2", '--dim sets "N" twice'),
         ("m --allow-store /nonexistent", "no such folder"),
+        ("m --kernel Conv", "is not OP|%VALUE|LINE=BACKEND"),
+        ("m --kernel Conv=a --kernel Conv=b", '--kernel sets "Conv" twice'),
     ],
 )
 def test_a_malformed_setting_is_an_error_before_files_are_read(line: str, error: str) -> None:
-    with pytest.raises(UsageError, match=error):
+    with pytest.raises(UsageError, match=re.escape(error)):
         configuration_of(parser().parse_args(line.split()))
 
 

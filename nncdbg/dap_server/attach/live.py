@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class AttachedTraining:
     """Sets what the client requests on a training, and shows its stops to the client."""
 
-    def __init__(self, clients: Attachment, *, history: bool = False) -> None:
-        self.training = LiveTraining(clients.hold, self._say, history=history)
+    def __init__(self, clients: Attachment, *, history: bool = False, on_demand: bool = False) -> None:
+        self.training = LiveTraining(clients.hold, self._say, history=history, on_demand=on_demand)
         self._clients = clients
         self._set: dict[int, LiveBreakpoint] = {}
         """The client's breakpoints by the ids of the client."""

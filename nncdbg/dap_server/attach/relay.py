@@ -67,6 +67,8 @@ class AttachArguments(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """Arguments of an `attach` configuration.  The process itself needs only the token."""
 
     connect: Connect | None = None
+    ranks: str | bool = False
+    """Attach to all ranks of a job: true for the only one, or the port at which its ranks meet."""
     token: str | None = None
 
 
@@ -246,7 +248,7 @@ class Relay:
         if kind == "request":
             arguments = message.get("arguments")
             self._session.client.request(
-                command, arguments, lambda answer: _send_answer(far, number, command, answer)
+                command, arguments, lambda answer: send_answer(far, number, command, answer)
             )
             return
         self._terminated |= kind == "event" and message.get("event") == "terminated"
@@ -323,7 +325,7 @@ def _refusal(place: str, message: Message) -> UsageError:
     return UsageError(f"{place} refuses: {why}", hint=hint)
 
 
-def _send_answer(far: Connection, number: int, command: str, answer: Answer) -> None:
+def send_answer(far: Connection, number: int, command: str, answer: Answer) -> None:
     """Send the process the client's answer to its request `number`."""
     message = {"seq": answer.seq, "type": "response", "request_seq": number, "command": command}
     message |= {"success": answer.success}

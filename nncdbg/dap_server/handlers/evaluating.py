@@ -16,6 +16,7 @@ from nncdbg.dap_server.variables.clipboard import python_text
 from nncdbg.dap_server.variables.loss_gradients import with_loss_gradient
 from nncdbg.dap_server.variables.places import values_from
 from nncdbg.dap_server.variables.results import result_fields, result_of
+from nncdbg.dap_server.variables.statement_time import with_time
 from nncdbg.engine.expression import evaluate as value_of
 from nncdbg.engine.expression import split_definition
 
@@ -66,7 +67,7 @@ def evaluate(session: Session, arguments: EvaluateArguments) -> EvaluateBody:
         return EvaluateBody(result=python_text(text, content), variables_reference=0)
     shown = result_of(session, scope, text, arguments.format)
     if arguments.context == "hover":
-        shown = with_loss_gradient(session, scope, text, shown)
+        shown = with_time(session, scope, text, with_loss_gradient(session, scope, text, shown))
     return _body(shown)
 
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from nncdbg.dap_server.attach.relay import AttachArguments, Connect, Relay, end_relay
+from nncdbg.dap_server.attach.ranks_relay import RanksRelay
+from nncdbg.dap_server.attach.relay import AttachArguments, Relay, end_relay
 from nncdbg.dap_server.debuggee import Debuggee
 from nncdbg.dap_server.events import MAIN_THREAD, report_process
 from nncdbg.dap_server.launch_arguments import LaunchArguments, path_in
@@ -27,6 +28,7 @@ from nncdbg.dap_server.sources.shown import sources_of
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.inputs.data_specs import data_file
 from nncdbg.engine.process.collector import collector_paused
+from nncdbg.engine.process.rank_notes import find_job, reports_of_job
 from nncdbg.opening.configuration import RunConfiguration
 
 if TYPE_CHECKING:
@@ -67,19 +69,25 @@ def launch_program(session: Session, arguments: LaunchArguments) -> None:
 def attach(session: Session, arguments: AttachArguments) -> None:
     _begins_once(session)
     if session.attachment is None:
-        _attach_elsewhere(session, arguments.connect)
+        _attach_elsewhere(session, arguments)
         return
     session.state = State.CONFIGURING
     session.defer(lambda: session.client.send_event("initialized"))
 
 
-def _attach_elsewhere(session: Session, there: Connect | None) -> None:
-    if there is None:
+def _attach_elsewhere(session: Session, arguments: AttachArguments) -> None:
+    there = arguments.connect
+    relay: Relay | RanksRelay
+    if arguments.ranks:
+        job = find_job(None if arguments.ranks is True else arguments.ranks)
+        relay = RanksRelay(session, [each for each in reports_of_job(job) if each.exists])
+    elif there is None:
         raise UsageError(
             "`attach` needs the address of the process that called nncdbg.listen",
             hint='set `connect` to the address that nncdbg.listen returned, such as {"port": 5679}',
         )
-    relay = Relay(session, there.address, there.token)
+    else:
+        relay = Relay(session, there.address, there.token)
     relay.connect()
     if end_relay not in session.at_end:
         session.at_end.append(end_relay)

@@ -17,6 +17,7 @@ from nncdbg.dap_server.protocol.types import Source
 from nncdbg.dap_server.sources.listing_file import write_listing
 from nncdbg.engine.compilation.search import origins
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.process.ranks import rank_in_environment
 
 if TYPE_CHECKING:
     from nncdbg.engine.compilation.code import Code
@@ -198,6 +199,10 @@ def sources_of(debugger: Debugger, program: Path, workspace: Path) -> Sources:
 
 
 def sources_of_running(debugger: Debugger, workspace: Path) -> Sources:
-    """The texts of a program built by the user's own code; without a file, it is named after its entry."""
-    source = debugger.program.source
-    return sources_of(debugger, Path(source or debugger.program.entry), workspace)
+    """The texts of a program built by the user's own code; without a file, it is named after its entry.
+
+    Under torchrun, the name also has the rank: the ranks of a job have different programs.
+    """
+    rank, ranks = rank_in_environment()
+    entry = f"{debugger.program.entry}-rank{rank}" if ranks > 1 else debugger.program.entry
+    return sources_of(debugger, Path(debugger.program.source or entry), workspace)

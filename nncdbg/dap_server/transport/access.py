@@ -33,7 +33,7 @@ class AccessControl:
         self._same_user = token is None
         if token is None and isinstance(place.address, tuple) and not kernel_names_tcp_peers():
             self.token, self._same_user = secrets.token_urlsafe(32), False
-            self.file = _token_file(*place.address)
+            self.file = token_file(*place.address)
             _write(self.file, self.token)
 
     def refusal(self, connected: socket.socket) -> NncdbgError | None:
@@ -61,7 +61,7 @@ def token_for(connected: socket.socket) -> str | None:
         return None
     try:
         host, port = connected.getpeername()[:2]
-        descriptor = os.open(_token_file(host, port), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(token_file(host, port), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return None
     with open(descriptor, encoding="ascii") as file:
@@ -70,7 +70,8 @@ def token_for(connected: socket.socket) -> str | None:
         return file.read() if private else None
 
 
-def _token_file(host: str, port: int) -> Path:
+def token_file(host: str, port: int) -> Path:
+    """Return the path of the file with the token that clients of this address must present, if they must."""
     return state_folder() / f"dap-{address_text((host, port))}.token"
 
 

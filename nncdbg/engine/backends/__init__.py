@@ -94,12 +94,24 @@ class Backend(Protocol):
     def device_bytes(self, values: Iterable[Any]) -> int | None:
         """Return the size in bytes of the smallest device memory with one of the values; None without one."""
 
+    def device(self, value: Any) -> str | None:
+        """Return the device of a tensor, such as ``cuda:0``; None for values that kernels move themselves."""
+
+    def mixes_devices(self, kernel: Execute, operands: Sequence[Any]) -> bool:
+        """Return whether a kernel accepts operands on different devices.  It must not run on them."""
+
     def memory(self, value: Any) -> tuple[int, int] | None:
         """Return address and number of elements of a tensor of the backend in host memory, otherwise None.
 
         The address is 0 if the elements do not fill one block of memory.  Only called for backends that are
         not `on_host`.
         """
+
+    def wait(self) -> None:
+        """Wait until the device has run the kernels so far; only called for backends not `on_host`."""
+
+    def drain(self) -> int:
+        """Free device memory that the library keeps for reuse; return its bytes."""
 
     def summarize(self, value: Any, row: Any) -> None:
         """Write the statistics of a value (see `stats.inspection`) to `row`, ten float64 of the backend's.
@@ -132,8 +144,20 @@ class HostBackend:
     def device_bytes(self, values: Iterable[Any]) -> int | None:
         return None
 
+    def device(self, value: Any) -> str | None:
+        return "cpu" if isinstance(value, (np.ndarray, np.generic)) else None
+
+    def mixes_devices(self, kernel: Execute, operands: Sequence[Any]) -> bool:
+        raise AssertionError("mixes_devices() is only for backends with device memory")
+
+    def drain(self) -> int:
+        return 0
+
     def memory(self, value: Any) -> tuple[int, int] | None:
         raise AssertionError("memory() is only for backends with device memory")
+
+    def wait(self) -> None:
+        raise AssertionError("wait() is only for backends with a device")
 
     def summarize(self, value: Any, row: Any) -> None:
         raise AssertionError("summarize() is only for results in device memory")

@@ -61,6 +61,9 @@ class CuPy:
             return [self.to_host(item) for item in value]
         return value.get() if isinstance(value, self.xp.ndarray) else value
 
+    def wait(self) -> None:
+        self.xp.cuda.get_current_stream().synchronize()
+
     def to_host_together(self, values: Sequence[Any]) -> list[Any]:
         found = [each if isinstance(each, self.xp.ndarray) else self.to_host(each) for each in values]
         moving = [index for index, each in enumerate(found) if isinstance(each, self.xp.ndarray)]
@@ -81,8 +84,21 @@ class CuPy:
         owner = value if value.base is None else value.base
         return owner.data.ptr, owner.nbytes
 
+    def device(self, value: Any) -> str | None:
+        # Kernels move host arrays to the device themselves.
+        return f"cuda:{value.device.id}" if isinstance(value, self.xp.ndarray) else None
+
+    def mixes_devices(self, kernel: Execute, operands: Sequence[Any]) -> bool:
+        return False
+
     def device_bytes(self, values: Iterable[Any]) -> int | None:
         return int(self.xp.cuda.runtime.memGetInfo()[1])
+
+    def drain(self) -> int:
+        pool = self.xp.get_default_memory_pool()
+        before = pool.total_bytes()
+        pool.free_all_blocks()
+        return int(before - pool.total_bytes())
 
     def summarize(self, value: Any, row: Any) -> None:
         self._summing(value, row)

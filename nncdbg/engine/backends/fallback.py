@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.backends import Backend, Call, Execute, Kernels
+from nncdbg.engine.backends.moving import moving
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.errors import UnsupportedOp
@@ -23,7 +24,9 @@ class Fallback:
     def cover(self, kernels: Kernels, call: Call, statement: Statement) -> Kernels:
         """Return kernels that switch to NumPy permanently when the given ones raise UnsupportedOp."""
         ours = self._numpy.bind(call)
-        run = self._covered(kernels.run, self._moving(ours.run, call.several), statement)
+        run = self._covered(
+            kernels.run, moving(ours.run, self._numpy, self._backend, call.several), statement
+        )
         if kernels.into is None:
             return Kernels(run)
         into = ours.into if ours.into is not None else _copying(ours.run)
@@ -49,18 +52,6 @@ class Fallback:
     def _note(self, statement: Statement) -> None:
         if all(other.code is not statement.code or other.pc != statement.pc for other in self.fallen):
             self.fallen.append(statement)
-
-    def _moving(self, kernel: Execute, several: bool) -> Execute:
-        """Wrap a NumPy kernel for device values: copy operands to the host and results back."""
-        if self._backend.on_host:
-            return kernel
-        to_host, to_device = self._backend.to_host, self._backend.to_device
-
-        def run(*inputs: Any) -> Any:
-            results = kernel(*map(to_host, inputs))
-            return [*map(to_device, results)] if several else to_device(np.asarray(results))
-
-        return run
 
 
 def _copying(kernel: Execute) -> Execute:

@@ -133,6 +133,11 @@ def source_for(element: str) -> str:
     return f"#include <cuda_fp16.h>\n{source}" if element == "half" else source
 
 
+def cuda_sources() -> dict[str, str]:
+    """Return the source of the kernel for each C type, by name."""
+    return {f"summarize of {element}": source_for(element) for element in C_TYPES.values()}
+
+
 def summing(xp: Any) -> Summing:
     """Return the fused kernel if the namespace compiles kernels, as CuPy does; else its functions."""
     return Fused(xp) if hasattr(xp, "RawKernel") else Composed(xp)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.backends import Call, Kernels, array_storage, refusal, way_past
+from nncdbg.engine.backends import Call, Execute, Kernels, array_storage, refusal, way_past
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.ops.aten.names import is_torch
@@ -35,7 +35,7 @@ class Torch:
     def __init__(self) -> None:
         _check_installed()
         from nncdbg.engine.ops.aten.arrays import as_tensor
-        from nncdbg.engine.ops.aten.inspection import device_bytes, host_memory, tensor_storage
+        from nncdbg.engine.ops.aten.inspection import device_bytes, device_name, host_memory, tensor_storage
         from nncdbg.engine.ops.aten.internals import below_autograd
 
         self._below_autograd: Callable[[], AbstractContextManager[Any]] = below_autograd
@@ -44,6 +44,7 @@ class Torch:
         self._tensor_storage = tensor_storage
         self._numpy = NumPy()
         self.memory = host_memory
+        self.device = device_name
 
     def bind(self, call: Call) -> Kernels:
         if call.node.op.startswith("nncdbg."):
@@ -84,6 +85,12 @@ class Torch:
 
         return host_array(value)
 
+    def wait(self) -> None:
+        import torch
+
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+
     def to_host_together(self, values: Sequence[Any]) -> list[Any]:
         from nncdbg.engine.ops.aten.arrays import host_arrays
 
@@ -92,10 +99,24 @@ class Torch:
     def storage(self, value: Any) -> tuple[int, int] | None:
         return self._tensor_storage(value) or array_storage(value)
 
+    def mixes_devices(self, kernel: Execute, operands: Sequence[Any]) -> bool:
+        from nncdbg.engine.backends.torch_tensors import accepts_devices
+
+        return accepts_devices(kernel, operands)
+
     def device_bytes(self, values: Iterable[Any]) -> int | None:
         return self._device_bytes(values)
 
+    def drain(self) -> int:
+        from nncdbg.engine.ops.aten.inspection import drain_devices
+
+        return drain_devices()
+
     def summarize(self, value: Any, row: Any) -> None:
+        if value.is_meta:
+            row.fill_(0)
+            row[:4] = np.nan
+            return
         row.copy_(self.to_device(np.asarray(row_of(summarize(self.to_host(value))))))
 
     def _on_host(self, call: Call) -> Kernels:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
+from nncdbg.engine.errors import RunError
+from nncdbg.engine.ops.aten.arrays import as_tensor
+from nncdbg.engine.ops.aten.internals import without_elements
 from nncdbg.engine.ops.aten.names import NUMBER, READ, RECORDED, VIEW
 from nncdbg.engine.ops.aten.numbers import number_function
 from nncdbg.engine.ops.aten.signatures import Argument, Kind, decode
@@ -73,6 +77,32 @@ class _Layout:
     dtype: Any
 
     def view(self, base: Any) -> Any:
+        try:
+            return self._view(base)
+        except RuntimeError as error:
+            explained = self._refusal(base)
+            if explained is None:
+                raise
+            raise explained from error
+
+    def _refusal(self, base: Any) -> RunError | None:
+        """Return why torch refused a view, with the sizes; None if it is not too long."""
+        places = f"size {[*self.size]}, stride {[*self.stride]}, offset {self.offset}"
+        if len(self.size) != len(self.stride) or min((*self.stride, self.offset), default=0) < 0:
+            return RunError(
+                f"the view is not valid: {places}", hint="use a stride per size, and no negative numbers"
+            )
+        needed = self.offset + 1 + sum((n - 1) * step for n, step in zip(self.size, self.stride, strict=True))
+        itemsize = base.element_size() if self.dtype is None else self.dtype.itemsize
+        there = base.untyped_storage().nbytes() // itemsize - base.storage_offset()
+        if needed <= there:
+            return None
+        return RunError(
+            f"the view needs {needed} elements, but the memory of its operand has {there}: {places}",
+            hint="reduce the sizes or the offset",
+        )
+
+    def _view(self, base: Any) -> Any:
         if self.dtype is not None and base.dtype != self.dtype:
             base = base.as_strided((_span(base),), (1,)).view(self.dtype)
         return base.as_strided(self.size, self.stride, base.storage_offset() + self.offset)
@@ -96,3 +126,24 @@ def _layout(attributes: Mapping[str, Any]) -> _Layout:
         int(attributes["offset"]),
         None if dtype is None else decode(dtype, argument),
     )
+
+
+def accepts_devices(kernel: Callable[..., Any], operands: Sequence[Any]) -> bool:
+    """Return whether torch accepts the devices of the operands of a call, as it does for indices and numbers.
+
+    The kernel runs on tensors without elements.  One that needs elements counts as one that accepts them.
+    """
+    arrays = (np.ndarray, np.generic)
+    tensors = [as_tensor(np.asarray(each)) if isinstance(each, arrays) else each for each in operands]
+    with without_elements():
+        given = [
+            torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device=each.device)
+            if isinstance(each, torch.Tensor)
+            else each
+            for each in tensors
+        ]
+        try:
+            kernel(*given)
+        except Exception as error:  # noqa: BLE001  the call on the real operands reports other errors
+            return "device" not in str(error)
+    return True

@@ -39,6 +39,11 @@ EPOCH = "steps_per_epoch"
 CONTROL = frozenset({"if", "while", "break"})
 
 
+def is_transfer(op: str) -> bool:
+    """Return whether the machine executes the statements of an op: control flow, and calls."""
+    return op in CONTROL or op.startswith("@")
+
+
 class _Unset:
     """The content of a slot whose statement has not run."""
 
@@ -173,10 +178,7 @@ class Code:
 
     def transfers(self, pc: int) -> bool:
         """Return whether the machine executes the line at `pc`: control flow, a call, the block's end."""
-        if pc == len(self.nodes):
-            return True
-        op = self.nodes[pc].op
-        return op in CONTROL or op.startswith("@")
+        return pc == len(self.nodes) or is_transfer(self.nodes[pc].op)
 
     def runs_kernel(self, pc: int) -> bool:
         """Return whether the statement at `pc` runs a kernel: not control flow, not the block's end."""

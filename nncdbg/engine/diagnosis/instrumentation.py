@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.errors import UsageError
@@ -14,6 +14,7 @@ from nncdbg.engine.execution.statistics_log import StatisticsLog
 from nncdbg.engine.expression import Expression
 from nncdbg.engine.memory import allocation
 from nncdbg.engine.observers.catching import Catches
+from nncdbg.engine.observers.device_checks import DeviceChecks
 from nncdbg.engine.observers.host_reads import HostReads
 from nncdbg.engine.observers.integer_checks import IntegerChecks
 from nncdbg.engine.observers.observation import Observer
@@ -50,6 +51,7 @@ class Instrumentation:
         self._overflows = OverflowChecks(report, linker.backend.to_host)
         self.resets = StateResets(loaded.program, report, linker.backend.to_host)
         self.races = Races(loaded.program, report)
+        self._devices = DeviceChecks(linker.backend)
         self.micro: MicroCheck | None = None
         linker.allocation.connect(report, self.log)
         linker.instrument({Instrument.HOST_READS: HostReads(report, linker.backend.to_host).wrap})
@@ -59,6 +61,12 @@ class Instrumentation:
         caught = ", ".join(self.catches.conditions) or "nothing"
         logged = "not logged" if self.log is None else "logged"
         return f"<Instrumentation: statistics {logged}, catches {caught}>"
+
+    def check_devices(self, inputs: Iterable[Any]) -> None:
+        """Check the devices of operands, if values of a run with these inputs can be on several devices."""
+        if not self.linker.backend.on_host:
+            needed = self._devices.needed(self.loaded.program, inputs)
+            self.linker.instrument({Instrument.DEVICES: self._devices.wrap if needed else None})
 
     def check(self, name: str, quiet: Callable[[], bool]) -> None:
         """Run micro programs beside the kernels; `quiet` returns whether to skip the check.

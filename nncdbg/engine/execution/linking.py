@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from nncdbg.engine.backends import Backend, Call, Kernels
 from nncdbg.engine.backends.composed import call_of
 from nncdbg.engine.compilation.code import Code, Instruction, Path, Statement, gatherer, walk
-from nncdbg.engine.graph import Node
+from nncdbg.engine.graph import Array, Node
 from nncdbg.engine.ops import Op
+from nncdbg.engine.ops.scratch import Workspaces
 
 if TYPE_CHECKING:
     from nncdbg.engine.execution.findings import Report
@@ -64,6 +67,24 @@ class Allocation:
     """Receives and returns each buffer that a user's kernel allocates through `xp`; None if unused."""
     watched = 0
     """Flags of `stats.inspection` to report."""
+
+    @cached_property
+    def workspaces(self) -> Workspaces:
+        """The working memory of the kernels of the run; `allocate_workspace` makes it."""
+        return Workspaces(self.allocate_workspace)
+
+    def allocate_workspace(self, size: int) -> Array:
+        """Return `size` uninitialized bytes of working memory for a kernel."""
+        return np.empty(size, np.uint8)
+
+    def drain(self) -> int:
+        """Free memory that is kept for reuse and holds no value; return its bytes."""
+        return self.workspaces.drain()
+
+    @property
+    def total_bytes(self) -> int:
+        """Return the bytes of all results and workspaces (see `live_bytes`)."""
+        return self.live_bytes() + sum(self.workspaces.sizes.values())
 
     def live_bytes(self) -> int:
         """Return the current size of all tracked buffers in bytes, or an upper bound until `recount`."""
@@ -130,6 +151,10 @@ class Instrument(IntEnum):
     """Reads the statistics of results once they are logged."""
     TRACKER = auto()
     """Inspects operands and results as a whole."""
+    TIMES = auto()
+    """Measures the duration of statements."""
+    DEVICES = auto()
+    """Checks before all others that the operands are on one device."""
 
 
 @dataclass(slots=True, repr=False)

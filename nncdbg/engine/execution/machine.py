@@ -18,7 +18,7 @@ import numpy as np
 
 from nncdbg.engine.compilation.code import TRAP, Code, Statement
 from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.errors import RunError
+from nncdbg.engine.errors import OutOfMemory, RunError
 from nncdbg.engine.escaping import printable
 from nncdbg.engine.execution.events import (
     Ended,
@@ -48,6 +48,7 @@ from nncdbg.engine.text.counting import counted
 
 if TYPE_CHECKING:
     from nncdbg.engine.backends import Backend
+    from nncdbg.engine.execution.linking import Allocation
 
 DEEPEST = 10_000
 """Maximum frames on the stack: more than any real program needs, and soon reached by endless recursion."""
@@ -79,12 +80,19 @@ class Machine:
         call_code: CallCode,
         running: Running,
         backend: Backend | None = None,
+        memory: Allocation | None = None,
     ) -> None:
+        """`memory` is the allocation of results, which also makes the workspaces of kernels."""
         self.call_code = call_code
         self.running = running
         self._converts = None if backend is None or backend.runs_op_kernels else backend
         """The backend, if its kernels accept no NumPy arrays."""
         self._executing = nullcontext if backend is None else backend.executing
+        self._memory = memory
+        self._drain = None if backend is None else backend.drain
+        self._workspaces = nullcontext() if memory is None else memory.workspaces
+        self._retried = -1
+        """The tick of the latest statement that ran again after it was out of memory."""
         self.tick = 0
         self.bound: float = math.inf
         """The tick at which `run` returns an interruption; the end of the program is not counted."""
@@ -111,7 +119,7 @@ class Machine:
     def run(self) -> Outcome:
         """Run until a trap, an interruption, the bound, a failure or the end."""
         self.running.frames = self.frames
-        with np.errstate(all="ignore"), self._executing():
+        with np.errstate(all="ignore"), self._executing(), self._workspaces:
             while True:
                 if self.ended:
                     return Ended()
@@ -119,8 +127,17 @@ class Machine:
                 # Tested once per block: if the bound may lie inside it, statements run one by one.
                 near = self.tick + len(frame.code.patched) - frame.pc > min(self.bound, self.halt)
                 outcome = self._run_one(frame) if near else self._run_block()
-                if outcome is not None:
+                if outcome is not None and not self._freed_memory(outcome):
                     return outcome
+
+    def _freed_memory(self, outcome: Outcome) -> bool:
+        """Return whether a statement was out of memory, and memory was freed so that it can run once more."""
+        if not isinstance(outcome, Failed) or not is_out_of_memory(outcome.error) or self._memory is None:
+            return False
+        if self._retried == self.tick or not self.frames[-1].code.runs_kernel(self.frames[-1].pc):
+            return False
+        self._retried = self.tick
+        return self._memory.drain() + (self._drain() if self._drain is not None else 0) > 0
 
     @property
     def next_statement(self) -> Statement:
@@ -184,10 +201,11 @@ class Machine:
             outcome = self._transfer(frame)
         else:
             try:
-                with np.errstate(all="ignore"), self._executing():
+                with np.errstate(all="ignore"), self._executing(), self._workspaces:
                     frame.slots[target] = execute(*gather(frame.slots))
             except Exception as error:  # noqa: BLE001 - a kernel may raise anything; the outcome reports it
-                return Failed(error)
+                failed = Failed(error)
+                return self.step() if self._freed_memory(failed) else failed
             self._advance(frame, 1)
             outcome = None
         return self._interruption() if self.interrupted else outcome
@@ -435,6 +453,8 @@ class Machine:
         copy = Machine.__new__(Machine)
         copy.call_code, copy.running = self.call_code, self.running
         copy._converts, copy._executing = self._converts, self._executing
+        copy._memory, copy._workspaces, copy._drain = self._memory, self._workspaces, self._drain
+        copy._retried = -1
         copy.tick, copy.bound, copy.ended, copy.interrupted = self.tick, math.inf, self.ended, False
         copy.halt = math.inf
         copy._disarmed = []
@@ -442,6 +462,11 @@ class Machine:
         copy.problems = []
         copy.frames = [frame.clone() for frame in self.frames]
         return copy
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether a kernel or an allocator lacked memory; torch has its own exception for devices."""
+    return isinstance(error, (MemoryError, OutOfMemory)) or type(error).__name__ == "OutOfMemoryError"
 
 
 def _problem(listener: Callable[[Event], None], event: Event, error: Exception) -> str:

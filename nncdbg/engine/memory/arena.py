@@ -80,6 +80,9 @@ class ArenaAllocation(ReusingAllocation):
         self._account()
         return self.heap.live_bytes
 
+    def drain(self) -> int:
+        return super().drain() + self.heap.region.drain()
+
     def block_of(self, content: Any) -> MemoryBlock | None:
         self._account()
         return super().block_of(content)

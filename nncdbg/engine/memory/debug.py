@@ -44,6 +44,9 @@ class DebugAllocation(InspectedAllocation):
         """Return the size in bytes of the segments with live buffers."""
         return self.region.live_bytes
 
+    def drain(self) -> int:
+        return super().drain() + self.region.drain()
+
     def begin(self, machine: Machine, over: Callable[[], None], line: LineOf) -> None:
         super().begin(machine, over, line)
         self._over = over

@@ -13,7 +13,7 @@ A plan is JSON, so that one made by another framework can be checked::
   that occurs in only one block of the program under the entry graph.
 * `offset` and `size` are in bytes. All graphs share one arena.
 * `alias` names a value of the same graph that shares its bytes with this one, as a view does: both stay
-  valid. `offset` and `size` default to those of the other value.
+  valid. `offset` and `size` default to those of the other value, and lie inside them.
 * A value may use the bytes of a dead value, or of one that the same statement reads last (in place),
   without a declaration.
 * `lives`, if given, holds the first and last line at which the planner considers the value live, in the
@@ -258,7 +258,21 @@ def _resolved(site: Site, entries: Mapping[Site, PlanEntry], source: str) -> Pla
         size = entries[root].size if size is None else size
     assert offset is not None
     assert size is not None
+    _check_inside(site, offset, size, root, entries[root], source)
     return PlannedBuffer(offset, size, root, entry.lives)
+
+
+def _check_inside(site: Site, offset: int, size: int, root: Site, owner: PlanEntry, source: str) -> None:
+    """Raise UsageError for an alias with bytes that are not those of the value that owns them."""
+    assert owner.offset is not None
+    assert owner.size is not None
+    end = owner.offset + owner.size
+    if offset < owner.offset or offset + size > end:
+        raise UsageError(
+            f"{source}: %{site[1]} of {key_of(site[0])} is an alias of %{root[1]}, but its bytes {offset} to "
+            f"{offset + size} are not inside those of %{root[1]}, {owner.offset} to {end}",
+            hint="correct `offset` and `size`, or omit `alias`",
+        )
 
 
 def _visible(path: Path, name: str, entries: Mapping[Site, PlanEntry]) -> Site | None:

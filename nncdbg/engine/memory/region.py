@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.errors import RunError
+from nncdbg.engine.errors import OutOfMemory
 from nncdbg.engine.memory import shared_pages
 from nncdbg.engine.memory.buffers import address_of
 from nncdbg.engine.memory.segment import Segment
@@ -75,12 +75,18 @@ class MemoryRegion:
     def begin_run(self) -> None:
         """Allow addresses of earlier runs to be reused once they are free."""
         self._run += 1
-        self._give_back(sum(size * len(places) for size, places in self._spare.items()))
+        self.drain()
+
+    def drain(self) -> int:
+        """Return the pages of segments that only earlier runs used to the system; return their bytes."""
+        spare = sum(size * len(places) for size, places in self._spare.items())
+        self._give_back(spare)
+        return spare
 
     def segment(self, size: int) -> Segment:
         """Return a fresh, filled uint8 array of at least `size` bytes, in whole pages.
 
-        Raises RunError if the machine lacks the memory.
+        Raises OutOfMemory if the machine lacks the memory.
         """
         size = -(-size // _PAGE) * _PAGE
         pages, start = self._spare[size].pop() if self._spare.get(size) else self._fresh(size)
@@ -133,7 +139,7 @@ class MemoryRegion:
                 break
             except (OSError, ValueError) as error:
                 if size == least:
-                    raise RunError(
+                    raise OutOfMemory(
                         f"out of memory: cannot reserve {_sized(least)} of address space",
                         hint="use smaller inputs, or use --allocator arena, which reuses memory",
                     ) from error
@@ -164,7 +170,7 @@ def _vacate(place: Place, size: int) -> None:
 def _check_memory(size: int) -> None:
     available = available_memory()
     if size > available:
-        raise RunError(
+        raise OutOfMemory(
             f"out of memory: a buffer needs {_sized(size)}, but only {_sized(available)} is available",
             hint="use smaller inputs (--dim), or reduce --history",
         )

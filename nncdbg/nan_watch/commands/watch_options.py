@@ -67,6 +67,11 @@ def watch_parser() -> ArgumentParser:
     add("--runs", type=int, default=1, metavar="N", help="run with N seeds, starting at --seed (default: 1)")
     add("--jobs", type=int, metavar="N", help="number of parallel processes (default: one per core)")
     add(
+        "--executor",
+        metavar="EXECUTOR",
+        help="run the cases on dask, ray or mpi, or dask=ADDRESS (default: processes)",
+    )
+    add(
         "--budget",
         type=float,
         metavar="SECONDS",
@@ -94,10 +99,16 @@ def watch_parser() -> ArgumentParser:
 
 
 def _check(parser: ArgumentParser, options: Namespace) -> None:
+    from nncdbg.nan_watch.corpus.engines import checked_name
+
     if options.max_findings < 1:
         parser.error(f"--max-findings {options.max_findings}: list at least one")
     if options.budget is not None and not options.budget > 0:
         parser.error(f"--budget {options.budget}: use seconds, such as --budget 60")
+    if options.executor is not None:
+        checked_name(options.executor)
+        if not options.inputs_dir and options.runs == 1:
+            parser.error("--executor needs several runs: add --inputs-dir DIR or --runs N")
     if options.runs < 1:
         parser.error(f"--runs {options.runs}: use 1 or more; --runs 1 runs the program once")
     for name in ("plan", "write_plan"):

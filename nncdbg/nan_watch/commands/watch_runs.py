@@ -172,6 +172,7 @@ def _in_memories(options: Namespace, opened: OpenedProgram) -> Report:
 
 def _corpus(options: Namespace, screen: Screen, opened: OpenedProgram, gates: Gates) -> Report:
     from nncdbg.nan_watch.corpus.corpus import run_corpus
+    from nncdbg.nan_watch.corpus.engines import PROCESSES
     from nncdbg.nan_watch.corpus.worker import Task
 
     task = Task(opened.configuration, gates, max_findings=_most(options), good=_good(options))
@@ -182,6 +183,7 @@ def _corpus(options: Namespace, screen: Screen, opened: OpenedProgram, gates: Ga
             runs=options.runs,
             seed=opened.configuration.seed,
             jobs=options.jobs,
+            executor=options.executor or PROCESSES,
             budget=options.budget,
             record_to=options.record,
             progress=progress,

@@ -1,7 +1,6 @@
-"""Watch a program with many cases, in parallel processes.
+"""Watch a program with many cases, in parallel processes or on an executor.
 
 Results are combined in the order of names, as in a sequential run, whatever order the cases finish in.
-A crashing process loses only its own case, and is replaced.
 """
 
 from __future__ import annotations
@@ -12,19 +11,21 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import replace
-from multiprocessing.connection import wait
 from types import FrameType
-from typing import Any
+from typing import Protocol
 
 from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.nan_watch.baselines.recording import record, write
+from nncdbg.nan_watch.corpus.engines import PROCESSES, checked_name, open_engine
 from nncdbg.nan_watch.corpus.files import case_files
-from nncdbg.nan_watch.corpus.process import Process
+from nncdbg.nan_watch.corpus.on_executor import ExecutorCases, ExecutorFailed
+from nncdbg.nan_watch.corpus.own_processes import OwnProcesses
 from nncdbg.nan_watch.corpus.report import CaseResult, CorpusReport
-from nncdbg.nan_watch.corpus.worker import CaseRun, Ready, Refused, Task
+from nncdbg.nan_watch.corpus.worker import CaseRun, Task
 from nncdbg.nan_watch.measuring.measuring import check_good
 from nncdbg.nan_watch.records import Case, Report
 
@@ -47,6 +48,7 @@ def run_corpus(
     runs: int = 1,
     seed: int = 0,
     jobs: int | None = None,
+    executor: str | Executor = PROCESSES,
     budget: float | None = None,
     record_to: str | os.PathLike[str] | None = None,
     progress: Progress = lambda done, total: None,
@@ -54,9 +56,14 @@ def run_corpus(
     """Watch a program with each case of a folder, or `runs` times without one, with seeds from `seed` on.
 
     With both, each case is run `runs` times.  `jobs` is the number of processes (default: the number of
-    cores), `budget` the seconds after which no case is started or waited for.  `record_to` is the file of a
+    cores).  `executor` is `processes` (of nncdbg), `dask`, `ray` or `mpi` with `jobs` workers of its own, an
+    address such as `dask=tcp://host:8786`, or an executor with `jobs` workers, which stays open.  `budget`
+    is the number of seconds after which no case is started or waited for.  `record_to` is the file of a
     recording of all runs together.  SIGINT and SIGTERM end the watch; the report then covers the finished
     cases, with `Report.interrupted`.
+
+    A case that loses its process is `crashed`.  On an executor the case first runs up to two times more.  An
+    executor that fails ends the watch; the report covers the finished cases, with `Report.error`.
 
     A case is `ok`, `tripped`, `failed` (the run), `crashed` (the process), `unreadable`, `unfit`
     (its inputs do not fit) or `not run`.  Raises LoadError for an unreadable model or folder, UsageError for
@@ -71,28 +78,38 @@ def run_corpus(
         raise UsageError(
             f"invalid budget: {budget} seconds", hint="use a number above 0, such as --budget 60"
         )
+    if isinstance(executor, str):
+        checked_name(executor)
     count = min(len(asked), jobs or cores())
     whole = CorpusReport(task.configuration.program, task.gates, task.max_findings)
-    with tempfile.TemporaryDirectory(prefix="nncdbg-corpus-") as boxes, _signals() as signalled:
-        pool = _Pool(task, asked, count, boxes, whole, progress)
+    failure = None
+    with _signals() as signalled, _workers(task, executor, count) as workers:
+        collection = _Collection(workers, asked, whole, progress)
         try:
-            pool.run(signalled, None if budget is None else time.monotonic() + budget)
+            collection.run(signalled, None if budget is None else time.monotonic() + budget)
+        except ExecutorFailed as failed:
+            failure = failed.error
         finally:
-            pool.close()
+            collection.close()
     if skipped:
         whole.note(
             f"ignored files that are not cases: {', '.join(skipped[:5])}"
             f"{' and others' if len(skipped) > 5 else ''}"
         )
-    if pool.left:
-        whole.leave(
-            pool.left, "the watch was interrupted" if signalled else f"the budget of {budget:g} s expired"
-        )
+    if collection.left:
+        whole.leave(collection.left, _why_left(failure, signalled, budget))
     report = whole.finished(task.good)
     report.interrupted = bool(signalled)
+    report.error = failure or report.error
     if record_to is not None:
-        write(record(pool.fingerprint, task.configuration.program, whole.tracks.ordered()), record_to)
+        write(record(workers.fingerprint, task.configuration.program, whole.tracks.ordered()), record_to)
     return report
+
+
+def _why_left(failure: RunError | None, signalled: Sequence[int], budget: float | None) -> str:
+    if failure is not None:
+        return "the executor failed"
+    return "the watch was interrupted" if signalled else f"the budget of {budget:g} s expired"
 
 
 def cores() -> int:
@@ -134,95 +151,81 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-class _Pool:
-    """The worker processes and their jobs; `whole` gets the results in the order of the jobs."""
+class _Workers(Protocol):
+    """Whatever runs cases: processes of nncdbg, or an executor."""
+
+    count: int
+    fingerprint: str
+    """The fingerprint of the program, for a recording; "" until a worker has loaded it."""
+
+    @property
+    def has_room(self) -> bool: ...
+
+    def submit(self, job: CaseRun) -> None: ...
+
+    def results(self, seconds: float) -> Iterable[CaseResult]: ...
+
+    def close(self) -> None: ...
+
+
+@contextmanager
+def _workers(task: Task, executor: str | Executor, count: int) -> Iterator[_Workers]:
+    if executor == PROCESSES:
+        with tempfile.TemporaryDirectory(prefix="nncdbg-corpus-") as boxes:
+            yield OwnProcesses(task, count, boxes)
+        return
+    with open_engine(executor, count) as engine:
+        yield ExecutorCases(engine.executor, task, engine.workers)
+
+
+class _Collection:
+    """Submits jobs to workers; `whole` gets the results in the order of the jobs."""
 
     def __init__(
-        self,
-        task: Task,
-        asked: Sequence[CaseRun],
-        count: int,
-        boxes: str,
-        whole: CorpusReport,
-        progress: Progress,
+        self, workers: _Workers, asked: Sequence[CaseRun], whole: CorpusReport, progress: Progress
     ) -> None:
-        self._task = task
+        self._workers = workers
         self._waiting = deque(asked)
+        self._running: dict[int, CaseRun] = {}
         self._total = len(asked)
-        self._count = count
-        self._boxes = boxes
         self._whole = whole
         self._progress = progress
         self._done: dict[int, CaseResult] = {}
         self._next = 0
         """The index of the next job to add to the report."""
         self._finished = 0
-        self._processes: list[Process] = []
-        self.fingerprint = ""
-        """The fingerprint of the program, for a recording."""
         self.left: list[str] = []
-        """The names of the cases that were not run, once the pool is closed."""
+        """The names of the cases that were not run, once the collection is closed."""
 
     def run(self, signalled: Sequence[int], deadline: float | None) -> None:
-        """Run all jobs, or as many as the deadline allows."""
+        """Run all jobs, or as many as the deadline allows; raises ExecutorFailed."""
         while self._finished < self._total and not signalled:
             if deadline is not None and time.monotonic() >= deadline:
                 return
-            self._staff()
-            for ready in wait([process.connection for process in self._processes], _PACE):
-                process = next(each for each in self._processes if each.connection is ready)
-                self._hear(process)
+            self._submit()
+            for result in self._workers.results(_PACE):
+                self._take(result)
             self._progress(self._finished, self._total)
 
-    def _staff(self) -> None:
-        """Start as many processes as there is work for, each with a job."""
-        busy = sum(1 for process in self._processes if process.job is not None)
-        while len(self._processes) < min(self._count, busy + len(self._waiting)):
-            self._processes.append(Process(self._task, self._boxes, self._count))
-        for process in self._processes:
-            if process.ready and process.job is None and self._waiting:
-                if self._waiting[0].index >= self._next + _AHEAD * self._count:
-                    return
-                process.begin(self._waiting.popleft())
-
-    def _hear(self, process: Process) -> None:
-        message: Any = process.receive()
-        match message:
-            case Ready(fingerprint):
-                process.ready = True
-                self.fingerprint = fingerprint
-            case Refused(error):
-                raise error
-            case CaseResult():
-                process.job = None
-                self._take(message)
-            case None:
-                self._processes.remove(process)
-                self._lost(process, process.lost())
-
-    def _lost(self, process: Process, how: str) -> None:
-        job = process.job
-        if job is None:
-            raise RunError(
-                f"a worker process {how} before it received a case",
-                hint="run `nncdbg run` with one of the cases",
-            )
-        self._take(CaseResult(job.index, Case(job.name, "crashed", error=f"the process {how}")))
+    def _submit(self) -> None:
+        ahead = self._next + _AHEAD * self._workers.count
+        while self._waiting and self._workers.has_room and self._waiting[0].index < ahead:
+            job = self._waiting.popleft()
+            self._running[job.index] = job
+            self._workers.submit(job)
 
     def _take(self, result: CaseResult) -> None:
         self._finished += 1
+        del self._running[result.index]
         self._done[result.index] = result
         while self._next in self._done:
             self._whole.add(self._done.pop(self._next))
             self._next += 1
 
     def close(self) -> None:
-        """End all processes; add the finished results that are waiting, and list the rest as not run."""
-        for process in self._processes:
-            if process.job is not None:
-                self._waiting.append(process.job)
-            process.stop()
-        rest = {job.index: job for job in self._waiting}
+        """End the work; add the finished results that are waiting, and list the rest as not run."""
+        self._workers.close()
+        rest = {job.index: job for job in (*self._waiting, *self._running.values())}
         self.left = [rest[index].name for index in sorted(rest)]
         for index in range(self._next, self._total):
             result = self._done.get(index) or CaseResult(index, Case(rest[index].name, NOT_RUN))

@@ -44,7 +44,7 @@ class Process:
             [sys.executable, "-c", _CODE, str(far.fileno()), str(self._boxes), json.dumps(paths)],
             stdin=subprocess.DEVNULL,
             pass_fds=[far.fileno()],
-            env=_environment(others),
+            env={**os.environ, **thread_shares(others)},
         )
         far.close()
         self._send(task)
@@ -107,8 +107,9 @@ def _ending(code: int) -> str:
     return f"was ended by {name}" + (", which may mean out of memory," if name == "SIGKILL" else "")
 
 
-def _environment(others: int) -> dict[str, str]:
-    """Return this process's environment, with the cores divided among the workers unless the user set it."""
+def thread_shares(others: int) -> dict[str, str]:
+    """Return variables that divide the cores among the workers; the variables that the user set win."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     share = str(max(1, available // others))
-    return {**dict.fromkeys(_THREADS, share), **os.environ} if others > 1 else dict(os.environ)
+    shares = dict.fromkeys(_THREADS, share) if others > 1 else {}
+    return {**shares, **{name: os.environ[name] for name in _THREADS if name in os.environ}}

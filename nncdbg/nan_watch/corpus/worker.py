@@ -93,7 +93,7 @@ def main(descriptor: int, boxes: str) -> None:
 def _serve(connection: Connection[Any, Any], boxes: Path) -> None:
     task: Task = connection.recv()
     try:
-        opened = _opened(task)
+        opened = opened_for(task)
     except NncdbgError as error:
         connection.send(Refused(error))
         return
@@ -103,11 +103,12 @@ def _serve(connection: Connection[Any, Any], boxes: Path) -> None:
     gc.freeze()
     connection.send(Ready(fingerprint(opened.program)))
     while (job := connection.recv()) is not None:
-        connection.send(_done(opened, task, job, boxes))
+        connection.send(finished_case(opened, task, job, boxes))
         gc.collect()
 
 
-def _opened(task: Task) -> OpenedProgram:
+def opened_for(task: Task) -> OpenedProgram:
+    """Return the program of a task; raises the errors that affect every case."""
     opened = open_program(task.configuration)
     in_place = rebound(opened.program) if task.configuration.in_place_states else ()
     allocation_on(backend_of(task.configuration.backend), _allocator(task), in_place)
@@ -126,14 +127,17 @@ def _allocator(task: Task) -> str | Allocation | None:
     )
 
 
-def _done(opened: OpenedProgram, task: Task, job: CaseRun, boxes: Path) -> CaseResult | Refused:
+def finished_case(
+    opened: OpenedProgram, task: Task, job: CaseRun, boxes: Path | None = None
+) -> CaseResult | Refused:
+    """Run a case and return its result; `boxes` is the folder for black boxes."""
     try:
         return _run(opened, task, job, boxes)
     except MemoryError:
         return CaseResult(job.index, Case(job.name, FAILED, error="out of memory"))
 
 
-def _run(opened: OpenedProgram, task: Task, job: CaseRun, boxes: Path) -> CaseResult | Refused:
+def _run(opened: OpenedProgram, task: Task, job: CaseRun, boxes: Path | None) -> CaseResult | Refused:
     try:
         debugger = _debugger(opened, task, job, boxes)
     except LoadError as error:
@@ -148,7 +152,7 @@ def _run(opened: OpenedProgram, task: Task, job: CaseRun, boxes: Path) -> CaseRe
     return CaseResult(job.index, case_of(job.name, report), report, measuring.tracks)
 
 
-def _debugger(opened: OpenedProgram, task: Task, job: CaseRun, boxes: Path) -> Debugger:
+def _debugger(opened: OpenedProgram, task: Task, job: CaseRun, boxes: Path | None) -> Debugger:
     program = opened.program
     given = case_inputs(job.case, program.graphs[program.entry]) if job.case is not None else {}
     return opened.debugger(

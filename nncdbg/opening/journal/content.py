@@ -18,7 +18,16 @@ from nncdbg.engine.graph import Array, Constant, Graph, Program, Reference, RunL
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal.inputs import supplied_inputs
 
-SETTINGS = ("seed", "backend", "fallback", "allocator", "outputs", "in_place_states", "op_libraries")
+SETTINGS = (
+    "seed",
+    "backend",
+    "fallback",
+    "kernels",
+    "allocator",
+    "outputs",
+    "in_place_states",
+    "op_libraries",
+)
 """The fields of the run configuration that a run in a journal keeps, besides the sizes and inputs."""
 
 

@@ -38,13 +38,17 @@ def debug(options: Namespace) -> int:
     from nncdbg.terminal.live_prompt import ScriptLeft
 
     target = options.module or options.script
-    debugged = choose_rank(options.rank)
+    debugged = options.ranks or choose_rank(options.rank)
+    _check_ranks(options)
 
+    listens = debugged and (options.listen or options.ranks)
     entered, thread = ExitStack(), threading.get_ident()
 
     def run() -> None:
         with entered:
-            if debugged and options.listen:
+            if options.ranks:
+                _enter_ranks(entered, options, target)
+            elif debugged and options.listen:
                 _enter_listening(entered, options)
             elif debugged:
                 _enter_prompt(entered, options, target)
@@ -53,7 +57,7 @@ def debug(options: Namespace) -> int:
     def at_exit(failure: NncdbgError | None) -> int:
         if threading.get_ident() == thread:
             entered.close()
-        if debugged and options.listen:
+        if listens:
             code = 0 if failure is None else failure.exit_code
             import_module("nncdbg.dap_server.attach.calls").end_process(code)
         return _ended(failure)
@@ -62,7 +66,7 @@ def debug(options: Namespace) -> int:
         failure = run_to_end(target, run, at_exit)
     except ScriptLeft:
         return 0
-    if failure is not None and debugged and options.listen:
+    if failure is not None and listens:
         import_module("nncdbg.dap_server.attach.calls").exit_with(failure.exit_code)
     return _ended(failure)
 
@@ -104,7 +108,7 @@ def _recorded_script(options: Namespace) -> RecordedScript:
 def debug_recorded(script: RecordedScript) -> int:
     """Run a recorded script as `nncdbg debug` did; the prompts read the commands of the recording."""
     named = {"module": None, "script": None, ("module" if script.module else "script"): script.file}
-    others = {"listen": None, "rank": None, "record": None, "force": False}
+    others = {"listen": None, "rank": None, "record": None, "force": False, "ranks": False, "wait": False}
     return debug(Namespace(**named, **others, **script.options, arguments=script.arguments))
 
 
@@ -118,6 +122,25 @@ def _enter_listening(entered: ExitStack, options: Namespace) -> None:
     # The two user interfaces do not import each other.
     live = import_module("nncdbg.dap_server.attach.live")
     entered.enter_context(live.listening_training(options.listen, history=options.history))
+
+
+def _check_ranks(options: Namespace) -> None:
+    """Raise UsageError for options that do not go together."""
+    if options.wait and not options.ranks:
+        raise UsageError("--wait needs --ranks", hint="--listen waits without it")
+    if options.ranks and (options.listen or options.rank is not None):
+        raise UsageError("--ranks takes no --listen and --rank: each rank listens")
+    if options.ranks and (options.breaks or options.catch or options.source or options.record):
+        raise UsageError(
+            "--ranks takes no --break, --catch, -x, -ex and --record",
+            hint="set breakpoints at the prompt of `nncdbg attach --ranks`",
+        )
+
+
+def _enter_ranks(entered: ExitStack, options: Namespace, target: str) -> None:
+    """Let `nncdbg attach --ranks` stop this rank.  Raises UsageError outside of torchrun."""
+    ranks = import_module("nncdbg.dap_server.attach.ranks")
+    entered.enter_context(ranks.debugged_rank(target, history=options.history, wait=options.wait))
 
 
 def _set_up(prompt: LivePrompt, options: Namespace) -> None:
@@ -162,6 +185,8 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--listen", metavar="HOST:PORT", help="stop in an editor that attaches there")
     add("--force", action="store_true", help="overwrite an existing recording")
     add("--rank", type=int, help="under torchrun, the rank that stops (default: $NNCDBG_RANK, or 0)")
+    add("--ranks", action="store_true", help="under torchrun, debug all ranks: `nncdbg attach --ranks`")
+    add("--wait", action="store_true", help="with --ranks, wait until a prompt is attached")
     add_commands(parser)
     add_recording(parser)
     own, of_script = script_arguments(parser, arguments)

@@ -17,6 +17,7 @@ from nncdbg.opening.command_line import (
     add_check,
     add_determinism,
     add_journal,
+    add_kernels,
     add_machine,
     add_model,
     add_outputs,
@@ -139,6 +140,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     )
     add_model(parser)
     add_machine(parser)
+    add_kernels(parser)
     add_states_in_place(parser)
     add_journal(parser)
     add_tracks(parser)
@@ -191,13 +193,22 @@ def _document(
         "seconds": seconds,
         "ops": debugger.timeline.tick if debugger else 0,
         "notes": [*map(str, debugger.notes)] if debugger else [],
-        "fallbacks": [{"line": line, "op": op} for line, op in debugger.loaded.fallbacks] if debugger else [],
+        **_kernels(debugger),
     }
     if error is not None:
         document["error"] = error_document(error)
     if debugger is not None and debugger.micro is not None:
         document["check"] = debugger.micro.coverage.as_dict()
     return document
+
+
+def _kernels(debugger: Debugger | None) -> dict[str, Any]:
+    """Return the statements that fell back to NumPy, the backend, and the kernels of other backends."""
+    if debugger is None:
+        return {"fallbacks": [], "kernels": []}
+    fallen = [{"line": each.line, "op": each.op} for each in debugger.loaded.fallbacks]
+    other = [each.as_dict() for each in debugger.loaded.kernels() if each.reason != "default"]
+    return {"backend": debugger.backend.name, "fallbacks": fallen, "kernels": other}
 
 
 def _output(name: str, content: Any, files: dict[str, str]) -> dict[str, Any]:

@@ -91,6 +91,12 @@ class LiveMode(DispatchMode):
         self._seen_bad = False
         """Whether a result had NaN or Inf: until then, what an operator writes to has none before it."""
 
+    @property
+    def idle(self) -> bool:
+        """Whether no operator can stop the script, and none is recorded."""
+        watched = any(each.enabled for each in self.breakpoints) or bool(self.catches)
+        return not (watched or self.goal is not None or self.pausing or self.recorder is not None)
+
     def changed(self) -> None:
         """Use breakpoints and catches that were changed."""
         self._plans.clear()

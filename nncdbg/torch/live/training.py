@@ -13,7 +13,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from nncdbg.engine.errors import RunError, UsageError
-from nncdbg.engine.ops.aten.internals import compiling_nothing, without_dispatch
+from nncdbg.engine.ops.aten.internals import compiling_nothing, innermost_mode, without_dispatch
 from nncdbg.stats import prepare
 from nncdbg.torch.found_models import live_objects, models_of
 from nncdbg.torch.live.breakpoints import LiveBreakpoint, check_kinds, names_of_modules
@@ -46,6 +46,8 @@ class LiveTraining:
     of the present step are recorded as they run, so that a stop can step back to the start of the step;
     without it, a stop has the operator at which the script is.  `model` and `optimizer` are as for `record`;
     missing ones are found.  `ends` returns whether the history ends with an update that has just ended.
+    With `on_demand`, operators cost nothing while nothing can stop the script: what is set then has an effect
+    from the next update on.
     """
 
     def __init__(
@@ -57,9 +59,12 @@ class LiveTraining:
         model: Models | None = None,
         optimizer: Optimizers | None = None,
         ends: Callable[[], bool] = lambda: True,
+        on_demand: bool = False,
     ) -> None:
         self.history = history
         self._ends = ends
+        self._on_demand = on_demand
+        self._in_mode = False
         self.last_number = 0
         """The number of the latest breakpoint."""
         self.stops = 0
@@ -99,13 +104,31 @@ class LiveTraining:
         self._compiled = compiled_calls()
         if self.history and self._models:
             self._begin()
-        entered.enter_context(self.mode)
+        entered.callback(self._leave_mode)
+        self._update_mode()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._entered.close()
         # torch may keep the mode.
         self._models, self._optimizers, self.mode.names = {}, [], {}
+
+    def _update_mode(self) -> None:
+        """Enter the mode; on demand, leave it while no operator can stop the script.
+
+        The user's own modes are entered and left in blocks: among them, the mode stays as it is.
+        """
+        needed = not (self._on_demand and self.mode.idle)
+        if needed and not self._in_mode and (not self._on_demand or innermost_mode() is None):
+            self.mode.__enter__()
+            self._in_mode = True
+        elif not needed and innermost_mode() is self.mode:
+            self._leave_mode()
+
+    def _leave_mode(self) -> None:
+        if self._in_mode:
+            self._in_mode = False
+            self.mode.__exit__(None, None, None)
 
     # -- what stops ------------------------------------------------------------------------
 
@@ -178,6 +201,8 @@ class LiveTraining:
         """Begin the first step, unless its history began with the training, whose models were known."""
         if self.mode.recorder is None:
             self._begin()
+            if self.here:
+                self._update_mode()
 
     def _begin(self) -> None:
         """Find models and optimizers, and begin the history of a step."""
@@ -201,6 +226,7 @@ class LiveTraining:
         if self._outermost is None:
             self._outermost = optimizer
             self.mode.optimizing = 1
+            self._update_mode()
         if all(each is not optimizer for each in self._optimizers):
             self._optimizers.append(optimizer)
 
@@ -218,6 +244,7 @@ class LiveTraining:
         self.mode.step += 1
         if self._ends():
             self._begin()
+        self._update_mode()
 
     def _stop_at_end(self, recorder: Recorder) -> None:
         """Stop after the last operator of a step that was requested whole."""

@@ -17,12 +17,13 @@ class DeviceArray:
     """An array that allows only explicit conversion to NumPy."""
 
     __array_priority__ = 100
-    __slots__ = ("__weakref__", "_numbers", "_space")
+    __slots__ = ("__weakref__", "_numbers", "_space", "device")
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
     def __init__(self, space: StandIn, numbers: Any) -> None:
         assert not numbers.dtype.hasobject, "no objects on a device"
         self._space, self._numbers = space, numbers
+        self.device = SimpleNamespace(id=0)
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`.")

@@ -387,7 +387,7 @@ def test_onnx_operator_without_a_counterpart_needs_the_fallback():
     assert debugger.run().reason == "end"
     largest = torch.nn.functional.one_hot(torch.from_numpy(X).argmax(-1), X.shape[-1])
     assert debugger.outputs["y"].tolist() == torch.exp(largest.float()).tolist()
-    assert [op for _, op in debugger.loaded.fallbacks] == ["Hardmax"]
+    assert [each.op for each in debugger.loaded.fallbacks] == ["Hardmax"]
 
 
 def test_own_operators_of_the_debugger_run():

@@ -7,14 +7,21 @@ from typing import Any
 
 import torch
 
-from nncdbg.engine.errors import RunError
+from nncdbg.engine.errors import NotComputed, RunError
 from nncdbg.engine.ops.aten.signatures import FROM_HOST, HOST_VIEWS
 
 
 def host_array(value: Any) -> Any:
-    """Return a tensor as a NumPy array, without a copy if it is on the CPU; other values are unchanged."""
+    """Return a tensor as a NumPy array, without a copy if it is on the CPU; other values are unchanged.
+
+    Raises NotComputed for a tensor on the device meta, which has no elements.
+    """
     if not isinstance(value, torch.Tensor):
         return value
+    if value.is_meta:
+        raise NotComputed(
+            "a tensor on the device meta has no elements", hint="create it on cpu or another device"
+        )
     viewed = HOST_VIEWS.get(value.dtype)
     if viewed is None:
         return value.numpy(force=True)

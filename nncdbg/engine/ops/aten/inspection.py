@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
 
 _STRIDED = torch.strided
@@ -34,10 +35,27 @@ def tensor_storage(value: Any) -> tuple[int, int] | None:
     return storage.data_ptr(), storage.nbytes()
 
 
+def device_name(value: Any) -> str | None:
+    """Return the device of a tensor or array, such as ``cuda:0``; None for other values."""
+    if isinstance(value, _TENSOR):
+        return str(value.device)
+    return "cpu" if isinstance(value, (np.ndarray, np.generic)) else None
+
+
 def device_bytes(values: Iterable[Any]) -> int | None:
     """Return the size in bytes of the smallest CUDA device with one of the values; None without one."""
     devices = {value.device for value in values if isinstance(value, _TENSOR) and value.is_cuda}
     return min((torch.cuda.get_device_properties(each).total_memory for each in devices), default=None)
+
+
+def drain_devices() -> int:
+    """Free the memory of CUDA devices that torch keeps for reuse; return its bytes."""
+    if not torch.cuda.is_initialized():
+        return 0
+    devices = range(torch.cuda.device_count())
+    before = sum(map(torch.cuda.memory_reserved, devices))
+    torch.cuda.empty_cache()
+    return int(before - sum(map(torch.cuda.memory_reserved, devices)))
 
 
 def is_dense(value: Any) -> bool:

@@ -223,6 +223,13 @@ def call_without_data(module: Any, positional: tuple[Any, ...], named: Mapping[s
         torch.func.functional_call(module, own, positional, named)
 
 
+def without_elements() -> Any:
+    """Return a mode in which tensors have sizes, types and devices, but no elements."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
 def storage_address(tensor: Any) -> int:
     """Return a number that identifies a tensor's storage while that, or a weak reference to it, lives."""
     number: int = tensor.untyped_storage()._cdata
@@ -333,6 +340,44 @@ class _CompilerFinder:
 
             loader.exec_module = exec_module
         return found
+
+
+def on_collective(noted: Callable[[str, Mapping[str, Any], Any], None]) -> Callable[[], None]:
+    """Call `noted` before each collective of this process; return a function that ends this.
+
+    `noted` receives the name (``allreduce_``), the arguments by name, and the process group.  Collectives of
+    C++ code, such as those of DistributedDataParallel, are included.
+    """
+    after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+    library = torch.library.Library("c10d", "IMPL")
+
+    def observe(overload: Any) -> None:
+        names = [each.name for each in overload._schema.arguments]
+
+        def kernel(keys: Any, *args: Any) -> Any:
+            given = dict(zip(names, args, strict=False))
+            noted(overload._opname, given, torch.distributed.ProcessGroup.unbox(given["process_group"]))
+            return overload.redispatch(keys & after, *args)
+
+        library.impl(overload._opname, kernel, "BackendSelect", with_keyset=True)
+
+    for registered in all_operator_names():
+        namespace, _, name = registered.partition("::")
+        if namespace == "c10d":
+            overload = getattr(torch.ops.c10d, name).default
+            if any(each.name == "process_group" for each in overload._schema.arguments):
+                observe(overload)
+    end: Callable[[], None] = library._destroy
+    return end
+
+
+def ranks_of_group(group: Any) -> list[int]:
+    """Return the ranks of a process group; while it is being made, as many ranks from 0 on."""
+    known = torch.distributed.distributed_c10d._world.pg_group_ranks
+    for each, ranks in known.items():
+        if each.group_name == group.group_name:
+            return sorted(ranks)
+    return [*range(group.size())]
 
 
 def default_store() -> Any:

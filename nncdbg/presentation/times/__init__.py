@@ -1,0 +1,1 @@
+"""Times of statements: tables, the margin of a listing, and the timeline."""
