@@ -119,6 +119,7 @@ def catch(session: CommandSession, text: str) -> None:
       integer        integer division by zero, a cast out of range, a quantization scale of zero
       guard          a write past the end of a buffer
       state-reset    an update that sets a moment or step counter of an optimizer back to 0
+      race           a statement that a schedule does not order with another use of its memory
     Without KIND, list the caught kinds.
     """
     if not text:

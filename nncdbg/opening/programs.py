@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.execution.black_box import BlackBox
+from nncdbg.engine.extensions import FRONTENDS
+from nncdbg.engine.extensions import find as find_extension
 from nncdbg.engine.frontends import load
 from nncdbg.engine.frontends.folder_files import is_program_folder
 from nncdbg.engine.frontends.program_folder import ProgramFolder, open_program_folder
@@ -20,11 +22,13 @@ from nncdbg.opening.configuration import RunConfiguration, settings
 from nncdbg.opening.journal_address import Address, read_address
 from nncdbg.opening.kernel_file import read_kernels
 from nncdbg.opening.python_programs import is_python_name, load_python_name
+from nncdbg.opening.schedule_logs.names import is_log_name
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Program
     from nncdbg.opening.journal.forking import Fork
     from nncdbg.opening.journal.reopening import Restart
+    from nncdbg.opening.schedule_logs.programs import ScheduleLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +40,21 @@ class OpenedProgram:
     folder: ProgramFolder | None = None
     restart: Restart | Fork | None = None
     """The step of a run in a journal, at which the program was opened."""
+    log: ScheduleLog | None = None
+    """The schedule log that the program was read from."""
 
     def debugger(self, *, boxes: Path | None = None, **changes: Any) -> Debugger:
         """Return a debugger at the first statement, or at the step of a run in a journal.
 
         `changes` override the configuration, `boxes` is the folder of the black box.  Raises the errors of
-        Debugger, and LoadError for a damaged journal.
+        Debugger, LoadError for a damaged journal, and UsageError for a schedule log.
         """
+        if self.log is not None:
+            log = self.configuration.program
+            raise UsageError(
+                f"{log} is a schedule log, which cannot run: it does not contain the kernels",
+                hint=f"check it with `nncdbg races {log}`, or print it with `nncdbg print {log}`",
+            )
         black_box = BlackBox(self.configuration.program, boxes)
         debugger = start(self.program, self.configuration, black_box=black_box, **changes)
         if self.restart is not None:
@@ -88,6 +100,11 @@ def open_program(
     named = is_python_name(path, place)
     if not named and not os.path.exists(path):
         raise LoadError(f"there is no file {path}", hint=f"searched {os.path.dirname(os.path.abspath(path))}")
+    if not named and is_log_name(path) and not _has_frontend(path):
+        from nncdbg.opening.schedule_logs.reading import read_schedule_log
+
+        log = read_schedule_log(path)
+        return OpenedProgram(log.program, configuration.completed({"backend": "numpy"}), log=log)
     folder = open_program_folder(Path(path)) if is_program_folder(path) else None
     if folder is not None:
         folder.check_libraries(configuration.op_libraries)
@@ -111,6 +128,11 @@ def open_program(
     return OpenedProgram(
         with_states(program, configuration), configuration.completed({"backend": program.saved.backend})
     )
+
+
+def _has_frontend(path: str) -> bool:
+    """Return whether an extension reads files with the suffix of a path."""
+    return find_extension(FRONTENDS, Path(path).suffix.lower()[1:]) is not None
 
 
 def check_not_forked(configuration: RunConfiguration) -> None:

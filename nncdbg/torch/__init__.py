@@ -36,6 +36,9 @@ _JOURNAL = {
 }
 """Names of the journal: imported on first use."""
 
+_SCHEDULES = {"record_accesses": "nncdbg.torch.access_recording"}
+"""Names for schedules: imported on first use."""
+
 _ABOVE = {
     "debug": "nncdbg.script_breakpoint",
     "watch": "nncdbg.nan_watch.training.watching",
@@ -54,7 +57,7 @@ _CALLBACKS = {
 
 
 def __getattr__(name: str) -> Any:
-    module = _JOURNAL.get(name) or _ABOVE.get(name) or _CALLBACKS.get(name)
+    module = _JOURNAL.get(name) or _SCHEDULES.get(name) or _ABOVE.get(name) or _CALLBACKS.get(name)
     if module is None:
         raise AttributeError(f"module 'nncdbg.torch' has no attribute {name!r}")
     # A library that is imported here, rich, draws a number: a seeded training must not see that.
@@ -65,4 +68,4 @@ def __getattr__(name: str) -> Any:
         random.setstate(state)
 
 
-__all__ = [*_ABOVE, *_JOURNAL, "RecordedStep", "capture", "compiled_values", "record", "step"]
+__all__ = [*_ABOVE, *_JOURNAL, *_SCHEDULES, "RecordedStep", "capture", "compiled_values", "record", "step"]

@@ -74,7 +74,7 @@ def races(launches: Sequence[Launch], ordering: Ordering | None = None) -> list[
     ordering = ordering or Ordering(launches)
     found: list[Race] = []
     columns = ordering.columns
-    for uses in _by_bytes(launches):
+    for uses in uses_of_bytes(launches):
         several = any(columns[use.at] != columns[uses[0].at] for use in uses)
         if several and _any_unordered(uses, ordering):
             found += _pairs(uses, ordering)
@@ -105,7 +105,7 @@ def conflict(a: Access, b: Access) -> bool:
     return (a.writes or b.writes) and x.buffer == y.buffer and x.begin < y.end and y.begin < x.end
 
 
-def _by_bytes(launches: Sequence[Launch]) -> Iterable[list[_Use]]:
+def uses_of_bytes(launches: Sequence[Launch]) -> Iterable[list[_Use]]:
     """Return the uses of each set of overlapping bytes, in the order of the launches."""
     buffers: dict[int, list[_Use]] = {}
     for at, launch in enumerate(launches):

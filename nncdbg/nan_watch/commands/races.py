@@ -53,6 +53,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--max-findings", type=int, default=20, metavar="N", help="list at most N problems (default: 20)")
     add("--json", action="store_true", help="print one JSON document on standard output")
     add("--sarif", metavar="FILE", help="write a sarif report")
+    add("--timeline", metavar="FILE", help="write the streams over time as a Chrome trace, for Perfetto")
     options = parser.parse_args(arguments)
     if options.max_findings < 1:
         parser.error(f"--max-findings {options.max_findings}: list at least one")
@@ -70,17 +71,27 @@ def _races(options: Namespace, screen: Screen) -> int:
     from nncdbg.nan_watch.reports import FORMS, write
     from nncdbg.nan_watch.reports.text import lines
     from nncdbg.nan_watch.schedules.findings import schedule_report
+    from nncdbg.nan_watch.schedules.timelines import violation_notes, write_timeline
     from nncdbg.nan_watch.watched import Watched
     from nncdbg.opening.programs import open_program
 
     opened = open_program(configuration_of(options))
     program, plan = scheduled_program(opened.program, options)
     if not scheduled(program):
+        if opened.log is not None:
+            raise UsageError(
+                f"{options.model} has no schedule: {opened.program.notes[0]}",
+                hint="use the log of a program that runs on several streams",
+            )
         raise UsageError(
             f"{options.model} has no schedule",
             hint="--streams 4 makes one, --schedule FILE reads one, and margins such as | s2 wait e5 are one",
         )
+    if opened.log is not None:
+        plan = plan or opened.log.plan
     report = schedule_report(program, plan, depth=options.depth, model=options.model)
+    if opened.log is not None:
+        report.notes += [*program.notes, *violation_notes(program, plan, opened.log.times)]
     if options.schedules is not None or options.order is not None or options.replicas:
         _play(options, opened, program, plan, report)
     report.limit(options.max_findings)
@@ -91,6 +102,8 @@ def _races(options: Namespace, screen: Screen) -> int:
     else:
         for line in lines(report, watched):
             screen.put_wrapped(line)
+    if options.timeline:
+        write_timeline(options.timeline, program, None if opened.log is None else opened.log.times)
     problems = write(report, {"sarif": options.sarif} if options.sarif else {}, watched)
     for problem in problems:
         screen.complain(problem)

@@ -10,6 +10,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any, TypeVar
 
 import torch
+from torch.cuda import _gpu_trace
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from nncdbg.engine.errors import UsageError
@@ -66,6 +67,12 @@ next_sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr
 
 innermost_mode: Callable[[], Any] = _get_current_dispatch_mode
 """Returns the dispatch mode that was entered last on this thread, None without one."""
+
+gpu_trace: Any = _gpu_trace
+"""The module with the registries of callbacks for events and synchronization on a GPU."""
+
+activate_gpu_trace: Callable[[], None] = torch._C._activate_gpu_trace
+"""Lets torch call the callbacks of `gpu_trace` for events and synchronization, from now on."""
 
 norms_of: Callable[..., list[Any]] = torch._foreach_norm
 """Returns the norm of each tensor of a list; a fused kernel on a GPU."""

@@ -1,0 +1,317 @@
+"""A program with a schedule, made of the records of a log: one statement per launch, in the host's order.
+
+The statement of a launch is an op without kernel, ``%t7 = kernel.mm(%t3, %t5) | s7 wait e2 record e4``.
+Its operands are the values whose bytes it reads, its results those that it writes; the addresses are the
+program's memory plan.  A record or wait that no launch can hold, and each wait of the host, is a statement of
+its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from nncdbg.engine.dtypes import NUMPY
+from nncdbg.engine.graph import Graph, Location, Node, Placement, Program, TensorType, Value
+from nncdbg.engine.memory.plan_file import PlacedPlan, PlannedBuffer
+from nncdbg.engine.schedules.launches import Site
+from nncdbg.engine.schedules.timeline import Times
+from nncdbg.engine.text.counting import counted
+from nncdbg.opening.schedule_logs.byte_ranges import ByteMap, ReadPart, WrittenBytes
+from nncdbg.opening.schedule_logs.kernel_names import short_name
+from nncdbg.opening.schedule_logs.records import (
+    ByteRange,
+    EventCreation,
+    EventRecord,
+    EventWait,
+    HostWait,
+    LoggedLaunch,
+    LogRecord,
+)
+
+ENTRY = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleLog:
+    """A program with the schedule of a log, its memory plan if accesses are known, and measured times.
+
+    The notes of the program say what the log does not contain.
+    """
+
+    program: Program
+    plan: PlacedPlan | None = None
+    times: Times = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class _Statement:
+    """A statement in the making; `stream` None is the host, and `placed` False: it has no margin."""
+
+    name: str
+    stream: int | None
+    launch: LoggedLaunch | None = None
+    waits: list[int] = field(default_factory=list)
+    records: list[int] = field(default_factory=list)
+    reads: list[ReadPart] = field(default_factory=list)
+    writes: list[WrittenBytes] = field(default_factory=list)
+    placed: bool = True
+
+    def placement(self) -> Placement | None:
+        if not self.placed:
+            return None
+        return Placement(stream=self.stream, waits=tuple(self.waits), records=tuple(self.records))
+
+
+def program_of(records: Iterable[LogRecord], *, source: str, notes: Sequence[str] = ()) -> ScheduleLog:
+    """Return the program of the records of a log, without typing or running anything.
+
+    Waits for events whose record is not in the log are left out and noted, unless it has their creation.
+    """
+    reading = _Reading()
+    for record in records:
+        reading.read(record)
+    return _Naming(reading).log(source, [*notes, *reading.notes()])
+
+
+class _Reading:
+    """Places records in the margins of statements."""
+
+    def __init__(self) -> None:
+        self.statements: list[_Statement] = []
+        self.bytes = ByteMap()
+        self.devices: dict[int, str] = {}
+        self.streams = _Numbers()
+        self.events = _Numbers()
+        self.created: set[int] = set()
+        self.recorded: set[int] = set()
+        self.latest: dict[int, int] = {}
+        """The latest statement of each stream."""
+        self.mentioned: dict[int, int] = {}
+        """The latest statement with each event, in its margin."""
+        self.pending: dict[int, list[int]] = {}
+        """The events that the next statement of a stream waits for."""
+        self.unknown_waits = 0
+        self.launches = self.without_accesses = 0
+
+    def notes(self) -> list[str]:
+        """Return what the log does not contain."""
+        found = []
+        if self.launches and self.without_accesses == self.launches:
+            found.append("the log has no accesses to memory: races were not checked, only events")
+        elif self.without_accesses:
+            found.append(
+                f"the memory accesses of {self.without_accesses} of {self.launches} launches are unknown: "
+                "not checked"
+            )
+        if self.unknown_waits:
+            waits = counted(self.unknown_waits, "wait")
+            found.append(f"{waits} for events from before the log: not checked")
+        if len(self.latest) == 1:
+            found.append(f"all launches are on one stream, s{next(iter(self.latest))}")
+        for handle, number in self.streams.numbers.items():
+            if handle != number:
+                found.append(f"s{number} is stream {_handle(handle)} of the log")
+        return found
+
+    def read(self, record: LogRecord) -> None:
+        if isinstance(record, LoggedLaunch):
+            self.launch(record)
+        elif isinstance(record, EventCreation):
+            self.created.add(self.events.renew(record.event))
+        elif isinstance(record, EventRecord):
+            self.record(self.events.number(record.event), self.streams.number(record.stream))
+        elif isinstance(record, EventWait):
+            self.wait(self.events.number(record.event), self.streams.number(record.stream))
+        else:
+            self.host_wait(record)
+
+    # -- records -------------------------------------------------------------------------------------
+
+    def launch(self, launch: LoggedLaunch) -> None:
+        self.launches += 1
+        if launch.stream is None:
+            statement = self.add(_Statement(launch.name, None, launch, placed=False))
+        else:
+            stream = self.streams.number(launch.stream)
+            if launch.device:
+                self.devices.setdefault(stream, launch.device)
+            statement = self.on(stream, launch.name, launch)
+        if launch.reads is None and launch.writes is None:
+            self.without_accesses += 1
+        for read in launch.reads or ():
+            statement.reads += self.bytes.read(read)
+        statement.writes = [self.bytes.write(written) for written in launch.writes or ()]
+
+    def record(self, event: int, stream: int) -> None:
+        """Record an event after the latest statement of a stream, or after a statement of its own.
+
+        Moving the record up to that statement must not move it over a wait for the same event.
+        """
+        for other, events in list(self.pending.items()):
+            if event in events:
+                self.on(other, "wait")
+        at = self.latest.get(stream, -1)
+        if at < 0 or self.pending.get(stream) or self.mentioned.get(event, -1) > at:
+            self.on(stream, "record")
+            at = self.latest[stream]
+        records = self.statements[at].records
+        if event not in records:
+            records.append(event)
+        self.recorded.add(event)
+        self.mentioned[event] = max(at, self.mentioned.get(event, -1))
+
+    def wait(self, event: int, stream: int) -> None:
+        if self.known(event):
+            pending = self.pending.setdefault(stream, [])
+            if event not in pending:
+                pending.append(event)
+
+    def host_wait(self, wait: HostWait) -> None:
+        if wait.event is not None:
+            event = self.events.number(wait.event)
+            if self.known(event):
+                self.on_host([event])
+        elif wait.stream is not None:
+            stream = self.streams.number(wait.stream)
+            if self.pending.get(stream):
+                self.on(stream, "wait")
+            if stream in self.latest:
+                event = self.events.free()
+                self.mentioned[event] = self.latest[stream]
+                self.statements[self.latest[stream]].records.append(event)
+                self.on_host([event])
+        else:
+            for stream in [each for each, events in self.pending.items() if events]:
+                self.on(stream, "wait")
+            self.add(_Statement("synchronize", None, placed=False))
+
+    def known(self, event: int) -> bool:
+        """Return whether a wait for an event can be checked."""
+        known = event in self.recorded or event in self.created
+        self.unknown_waits += not known
+        return known
+
+    # -- statements ----------------------------------------------------------------------------------
+
+    def on(self, stream: int, name: str, launch: LoggedLaunch | None = None) -> _Statement:
+        statement = _Statement(name, stream, launch, waits=self.pending.pop(stream, []))
+        self.latest[stream] = len(self.statements)
+        return self.add(statement)
+
+    def on_host(self, waits: list[int]) -> None:
+        self.add(_Statement("synchronize", None, waits=waits))
+
+    def add(self, statement: _Statement) -> _Statement:
+        for event in statement.waits:
+            self.mentioned[event] = len(self.statements)
+        self.statements.append(statement)
+        return statement
+
+
+def _small(handle: int) -> bool:
+    return 0 <= handle < 100_000
+
+
+def _handle(handle: int) -> str:
+    return str(handle) if _small(handle) else hex(handle)
+
+
+class _Numbers:
+    """Small numbers for the handles of a log: the handle itself if small and free, else the next free one."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[int, int] = {}
+        self._taken: set[int] = set()
+        self._next = 0
+
+    def number(self, handle: int) -> int:
+        if handle not in self.numbers:
+            if _small(handle) and handle not in self._taken:
+                self._taken.add(handle)
+                self.numbers[handle] = handle
+            else:
+                self.numbers[handle] = self.free()
+        return self.numbers[handle]
+
+    def renew(self, handle: int) -> int:
+        """Return a number that the handle has not had yet."""
+        self.numbers.pop(handle, None)
+        return self.number(handle)
+
+    def free(self) -> int:
+        """Return a number that no handle has had."""
+        while self._next in self._taken:
+            self._next += 1
+        self._taken.add(self._next)
+        return self._next
+
+
+class _Naming:
+    """Names the pieces of all values, and writes the program."""
+
+    def __init__(self, reading: _Reading) -> None:
+        self.reading = reading
+        self.names: dict[tuple[WrittenBytes, int], str] = {}
+        """The name of each piece, by the value and the first byte."""
+        self.counts: dict[str, int] = {}
+        self.taken: set[str] = set()
+        self.places: dict[tuple[tuple[str | int, ...], str], PlannedBuffer] = {}
+        sources = [*reading.bytes.before, *(each for one in reading.statements for each in one.writes)]
+        self.base = min((each.bytes.begin for each in sources), default=0)
+
+    def log(self, source: str, notes: list[str]) -> ScheduleLog:
+        reading = self.reading
+        inputs = tuple(value for each in reading.bytes.before for value in self.values(each))
+        nodes = tuple(self.node(statement) for statement in reading.statements)
+        times: dict[Site, tuple[float, float]] = {}
+        for pc, statement in enumerate(reading.statements):
+            launch = statement.launch
+            if launch is not None and launch.start is not None and launch.duration is not None:
+                times[(ENTRY,), pc] = launch.start, launch.duration
+        if self.base:
+            notes.append(f"bytes count from address {self.base:#x}")
+        graph = Graph(ENTRY, inputs, nodes=nodes)
+        program = Program({ENTRY: graph}, ENTRY, streams=reading.devices, source=source, notes=tuple(notes))
+        return ScheduleLog(program, PlacedPlan(self.places, source=source) if self.places else None, times)
+
+    def node(self, statement: _Statement) -> Node:
+        operands = {
+            self.names[source, at]: None
+            for source, begin, end in statement.reads
+            for at, _ in source.pieces(begin, end)
+        }
+        outputs = tuple(value for each in statement.writes for value in self.values(each))
+        launch = statement.launch
+        location = None
+        if launch is not None and (launch.file is not None or short_name(launch.name) != launch.name):
+            location = Location(launch.file, launch.line, launch.name)
+        op = f"kernel.{short_name(statement.name)}"
+        return Node(op, tuple(operands), outputs, location=location, placement=statement.placement())
+
+    def values(self, source: WrittenBytes) -> list[Value]:
+        """Name the pieces of a value, and place them."""
+        pieces = list(source.pieces(source.bytes.begin, source.bytes.end))
+        found = []
+        for begin, end in pieces:
+            name = self.names[source, begin] = self.name(source.bytes)
+            site = (ENTRY,), name
+            self.places[site] = PlannedBuffer(begin - self.base, end - begin, site)
+            found.append(Value(name, _type(source.bytes) if len(pieces) == 1 else None))
+        return found
+
+    def name(self, bytes: ByteRange) -> str:
+        """Return the name of the tensor, with a number from its second value on, else ``t`` with a number."""
+        while True:
+            count = self.counts[bytes.name] = self.counts.get(bytes.name, -1) + 1
+            numbered = f"{bytes.name}.{count}" if count else bytes.name
+            name = numbered if bytes.name else f"t{count}"
+            if name not in self.taken:
+                self.taken.add(name)
+                return name
+
+
+def _type(bytes: ByteRange) -> TensorType | None:
+    if bytes.type is None or bytes.type[0] not in NUMPY:
+        return None
+    return TensorType(*bytes.type)
