@@ -58,25 +58,23 @@ class FlatStatement:
 class FlatBlock:
     """A graph or block: `graph` has its flat inputs and constants, and no statements.
 
-    `results` are the names of the values that it returns.
+    `results` are the names of the values that it returns.  `memory` is that of each value of the outermost
+    graph by name; `owners` maps a value that shares the bytes of another one to the name of that one.
     """
 
     graph: Graph
+    memory: dict[str, Memory]
+    owners: dict[str, str]
     statements: list[FlatStatement] = field(default_factory=list)
     results: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class Flat:
-    """The graphs of a program without calls, and the memory and owner of each value by name.
-
-    `owners` maps a value that shares the bytes of another one to the name of that one.
-    """
+    """The graphs of a program without calls; `used` are all names."""
 
     program: Program
     graphs: dict[str, FlatBlock]
-    memory: dict[str, Memory]
-    owners: dict[str, str]
     used: set[str]
 
 
@@ -121,12 +119,13 @@ class _Flattening(LaunchExpansion):
         lines = [*program.runs, *(each for run in program.runs for each in run.evaluations)]
         names = dict.fromkeys([*(line.graph for line in lines), program.entry])
         graphs = {name: self.outermost(program.graphs[name]) for name in names}
-        return Flat(program, graphs, self.memory, self.owners, self.used)
+        return Flat(program, graphs, self.used)
 
     def outermost(self, graph: Graph) -> FlatBlock:
         self.caller = None
         self.hoisted, self.constants, self.prefixes = {}, [], set()
-        body = FlatBlock(graph)
+        self.memory, self.owners = {}, {}
+        body = FlatBlock(graph, self.memory, self.owners)
         self.open.append(body)
         self.issue_all(self.graph(graph, (), [], outermost=True))
         self.open.pop()
@@ -298,7 +297,7 @@ class _Flattening(LaunchExpansion):
             nodes=(),
             constants=tuple(kept),
         )
-        body = FlatBlock(graph)
+        body = FlatBlock(graph, self.memory, self.owners)
         self.open.append(body)
         yield self.block(scope, source, path)
         if source.end is not None:

@@ -213,7 +213,7 @@ class _Playing:
         numbered = [each for each in block.statements if each.node is not None]
         made = {value.name for each in numbered if each.node for value in each.node.outputs}
         numbers = {id(each): at for at, each in enumerate(numbered)}
-        contents = Contents(self.flat.memory, made, self.flat.owners)
+        contents = Contents(block.memory, made, block.owners)
         emitted = _Emitted(block, contents, numbers)
         for number, statements in self.player.parts(block):
             self.segment(emitted, statements, self.orders[number])

@@ -305,3 +305,39 @@ def test_step_back_breakpoints_and_statistics_work_in_a_played_program() -> None
     debugger.run()
     debugger.run()
     assert np.isnan(present(debugger.outputs)["y"]).all()
+
+
+TWO_GRAPHS = """#nncdbg 1
+opset 18
+state %w: f32[2,2] = [[1.0,1.0],[1.0,1.0]]
+
+graph @first(%x: f32[2,2]) -> (%y: f32[2,2]) {
+  %a: f32[2,2] = Relu(%x) | s0 record e1
+  %y: f32[2,2] = Neg(%a) | s1 wait e1 record e2
+  update %w = %y | s1 record e3
+  return %y | host wait e3
+}
+
+graph @second(%x: f32[2,2]) -> (%z: f32[2,2]) {
+  %a: f32[2,2] = Abs(%x) | s0 record e1
+  %b: f32[2,2] = Neg(%x) | s0
+  %z: f32[2,2] = Add(%a, %w) | s1 wait e1 record e2
+  return %z | host wait e2
+}
+
+run @first for %x
+run @second for %x
+"""
+
+
+def test_graphs_of_several_runs_have_separate_values() -> None:
+    program = Program.parse(TWO_GRAPHS)
+    places = '"graphs": {"first": {"a": {"offset": 0, "size": 16}, "y": {"offset": 16, "size": 16}},'
+    places += '"second": {"a": {"offset": 16, "size": 16}, "b": {"offset": 16, "size": 16}}}'
+    plan = parse_plan(f'{{"nncdbg_plan": 1, {places}}}', program)
+    inputs = {"x": np.array([[[-1, 2], [3, 4]]], np.float32)}
+    race = next(each for each in validate(program, plan).problems if each.cause == "reuse")
+    expected = observed(played(program), inputs)
+    found = observed(played(program, plan), inputs)
+    assert expected.first_difference(found) == "z"
+    assert expected.first_difference(observed(played(program, plan, race=race), inputs)) is None
