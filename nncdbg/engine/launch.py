@@ -161,6 +161,7 @@ class CompiledProgram(Loaded):
     def release(self) -> CompiledProgram:
         """Drop every value of the run and the references to its debugger; return the program."""
         self.observers.unfollow()
+        self.times.detach()
         self.running.frames = []
         self.found, self.arrived = _ignore, _ignore
         self.allocation.begin(self.begin({}), lambda: None, self.line)

@@ -98,6 +98,8 @@ def check(path: Path) -> bool:
     print([each.site.op for each in mixed.kept], mixed.program)
     printed: str = nncdbg.execute(nncdbg.Debugger(path), "list")
     assert printed
+    kernels: dict[str, str] = nncdbg.read_kernels("kernels.json")
+    nncdbg.run(path, kernels=kernels)
     outputs = nncdbg.run(path, {"x": [1.0, 2.0]}, seed=3)
     assert_type(outputs, nncdbg.Outputs)
     print(outputs["y"].sum(), nncdbg.summarize(outputs["y"]).max, nncdbg.summarize([1.0, 2.0]))

@@ -152,6 +152,10 @@ class StatementTimes:
         self.kernels = self.around = self.executed = 0
         self._open = []
 
+    def detach(self) -> None:
+        """Drop the machine, whose values are no longer needed; what was measured stays."""
+        self._machine, self._replaying, self._open = None, bool, []
+
     def attach(self, machine: Machine, replaying: Callable[[], bool]) -> None:
         """Measure this machine from now on, if and while the measurement is on.
 

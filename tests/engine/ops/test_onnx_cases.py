@@ -39,6 +39,7 @@ OWN_TESTS = {
     "RandomUniform": "test_random_ops",
     "RandomUniformLike": "test_random_ops",
     "nncdbg.Empty": "test_memory_ops",
+    "nncdbg.Remains": "test_memory_ops",
     "nncdbg.ResizeTransposed": "test_gradients",
 }
 

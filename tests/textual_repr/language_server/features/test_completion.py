@@ -106,7 +106,7 @@ def test_matching_names_are_offered_first(statements: str, first: str, never: st
 
 
 def test_keywords_are_offered_outside_of_graphs() -> None:
-    assert offered(place("‸\n", "")) == ["graph", "opset", "store", "prefix"]
+    assert offered(place("‸\n", "")) == ["graph", "opset", "store", "prefix", "stream"]
 
 
 ACCEPTED = [
