@@ -264,7 +264,7 @@ def _next_of(session: CommandSession, code: Code, state: StreamState) -> str:
     """Return the device, the next statement of a stream, and its events."""
     device = f"{state.device}  " if state.device else ""
     if state.pc is None:
-        return f"{device}no more statements in @{code.graph.name or code.path[0]}"
+        return f"{device}at the end of @{code.graph.name or code.path[0]}"
     line = session.debugger.loaded.line(code, state.pc)
     shown = session.debugger.loaded.listing_of(code).lines[(line or 1) - 1].strip()
     waits = [_awaited(session, code, event) for event in state.events]

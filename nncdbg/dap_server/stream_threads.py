@@ -61,7 +61,7 @@ def stream_of_thread(session: Session, number: int) -> int:
 
 
 def stream_frames(session: Session, stream: int) -> list[StackFrame]:
-    """Return the frame of a stream: its next statement; none if the block has no more statements of it."""
+    """Return the frame of a stream: its next statement; an empty list at its end in this block."""
     debugger = session.program.debugger
     depth = len(debugger.control.stack) - 1
     frame = debugger.control.stack[depth]

@@ -17,7 +17,7 @@ from nncdbg.engine.execution.findings import NUMERIC, STATE_RESET
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.lean import LeanAllocation
 from nncdbg.engine.ops.aten.names import allocates_only
-from nncdbg.engine.schedules.launches import scheduled
+from nncdbg.engine.schedules.streams import streams_of
 from nncdbg.nan_watch.measuring.dead_units import dead_unit_warnings
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.measuring.index_faults import index_fault
@@ -89,7 +89,7 @@ def watch_run(
     measured += resets.findings if resets is not None else []
     fault = index_fault(debugger, stop) if stop.reason == "exception" and "integer" in gates.kinds else None
     measured = [*measured, *([fault] if fault is not None else [])]
-    if "race" in gates.kinds and scheduled(debugger.program):
+    if "race" in gates.kinds and streams_of(debugger.program):
         measured += schedule_findings(debugger.program)[0]
     gated = {gate.kind for gate in gates.thresholds}
     if "update" not in gated:

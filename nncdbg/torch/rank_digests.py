@@ -33,7 +33,7 @@ class RankDigests:
         self._after = register_optimizer_step_post_hook(self._after_update)
 
     def end(self) -> None:
-        """Digest no more steps."""
+        """End the digests."""
         self._before.remove()
         self._after.remove()
         self._file.close()

@@ -25,7 +25,7 @@ class AwaitedEvent:
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """A stream, or HOST, in a block: its next statement there (None: no more), and what this waits for."""
+    """A stream, or HOST, in a block: its next statement (None: at its end), and the events awaited."""
 
     number: int
     device: str
