@@ -25,10 +25,11 @@ _SCRIPT = """
 import sys
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from nncdbg.nan_watch.corpus.corpus import run_corpus
-from nncdbg.nan_watch.corpus.worker import Task
+from nncdbg.nan_watch.corpus.task import WatchTask
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.opening.configuration import RunConfiguration
-task = Task(RunConfiguration(program=sys.argv[1]), Gates.of("nan,inf,uninitialized"))
+from nncdbg.opening.corpus.source import CorpusProgram
+task = WatchTask(CorpusProgram(RunConfiguration(program=sys.argv[1])), Gates.of("nan,inf,uninitialized"))
 report = run_corpus(task, sys.argv[2], jobs=1)
 assert report.ok, report.cases[0]
 assert len(report.cases) == int(sys.argv[3])

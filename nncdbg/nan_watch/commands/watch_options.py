@@ -99,7 +99,7 @@ def watch_parser() -> ArgumentParser:
 
 
 def _check(parser: ArgumentParser, options: Namespace) -> None:
-    from nncdbg.nan_watch.corpus.engines import checked_name
+    from nncdbg.opening.corpus.engines import checked_name
 
     if options.max_findings < 1:
         parser.error(f"--max-findings {options.max_findings}: list at least one")

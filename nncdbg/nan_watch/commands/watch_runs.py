@@ -172,10 +172,12 @@ def _in_memories(options: Namespace, opened: OpenedProgram) -> Report:
 
 def _corpus(options: Namespace, screen: Screen, opened: OpenedProgram, gates: Gates) -> Report:
     from nncdbg.nan_watch.corpus.corpus import run_corpus
-    from nncdbg.nan_watch.corpus.engines import PROCESSES
-    from nncdbg.nan_watch.corpus.worker import Task
+    from nncdbg.nan_watch.corpus.task import WatchTask
+    from nncdbg.opening.corpus.engines import PROCESSES
+    from nncdbg.opening.corpus.source import CorpusProgram
 
-    task = Task(opened.configuration, gates, max_findings=_most(options), good=_good(options))
+    source = CorpusProgram(opened.configuration, opened.program)
+    task = WatchTask(source, gates, max_findings=_most(options), good=_good(options))
     with _bar(screen) as progress:
         return run_corpus(
             task,

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from nncdbg.engine.errors import RunError, UsageError
-from nncdbg.nan_watch.corpus.process import thread_shares
+from nncdbg.opening.corpus.process import thread_shares
 
 PROCESSES = "processes"
 
@@ -93,7 +93,8 @@ def _dask(address: str, count: int) -> Iterator[Engine]:
             threads_per_worker=1,
             memory_limit=0,
             host="127.0.0.1",
-            dashboard_address=None,
+            # The scheduler always opens an HTTP port; by default it is 8787, with a warning if in use.
+            scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
             worker_dashboard_address=None,
             local_directory=folder,
             env=thread_shares(count),

@@ -1,6 +1,6 @@
-"""The function that a worker of an executor runs: it watches one case.
+"""The function that a worker of an executor runs: it runs a few cases.
 
-A worker loads the program once per watch.
+A worker receives and opens a task once: the caller sends the task again if a worker lacks it.
 """
 
 from __future__ import annotations
@@ -11,79 +11,89 @@ import pickle
 import socket
 import threading
 import uuid
+from collections.abc import Sequence
 from contextlib import chdir
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.nan_watch.baselines.recording import fingerprint
-from nncdbg.nan_watch.corpus.report import CaseResult
-from nncdbg.nan_watch.corpus.worker import CaseRun, Ready, Refused, Task, finished_case, opened_for
-from nncdbg.opening.programs import OpenedProgram
+from nncdbg.opening.corpus.cases import CaseResult, CaseRun
+from nncdbg.opening.corpus.worker import CorpusTask, OpenedTask, Refused, finished_case
 from nncdbg.stats import prepare
 
 
 @dataclass(frozen=True, slots=True)
 class SentTask:
-    """A task as workers receive it; `key` identifies the watch, `caller` its process.
+    """A task as workers receive it; `key` identifies the run of the corpus, `caller` its process.
 
-    Relative paths of the task start at `folder`.
+    Relative paths of the task start at `folder`.  `task` is None for workers that have it.
     """
 
     key: str
     caller: tuple[str, int]
     folder: str
-    task: bytes
+    task: bytes | None
 
     @classmethod
-    def of(cls, task: Task) -> SentTask:
-        """Return the task of a new watch of this process."""
-        return cls(uuid.uuid4().hex, _this_process(), os.getcwd(), pickle.dumps(task))
+    def of(cls, task: bytes) -> SentTask:
+        """Return the task of a new run of this process."""
+        return cls(uuid.uuid4().hex, _this_process(), os.getcwd(), task)
+
+    @property
+    def reference(self) -> SentTask:
+        """Return the task without its content, for workers that have it."""
+        return replace(self, task=None)
 
 
 @dataclass(frozen=True, slots=True)
-class _Loaded:
-    """The program of a watch in this process."""
-
-    key: str
-    task: Task
-    opened: OpenedProgram
-    ready: Ready
+class TaskMissing:
+    """This worker does not have the task."""
 
 
 _ONE = threading.Lock()
 """Held while a case runs: a worker with several threads runs one case at a time."""
 
-_loaded: _Loaded | None = None
+_opened: tuple[str, OpenedTask] | None = None
+"""The key of the task that this process has, and the task."""
 
 
-def run_case(sent: SentTask, job: CaseRun) -> tuple[Ready, CaseResult] | Refused:
-    """Return the result of a case, or the error that affects every case."""
+def run_batch(sent: SentTask, jobs: Sequence[CaseRun]) -> list[CaseResult] | Refused | TaskMissing:
+    """Return the results of cases, or the error that affects every case."""
     with _ONE, chdir(sent.folder):
-        try:
-            loaded = _loaded if _loaded is not None and _loaded.key == sent.key else _load(sent)
-        except NncdbgError as error:
-            return Refused(error)
-        result = finished_case(loaded.opened, loaded.task, job)
-        gc.collect()
-        return result if isinstance(result, Refused) else (loaded.ready, result)
+        if _opened is not None and _opened[0] == sent.key:
+            opened = _opened[1]
+        elif sent.task is None:
+            return TaskMissing()
+        else:
+            try:
+                opened = _open(sent, sent.task)
+            except NncdbgError as error:
+                return Refused(error)
+        results = []
+        for job in jobs:
+            result = finished_case(opened, job)
+            gc.collect()
+            if isinstance(result, Refused):
+                return result
+            results.append(result)
+        return results
 
 
-def _load(sent: SentTask) -> _Loaded:
-    """Load the program of a watch in place of that of an earlier watch."""
-    global _loaded
-    _loaded = None
+def _open(sent: SentTask, content: bytes) -> OpenedTask:
+    """Open a task in place of an earlier one."""
+    global _opened
+    _opened = None
     own = sent.caller != _this_process()
     if own:
         gc.unfreeze()
-    task: Task = pickle.loads(sent.task)
-    opened = opened_for(task)
+    task: CorpusTask = pickle.loads(content)
+    opened = task.open()
     prepare(wait=True)
     gc.collect()
     if own:
-        # The program lives until the next watch: exclude it from garbage collection after each case.
+        # The program lives until the next task: exclude it from garbage collection after each case.
         gc.freeze()
-    _loaded = _Loaded(sent.key, task, opened, Ready(fingerprint(opened.program)))
-    return _loaded
+    _opened = sent.key, opened
+    return opened
 
 
 def _this_process() -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""A process that watches one case after the other; it loads the program once, a crash loses one case.
+"""A process that runs one case after the other; it opens the task once, a crash loses one case.
 
 It receives jobs and sends results over one connection; the output of kernels goes to standard error.
 """
@@ -7,65 +7,59 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import signal
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from nncdbg.engine.backends import backend as backend_of
-from nncdbg.engine.compilation.states import rebound
-from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.diagnosis.instrumentation import allocation_on
 from nncdbg.engine.errors import LoadError, NncdbgError
-from nncdbg.engine.execution.linking import Allocation
-from nncdbg.nan_watch.baselines.recording import Recording, fingerprint
-from nncdbg.nan_watch.corpus.files import CaseFile, case_inputs
-from nncdbg.nan_watch.corpus.report import CaseResult
-from nncdbg.nan_watch.measuring.gates import Gates
-from nncdbg.nan_watch.measuring.measuring import Measuring
-from nncdbg.nan_watch.records import FAILED, Case
-from nncdbg.nan_watch.runs import case_of
-from nncdbg.nan_watch.watching import usual_allocation, watch_run
-from nncdbg.opening.configuration import RunConfiguration
-from nncdbg.opening.programs import OpenedProgram, open_program
+from nncdbg.opening.corpus.cases import FAILED, Case, CaseResult, CaseRun
 from nncdbg.stats import prepare
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """The configuration that all cases share.
+class OpenedTask(Protocol):
+    """A task in a worker: its program is loaded."""
 
-    With `keep` the statistics of every statement are sent back; `good` is the recording to compare with.
-    """
+    def run(self, job: CaseRun, boxes: Path | None) -> CaseResult:
+        """Run a case; `boxes` is the folder for black boxes.
 
-    configuration: RunConfiguration
-    gates: Gates
-    max_findings: int = 20
-    keep: bool = False
-    good: Recording | None = None
-
-    @property
-    def statistics(self) -> bool:
-        """Return whether the runs must log statistics."""
-        return self.gates.measured or self.keep
+        Raises UnusableInputs, or an NncdbgError that affects every case.
+        """
 
 
-@dataclass(frozen=True, slots=True)
-class CaseRun:
-    """One run: a seed, and a case of a folder or None for inputs that are the same each time."""
+class CorpusTask(Protocol):
+    """What all cases share.  Workers receive it pickled."""
 
-    index: int
-    name: str
-    case: CaseFile | None
-    seed: int
+    def open(self) -> OpenedTask:
+        """Load the program; raises the errors that affect every case."""
+
+
+class UnusableInputs(Exception):
+    """The inputs of a case cannot be read, or do not fit the program."""
+
+    def __init__(self, status: str, error: NncdbgError) -> None:
+        super().__init__(str(error))
+        self.status = status
+
+
+@contextmanager
+def reading_inputs() -> Iterator[None]:
+    """Raise UnusableInputs for an error from the body, which reads the inputs of a case."""
+    try:
+        yield
+    except LoadError as error:
+        raise UnusableInputs("unreadable", error) from error
+    except NncdbgError as error:
+        raise UnusableInputs("unfit", error) from error
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The program is loaded; `fingerprint` is that of its recordings."""
-
-    fingerprint: str
+    """The task is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +85,9 @@ def main(descriptor: int, boxes: str) -> None:
 
 
 def _serve(connection: Connection[Any, Any], boxes: Path) -> None:
-    task: Task = connection.recv()
     try:
-        opened = opened_for(task)
+        task: CorpusTask = pickle.loads(connection.recv())
+        opened = task.open()
     except NncdbgError as error:
         connection.send(Refused(error))
         return
@@ -101,64 +95,19 @@ def _serve(connection: Connection[Any, Any], boxes: Path) -> None:
     # All current objects live until the end: exclude them from garbage collection after each case.
     gc.collect()
     gc.freeze()
-    connection.send(Ready(fingerprint(opened.program)))
+    connection.send(Ready())
     while (job := connection.recv()) is not None:
-        connection.send(finished_case(opened, task, job, boxes))
+        connection.send(finished_case(opened, job, boxes))
         gc.collect()
 
 
-def opened_for(task: Task) -> OpenedProgram:
-    """Return the program of a task; raises the errors that affect every case."""
-    opened = open_program(task.configuration)
-    in_place = rebound(opened.program) if task.configuration.in_place_states else ()
-    allocation_on(backend_of(task.configuration.backend), _allocator(task), in_place)
-    # All debuggers of the program share the same text.
-    return replace(opened, program=replace(opened.program, listing=opened.program.as_listing()))
-
-
-def _allocator(task: Task) -> str | Allocation | None:
-    configuration = task.configuration
-    return usual_allocation(
-        configuration.allocator,
-        configuration.backend,
-        task.gates,
-        task.statistics,
-        configuration.in_place_states,
-    )
-
-
-def finished_case(
-    opened: OpenedProgram, task: Task, job: CaseRun, boxes: Path | None = None
-) -> CaseResult | Refused:
+def finished_case(opened: OpenedTask, job: CaseRun, boxes: Path | None = None) -> CaseResult | Refused:
     """Run a case and return its result; `boxes` is the folder for black boxes."""
     try:
-        return _run(opened, task, job, boxes)
+        return opened.run(job, boxes)
+    except UnusableInputs as error:
+        return CaseResult(job.index, Case(job.name, error.status, error=str(error)))
     except MemoryError:
         return CaseResult(job.index, Case(job.name, FAILED, error="out of memory"))
-
-
-def _run(opened: OpenedProgram, task: Task, job: CaseRun, boxes: Path | None) -> CaseResult | Refused:
-    try:
-        debugger = _debugger(opened, task, job, boxes)
-    except LoadError as error:
-        return CaseResult(job.index, Case(job.name, "unreadable", error=str(error)))
     except NncdbgError as error:
-        return CaseResult(job.index, Case(job.name, "unfit", error=str(error)))
-    try:
-        measuring = Measuring(debugger, task.gates, keep=task.keep, good=task.good)
-        report = watch_run(debugger, task.gates, max_findings=task.max_findings, measuring=measuring)
-    except NncdbgError as error:
-        return Refused(error)  # A gate that matches nothing, in this and every other case.
-    return CaseResult(job.index, case_of(job.name, report), report, measuring.tracks)
-
-
-def _debugger(opened: OpenedProgram, task: Task, job: CaseRun, boxes: Path | None) -> Debugger:
-    program = opened.program
-    given = case_inputs(job.case, program.graphs[program.entry]) if job.case is not None else {}
-    return opened.debugger(
-        inputs={**opened.configuration.inputs, **given},
-        allocator=_allocator(task),
-        seed=job.seed,
-        statistics=task.statistics,
-        boxes=boxes,
-    )
+        return Refused(error)
