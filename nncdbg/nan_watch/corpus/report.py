@@ -8,22 +8,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from nncdbg.engine.errors import RunError
 from nncdbg.nan_watch.baselines.recording import Recording
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.measuring.measuring import verdict
 from nncdbg.nan_watch.measuring.tracks import Track, Tracks
 from nncdbg.nan_watch.records import OK, TRIPPED, Report, WatchFinding
-from nncdbg.opening.corpus.cases import Case
+from nncdbg.opening.corpus.cases import Case, sentences
 from nncdbg.opening.corpus.running import CorpusEnd
 
 _SEED = re.compile(r"seed \d+")
 
 _MOST = 1000
 """Most distinct findings kept while runs are added, whatever the number to list."""
-
-_MOST_WORDS = 20
-"""Most distinct notes, and most distinct unchecked things, in a report."""
 
 
 class CorpusReport:
@@ -82,10 +78,8 @@ class CorpusReport:
             report.notes.append(end.note)
         if end.left:
             report.unchecked.append(end.left_out(cases))
-        if len(end.left) == cases:
-            report.error = RunError(f"no case finished: {end.why}")
         report.interrupted = end.interrupted
-        report.error = end.error or report.error
+        report.error = end.failure(cases)
 
     def finished(self, good: Recording | None = None) -> Report:
         """Return the report of all runs, whose measurements are judged together."""
@@ -101,8 +95,8 @@ class CorpusReport:
         report.limit(self._max_findings)
         report.unlisted += self._dropped
         runs = max(1, len(report.cases))
-        report.notes += _sentences(self._notes, runs)
-        report.unchecked += [*_sentences(self._unchecked, runs), *left]
+        report.notes += sentences(self._notes, runs)
+        report.unchecked += [*sentences(self._unchecked, runs), *left]
         return report
 
 
@@ -111,12 +105,3 @@ def _key(finding: WatchFinding) -> tuple[Any, ...]:
     place = (site.graph, site.line, site.op, site.value)
     inner = None if within is None else (within.line, within.op)
     return finding.kind, finding.role, place, inner, finding.cause, finding.trips
-
-
-def _sentences(words: Counter[str], runs: int) -> list[str]:
-    """Return each sentence once, bounded, with its number of runs if it does not apply to all."""
-    sentences = [
-        text if count == runs else f"{text} (in {count} of {runs} runs)" for text, count in words.items()
-    ]
-    more = len(sentences) - _MOST_WORDS
-    return sentences if more <= 0 else [*sentences[:_MOST_WORDS], f"and {more} more"]

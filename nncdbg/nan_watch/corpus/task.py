@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from nncdbg.engine.backends import backend as backend_of
-from nncdbg.engine.compilation.states import rebound
-from nncdbg.engine.diagnosis.instrumentation import allocation_on
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.nan_watch.baselines.recording import Recording
 from nncdbg.nan_watch.measuring.gates import Gates
@@ -15,7 +12,7 @@ from nncdbg.nan_watch.measuring.measuring import Measuring
 from nncdbg.nan_watch.runs import case_of
 from nncdbg.nan_watch.watching import usual_allocation, watch_run
 from nncdbg.opening.corpus.cases import CaseResult, CaseRun
-from nncdbg.opening.corpus.source import CorpusProgram, inputs_of_case
+from nncdbg.opening.corpus.source import CorpusProgram, check_machine, inputs_of_case
 from nncdbg.opening.corpus.worker import reading_inputs
 from nncdbg.opening.programs import OpenedProgram
 
@@ -35,11 +32,8 @@ class WatchTask:
 
     def open(self) -> OpenedWatch:
         """Load the program; raises the errors that affect every case."""
-        opened = self.source.opened()
-        configuration = opened.configuration
-        in_place = rebound(opened.program) if configuration.in_place_states else ()
-        watch = OpenedWatch(self, opened)
-        allocation_on(backend_of(configuration.backend), watch.allocator, in_place)
+        watch = OpenedWatch(self, self.source.opened())
+        check_machine(watch.opened, watch.allocator)
         return watch
 
 
@@ -71,7 +65,7 @@ class OpenedWatch:
         task = self.task
         with reading_inputs():
             debugger = self.opened.debugger(
-                inputs=inputs_of_case(self.opened, job),
+                inputs={**self.opened.configuration.inputs, **inputs_of_case(self.opened, job)},
                 allocator=self.allocator,
                 seed=job.seed,
                 statistics=self.statistics,

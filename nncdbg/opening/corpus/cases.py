@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,9 @@ UNSUPPORTED = "unsupported"
 
 CODES = {"unfit": 2, "unreadable": 3, UNSUPPORTED: 3, FAILED: 4, CRASHED: 4}
 """Exit codes of cases that did not finish, by status."""
+
+_MOST_WORDS = 20
+"""Most distinct sentences of one kind in a report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +58,12 @@ class CaseResult:
     index: int
     case: Case
     found: Any = None
+
+
+def sentences(words: Counter[str], runs: int) -> list[str]:
+    """Return each sentence once, bounded, with its number of runs if it does not apply to all."""
+    sentences = [
+        text if count == runs else f"{text} (in {count} of {runs} runs)" for text, count in words.items()
+    ]
+    more = len(sentences) - _MOST_WORDS
+    return sentences if more <= 0 else [*sentences[:_MOST_WORDS], f"and {more} more"]

@@ -58,6 +58,12 @@ class CorpusEnd:
         shown = ", ".join(self.skipped[:5])
         return f"ignored files that are not cases: {shown}{more}" if self.skipped else ""
 
+    def failure(self, cases: int) -> RunError | None:
+        """Return the failure of the executor, or that none of the cases was run."""
+        if self.error is None and len(self.left) == cases:
+            return RunError(f"no case finished: {self.why}")
+        return self.error
+
     def left_out(self, cases: int) -> str:
         """Return what was not run of a number of cases, and why."""
         shown = ", ".join(self.left[:3]) + (" and others" if len(self.left) > 3 else "")

@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from nncdbg.engine.backends import backend as backend_of
+from nncdbg.engine.compilation.states import rebound
+from nncdbg.engine.diagnosis.instrumentation import allocation_on
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.graph import Program, SavedRun
 from nncdbg.engine.ops.library import load_op_library, loaded_op_libraries
@@ -77,8 +81,17 @@ def called_program(
     return CorpusProgram(configuration, program, sent=True), program
 
 
+def check_machine(opened: OpenedProgram, allocator: str | Allocation | None = None) -> None:
+    """Raise UsageError for an unknown backend or allocator, or one that does not fit the program.
+
+    `allocator` replaces that of the configuration.
+    """
+    configuration = opened.configuration
+    in_place = rebound(opened.program) if configuration.in_place_states else ()
+    allocation_on(backend_of(configuration.backend), allocator or configuration.allocator, in_place)
+
+
 def inputs_of_case(opened: OpenedProgram, job: CaseRun) -> dict[str, Any]:
-    """Return the inputs of the configuration, and those of the case; raises LoadError or UsageError."""
+    """Return the inputs in the file of a case; raises LoadError or UsageError."""
     program = opened.program
-    given = {} if job.case is None else case_inputs(job.case, program.graphs[program.entry])
-    return {**opened.configuration.inputs, **given}
+    return {} if job.case is None else case_inputs(job.case, program.graphs[program.entry])
