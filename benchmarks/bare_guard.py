@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from nncdbg.engine.ops.aten.internals import DispatchMode
 from nncdbg.torch.finiteness import suspicious
 
 
-class _EmptyMode(TorchDispatchMode):
+class _EmptyMode(DispatchMode):
     """Sees each operator and does nothing with it."""
 
     def __init__(self) -> None:
