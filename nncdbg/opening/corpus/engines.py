@@ -88,7 +88,8 @@ def _dask(address: str, count: int) -> Iterator[Engine]:
     with (
         tempfile.TemporaryDirectory(prefix="nncdbg-dask-") as folder,
         dask.config.set(quiet),
-        distributed.LocalCluster(
+        _local_cluster(
+            distributed,
             n_workers=count,
             threads_per_worker=1,
             memory_limit=0,
@@ -104,6 +105,17 @@ def _dask(address: str, count: int) -> Iterator[Engine]:
     ):
         client.register_plugin(_dask_output(distributed))
         yield Engine(client.get_executor(pure=False), count)
+
+
+def _local_cluster(distributed: Any, **fields: Any) -> Any:
+    """Return a local Dask cluster.  Raises RunError if its workers do not start."""
+    try:
+        return distributed.LocalCluster(**fields)
+    except RuntimeError as error:
+        raise RunError(
+            f"the local Dask cluster did not start: {error}",
+            hint='call nncdbg below `if __name__ == "__main__":`, because Dask workers import the script',
+        ) from error
 
 
 @contextmanager

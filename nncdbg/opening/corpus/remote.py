@@ -9,11 +9,13 @@ import gc
 import os
 import pickle
 import socket
+import tempfile
 import threading
 import uuid
 from collections.abc import Sequence
 from contextlib import chdir
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.opening.corpus.cases import CaseResult, CaseRun
@@ -52,25 +54,37 @@ class TaskMissing:
 _ONE = threading.Lock()
 """Held while a case runs: a worker with several threads runs one case at a time."""
 
-_opened: tuple[str, OpenedTask] | None = None
-"""The key of the task that this process has, and the task."""
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """The task that this process has.
+
+    The folder for black boxes is its own: a note on a crash would blame the next case of another worker.
+    """
+
+    key: str
+    task: OpenedTask
+    boxes: tempfile.TemporaryDirectory[str]
+
+
+_held: _Held | None = None
 
 
 def run_batch(sent: SentTask, jobs: Sequence[CaseRun]) -> list[CaseResult] | Refused | TaskMissing:
     """Return the results of cases, or the error that affects every case."""
     with _ONE, chdir(sent.folder):
-        if _opened is not None and _opened[0] == sent.key:
-            opened = _opened[1]
-        elif sent.task is None:
-            return TaskMissing()
-        else:
+        held = _held
+        if held is None or held.key != sent.key:
+            if sent.task is None:
+                return TaskMissing()
             try:
-                opened = _open(sent, sent.task)
+                held = _open(sent, sent.task)
             except NncdbgError as error:
                 return Refused(error)
+        boxes = Path(held.boxes.name)
         results = []
         for job in jobs:
-            result = finished_case(opened, job)
+            result = finished_case(held.task, job, boxes)
             gc.collect()
             if isinstance(result, Refused):
                 return result
@@ -78,10 +92,10 @@ def run_batch(sent: SentTask, jobs: Sequence[CaseRun]) -> list[CaseResult] | Ref
         return results
 
 
-def _open(sent: SentTask, content: bytes) -> OpenedTask:
+def _open(sent: SentTask, content: bytes) -> _Held:
     """Open a task in place of an earlier one."""
-    global _opened
-    _opened = None
+    global _held
+    _held = None
     own = sent.caller != _this_process()
     if own:
         gc.unfreeze()
@@ -92,8 +106,8 @@ def _open(sent: SentTask, content: bytes) -> OpenedTask:
     if own:
         # The program lives until the next task: exclude it from garbage collection after each case.
         gc.freeze()
-    _opened = sent.key, opened
-    return opened
+    _held = _Held(sent.key, opened, tempfile.TemporaryDirectory(prefix="nncdbg-corpus-"))
+    return _held
 
 
 def _this_process() -> tuple[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
@@ -119,10 +120,37 @@ def test_runs_with_several_seeds_on_an_executor(dask: Executor) -> None:
     assert plain(report) == plain(alone)
 
 
+def test_a_script_without_a_guard_gets_a_hint(tmp_path: Path) -> None:
+    """Dask workers import the script that starts their cluster."""
+    corpus(tmp_path, {"a": GOOD})
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import nncdbg\nnncdbg.watch({model(tmp_path)!r}, inputs_dir='cases', executor='dask', jobs=1)\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "RunError: the local Dask cluster did not start: " in done.stderr
+    assert done.stderr.rstrip().endswith("because Dask workers import the script")
+
+
 def test_a_program_that_cannot_be_sent_is_an_error(tmp_path: Path) -> None:
     program = replace(nncdbg.load(model(tmp_path)), readers=(lambda: None,))
     with pytest.raises(nncdbg.UsageError, match="cannot send the program and its inputs"):
         nncdbg.watch(program, inputs_dir=corpus(tmp_path, {"a": GOOD}))
+
+
+def test_no_result_of_a_batch_is_lost(tmp_path: Path) -> None:
+    """Fast cases run in batches: after a loss, each case of the batch has the result of an own process."""
+    cases = corpus(tmp_path, {f"{i}": np.full((2, 4), i) for i in range(100, 260)})
+    path, library = crashing(tmp_path)
+    mark = tmp_path / "mark"
+    once = ONCE.format(mark=str(mark)).replace("== 19", "== 220")
+    Path(library).write_text(CRASHING.replace("    return x + 0\n", once.lstrip("\n")))
+    report = watched(path, cases, op_libraries=[library], jobs=2, executor="dask")
+    assert mark.exists()
+    assert [case.name for case in report.cases] == [f"{i}.npz" for i in range(100, 260)]
+    assert statuses(report) == dict.fromkeys(statuses(report), "ok")
+    assert plain(report) == plain(watched(path, cases, op_libraries=[library], jobs=2))
 
 
 @pytest.mark.parametrize("kind", [ThreadPoolExecutor, ProcessPoolExecutor])
