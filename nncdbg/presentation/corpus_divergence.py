@@ -18,7 +18,7 @@ from nncdbg.presentation.elements import short_name_text
 
 if TYPE_CHECKING:
     from nncdbg.opening.corpus.cases import Case
-    from nncdbg.opening.diff_corpus.report import DiffCorpusReport, FirstStatement
+    from nncdbg.opening.diff_corpus.report import DiffCorpusReport, DifferenceGroup
     from nncdbg.presentation.screen import Screen
 
 _CASES = 50
@@ -85,6 +85,6 @@ def _case(case: Case, names: Callable[[str], str]) -> Text:
     return line.append("".join(f"; {each}" if index else f": {each}" for index, each in enumerate(words)))
 
 
-def _group(group: FirstStatement, names: Callable[[str], str]) -> Text:
+def _group(group: DifferenceGroup, names: Callable[[str], str]) -> Text:
     count = counted(group.count, "input")
     return Text("first difference ", "bold").append(f"of {count}: {site_text(group.site, names)}")

@@ -7,6 +7,7 @@ import os
 import re
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -173,8 +174,9 @@ def test_no_one_shot_command_shows_a_raw_control(
     schedule = {"nncdbg_schedule": 1, "graphs": unordered(nncdbg.load(model))}
     Path("unordered.json").write_text(json.dumps(schedule))
     Path("cases").mkdir()
-    np.savez(f"cases/{hostile('case')}.npz", **{hostile("x"): np.ones(3, np.float32)})
-    np.savez(f"cases/{hostile('unfit')}.npz", **{hostile("z"): np.ones(3, np.float32)})
+    for case, name in (("fitting", "x"), ("unfit", "z")):
+        arrays: dict[str, Any] = {hostile(name): np.ones(3, np.float32)}
+        np.savez(f"cases/{hostile(case)}.npz", **arrays)
     for arguments in ONE_SHOT[command]:
         places = {"{model}": str(model), "{text}": "text.nnc", "{journal}": str(journal)}
         filled = [places.get(each, each) for each in arguments]

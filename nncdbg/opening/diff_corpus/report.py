@@ -47,7 +47,7 @@ class DiffCase(Case):
 
 
 @dataclass(frozen=True, slots=True)
-class FirstStatement:
+class DifferenceGroup:
     """A statement that is the first that differs, in `count` cases; `case` is the first of them."""
 
     site: ValueSite
@@ -97,14 +97,14 @@ class DiffCorpusReport(RichOutput):
         return [case for case in self.cases if isinstance(case, DiffCase) and case.status != EQUAL]
 
     @property
-    def firsts(self) -> list[FirstStatement]:
+    def firsts(self) -> list[DifferenceGroup]:
         """Return the first statements that differ; the one of the most cases is first."""
         found: dict[tuple[Any, ...], list[DiffCase]] = {}
         for case in self.differing:
             if (site := case.site) is not None:
                 found.setdefault((site.graph, site.line, site.value), []).append(case)
         groups = [
-            FirstStatement(cases[0].site, len(cases), cases[0]) for cases in found.values() if cases[0].site
+            DifferenceGroup(cases[0].site, len(cases), cases[0]) for cases in found.values() if cases[0].site
         ]
         return sorted(groups, key=lambda group: -group.count)
 

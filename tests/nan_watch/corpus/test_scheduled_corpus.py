@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.schedules import validation
+from nncdbg.engine.schedules.launches import launches
 from nncdbg.nan_watch.corpus.task import WatchTask
 from nncdbg.nan_watch.measuring.gates import USUAL, Gates
 from nncdbg.opening.configuration import RunConfiguration
@@ -22,15 +22,17 @@ def test_a_schedule_is_validated_once_for_all_cases(tmp_path: Path, monkeypatch:
     names = [value.name for value in program.graph.inputs]
     for index in range(4):
         shapes = [nncdbg.Debugger(program).value(name).shape for name in names]
-        arrays = {name: np.ones(shape, np.float32) for name, shape in zip(names, shapes, strict=True)}
+        arrays: dict[str, Any] = {
+            name: np.ones(shape, np.float32) for name, shape in zip(names, shapes, strict=True)
+        }
         np.savez(tmp_path / f"{index}.npz", **arrays)
-    launches, calls = validation.launches, []
+    calls = []
 
     def counted(*given: Any, **named: Any) -> Any:
         calls.append(given)
         return launches(*given, **named)
 
-    monkeypatch.setattr(validation, "launches", counted)
+    monkeypatch.setattr("nncdbg.engine.schedules.validation.launches", counted)
     source = CorpusProgram(RunConfiguration(program="examples/two_streams.nnc"))
     watch = WatchTask(source, Gates.of(USUAL)).open()
     results = [watch.run(job, None) for job in jobs_of(tmp_path, 1, 0)[0]]
