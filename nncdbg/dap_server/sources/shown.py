@@ -184,7 +184,8 @@ def sources_of(debugger: Debugger, program: Path, workspace: Path, stem: str | N
     """The texts of a program that was loaded from a file.
 
     A binary model or a step of a run gets a listing file below the workspace, without the graphs made for
-    ``backward`` lines; its name is `stem`, or that of the program.  If that cannot be written, the text is shown without a file, with a note.
+    ``backward`` lines; its name is `stem`, or that of the program.  If that cannot be written, the text is
+    shown without a file, with a note.
     """
     folders = (workspace, program.parent)
     if debugger.program.listing is not None and program.is_file():
