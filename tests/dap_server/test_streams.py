@@ -96,3 +96,19 @@ def test_steps_of_a_stream_are_recorded_as_commands(client: Client, tmp_path: Pa
         '"next"',
         '"stream all"',
     ]
+
+
+def test_a_launch_plays_an_order_whose_statements_lead_to_the_lines_of_the_text(client: Client) -> None:
+    text = EXAMPLES / "two_streams.nnc"
+    client.start(text, order=2)
+    bound = client.request("setBreakpoints", {"source": {"path": str(text)}, "breakpoints": [{"line": 11}]})
+    assert bound["breakpoints"][0]["verified"]
+    client.move("continue")
+    stack = client.request("stackTrace", {"threadId": 1})["stackFrames"]
+    assert [each["name"] for each in stack] == ["@main", "two_streams.nnc:11"]
+    assert Path(stack[0]["source"]["path"]).parent.name == ".nncdbg", "the order has a listing of its own"
+    assert stack[1]["source"]["path"] == str(text)
+    answer = client.request(
+        "evaluate", {"expression": "isnan(max(%scaled.stale))", "frameId": stack[0]["id"]}
+    )
+    assert answer["result"] == "true", "Add reads %scaled before Mul has written it"
