@@ -18,6 +18,7 @@ Open and run
     eager()                executes ops as Python calls them; their trace is a Program
     run(program, inputs)   the outputs by name
     read_kernels(file)     the backends of statements that `nncdbg autotune` chose, for `kernels` of `run`
+    in_order(program, order)    an order of the program's schedule, as a Program
     grad(program, of, by)  a Program that computes gradients
     minimize(program, losses)   a Program that trains: backward graph, optimizer, update
     to_onnx(program)       the program as an onnx.ModelProto; write_onnx(program, file)
@@ -75,6 +76,7 @@ _PUBLIC = {
     "execute": "nncdbg.commands.execute",
     **dict.fromkeys(("load", "ProgramSource"), "nncdbg.engine.frontends"),
     "run": "nncdbg.opening.run",
+    "in_order": "nncdbg.engine.schedules.chosen_order",
     "read_kernels": "nncdbg.opening.kernel_file",
     **dict.fromkeys(("LoadedStates", "load_states", "save_states"), "nncdbg.opening.state_file"),
     **dict.fromkeys(("to_onnx", "write_onnx"), "nncdbg.opening.onnx_export.export"),
@@ -156,6 +158,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.ops.declaration import declare as declare
     from nncdbg.engine.ops.declaration import op as op
     from nncdbg.engine.ops.library import load_op_library as load_op_library
+    from nncdbg.engine.schedules.chosen_order import in_order as in_order
     from nncdbg.engine.stopping.breakpoints import Breakpoint as Breakpoint
     from nncdbg.engine.stopping.stops import Stop as Stop
     from nncdbg.engine.text.listing import Listing

@@ -82,8 +82,8 @@ def _attach_elsewhere(session: Session, arguments: AttachArguments) -> None:
     there = arguments.connect
     relay: Relay | RanksRelay
     if arguments.ranks:
-        job = find_job(None if arguments.ranks is True else arguments.ranks)
-        relay = RanksRelay(session, [each for each in reports_of_job(job) if each.exists])
+        job = find_job(None if arguments.ranks is True else str(arguments.ranks))
+        relay = RanksRelay(session, job, [each for each in reports_of_job(job) if each.exists])
     elif there is None:
         raise UsageError(
             "`attach` needs the address of the process that called nncdbg.listen",

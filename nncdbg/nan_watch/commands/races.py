@@ -47,7 +47,8 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add_machine(parser)
     add = parser.add_argument
     add("--schedules", type=int, metavar="N", help="play N legal orders, and compare their values")
-    add("--order", type=int, metavar="N", help="play only the order of seed N, or begin with it")
+    words = "play only the order of seed N, or begin with it"
+    add("--order", type=int, metavar="N", dest="first_order", help=words)
     add("--replicas", action="store_true", help="compare the calls of the same graph, statement by statement")
     add("-o", "--output", metavar="FILE.nnc", help="write the first order with other values, as a program")
     add("--depth", type=int, metavar="N", help="report streams with more than N launches in flight")
@@ -62,7 +63,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
         parser.error(f"--depth {options.depth}: use 1 or more")
     if options.schedules is not None and options.schedules < 1:
         parser.error(f"--schedules {options.schedules}: use 1 or more")
-    if options.output and options.schedules is None and options.order is None:
+    if options.output and options.schedules is None and options.first_order is None:
         parser.error("--output writes an order: it needs --schedules or --order")
     return options
 
@@ -78,7 +79,7 @@ def _races(options: Namespace, screen: Screen) -> int:
     report = schedule_report(program, plan, depth=options.depth, model=options.model)
     if opened.log is not None:
         report.notes += [*program.notes, *violation_notes(program, plan, opened.log.times)]
-    if options.schedules is not None or options.order is not None or options.replicas:
+    if options.schedules is not None or options.first_order is not None or options.replicas:
         _play(options, opened, program, plan, report)
     report.limit(options.max_findings)
     watched = Watched.of(program)
@@ -146,15 +147,16 @@ def _play(
 
     search = search_of(opened, program, plan)
     if options.replicas:
-        orders = None if options.order is None else search.player.drawn(options.order)
+        orders = None if options.first_order is None else search.player.drawn(options.first_order)
         add_replicas(report, search, replica_differences(search, orders))
-    if options.schedules is None and options.order is None:
+    if options.schedules is None and options.first_order is None:
         return
-    found = search.run(options.schedules or 1, options.order or 0, every=options.schedules is not None)
+    found = search.run(options.schedules or 1, options.first_order or 0, every=options.schedules is not None)
     add_orders(report, search, found)
     if options.output:
         from nncdbg.presentation.program_text import stores_from, write_text
 
-        first = found.differing[0].orders if found.differing else search.player.drawn(options.order or 0)
+        drawn = search.player.drawn(options.first_order or 0)
+        first = found.differing[0].orders if found.differing else drawn
         path = Path(options.output)
         write_text(path, stores_from(search.player.program(first), path.absolute().parent).text())
