@@ -12,12 +12,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.process.json_document import DocumentKind
 
 VERSION = 1
 
@@ -27,25 +26,17 @@ class _File(msgspec.Struct):
     kernels: dict[str, str]
 
 
+_KIND = DocumentKind(
+    "kernel file", _File, "nncdbg_kernels", "write one: nncdbg autotune MODEL -o FILE", VERSION
+)
+
+
 def read_kernels(kernel_file: str | os.PathLike[str]) -> dict[str, str]:
     """Return the argument `kernels` of a run from a kernel file: backends by op, value or line.
 
     `kernel_file` is a file that `nncdbg autotune` wrote.  Raises UsageError for other files.
     """
-    name = os.fspath(kernel_file)
-    try:
-        document = msgspec.json.decode(Path(name).read_bytes(), type=_File)
-    except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UsageError(
-            f"cannot read the kernel file {name}: {reason}", hint="write one: nncdbg autotune MODEL -o FILE"
-        ) from None
-    if document.nncdbg_kernels != VERSION:
-        raise UsageError(
-            f"{name} has unsupported kernel file version {document.nncdbg_kernels}",
-            hint=f"use version {VERSION}",
-        )
-    return document.kernels
+    return _KIND.read(kernel_file).kernels
 
 
 def kernel_file_text(measured: Mapping[str, Any]) -> str:

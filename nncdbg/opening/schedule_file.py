@@ -21,13 +21,13 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path as FilePath
 
 import msgspec
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Graph, Placement, Program
 from nncdbg.engine.memory.plan_file import key_of
+from nncdbg.engine.process.json_document import DocumentKind
 from nncdbg.engine.schedules.launches import Site
 from nncdbg.engine.schedules.margins import margins_of, with_margins
 from nncdbg.engine.text.lexemes import Flaw, nearest
@@ -44,35 +44,30 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     streams: dict[str, str] = {}
 
 
+_KIND = DocumentKind(
+    "schedule",
+    _File,
+    "nncdbg_schedule",
+    'write JSON: {"nncdbg_schedule": 1, "graphs": {"main": {"y": "s1 wait e1"}}}',
+    VERSION,
+)
+
+
 def read_schedule(file: str | os.PathLike[str], program: Program) -> Program:
     """Return the program with the schedule in a file, instead of one in its text.
 
     Raises UsageError for an unreadable file, a file that is not a schedule, and names that do not exist in
     the program.
     """
-    name = os.fspath(file)
-    try:
-        content = FilePath(file).read_bytes()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UsageError(f"cannot read the schedule {name}: {reason}", hint="use a JSON file") from None
-    return parse_schedule(content, program, name)
+    return _scheduled(_KIND.read(file), program, os.fspath(file))
 
 
 def parse_schedule(content: bytes | str, program: Program, source: str = "the schedule") -> Program:
     """Return the program with the schedule in a text; raises UsageError as `read_schedule` does."""
-    try:
-        document = msgspec.json.decode(content, type=_File)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(
-            f"{source} is not a schedule: {error}",
-            hint='write JSON: {"nncdbg_schedule": 1, "graphs": {"main": {"y": "s1 wait e1"}}}',
-        ) from None
-    if document.nncdbg_schedule != VERSION:
-        raise UsageError(
-            f"{source} has unsupported schedule version {document.nncdbg_schedule}",
-            hint=f"use version {VERSION}",
-        )
+    return _scheduled(_KIND.parse(content, source), program, source)
+
+
+def _scheduled(document: _File, program: Program, source: str) -> Program:
     blocks = {key_of(path): (path, block) for path, block in _blocks(program)}
     margins: dict[Site, Placement] = {}
     for key, rows in document.graphs.items():

@@ -17,6 +17,8 @@ from PIL import Image
 
 import nncdbg
 from nncdbg.notebook import render
+from nncdbg.opening.corpus.cases import Case
+from nncdbg.opening.diff_corpus.report import DiffCase, DiffCorpusReport
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 HOSTILE = '"</style><script>alert(1)</script><img src=x onerror=alert(1)>&amp;\\u001b[2J\\u202e"'
@@ -121,6 +123,7 @@ def test_reports_show_their_text() -> None:
     for report in (
         nncdbg.watch(EXAMPLES / "nan_softmax.nnc"),
         nncdbg.diff(EXAMPLES / "attention.nnc", dtype_b="f16"),
+        DiffCorpusReport([DiffCase("1.npz", "equal"), Case("2.npz", "unfit", error=HOSTILE)]),
     ):
         shown = read_html(report).text
         assert [line.rstrip() for line in shown.split("\n")] == [

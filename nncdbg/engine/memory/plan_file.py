@@ -29,7 +29,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path as FilePath
 from typing import Any, TypeAlias
 
 import msgspec
@@ -38,6 +37,7 @@ from nncdbg.engine.compilation.code import Path
 from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Graph, Program
+from nncdbg.engine.process.json_document import DocumentKind
 
 VERSION = 1
 
@@ -58,6 +58,15 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     nncdbg_plan: int
     graphs: dict[str, dict[str, msgspec.Raw]]
     alignment: int = 1
+
+
+_KIND = DocumentKind(
+    "memory plan",
+    _File,
+    "nncdbg_plan",
+    'write JSON: {"nncdbg_plan": 1, "graphs": {"main": {"x": {"offset": 0, "size": 64}}}}',
+    VERSION,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,29 +107,15 @@ def read_plan(file: str | os.PathLike[str], program: Program) -> PlacedPlan:
     Raises UsageError for an unreadable file, a file that is not a plan, or names that do not exist in
     the program.
     """
-    name = os.fspath(file)
-    try:
-        content = FilePath(file).read_bytes()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UsageError(f"cannot read the plan {name}: {reason}", hint="use a JSON file") from None
-    return parse_plan(content, program, name)
+    return _placed(_KIND.read(file), program, os.fspath(file))
 
 
 def parse_plan(content: bytes | str, program: Program, source: str = "the plan") -> PlacedPlan:
     """Parse the plan in a text; raises UsageError as `read_plan` does."""
-    try:
-        document = msgspec.json.decode(content, type=_File)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(
-            f"{source} is not a memory plan: {error}",
-            hint='write JSON: {"nncdbg_plan": 1, "graphs": {"main": {"x": {"offset": 0, "size": 64}}}}',
-        ) from None
-    if document.nncdbg_plan != VERSION:
-        raise UsageError(
-            f"{source} has unsupported memory plan version {document.nncdbg_plan}",
-            hint=f"use version {VERSION}",
-        )
+    return _placed(_KIND.parse(content, source), program, source)
+
+
+def _placed(document: _File, program: Program, source: str) -> PlacedPlan:
     if document.alignment < 1:
         raise UsageError(f"{source}: the alignment cannot be {document.alignment}", hint="use 1 byte or more")
     entries = _Names(program, source).resolve(document.graphs)

@@ -156,7 +156,7 @@ def test_an_invalid_plan_is_a_usage_error(text: str, message: str, hint: str | N
 @pytest.mark.parametrize("name", ["missing.json", "folder", "nul\0"])
 def test_an_unreadable_plan_file_is_a_usage_error(name: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    with pytest.raises(nncdbg.UsageError, match="cannot read the plan"):
+    with pytest.raises(nncdbg.UsageError, match="cannot read the memory plan"):
         read_plan(f"{tmp_path}/{name}", MODEL)
 
 

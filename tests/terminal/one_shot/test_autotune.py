@@ -90,9 +90,9 @@ def test_a_failing_program_has_the_exit_code_of_a_run(capsys: Capture) -> None:
     ("content", "error"),
     [
         (None, "cannot read the kernel file k.json: No such file"),
-        ("{", "cannot read the kernel file k.json"),
-        ("[]", "cannot read the kernel file k.json"),
-        ('{"nncdbg_kernels": 1, "kernels": {"Exp": 3}}', "cannot read the kernel file k.json"),
+        ("{", "k.json is not a kernel file"),
+        ("[]", "k.json is not a kernel file"),
+        ('{"nncdbg_kernels": 1, "kernels": {"Exp": 3}}', "k.json is not a kernel file"),
         ('{"nncdbg_kernels": 2, "kernels": {}}', "unsupported kernel file version 2"),
         ('{"nncdbg_kernels": 1, "kernels": {"%gone": "numpy"}}', "no statement with a kernel matches %gone"),
         ('{"nncdbg_kernels": 1, "kernels": {"3 Add": "numpy"}}', "no statement with a kernel matches 3 Add"),
