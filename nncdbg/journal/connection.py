@@ -13,10 +13,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nncdbg.engine.errors import LoadError, NncdbgError, RunError, UsageError
+from nncdbg.engine.errors import NncdbgError, RunError, UsageError
 from nncdbg.journal.checksums import damaged
 from nncdbg.journal.log_files import empty_log, has_log, remove_empty_log
-from nncdbg.journal.schema import PAGE_SIZE, VERSION, check_tables, create_tables, migrate, version_of
+from nncdbg.journal.schema import (
+    PAGE_SIZE,
+    VERSION,
+    check_tables,
+    create_tables,
+    migrate,
+    no_journal,
+    version_of,
+)
 
 WAIT = 60.0
 """Seconds to wait for the transaction of another process; a large checkpoint takes some."""
@@ -160,7 +168,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
     with _one_state(connection):
         version = version_of(connection, path)
         if version == 0:
-            raise LoadError(f"{path} is not a journal: it has no tables")
+            raise no_journal(path, "it has no tables")
         check_tables(connection, path, version)
 
 
@@ -255,7 +263,7 @@ def check_file(path: Path) -> None:
     if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
         raise UsageError(f"{failed}: permission denied")
     if not status.st_size:
-        raise LoadError(f"{path} is not a journal: it is empty")
+        raise no_journal(path, "it is empty")
 
 
 _UNWRITABLE = frozenset(
@@ -278,7 +286,7 @@ def explained(path: Path, verb: str) -> Iterator[None]:
 def _explanation(path: Path, verb: str, error: sqlite3.Error) -> NncdbgError:
     code = getattr(error, "sqlite_errorname", "")
     if code == "SQLITE_NOTADB":
-        return LoadError(f"{path} is not a journal: it is not an SQLite database")
+        return no_journal(path, "it is not an SQLite database")
     failed = f"cannot {verb} the journal {path}"
     if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return RunError(

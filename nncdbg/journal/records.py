@@ -122,7 +122,7 @@ class RunEdit:
 class RunEvent:
     """Something that happened in a run.
 
-    `kind` is "nan", "received", "spike", "exception", "signal" or another word.
+    `kind` is "nan", "inf" (without a NaN), "received", "spike", "exception", "signal" or another word.
     """
 
     run: int

@@ -126,7 +126,7 @@ class RunWriter:
         self._entry("edit", step, name, text)
 
     def event(self, kind: str, step: int | None, message: str) -> None:
-        """Record an event of a run: "nan", "received", "spike", "exception", "signal" or another kind."""
+        """Record an event of a run: "nan", "inf", "received", "spike", "exception", "signal" or another."""
         self._entry("event", step, kind, message)
 
     def flush(self) -> None:

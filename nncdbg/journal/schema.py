@@ -81,6 +81,13 @@ A file of an older version is read as it is; opened for writing, it gets the tab
 """
 
 
+def no_journal(path: Path, why: str) -> LoadError:
+    """Return the error of a file that is not a journal."""
+    return LoadError(
+        f"{path} is not a journal: {why}", hint="write one with `nncdbg run MODEL --journal run.db`"
+    )
+
+
 def version_of(connection: sqlite3.Connection, path: Path) -> int:
     """Return the schema version of a journal; 0 for a database without tables.
 
@@ -92,7 +99,7 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
     if not tables and not application:
         return 0
     if application != APPLICATION:
-        raise LoadError(f"{path} is not a journal: it is another SQLite database")
+        raise no_journal(path, "it is another SQLite database")
     if version > VERSION:
         raise LoadError(
             f"{path} has the schema version {version}, and this nncdbg reads versions up to {VERSION}",

@@ -90,25 +90,36 @@ def read_address(text: str, folder: Path = Path()) -> Address | None:
     A text is an address if the file before `#` or `@` is a journal, or if the name of that file ends with
     `.db`.  Names of files may contain these characters: the longest name of a journal counts.
 
-    Raises UsageError for a run or place that is malformed, LoadError if there is no such file.
+    Raises UsageError for a run or place that is malformed, LoadError if there is no such file, and for a file
+    `.db` that is not a journal.
     """
     if os.path.lexists(folder / text):
-        return Address(text) if is_journal(folder / text) else None
+        if is_journal(folder / text):
+            return Address(text)
+        if text.endswith(".db") and os.path.isfile(folder / text):
+            raise _no_journal(text, folder)
+        return None
     files = [text[: found.start()] for found in re.finditer("[#@]", text)]
     for file in reversed(files):
         if is_journal(folder / file):
             return _address(text, file)
-    for file in files:
+    for file in (*files, text):
         if file.endswith(".db"):
             if not os.path.lexists(folder / file):
                 raise LoadError(
                     f"there is no file {file}",
                     hint=f"searched {os.path.dirname(os.path.abspath(folder / file))}",
                 )
-            raise LoadError(
-                f"{file} is not a journal", hint="write one with `nncdbg run MODEL --journal run.db`"
-            )
+            raise _no_journal(file, folder)
     return None
+
+
+def _no_journal(file: str, folder: Path) -> LoadError:
+    empty = os.path.isfile(folder / file) and os.path.getsize(folder / file) == 0
+    return LoadError(
+        f"{file} is not a journal" + (": it is empty" if empty else ""),
+        hint="write one with `nncdbg run MODEL --journal run.db`",
+    )
 
 
 def _address(text: str, file: str) -> Address:

@@ -165,7 +165,7 @@ def compare_runs(a: ComparedRun, b: ComparedRun, tolerance: Tolerance) -> RunCom
     if ranks is not None and not checkpoints:
         raise UsageError(
             f"the states of {a.title} and {b.title} cannot be compared: no checkpoint is at the same step",
-            hint="record with `checkpoint_every`",
+            hint="pass checkpoint_every=50 to nncdbg.torch.flight_recorder on all ranks",
         )
     first = None if ranks is not None else min((track.step for track in differing), default=None)
     return RunComparison(

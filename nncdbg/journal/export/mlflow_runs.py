@@ -118,12 +118,21 @@ def _milliseconds(seconds: float) -> int:
     return round(seconds * 1000)
 
 
+_DATABASES = ("sqlite:", "mysql", "postgresql", "mssql")
+"""How the URIs of databases begin."""
+
+
 def _failure(uri: str, error: Exception) -> UsageError:
     text = str(error)
     why = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     hint = None
-    if "Model registry functionality is unavailable" in text and "://" in uri:
+    if "Model registry functionality is unavailable" in text and uri.startswith(_DATABASES):
         why, hint = "databases need the whole package mlflow, not only mlflow-skinny", "pip install mlflow"
+    elif "Model registry functionality is unavailable" in text:
+        why, hint = (
+            "MLflow does not support this URI",
+            "use http://..., sqlite:///FILE or another URI of MLflow",
+        )
     elif "MLFLOW_ALLOW_FILE_STORE" in text:
         why = "this version of MLflow writes to folders only on request"
         hint = "use a server or a database, or set MLFLOW_ALLOW_FILE_STORE=true"

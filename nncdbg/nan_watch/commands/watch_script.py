@@ -65,7 +65,7 @@ def _parser() -> ArgumentParser:
             "Loss and gradients are checked before each update, and parameters after it.  A step with NaN\n"
             "or Inf runs again under the recorder.\n\n"
             "The options may also follow SCRIPT.  All other arguments there, and all after --, are for the\n"
-            "script.\n\n"
+            "script.  A journal is written by the script: see nncdbg.torch.flight_recorder.\n\n"
             "exit code: 0 fine, 1 NaN or Inf, 2 wrong usage, 3 the script could not be read, 4 it failed"
         ),
     )

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 CONFIGURATION = "torch.distributed"
 """The key of the configuration of a run with the group, rank and number of ranks of the training."""
 
-NAN, RECEIVED = "nan", "received"
-"""Kinds of events: a NaN or Inf that originates on the rank, or that another rank has sent."""
+NAN, INF, RECEIVED = "nan", "inf", "received"
+"""Kinds of events: a NaN that originates on the rank, an Inf without a NaN, or those of another rank."""
 
-BAD_KINDS = (NAN, RECEIVED)
+ORIGINS = (NAN, INF)
+
+BAD_KINDS = (NAN, INF, RECEIVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,5 +117,5 @@ def ranks_of(journal: Journal, run: Run) -> list[RankStatus]:
 
 def origin_among(ranks: Iterable[RankStatus]) -> RankStatus | None:
     """Return the rank on which the first NaN or Inf originates; None if there is none."""
-    found = [each for each in ranks if each.kind == NAN and each.step is not None]
+    found = [each for each in ranks if each.kind in ORIGINS and each.step is not None]
     return min(found, key=lambda each: (each.step, each.rank), default=None)

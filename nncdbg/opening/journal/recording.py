@@ -22,6 +22,7 @@ from nncdbg.engine.time.deviations import Detour, Edit, edits_of
 from nncdbg.engine.time.step_starts import NumberedRun, StepStart
 from nncdbg.opening.journal.content import data_of
 from nncdbg.opening.journal.policy import CheckpointPolicy
+from nncdbg.opening.journal.ranks import INF, NAN
 from nncdbg.opening.journal.steps import Result, Steps
 from nncdbg.opening.journal.value_recorder import ValueRecorder
 
@@ -233,14 +234,14 @@ class StepRecorder:
         at = finding.binding
         line = self._debugger.loaded.line(at.code, at.pc)
         words = finding.detail or f"{finding.kind} found at line {line}"
-        self.attempt(lambda: self._nan(run.writer, run.next, words))
+        self.attempt(lambda: self._bad(run.writer, run.next, finding.kind, words))
 
-    def _nan(self, writer: RunWriter, step: int, message: str) -> None:
+    def _bad(self, writer: RunWriter, step: int, kind: str, message: str) -> None:
         """Write the event of a NaN or Inf, once for consecutive steps."""
         latest = self._found.get(writer.number)
         self._found[writer.number] = step if latest is None else max(latest, step)
         if latest is None or step > latest + 1:
-            writer.event("nan", step, message)
+            writer.event(kind, step, message)
 
     def _value(self, writer: RunWriter, name: str, step: int, content: Any, part: str) -> None:
         number = float(content)
@@ -249,7 +250,7 @@ class StepRecorder:
 
     def _check_finite(self, writer: RunWriter, name: str, step: int, number: float) -> None:
         if not np.isfinite(number):
-            self._nan(writer, step, f"%{name} is {number:g}")
+            self._bad(writer, step, NAN if np.isnan(number) else INF, f"%{name} is {number:g}")
 
     # -- the end ----------------------------------------------------------------------------------
 

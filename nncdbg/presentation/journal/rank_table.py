@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from nncdbg.engine.escaping import printable_line
-from nncdbg.opening.journal.ranks import NAN, RECEIVED, RankStatus, origin_among
+from nncdbg.opening.journal.ranks import ORIGINS, RECEIVED, RankStatus, origin_among
 from nncdbg.presentation.elements import BAD, DIM
 from nncdbg.presentation.journal.run_list import STATUS_STYLES
 
@@ -71,7 +71,7 @@ def _origin(ranks: Sequence[RankStatus]) -> Iterator[Text]:
             where = f"rank {missing}, whose journal is missing" if missing else "no rank that was recorded"
             yield Text(f"the NaN or Inf originates on {where}")
         return
-    same = [each.rank for each in ranks if each.kind == NAN and each.step == origin.step]
+    same = [each.rank for each in ranks if each.kind in ORIGINS and each.step == origin.step]
     if len(same) == 1:
         yield Text(f"the NaN or Inf originates on rank {same[0]}, at step {origin.step}", BAD)
     else:

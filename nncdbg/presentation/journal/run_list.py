@@ -27,6 +27,10 @@ _HEADS = ("run", "name", "kind", "status", "steps", "started", "time")
 _RIGHT = {"steps"}
 
 
+_TITLE = 40
+"""Most characters of the name of a track in a title."""
+
+
 def run_list(journal: Journal) -> Iterator[Text]:
     """Yield a heading, and two lines for each run: its facts, and the last value of each track."""
     runs = journal.runs()
@@ -84,8 +88,14 @@ def last_values(journal: Journal, run: Run) -> Text:
 
 
 def track_title(name: str, part: str) -> str:
-    """Return the title of a track: `acc` for the part train, else `acc (test)`."""
-    return printable_line(name if part == "train" else f"{name} ({part})")
+    """Return the title of a track: `acc` for the part train, else `acc (test)`.
+
+    The middle of a long name is left out.
+    """
+    short = printable_line(name)
+    if len(short) > _TITLE:
+        short = f"{short[: _TITLE // 2]}...{short[-(_TITLE // 2 - 3) :]}"
+    return short if part == "train" else f"{short} ({printable_line(part)})"
 
 
 def _tree(runs: Sequence[Run]) -> Iterator[tuple[str, str, Run]]:

@@ -64,6 +64,10 @@ def _options(arguments: Sequence[str]) -> Namespace:
     options = parser.parse_args(arguments)
     if options.tensorboard is None and options.mlflow is None:
         parser.error("there is no target: add --tensorboard DIR or --mlflow URI")
+    for name in ("tensorboard", "mlflow", "experiment"):
+        if getattr(options, name) == "":
+            value = {"tensorboard": "DIR", "mlflow": "URI"}.get(name, "NAME")
+            parser.error(f"--{name} is empty: {value} is missing")
     if options.experiment is not None and options.mlflow is None:
         parser.error("--experiment names an experiment of MLflow: add --mlflow URI")
     return options

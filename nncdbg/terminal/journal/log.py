@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -70,7 +71,8 @@ def _statistics(journal: Journal, run: Run, options: Namespace, screen: Screen) 
     known = journal.measured(run)
     if not known:
         raise UsageError(
-            f"run {run.number} has no statistics of values", hint="run the training with --journal-statistics"
+            f"run {run.number} has no statistics of values",
+            hint=_instead(journal, run) or "run the training with --journal-statistics",
         )
     name = options.statistics
     if name:
@@ -99,7 +101,8 @@ def _values(journal: Journal, run: Run, options: Namespace, screen: Screen) -> N
     known = [*dict.fromkeys(each.name for each in records)]
     if not known:
         raise UsageError(
-            f"run {run.number} keeps no values", hint="run the training with --journal-values PATTERN"
+            f"run {run.number} keeps no values",
+            hint=_instead(journal, run) or "run the training with --journal-values PATTERN",
         )
     # As in the patterns of --journal-values, the % may be omitted.
     name = f"%{options.values}" if f"%{options.values}" in known else options.values
@@ -111,6 +114,17 @@ def _values(journal: Journal, run: Run, options: Namespace, screen: Screen) -> N
     else:
         print_table(screen, columns, [[_short(each) for each in row] for row in rows])
         screen.note(f"size of the run's values: {file_size(sum(each.bytes for each in records))}")
+
+
+def _instead(journal: Journal, run: Run) -> str:
+    """Return what to use for the values of a PyTorch training; "" for another run."""
+    if run.kind != "torch":
+        return ""
+    at = shlex.quote(f"{journal.path}#{run.number}@STEP")
+    return (
+        "a PyTorch training writes scalars with nncdbg.torch.track; for all values of a step, "
+        f"`nncdbg record {shlex.quote(run.name)} --at {at}`"
+    )
 
 
 def _short(value: Any) -> Any:

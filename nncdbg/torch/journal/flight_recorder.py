@@ -13,7 +13,7 @@ import torch
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.opening.journal.policy import CheckpointPolicy
-from nncdbg.opening.journal.ranks import NAN, RECEIVED
+from nncdbg.opening.journal.ranks import INF, NAN, RECEIVED
 from nncdbg.presentation.screen import Screen
 from nncdbg.torch.guard import Guard
 from nncdbg.torch.journal.active_recreation import RECREATIONS
@@ -310,7 +310,8 @@ class FlightRecorder(StepObserver):
             notes += trip.notes
             return trip.recorded
 
-        self._nan_kind = RECEIVED if self._is_received(trip) else NAN
+        own = NAN if any("NaN" in counts for counts in trip.bad.values()) else INF
+        self._nan_kind = RECEIVED if self._is_received(trip) else own
         self._add(self._nan_kind, _described(trip), recorded)
         return skips
 

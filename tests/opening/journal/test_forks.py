@@ -287,7 +287,9 @@ def test_a_finding_is_an_event(tmp_path: Path) -> None:
         stop = debugger.run()
     assert stop.finding is not None
     with nncdbg.journal.open(path) as journal:
-        assert [(each.kind, each.step) for each in journal.events()] == [("nan", journal.run().steps)]
+        assert [(each.kind, each.step) for each in journal.events()] == [
+            (stop.finding.kind, journal.run().steps)
+        ]
         assert journal.run().status == "interrupted"
         assert journal.checkpoints()[-1].step == journal.run().steps
 

@@ -150,6 +150,8 @@ BAD_INPUT = """
 export run.db                            2  add --tensorboard DIR or --mlflow URI
 export run.db --experiment x             2  there is no target
 export run.db --tensorboard b --experiment x  2  add --mlflow URI
+export run.db --mlflow=                  2  --mlflow is empty: URI is missing
+export run.db --tensorboard=             2  --tensorboard is empty: DIR is missing
 export run.db#9 --tensorboard b          2  no run 9
 export run.db@3 --tensorboard b          2  a whole run, not a step
 export missing.db --tensorboard b        3  there is no file missing.db

@@ -173,13 +173,57 @@ def test_control_characters_in_names_are_escaped(command: Command, tmp_path: Pat
         assert "a\\x1b[31mb\\nc" in out or "--follow" in words
 
 
+def test_a_long_name_of_a_track_leaves_room_for_its_curve(command: Command, tmp_path: Path) -> None:
+    with journal.open(tmp_path / "long.db", write=True) as written:
+        run = written.start(NewRun(kind="torch", name="train.py"))
+        for step in range(4):
+            run.value(f"{'a' * 100}{'z' * 100}", step, step)
+            run.value("loss", step, step, "test")
+        run.end("ended")
+    for words in (["log", "long.db"], ["long.db"]):
+        lines = command(*words)[1].splitlines()
+        assert any(f"{'a' * 20}...{'z' * 17}" in line for line in lines)
+        assert max(map(len, lines)) < 130
+    assert "a" * 100 + "z" * 100 in command("log", "long.db", "--json")[1]
+
+
+def test_an_inf_without_a_nan_is_an_event_of_its_own(command: Command, tmp_path: Path) -> None:
+    """`@nan` and the log find it like a NaN."""
+    program = tmp_path / "grow.nnc"
+    program.write_text(GROW)
+    code, _, err = command("run", "grow.nnc", "--journal", "grow.db")
+    assert code == 0, err
+    with journal.open(tmp_path / "grow.db") as read:
+        assert [(each.kind, each.step) for each in read.events()] == [("inf", 1)]
+    code, out, err = command("log", "grow.db")
+    assert "step 1  inf  %l is inf" in out
+    assert "grow.db#1@nan" in err
+
+
+GROW = """#nncdbg 1
+opset 18
+
+state %w: f32[] = 1e15
+
+graph @train() -> (%l: f32[]) {
+  %l: f32[] = Mul(%w, 1e15)
+  update %w = %l
+  return %l
+}
+
+run @train steps 4
+"""
+
 BAD_INPUT = """
 log missing.db                      3  there is no file missing.db
 missing.db                          3  there is no file missing.db
 missing.db#1                        3  there is no file missing.db
 log .                               2  it is a folder
 log text.db                         3  not a journal
-text.db                             3
+text.db                             3  text.db is not a journal
+other.db                            3  hint: write one with `nncdbg run MODEL --journal run.db`
+empty.db                            3  empty.db is not a journal: it is empty
+empty.db#1@3                        3  empty.db is not a journal: it is empty
 log other.db                        3  not a journal
 log empty.db                        3
 log none.db                         2  none.db has no runs yet

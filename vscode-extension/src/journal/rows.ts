@@ -149,13 +149,14 @@ function itemOfCheckpoint({ step, epoch, bytes }: Checkpoint): vscode.TreeItem {
 
 const EVENT_ICONS: Record<string, [string, string]> = {
   nan: ["error", "testing.iconFailed"],
+  inf: ["error", "testing.iconFailed"],
   exception: ["error", "testing.iconFailed"],
   signal: ["debug-disconnect", "foreground"],
   spike: ["warning", "list.warningForeground"],
 };
 
 /** The names of kinds that are not words. */
-const EVENT_NAMES: Record<string, string> = { nan: "NaN" };
+const EVENT_NAMES: Record<string, string> = { nan: "NaN", inf: "Inf" };
 
 function itemOfEvent({ kind, step, message }: RunEvent, last: RunEvent): vscode.TreeItem {
   const [icon, color] = EVENT_ICONS[kind] ?? ["info", "foreground"];

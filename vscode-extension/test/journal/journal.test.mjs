@@ -9,7 +9,7 @@ import { setTimeout } from "node:timers/promises";
 import { bundled } from "../bundled.mjs";
 import "../editor.mjs";
 
-const { Journal, Missing } = await bundled("journal/journal", "environment/python");
+const { Journal, Missing, parsedLog } = await bundled("journal/journal", "environment/python", "journal/reading");
 const folder = mkdtempSync(path.join(tmpdir(), "nncdbg-"));
 after(() => rmSync(folder, { recursive: true }));
 
@@ -113,4 +113,11 @@ test("without nncdbg, a journal is not read again until a refresh: each read wou
   assert.deepEqual([journal.error, journal.log.number], ["", 2]);
   following.dispose();
   journal.dispose();
+});
+
+test("invisible characters of names are escaped", () => {
+  const text = JSON.stringify({ runs: [{ name: "evil\u202egpj.exe\u001b[31m", events: [{ message: "two\nlines" }] }] });
+  const [run] = parsedLog(text).runs;
+  assert.equal(run.name, "evil\\u202egpj.exe\\u001b[31m");
+  assert.equal(run.events[0].message, "two\nlines");
 });

@@ -64,6 +64,11 @@ test("a journal has its runs, with events, checkpoints and forks below each", ()
   ]);
 });
 
+test("an Inf without a NaN is named", () => {
+  const log = { runs: [run(1, { events: [{ kind: "inf", step: 3, message: "%loss is inf" }] })] };
+  assert.ok(lines({ ...JOURNAL, log }).includes("    Inf at step 3 | %loss is inf | error"));
+});
+
 test("an unreadable journal shows the error above the runs that were read before", () => {
   const error = "error: damaged\n  hint: restore it";
   assert.deepEqual(lines({ ...JOURNAL, log: undefined, error }), ["run.db | out | book", "  error: damaged |  | error"]);
