@@ -57,6 +57,17 @@ export const tests = {
     await screen.stop();
   },
 
+  async "without a session, the command starts one for the open text"({ page, screen, open }) {
+    await open();
+    await screen.openFile("two_streams.nnc");
+    await screen.command("Show Timeline of Streams");
+    const frame = await pageOf(page, screen, ".statement.current");
+    await frame.locator('.statement.current[aria-label^="%shift Relu, line 8"]').waitFor();
+    await screen.stoppedAt("= Relu");
+    await screen.stop();
+    await frame.locator(".message", { hasText: "No graph is being debugged" }).waitFor();
+  },
+
   async "a launch plays the order that a seed draws"({ page, screen, open, workspace }) {
     launches(workspace, { request: "launch", program: "${workspaceFolder}/two_streams.nnc", order: 2, stopOnEntry: true });
     await open();
