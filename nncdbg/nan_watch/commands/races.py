@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.graph import Program
     from nncdbg.engine.memory.plan_file import PlacedPlan
     from nncdbg.nan_watch.records import Report
+    from nncdbg.nan_watch.schedules.search import ScheduleSearch
     from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
 
@@ -68,28 +69,13 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 
 def _races(options: Namespace, screen: Screen) -> int:
-    from nncdbg.engine.schedules.launches import scheduled
     from nncdbg.nan_watch.reports import FORMS, write
     from nncdbg.nan_watch.reports.text import lines
     from nncdbg.nan_watch.schedules.findings import schedule_report
     from nncdbg.nan_watch.schedules.timelines import violation_notes, write_timeline
     from nncdbg.nan_watch.watched import Watched
-    from nncdbg.opening.programs import open_program
 
-    opened = open_program(configuration_of(options))
-    program, plan = scheduled_program(opened.program, options)
-    if not scheduled(program):
-        if opened.log is not None:
-            raise UsageError(
-                f"{options.model} has no schedule: {opened.program.notes[0]}",
-                hint="use the log of a program that runs on several streams",
-            )
-        raise UsageError(
-            f"{options.model} has no schedule",
-            hint="--streams 4 makes one, --schedule FILE reads one, and margins such as | s2 wait e5 are one",
-        )
-    if opened.log is not None:
-        plan = plan or opened.log.plan
+    opened, program, plan = opened_schedule(options)
     report = schedule_report(program, plan, depth=options.depth, model=options.model)
     if opened.log is not None:
         report.notes += [*program.notes, *violation_notes(program, plan, opened.log.times)]
@@ -111,18 +97,37 @@ def _races(options: Namespace, screen: Screen) -> int:
     return max([report.exit_code, *(each.exit_code for each in problems)])
 
 
-def _play(
-    options: Namespace, opened: OpenedProgram, program: Program, plan: PlacedPlan | None, report: Report
-) -> None:
-    """Play orders of the schedule, and add what they show to the report."""
-    from nncdbg.nan_watch.schedules.order_findings import add_orders, add_replicas
-    from nncdbg.nan_watch.schedules.replicas import replica_differences
+def opened_schedule(options: Namespace) -> tuple[OpenedProgram, Program, PlacedPlan | None]:
+    """Open the model of the options; return it, its program with the schedule, and its memory plan.
+
+    Raises UsageError for a program without a schedule.
+    """
+    from nncdbg.engine.schedules.launches import scheduled
+    from nncdbg.opening.programs import open_program
+
+    opened = open_program(configuration_of(options))
+    program, plan = scheduled_program(opened.program, options)
+    if not scheduled(program):
+        if opened.log is not None:
+            raise UsageError(
+                f"{options.model} has no schedule: {opened.program.notes[0]}",
+                hint="use the log of a program that runs on several streams",
+            )
+        raise UsageError(
+            f"{options.model} has no schedule",
+            hint="--streams 4 makes one, --schedule FILE reads one, and margins such as | s2 wait e5 are one",
+        )
+    return opened, program, plan if opened.log is None else plan or opened.log.plan
+
+
+def search_of(opened: OpenedProgram, program: Program, plan: PlacedPlan | None) -> ScheduleSearch:
+    """Return the search of the orders of a program, with the inputs that its options name."""
     from nncdbg.nan_watch.schedules.search import ScheduleSearch
 
     # Random inputs are drawn once, here.
     debugger = opened.debugger(statistics=False)
     configuration = opened.configuration
-    search = ScheduleSearch(
+    return ScheduleSearch(
         program,
         plan,
         debugger.inputs,
@@ -131,6 +136,16 @@ def _play(
         fallback=configuration.fallback,
         max_ops=configuration.max_ops,
     )
+
+
+def _play(
+    options: Namespace, opened: OpenedProgram, program: Program, plan: PlacedPlan | None, report: Report
+) -> None:
+    """Play orders of the schedule, and add what they show to the report."""
+    from nncdbg.nan_watch.schedules.order_findings import add_orders, add_replicas
+    from nncdbg.nan_watch.schedules.replicas import replica_differences
+
+    search = search_of(opened, program, plan)
     if options.replicas:
         orders = None if options.first_order is None else search.player.drawn(options.first_order)
         add_replicas(report, search, replica_differences(search, orders))
