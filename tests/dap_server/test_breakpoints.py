@@ -354,3 +354,14 @@ def test_a_thousand_breakpoints_in_a_long_listing_bind_quickly(tmp_path: Path) -
         assert seconds < 10, "binding must not scan the listing once per breakpoint"
         assert set_lines(client, program, *wanted[:500])[499]["id"] == reported[499]["id"]
         assert resume(client)["hitBreakpointIds"] == [reported[1]["id"]]
+
+
+def test_the_name_of_a_function_breakpoint_may_contain_its_condition(client: Client) -> None:
+    """VS Code has no field for the condition of a function breakpoint."""
+    client.start(EXAMPLES / "first_steps.nnc")
+    names = [{"name": "Softmax if $iter == 2"}, {"name": "Softmax if nothing("}]
+    first, second = client.request("setFunctionBreakpoints", {"breakpoints": names})["breakpoints"]
+    assert first["verified"]
+    assert not second["verified"]
+    assert client.move("continue", "function breakpoint")["hitBreakpointIds"] == [first["id"]]
+    assert client.evaluate("$iter", frameId=client.top_frame()["id"]) == "2"

@@ -77,3 +77,13 @@ def test_condition_on_the_rank_selects_ranks(
         else:
             assert own["breakpoints"][1] == {"name": "aten.tanh", **expected}
             assert positions == [0, 1]
+
+
+def test_a_function_breakpoint_has_its_rank_in_a_condition_within_its_name() -> None:
+    arguments = {
+        "breakpoints": [{"name": "aten.tanh if $rank == 1 and $step > 3"}, {"name": "aten.mm if $step > 3"}]
+    }
+    assert breakpoints_of_rank(arguments, 0) == ({"breakpoints": arguments["breakpoints"][1:]}, [1])
+    own, positions = breakpoints_of_rank(arguments, 1)
+    assert own["breakpoints"][0] == {"name": "aten.tanh", "condition": "$step > 3"}
+    assert positions == [0, 1]

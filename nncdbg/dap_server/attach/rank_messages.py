@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from nncdbg.dap_server.breakpoints.breakpoint_requests import split_condition
+
 _NUMBERS = frozenset(
     {
         "threadId",
@@ -101,11 +103,13 @@ def breakpoints_of_rank(arguments: Message, rank: int) -> tuple[Message, list[in
     """
     own, positions = [], []
     for position, each in enumerate(arguments.get("breakpoints") or ()):
-        found = _CONDITION.fullmatch(each.get("condition") or "")
+        name, condition = split_condition(each.get("name", ""), each.get("condition"))
+        found = _CONDITION.fullmatch(condition or "")
         if found is None:
             own.append(each)
         elif int(found["rank"]) == rank:
-            rest = {name: value for name, value in each.items() if name != "condition"}
+            rest = {key: value for key, value in each.items() if key not in ("name", "condition")}
+            rest |= {"name": name} if "name" in each else {}
             own.append({**rest, "condition": found["rest"]} if found["rest"] else rest)
         else:
             continue

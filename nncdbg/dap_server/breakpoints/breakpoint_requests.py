@@ -229,6 +229,15 @@ def break_at(debugger: Debugger, terms: Terms, **place: Any) -> engine.Breakpoin
     return debugger.break_at(**place, when=terms.when, hits=terms.hits, log=terms.log)
 
 
+def split_condition(name: str, condition: str | None) -> tuple[str, str | None]:
+    """Return the name and the condition of a function breakpoint, as in `aten.tanh if $step == 2`.
+
+    VS Code has no field for the condition of a function breakpoint.
+    """
+    function, word, rest = name.partition(" if ")
+    return (function.strip(), rest.strip()) if word and not condition else (name, condition or None)
+
+
 def _function(debugger: Debugger, text: str) -> tuple[str, str]:
     """(kind, name) of a function breakpoint.  Raises UsageError with the nearest name."""
     kind, name, rest = split_place(text)

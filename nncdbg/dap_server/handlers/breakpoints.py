@@ -12,6 +12,7 @@ from nncdbg.dap_server.breakpoints.breakpoint_requests import (
     InstructionRequest,
     LineRequest,
     columns,
+    split_condition,
 )
 from nncdbg.dap_server.breakpoints.client_breakpoints import Terms
 from nncdbg.dap_server.events import report_message
@@ -91,13 +92,17 @@ def _with_note(record: Breakpoint, note: str) -> Breakpoint:
     return replace(record, message=f"{record.message}; {note}" if record.message else note)
 
 
+def _function_request(text: str, condition: str | None, hits: str | None) -> FunctionRequest:
+    name, when = split_condition(text, condition)
+    return FunctionRequest(name, Terms(when, hits or None))
+
+
 @request("setFunctionBreakpoints", when=CONFIGURABLE, capability="supportsFunctionBreakpoints")
 def set_function_breakpoints(
     session: Session, arguments: SetFunctionBreakpointsArguments
 ) -> SetFunctionBreakpointsBody:
     requests = [
-        FunctionRequest(each.name, Terms(each.condition or None, each.hit_condition or None))
-        for each in arguments.breakpoints
+        _function_request(each.name, each.condition, each.hit_condition) for each in arguments.breakpoints
     ]
     records = session.breakpoints.replace(session, "function", "function", requests)
     return SetFunctionBreakpointsBody(breakpoints=records)

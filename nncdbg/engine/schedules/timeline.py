@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
+from nncdbg.engine.expression import spelled
 from nncdbg.engine.graph import Graph, Node, Program
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.schedules.launches import HOST, Launch, Site, launches, streams_of
@@ -63,7 +64,7 @@ class ScheduleTimeline:
         if node is None:
             return f"{block.name or launch.site[0][0]} {launch.edge or 'end'}"
         named = node.outputs[0].name if node.outputs else ""
-        return f"%{named} {node.op}" if named else node.op
+        return f"{spelled(named)} {node.op}" if named else node.op
 
     def line(self, at: int) -> int:
         """Return the line of a launch in the listing."""

@@ -2,6 +2,7 @@
 
 import * as vscode from "vscode";
 import { Page } from "../pages/page";
+import { debugGraph } from "../session/configurations";
 import { Follower, type FollowingView } from "../views/following";
 import type { SessionEvents } from "../views/sessionEvents";
 import { openLine } from "../views/sources";
@@ -24,7 +25,11 @@ export class StreamsTab implements FollowingView, vscode.Disposable {
     this.follower = new Follower(this, sessions);
   }
 
-  open(): void {
+  /** Opens the tab; without a session, also one of the open graph text. */
+  async open(): Promise<void> {
+    if (vscode.debug.activeDebugSession?.type !== "nncdbg") {
+      await debugGraph();
+    }
     if (this.panel) {
       this.panel.reveal();
       return;

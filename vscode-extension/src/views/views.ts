@@ -51,7 +51,7 @@ export class Views implements vscode.Disposable {
     "timeline.deleteMark": (row: Row) => this.timeline.deleteMark(row),
     addWatch,
     openGraph: () => Promise.resolve(this.graph.open()),
-    showTimeline: () => Promise.resolve(this.streams.open()),
+    showTimeline: () => this.streams.open(),
     "map.openInNetron": () => this.map.openInNetron(),
   };
 

@@ -75,6 +75,6 @@ test("words name the stream, the events, the time and the state of a statement",
   assert.equal(described(measured, measured.statements[4]), "main end, line 12, host, not measured yet");
   assert.equal(microseconds(1234567), "1.23 s");
   assert.equal(microseconds(1234), "1.23 ms");
-  assert.match(note({ ...timeline, leftOut: 7 }), /Arrows are waits.*`set times on`.*7 statements are not shown\.$/);
+  assert.match(note({ ...timeline, leftOut: 7 }), /Arrows are waits.*"set times on".*7 statements are not shown\.$/);
   assert.match(note({ ...measured, lanes: timeline.lanes.slice(0, 1) }), /^The program has no schedule: .*median times/);
 });

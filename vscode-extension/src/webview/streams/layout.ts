@@ -9,10 +9,13 @@ export const BOX = 28;
 export const MARGIN = 14;
 /** A statement that has not been measured takes no time, and stays visible. */
 const LEAST_WIDTH = 4;
-/** The room between two statements that follow each other. */
+/** The room between two measured statements that follow each other; others have room for arrows. */
 const GAP = 2;
+const ARROW_GAP = 26;
+/** The part of a unit of time that the room for arrows takes at most. */
+const MOST_GAP = 0.25;
 /** The width of a unit of time: room for a name such as `%scaled MatMul`. */
-const UNIT = 130;
+const UNIT = 150;
 
 export interface StatementBox {
   of: TimedStatement;
@@ -51,12 +54,13 @@ export function fittingScale(timeline: StreamTimeline, room: number): number {
 
 export function laidOut(timeline: StreamTimeline, scale: number): TimelineLayout {
   const first = begin(timeline);
+  const gap = timeline.measured ? GAP : Math.min(ARROW_GAP, MOST_GAP * scale);
   const boxes = timeline.statements.map((of, index) => ({
     of,
     index,
     x: MARGIN + (of.start - first) * scale,
     y: of.lane * LANE + (LANE - BOX) / 2,
-    width: Math.max(LEAST_WIDTH, of.duration * scale - GAP),
+    width: Math.max(LEAST_WIDTH, of.duration * scale - gap),
   }));
   return {
     width: 2 * MARGIN + (end(timeline) - first) * scale,
@@ -69,7 +73,7 @@ export function laidOut(timeline: StreamTimeline, scale: number): TimelineLayout
 /** A curve from the end of the statement that records an event to the start of the one that waits for it. */
 function arrow(from: StatementBox, to: StatementBox): string {
   const [x1, y1, x2, y2] = [from.x + from.width, from.y + BOX / 2, to.x, to.y + BOX / 2];
-  const bend = Math.max(18, Math.abs(x2 - x1) / 3);
+  const bend = Math.max(14, Math.abs(x2 - x1) / 3);
   return `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`;
 }
 

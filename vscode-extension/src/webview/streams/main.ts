@@ -89,7 +89,9 @@ function boxOf(timeline: StreamTimeline, { of, index, x, y, width }: StatementBo
     "g",
     { class: `statement color${of.lane % COLORS} ${of.state}`, role: "button", tabindex: -1, "aria-label": label },
     svgElement("title", {}, label),
-    svgElement("rect", { x, y, width, height: BOX, rx: 3 }),
+    // The color of the current statement is translucent: its lane must not show through.
+    svgElement("rect", { class: "base", x, y, width, height: BOX, rx: 3 }),
+    svgElement("rect", { class: "box", x, y, width, height: BOX, rx: 3 }),
   );
   if (of.state === "current") {
     group.setAttribute("aria-current", "step");

@@ -19,8 +19,8 @@ export function microseconds(duration: number): string {
 /** What the time axis is, and what is not shown. */
 export function note({ measured, leftOut, lanes }: StreamTimeline): string {
   const time = measured
-    ? "Widths are the median times of kernels."
-    : "Each statement takes one unit of time; `set times on` in the debug console measures them.";
+    ? "Widths are the median times of kernels; statements that have not run yet are narrow."
+    : "Each statement takes one unit of time; to measure them, enter \"set times on\" in the debug console.";
   const order = lanes.length > 1 ? "Statements begin as early as the schedule allows. Arrows are waits for events." : "The program has no schedule: one statement runs after the other.";
   return [order, time, leftOut ? `${leftOut} statements are not shown.` : ""].filter((each) => each).join(" ");
 }
