@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 from nncdbg.commands.table import command, no_arguments, whole_number
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.schedules.launches import HOST
-from nncdbg.engine.schedules.streams import streams_of
-from nncdbg.presentation.schedules import stream_name
+from nncdbg.presentation.schedules import stream_name, stream_number
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
@@ -70,21 +68,11 @@ def stream_(session: CommandSession, text: str) -> None:
     """Let `next` follow one stream of a schedule; `all` follows the program again.
 
     `info streams` shows the streams.  Each has a next statement, and the events that it waits for.
-    `break LINE if $stream == 2` stops at statements of one stream.
+    `break PLACE stream 2` stops only at statements of stream 2.
     """
-    known = streams_of(session.debugger.program)
-    if not known:
-        raise UsageError(
-            "the program has no schedule", hint="`nncdbg print MODEL --streams 4 -o MODEL.nnc` makes one"
-        )
-    if text in ("", "all"):
-        session.stream = session.stream if not text else None
-    else:
-        number = HOST if text == "host" else whole_number("stream", text.removeprefix("s"))
-        if number not in known:
-            names = ", ".join("host" if each == HOST else str(each) for each in known)
-            raise UsageError(f"there is no stream {text}", hint=f"use one of: {names}, all")
-        session.stream = number
+    number = stream_number(session.debugger.program, text if text not in ("", "all") else "host")
+    if text:
+        session.stream = None if text == "all" else number
     followed = "all streams" if session.stream is None else f"stream {stream_name(session.stream)}"
     session.screen.put(f"`next` follows {followed}")
 

@@ -36,7 +36,9 @@ def _say(session: CommandSession, found: Breakpoint, what: str = "Breakpoint") -
         session.screen.put(f"  {found.note}")
 
 
-@command("break", "b", "br", group="stopping", arguments="PLACE [if EXPR] [hits N]", completes=_PLACE)
+@command(
+    "break", "b", "br", group="stopping", arguments="PLACE [stream N] [if EXPR] [hits N]", completes=_PLACE
+)
 def break_(session: CommandSession, text: str) -> None:
     """Stop before a line, an op, a graph or a value's statement.
 
@@ -44,13 +46,14 @@ def break_(session: CommandSession, text: str) -> None:
       break 12                       break Softmax hits 3
       break @layer1                  break %h if std(%h) > 10
       break net.py:11                stops at the statements that come from that line
+      break Add stream 2             only at statements on stream 2 of a schedule, or on the host: stream host
     If EXPR reads a result of the statement, `break` tests EXPR after the statement.
     N is a count or a comparison: `hits 3`, `hits >=3`; `hits %10` stops at every tenth hit.
     """
     _say(session, parse_stop(text or str(session.current_line())).add_to(session.debugger))
 
 
-@command("tbreak", group="stopping", arguments="PLACE [if EXPR] [hits N]", completes=_PLACE)
+@command("tbreak", group="stopping", arguments="PLACE [stream N] [if EXPR] [hits N]", completes=_PLACE)
 def tbreak(session: CommandSession, text: str) -> None:
     """Set a breakpoint that is deleted when it is hit."""
     found = parse_stop(text or str(session.current_line())).add_to(session.debugger, temporary=True)

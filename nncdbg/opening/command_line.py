@@ -228,7 +228,7 @@ def configuration_of(options: argparse.Namespace) -> RunConfiguration:
     if "dims" in given:
         given["dims"] = _each_once(map(parse_dim, given["dims"]), "dim")
     if "kernels" in given:
-        given["kernels"] = _each_once(map(_kernel, given["kernels"]), "kernel")
+        given["kernels"] = kernels_of(given["kernels"])
     if "changes" in given:
         given["changes"] = _each_once(map(_parse_change, given["changes"]), "set")
     return RunConfiguration(program=options.model, **given, given=frozenset(given))
@@ -239,6 +239,14 @@ def _parse_change(text: str) -> tuple[str, str]:
     if not equals or not name or not value:
         raise UsageError(f'"{text}" is not NAME=VALUE', hint="write, for example, --set lr=1e-4")
     return name, value
+
+
+def kernels_of(texts: Sequence[str]) -> dict[str, str]:
+    """Return the backends of statements, from texts such as ``Conv=torch``.
+
+    Raises UsageError for one that is malformed, and a selector that is given twice.
+    """
+    return _each_once(map(_kernel, texts), "kernel")
 
 
 def _kernel(text: str) -> tuple[str, str]:

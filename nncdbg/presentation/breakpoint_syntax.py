@@ -1,4 +1,4 @@
-"""Syntax of breakpoint locations: `LINE|OP|@graph|%value|FILE:LINE [if EXPR] [hits N]`."""
+"""Syntax of breakpoint locations: `LINE|OP|@graph|%value|FILE:LINE [stream N] [if EXPR] [hits N]`."""
 
 from __future__ import annotations
 
@@ -16,25 +16,27 @@ _PLACE = re.compile(
     r"""\s*(?P<sigil>[%@])?(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<bare>[^\s"%@][^\s"]*))(?=\s|$)"""
 )
 _HITS = re.compile(r"(?:^|\s)hits\s+(?P<rule>(?:==|>=|<=|>|<|%)?\s*\w+)\s*$")
+_STREAM = re.compile(r"\s*stream\s+(?P<stream>\S+)(?=\s|$)")
 _IF = re.compile(r"\s*if(?=[\s(%]|$)(?P<condition>.*)", re.DOTALL)
 
 _VALUE = re.compile(r"""\s*(%?(?:"(?:[^"\\]|\\.)*"|[^\s"\[]+)(?:\[[^\]]*\])?)(?:\s+(.*)|$)""", re.DOTALL)
 """Matches a value with an optional index, and the rest."""
 
-FORMS = "LINE, OP, @graph, %value or FILE:LINE, then [if EXPR] [hits N]"
+FORMS = "LINE, OP, @graph, %value or FILE:LINE, then [stream N] [if EXPR] [hits N]"
 
 
 @dataclass(frozen=True, slots=True)
 class StopSpec:
     """A parsed location: `kind` is line, op, graph, value or source (`net.py:11`).
 
-    `name` has no sigil and no quotes.
+    `name` has no sigil and no quotes.  `stream` is the stream of a schedule, as written.
     """
 
     kind: str
     name: str
     when: str | None = None
     hits: str | None = None
+    stream: str | None = None
 
     def add_to(self, debugger: Debugger, *, temporary: bool = False, log: str | None = None) -> Breakpoint:
         """Set the breakpoint. Raises UsageError, ExpressionError."""
@@ -44,18 +46,33 @@ class StopSpec:
             graph=self.name if self.kind == "graph" else None,
             value=self.name if self.kind == "value" else None,
             source=split_source(self.name) if self.kind == "source" else None,
-            when=self.when,
+            when=self._condition(debugger),
             hits=self.hits,
             log=log,
             temporary=temporary,
         )
 
+    def _condition(self, debugger: Debugger) -> str | None:
+        """Return the condition, with that of the stream."""
+        if self.stream is None:
+            return self.when
+        from nncdbg.presentation.schedules import stream_number
 
-def parse_stop(text: str) -> StopSpec:
-    """Parse a complete location. Raises UsageError if it is invalid."""
+        on_stream = f"$stream == {stream_number(debugger.program, self.stream)}"
+        return on_stream if self.when is None else f"{on_stream} and ({self.when})"
+
+
+def parse_stop(text: str, *, streams: bool = True) -> StopSpec:
+    """Parse a complete location, with `stream N` if `streams`. Raises UsageError if it is invalid."""
     kind, name, rest = split_place(text)
-    when, hits = _conditions(rest)
-    return StopSpec(kind, name, when, hits)
+    found = _STREAM.match(rest)
+    if found is not None and not streams:
+        raise UsageError(
+            f'unexpected "{found[0].strip()}" after the place: a running script has no schedule',
+            hint="record the step, and add a schedule: `nncdbg print STEP.nnc --streams 4`",
+        )
+    when, hits = _conditions(rest[found.end() :] if found is not None else rest)
+    return StopSpec(kind, name, when, hits, found["stream"] if found is not None else None)
 
 
 def split_place(text: str) -> tuple[str, str, str]:

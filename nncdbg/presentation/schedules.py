@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
+from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.graph import Graph, Program
 from nncdbg.engine.schedules.launches import HOST, Site
+from nncdbg.engine.schedules.streams import streams_of
 from nncdbg.engine.schedules.validation import Party, Repair, ScheduleProblem
 
 _RACES = {
@@ -47,6 +50,24 @@ class ProblemWords:
 def stream_name(stream: int) -> str:
     """Return `s2`, or `the host`."""
     return "the host" if stream == HOST else f"s{stream}"
+
+
+def stream_number(program: Program, text: str) -> int:
+    """Return the number of a stream of a program, from `2`, `s2` or `host`.
+
+    Raises UsageError for a program without a schedule and for a stream that it does not use.
+    """
+    known = streams_of(program)
+    if not known:
+        raise UsageError(
+            "the program has no schedule", hint="`nncdbg print MODEL --streams 4 -o MODEL.nnc` makes one"
+        )
+    digits = text.removeprefix("s")
+    number = int(digits) if re.fullmatch("[0-9]{1,9}", digits) else HOST if text == "host" else None
+    if number not in known:
+        names = ", ".join("host" if each == HOST else str(each) for each in known)
+        raise UsageError(f"there is no stream {text}", hint=f"use one of: {names}")
+    return number
 
 
 class ScheduleWording:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import nncdbg
@@ -80,6 +81,9 @@ def test_line_splits_into_command_and_arguments(line: str, parts: tuple[str, str
         ("12 if(%h > 1)", StopSpec("line", "12", "(%h > 1)")),
         ("Relu hits %2", StopSpec("op", "Relu", None, "%2")),
         ("  5  if %hits hits 2 ", StopSpec("line", "5", "%hits", "2")),
+        ("Relu stream s2", StopSpec("op", "Relu", stream="s2")),
+        ("12 stream host if max(%x) > 1 hits 3", StopSpec("line", "12", "max(%x) > 1", "3", "host")),
+        ("stream stream 1", StopSpec("op", "stream", stream="1")),
     ],
 )
 def test_breakpoint_locations_parse(text: str, spec: StopSpec) -> None:
@@ -90,6 +94,62 @@ def test_breakpoint_locations_parse(text: str, spec: StopSpec) -> None:
 def test_invalid_breakpoint_locations_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_stop(text)
+
+
+@pytest.mark.parametrize(
+    "place", ["Add stream", "Add streams 1", "Add stream 1 stream 2", "Add if %x stream 1 hits"]
+)
+def test_invalid_streams_of_breakpoints_are_refused(place: str) -> None:
+    with pytest.raises(UsageError):
+        parse_stop(place).add_to(nncdbg.Debugger(SCHEDULED))
+
+
+SCHEDULED = nncdbg.parse(
+    "graph @main(%x: f32[2]) -> (%y: f32[2]) {\n"
+    "  %n: f32[2] = Neg(%x) | s0\n"
+    "  %a: f32[2] = Relu(%x) | s0 record e1\n"
+    "  %b: f32[2] = Relu(%x) | s2 record e2\n"
+    "  %y: f32[2] = Add(%a, %b) | s0 wait e2 record e3\n"
+    "  %z: f32[2] = Relu(%x)\n"
+    "  return %y | host wait e3\n}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("place", "lines"),
+    [
+        # The breakpoint, and the lines where the program stops.
+        ("Relu stream 2", [4]),
+        ("Relu stream s0", [3]),
+        ("Relu stream host", [6]),
+        ("Relu", [3, 4, 6]),
+        ("4 stream 0", []),
+        ("Relu stream 2 if max($out) < 0", []),
+        ("Relu stream 2 if max(%x) < 0 or true", [4]),
+    ],
+)
+def test_a_breakpoint_of_a_stream_stops_at_its_statements(place: str, lines: list[int]) -> None:
+    debugger = nncdbg.Debugger(SCHEDULED, {"x": np.array([1, 2], np.float32)})
+    parse_stop(place).add_to(debugger)
+    stops = []
+    while (stop := debugger.run()).reason == "breakpoint":
+        stops.append(stop.line)
+    assert stops == lines
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("Relu stream 1", "there is no stream 1"), ("Relu stream x", "there is no stream x")],
+)
+def test_a_stream_that_the_program_does_not_use_is_named(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_stop(text).add_to(nncdbg.Debugger(SCHEDULED))
+    with pytest.raises(UsageError, match="the program has no schedule"):
+        parse_stop("Neg stream 1").add_to(
+            nncdbg.Debugger(
+                nncdbg.parse("graph @main(%x: f32[2]) -> (%y) {\n  %y = Neg(%x)\n  return %y\n}\n")
+            )
+        )
 
 
 @pytest.mark.parametrize(

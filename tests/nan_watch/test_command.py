@@ -71,6 +71,21 @@ def test_the_examples_have_the_expected_findings(tmp_path: Path) -> None:
         ((EXAMPLES / "first_steps.nnc", "--fail-on", "range:max(%nope) > 1"), 2, "%nope"),
         ((EXAMPLES / "first_steps.nnc", "--plan", "p.json"), 2, "--plan needs --memory"),
         ((EXAMPLES / "first_steps.nnc", "--memory", "--runs", "2"), 2, "--memory cannot be combined with"),
+        (
+            (EXAMPLES / "first_steps.nnc", "--kernel", "Conv=torch"),
+            2,
+            "no statement with a kernel matches Conv",
+        ),
+        (
+            (EXAMPLES / "first_steps.nnc", "--kernel", "Relu=torch", "--memory"),
+            2,
+            "--memory cannot be combined",
+        ),
+        (
+            (EXAMPLES / "first_steps.nnc", "--kernel", "Relu=torch", "--bundle", "b"),
+            2,
+            "a bundle does not keep",
+        ),
         ((EXAMPLES / "first_steps.nnc", "--budget", "0"), 2, "use seconds"),
         ((EXAMPLES / "first_steps.nnc", "--max-findings", "0"), 2, "list at least one"),
         ((EXAMPLES / "first_steps.nnc", "--runs", "0"), 2, "use 1 or more; --runs 1 runs the program once"),

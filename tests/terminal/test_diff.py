@@ -95,6 +95,10 @@ def test_agreement_exits_with_0_and_divergence_with_1(model: Callable[..., str],
         ([], 2, "both sides are the same"),
         (["--dtype-b", "i8"], 2, "cannot be cast to 'i8'"),
         (["--backend-b", "abacus"], 2, "unknown backend 'abacus'"),
+        (["--kernel-b", "Mul=abacus"], 2, "unknown backend 'abacus'"),
+        (["--kernel-b", "Conv=onnxruntime"], 2, "Conv"),
+        (["--kernel-b", "Mul"], 2, "is not OP|%VALUE|LINE=BACKEND"),
+        (["--kernel", "Mul=onnxruntime"], 2, "both sides are the same"),
         (["--allocator-b", "heap"], 2, "unknown allocator 'heap'"),
         (["--dtype-b", "f16", "--rtol", "-1"], 2, "rtol cannot be -1.0"),
         (["--dtype-b", "f16", "--stop", "--json"], 2, "choose one"),
@@ -121,6 +125,15 @@ def test_a_failing_side_exits_with_4(model: Callable[..., str], capsys: Capture)
     assert document["status"] == "failed"
     assert document["error"]["message"].startswith("side B: Reshape")
     assert "side B: Reshape" in err
+
+
+def test_kernels_of_single_statements_are_compared(model: Callable[..., str], capsys: Capture) -> None:
+    a = model("a")
+    code = main(["diff", a, "--kernel", "%y=onnxruntime", "--kernel-b", "Softmax=onnxruntime", "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert document["sides"]["a"]["kernels"] == {"%y": "onnxruntime"}
+    assert document["sides"]["b"]["kernels"] == {"%y": "onnxruntime", "Softmax": "onnxruntime"}
 
 
 def test_json_has_the_same_keys_for_every_result(model: Callable[..., str], capsys: Capture) -> None:

@@ -128,21 +128,23 @@ def job(folder, *arguments, ranks=2, options=()):
                     os.kill(each.process.pid, signal.SIGKILL)
 
 
-def test_missing_rank_of_a_hang_is_named(tmp_path):
-    with job(tmp_path, "hang") as found:
-        found.await_(lambda reports: [each.status.step for each in reports] == [3, 3])
+@pytest.mark.parametrize(("ranks", "others"), [(2, [0]), (4, [0, 2, 3])])
+def test_missing_rank_of_a_hang_is_named(tmp_path, ranks, others):
+    with job(tmp_path, "hang", ranks=ranks) as found:
+        found.await_(lambda reports: [each.status.step for each in reports] == [3] * ranks)
         code, out, err = found.attach("--report")
         assert code == 1, err
         missing, waiting, place = out[out.index("rank 1 has not") :].splitlines()[:3]
         assert missing == f"rank 1 has not reached all_reduce #8 (f32[49]), train.py:{BACKWARD_LINE}"
-        assert waiting.startswith("  rank 0 started it, ")
+        started = "rank 0 started it, " if ranks == 2 else "ranks 0, 2 and 3 have started it, "
+        assert waiting.startswith(f"  {started}")
         assert place == f"  rank 1 is at train.py:{HANG_LINE}"
 
         code, out, err = found.attach("--json")
         assert code == 1, err
         document = json.loads(out)
         [wait] = document["waits"]
-        assert (wait["op"], wait["missing"], wait["waiting"]) == ("all_reduce", [1], [0])
+        assert (wait["op"], wait["missing"], wait["waiting"]) == ("all_reduce", [1], others)
         assert document["mismatches"] == document["divergences"] == []
 
 

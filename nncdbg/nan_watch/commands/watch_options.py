@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from nncdbg.opening.command_line import (
     ArgumentParser,
     add_journal,
+    add_kernels,
     add_machine,
     add_model,
     add_states_in_place,
@@ -49,6 +50,7 @@ def watch_parser() -> ArgumentParser:
     )
     add_model(parser)
     add_machine(parser)
+    add_kernels(parser)
     add_states_in_place(parser)
     add_journal(parser)
     add_tracks(parser)
@@ -95,12 +97,15 @@ def _check(parser: ArgumentParser, options: Namespace) -> None:
     for name in ("plan", "write_plan"):
         if getattr(options, name) and not options.memory:
             parser.error(f"--{name.replace('_', '-')} needs --memory")
+    if options.bundle and (options.kernels or options.kernel_file):
+        parser.error("--bundle cannot be combined with --kernel and --kernels: a bundle does not keep them")
     if options.memory:
         for name, given in (
             (_CORPUS, options.inputs_dir or options.runs > 1),
             ("--record and --against", options.record or options.against),
             ("--allocator", options.allocator),
             ("--backend", options.backend not in (None, "numpy")),
+            ("--kernel and --kernels", options.kernels or options.kernel_file),
         ):
             if given:
                 parser.error(f"--memory cannot be combined with {name}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nncdbg.engine.comparison.tolerance import Tolerance
@@ -23,7 +24,7 @@ from nncdbg.opening.programs import OpenedProgram
 class DiffTask:
     """Two programs, or one and how side B runs it, for all cases.
 
-    Without `b`, side B is the program `a` with another backend, allocator or element type.
+    Without `b`, side B is the program `a` with another backend, allocator or element type, or other kernels.
     """
 
     a: CorpusProgram
@@ -32,6 +33,7 @@ class DiffTask:
     allocator_b: str | None = None
     dtype_b: str | None = None
     tolerance: Tolerance = Tolerance()
+    kernels_b: Mapping[str, str] = field(default_factory=dict)
 
     def open(self) -> OpenedDiff:
         """Load both programs; raises the errors that affect every case."""
@@ -43,6 +45,7 @@ class DiffTask:
             configuration,
             backend=self.backend_b or configuration.backend,
             allocator=self.allocator_b or configuration.allocator,
+            kernels={**configuration.kernels, **self.kernels_b},
             dims={},
         )
         sides = OpenedDiff(self, a, OpenedProgram(program, other))

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.opening.command_line import (
     ArgumentParser,
+    add_kernels,
     add_machine,
     add_opening,
     add_prompt,
     add_states_in_place,
     configuration_of,
     errors_in_json,
+    kernels_of,
 )
 from nncdbg.opening.configuration import settings
 from nncdbg.opening.corpus.options import add_corpus
@@ -69,9 +71,18 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--names", metavar="FILE", help="map golden names to value names: JSON, or lines `GOLDEN VALUE`")
     add_opening(parser)
     add_machine(parser)
+    add_kernels(parser)
     add_states_in_place(parser)
     add_corpus(parser)
     add("--backend-b", metavar="BACKEND", help="side B's backend (default: side A's)")
+    add(
+        "--kernel-b",
+        action="append",
+        default=[],
+        dest="kernels_b",
+        metavar="OP|%VALUE|LINE=BACKEND",
+        help="on side B, run an op, value or line on another backend",
+    )
     add("--allocator-b", metavar="ALLOCATOR", help="side B's allocator (default: side A's)")
     add("--dtype-b", metavar="DTYPE", help="cast side B's float weights and inputs to f16, bf16, f32 or f64")
     add(
@@ -95,7 +106,9 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add_prompt(parser)
     options = parser.parse_args(arguments)
     check_diff_corpus(parser, options)
+    options.kernels_b = kernels_of(options.kernels_b)
     another = options.other or options.backend_b or options.allocator_b or options.dtype_b
+    another = another or options.kernels_b
     variants = [options.compile_b, options.autocast_b]
     if any(variants) and (another or options.golden or all(variants)):
         parser.error("--compile-b and --autocast-b are the whole side B: use one of them alone")
@@ -110,7 +123,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
         parser.error("--stop needs a side B: it cannot be used with --golden")
     if options.golden is None and not another:
         parser.error(
-            "both sides are the same: add a second model, --backend-b, --allocator-b, --dtype-b, "
+            "both sides are the same: add a second model, --backend-b, --kernel-b, --allocator-b, --dtype-b, "
             "--compile-b or --autocast-b"
         )
     if options.stop and options.json:
@@ -195,6 +208,7 @@ def _side_b(
             dims={},
             backend=options.backend_b or configuration.backend,
             allocator=options.allocator_b or configuration.allocator,
+            kernels={**configuration.kernels, **options.kernels_b},
             statistics=False,
         )
     return b, configuration, [*notes, *(f"side B: {note}" for note in b.notes)]
@@ -237,12 +251,14 @@ def _document(
         "a": {
             "model": options.model,
             "backend": a.backend,
+            "kernels": a.kernels,
             "allocator": a.allocator,
             "dtype": None,
         },
         "b": {
             "model": options.other or options.model,
             "backend": options.backend_b or b.backend,
+            "kernels": {**b.kernels, **options.kernels_b},
             "allocator": options.allocator_b or b.allocator,
             "dtype": options.dtype_b,
         },

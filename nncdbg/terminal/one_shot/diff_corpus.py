@@ -57,6 +57,7 @@ def compare_corpus(options: Namespace, screen: Screen, arguments: Sequence[str])
         options.allocator_b,
         options.dtype_b,
         Tolerance(options.rtol, options.atol, options.ulp),
+        options.kernels_b,
     )
     start = time.perf_counter()
     with case_progress(screen) as progress:

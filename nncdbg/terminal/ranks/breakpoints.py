@@ -42,7 +42,7 @@ class RanksStops:
     def add(self, text: str, ranks: int) -> RanksBreakpoint:
         """Add ``PLACE [if EXPR] [hits N] [rank N]``.  Raises UsageError for an invalid one."""
         place, rank = split_rank(text, ranks)
-        spec = parse_stop(place)
+        spec = parse_stop(place, streams=False)
         if spec.kind == "line":
             raise UsageError(f"line {spec.name} of which file?", hint=f"break train.py:{spec.name}")
         self._latest += 1

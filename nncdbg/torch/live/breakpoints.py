@@ -89,7 +89,7 @@ def parse_breakpoint(
     number: int, text: str, *, temporary: bool = False, log: str | None = None
 ) -> LiveBreakpoint:
     """Return the breakpoint for ``PLACE [if EXPR] [hits N]``; raises as `live_breakpoint` does."""
-    spec = parse_stop(text)
+    spec = parse_stop(text, streams=False)
     found = live_breakpoint(number, spec.kind, spec.name, spec.when, spec.hits, log)
     found.temporary = temporary
     return found
