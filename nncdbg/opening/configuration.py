@@ -337,6 +337,11 @@ class RunConfiguration:
     )
     given: frozenset[str] = field(default=frozenset(), compare=False)
 
+    @property
+    def forks(self) -> bool:
+        """Whether a run in a journal is forked or continued."""
+        return self.fork or self.resume or bool(self.changes)
+
     def completed(self: T, base: Mapping[str, Any]) -> T:
         """Return the configuration with the values in `base` of fields that are not given.
 

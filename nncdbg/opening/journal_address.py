@@ -114,6 +114,14 @@ def read_address(text: str, folder: Path = Path()) -> Address | None:
     return None
 
 
+def resumed_by_script(address: Address) -> UsageError:
+    """Return the error of a fork of a PyTorch training."""
+    return UsageError(
+        f"{address} is of a PyTorch training, which only its script continues or forks",
+        hint=f"in the script: nncdbg.torch.resume(model, optimizer, {str(address)!r})",
+    )
+
+
 def _no_journal(file: str, folder: Path) -> LoadError:
     empty = os.path.isfile(folder / file) and os.path.getsize(folder / file) == 0
     return LoadError(

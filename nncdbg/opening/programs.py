@@ -19,7 +19,7 @@ from nncdbg.engine.frontends.program_folder import ProgramFolder, open_program_f
 from nncdbg.engine.frontends.run_tracks import with_tracks
 from nncdbg.engine.ops.library import load_op_library
 from nncdbg.opening.configuration import RunConfiguration, settings
-from nncdbg.opening.journal_address import Address, read_address
+from nncdbg.opening.journal_address import Address, read_address, resumed_by_script
 from nncdbg.opening.kernel_file import read_kernels
 from nncdbg.opening.python_programs import is_python_name, load_python_name
 from nncdbg.opening.schedule_logs.names import is_log_name
@@ -95,6 +95,8 @@ def open_program(
         step = recorded_step(address, place)
         if step is None:
             return _open_run(address, configuration)
+        if configuration.forks:
+            raise resumed_by_script(address)
         path = str(step)
     check_not_forked(configuration)
     named = is_python_name(path, place)
@@ -137,7 +139,7 @@ def _has_frontend(path: str) -> bool:
 
 def check_not_forked(configuration: RunConfiguration) -> None:
     """Raise UsageError for a fork of a program that is not a run in a journal."""
-    if configuration.fork or configuration.changes or configuration.resume:
+    if configuration.forks:
         raise UsageError(
             f"{configuration.program} is not a run in a journal, which --fork, --set and --continue are for",
             hint="write one with --journal run.db, and fork it: nncdbg run run.db@STEP --fork",

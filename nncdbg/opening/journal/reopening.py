@@ -24,7 +24,7 @@ from nncdbg.opening.journal.earlier_tracks import add_earlier_tracks
 from nncdbg.opening.journal.forking import resumed
 from nncdbg.opening.journal.inputs import check_files
 from nncdbg.opening.journal.ranks import BAD_KINDS
-from nncdbg.opening.journal_address import Address
+from nncdbg.opening.journal_address import Address, resumed_by_script
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Program
@@ -210,6 +210,8 @@ def reopen(address: Address, configuration: RunConfiguration) -> ReopenedRun:
             "--set is for a fork: a run in a journal does not change", hint="add --fork, or leave out --set"
         )
     journal = journals.open(Path(configuration.folder or "", address.file))
+    if configuration.forks and journal.run(address.run).kind != "graph":
+        raise resumed_by_script(address)
     if configuration.resume:
         address = resumed(journal, address)
     run = journal.run(address.run)

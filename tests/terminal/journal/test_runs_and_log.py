@@ -242,6 +242,10 @@ log run.db --track los              2  run 4 has no track "los"
 log run.db#1 --track los            2  did you mean loss?
 runs run.db --details               2  --details needs --json
 log run.db --track epoch --json     2  its tracks: loss
+log run.db --values                 2  nncdbg record train.py --at 'run.db#4@STEP'
+log run.db --statistics             2  scalars with nncdbg.torch.track
+run run.db --continue               2  which only its script continues or forks
+run run.db@0 --fork --set lr=1      2  nncdbg.torch.resume(model, optimizer, 'run.db@0')
 log                                 2  the following arguments are required
 """
 
