@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from io import StringIO
 from typing import TYPE_CHECKING
@@ -81,7 +82,10 @@ def _case(case: Case, names: Callable[[str], str]) -> Text:
     if case.cause is not None:
         words.append(case.cause.text)
     if case.worst is not None and case.worst.elements is not None:
-        words.append(f"at most {times_tolerance(case.worst.excess.factor)}")
+        factor = case.worst.excess.factor
+        words.append(
+            "beyond a tolerance of 0" if factor == math.inf else f"at most {times_tolerance(factor)}"
+        )
     return line.append("".join(f"; {each}" if index else f": {each}" for index, each in enumerate(words)))
 
 
