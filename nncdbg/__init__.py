@@ -30,6 +30,7 @@ Open and run
 Check
     watch(program)         a Report: the op where the first NaN originates, and why
     diff(a, b)             a DiffReport: the first statement whose result differs
+    diff_corpus(a, b, inputs_dir=...)   a DiffCorpusReport: the same for each case of a folder
     reduce(program, inputs, folder=...)   the smallest program with the same finding, as a repro bundle
     bisect(program, inputs)     a BisectReport: the statements that must stay f32 in half precision
     summarize(array)       a Summary: min, max, mean, std, counts of NaN, Inf and zeros
@@ -70,6 +71,8 @@ _PUBLIC = {
     "breakpoint": "nncdbg.script_breakpoint",
     "diff": "nncdbg.engine.divergence.call",
     "DiffReport": "nncdbg.engine.comparison.report",
+    "diff_corpus": "nncdbg.opening.diff_corpus.call",
+    "DiffCorpusReport": "nncdbg.opening.diff_corpus.report",
     "execute": "nncdbg.commands.execute",
     **dict.fromkeys(("load", "ProgramSource"), "nncdbg.engine.frontends"),
     "run": "nncdbg.opening.run",
@@ -170,6 +173,8 @@ if TYPE_CHECKING:
     from nncdbg.nan_watch.records import WatchFinding as WatchFinding
     from nncdbg.nan_watch.reduction.reducing import Reduced as Reduced
     from nncdbg.nan_watch.reduction.reducing import reduce as reduce
+    from nncdbg.opening.diff_corpus.call import diff_corpus as diff_corpus
+    from nncdbg.opening.diff_corpus.report import DiffCorpusReport as DiffCorpusReport
     from nncdbg.opening.kernel_file import read_kernels as read_kernels
     from nncdbg.opening.onnx_export.export import to_onnx as to_onnx
     from nncdbg.opening.onnx_export.export import write_onnx as write_onnx
@@ -233,6 +238,11 @@ class _Representations:
         from nncdbg.presentation.divergence import report_text
 
         return report_text(report)
+
+    def diff_corpus_report(self, report: DiffCorpusReport) -> str:
+        from nncdbg.presentation.corpus_divergence import corpus_report_text
+
+        return corpus_report_text(report)
 
     def finding(self, finding: WatchFinding) -> str:
         from nncdbg.nan_watch.reports.wording import headline

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy.typing as npt
 
@@ -290,6 +290,15 @@ Attribute: TypeAlias = "int | float | str | bytes | bool | Type | Inline | tuple
 """Floats are ONNX attribute floats, that is f32, unless f32 cannot represent them exactly."""
 
 
+class StreamBinding(NamedTuple):
+    """The stream that runs a logical stream; whether a margin has both numbers, and after `begin`."""
+
+    logical: int
+    stream: int
+    written: bool
+    begun: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Where a statement of a schedule runs, and what orders it: the margin ``| s2 wait e5 record e9``.
@@ -298,6 +307,9 @@ class Placement:
     stream first waits for the latest record of each event of `waits`, then lets the streams `begins` wait for
     it, runs the statement, records the events `records`, and frees the memory of the values `frees`.
     `workspace` is the scratch memory that the kernel uses, by name: kernels with the same name share it.
+
+    `logical` are the numbers that `stream` and then each of `begins` had in a plan that was bound to these
+    streams, as in ``s3->4``; None for one without, and empty if none has one.
     """
 
     stream: int | None = None
@@ -306,6 +318,16 @@ class Placement:
     workspace: str | None = None
     records: tuple[int, ...] = ()
     frees: tuple[str, ...] = ()
+    logical: tuple[int | None, ...] = ()
+
+    def bindings(self) -> list[StreamBinding]:
+        """Return the bindings of `stream` and each of `begins`: without a logical number, to itself."""
+        written = self.logical or (None,) * (1 + len(self.begins))
+        return [
+            StreamBinding(stream if logical is None else logical, stream, logical is not None, at > 0)
+            for at, (logical, stream) in enumerate(zip(written, (self.stream, *self.begins), strict=True))
+            if stream is not None
+        ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.backends import Backend, Call, Kernels
+from nncdbg.engine.backends.cupy import CuPy
 from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.backends.kernel_choice import KernelChoice, StatementKernel, kernel_statements
 from nncdbg.engine.compilation.code import Code, Path, Statement
@@ -20,13 +21,15 @@ from nncdbg.engine.compilation.tracked_values import TrackedLine, kept_to_the_en
 from nncdbg.engine.diagnosis.instrumentation import Instrumentation
 from nncdbg.engine.execution.black_box import BlackBox
 from nncdbg.engine.execution.findings import Finding, Report
-from nncdbg.engine.execution.linking import Allocation, Cover, Linker
+from nncdbg.engine.execution.linking import Allocation, Cover, Instrument, Linker
 from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.execution.machine import Machine, Running
 from nncdbg.engine.execution.random_streams import generator_of
+from nncdbg.engine.execution.stream_issue import StreamIssue
 from nncdbg.engine.execution.supplied import SuppliedResults
 from nncdbg.engine.graph import Node, Type, type_of
 from nncdbg.engine.observers.statement_times import StatementTimes
+from nncdbg.engine.schedules.launches import scheduled
 
 
 class CompiledProgram(Loaded):
@@ -79,6 +82,9 @@ class CompiledProgram(Loaded):
         kept = kept_to_the_end(program, tracked)
         super().__init__(program, program.as_listing(), linker, rebound=rebound(program), tracked=kept)
         self.times = StatementTimes(linker, self.running)
+        if isinstance(backend, CuPy) and scheduled(program):
+            linker.issue = StreamIssue(backend.begin_streams(program.streams), program, self.running)
+            linker.instrument({Instrument.STREAMS: linker.issue.wrap})
         self.found: Report = _ignore
         """Called with each finding of the run."""
         self.observers = Instrumentation(self, lambda finding: self.found(finding), statistics)
@@ -146,6 +152,8 @@ class CompiledProgram(Loaded):
             self.allocation.begin_again()
         placed = [*map(self.linker.backend.to_device, inputs.values())]
         self.observers.check_devices(placed)
+        if self.linker.issue is not None:
+            self.linker.issue.begin(self._entry.graph.name)
         machine = Machine(self._entry, placed, self.call, self.running, self.linker.backend, self.allocation)
         for slot, content in self._first.items():
             machine.frames[0].slots[slot] = content

@@ -29,7 +29,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Graph, Placement, Program
 from nncdbg.engine.memory.plan_file import key_of
 from nncdbg.engine.schedules.launches import Site
-from nncdbg.engine.schedules.mending import margins_of, with_margins
+from nncdbg.engine.schedules.margins import margins_of, with_margins
 from nncdbg.engine.text.lexemes import Flaw, nearest
 from nncdbg.engine.text.listing import Path
 from nncdbg.textual_repr.cursor import Cursor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,13 @@ def add_schedule(parser: ArgumentParser) -> None:
         metavar="PATTERN=DEVICE",
         help="with --streams: run the values that match PATTERN on DEVICE, as in --device 'enc*=cuda:1'",
     )
+    add(
+        "--bind",
+        action="append",
+        default=[],
+        metavar="M=N",
+        help="run stream M of the schedule on stream N; the margins show it as sM->N",
+    )
     add("--plan", metavar="FILE", help="the offsets of the values in one arena, a memory plan")
 
 
@@ -38,6 +46,15 @@ def scheduled_program(program: Program, options: Namespace) -> tuple[Program, Pl
         from nncdbg.engine.memory.plan_file import read_plan
 
         plan = read_plan(options.plan, program)
+    program = _scheduled(program, plan, options)
+    if options.bind:
+        from nncdbg.engine.schedules.margins import bound
+
+        program = bound(program, dict(_binding(each) for each in options.bind))
+    return program, plan
+
+
+def _scheduled(program: Program, plan: PlacedPlan | None, options: Namespace) -> Program:
     if options.schedule and options.streams is not None:
         raise UsageError(
             "--schedule and --streams cannot be combined",
@@ -46,15 +63,24 @@ def scheduled_program(program: Program, options: Namespace) -> tuple[Program, Pl
     if options.schedule:
         from nncdbg.opening.schedule_file import read_schedule
 
-        return read_schedule(options.schedule, program), plan
+        return read_schedule(options.schedule, program)
     if options.streams is not None:
         from nncdbg.engine.schedules.scheduler import with_schedule
 
         devices = dict(_device(each) for each in options.device)
-        return with_schedule(program, streams=options.streams, devices=devices, plan=plan), plan
+        return with_schedule(program, streams=options.streams, devices=devices, plan=plan)
     if options.device:
         raise UsageError("--device needs --streams", hint="add --streams 4")
-    return program, plan
+    return program
+
+
+def _binding(text: str) -> tuple[int, int]:
+    numbers = [each.strip().removeprefix("s") for each in text.split("=")]
+    if len(numbers) != 2 or not all(re.fullmatch("[0-9]{1,9}", each) for each in numbers):
+        raise UsageError(
+            f"--bind {text}: write M=N with the numbers of two streams", hint="for example --bind 3=4"
+        )
+    return int(numbers[0]), int(numbers[1])
 
 
 def _device(text: str) -> tuple[str, str]:

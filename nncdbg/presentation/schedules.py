@@ -26,6 +26,7 @@ _FAULTS = {
     "freed": "use after free",
     "overwritten": OVERWRITTEN,
     "depth": "too many launches",
+    "unbound-stream": "unbound stream",
 }
 
 ORDER, HIDDEN, REPLICA = "order-dependent value", "hidden state", "replicas differ"
@@ -109,6 +110,7 @@ class ScheduleWording:
         number, name = problem.number, spelled(problem.second.name)
         line = self.line(problem.second.site)
         other = "" if problem.first is None else f"line {self.line(problem.first.site)}"
+        bound = "" if problem.first is None else f"s{problem.first.stream}"
         by = f"which only {other} records, later" if other else "which nothing records"
         evidence, hint = {
             "no-record": (f"line {line} waits for e{number}, {by}", f"record e{number} before line {line}"),
@@ -133,6 +135,11 @@ class ScheduleWording:
             "overwritten": (
                 f"{other} has written other data to the bytes of {name}",
                 "place the two values at different bytes",
+            ),
+            "unbound-stream": (
+                f"line {line} uses s{problem.second.stream} for the logical stream {number}, "
+                f"which {other} binds to {bound}",
+                f"write s{number}->{bound.removeprefix('s')} at line {line}",
             ),
             "depth": (
                 f"more than {problem.limit} launches of stream s{number} are in flight",

@@ -27,6 +27,7 @@ _prefixed = re.compile(PREFIXED).match
 _tensor_head = re.compile(r"[A-Za-z]\w*\[", re.ASCII).match
 _int = re.compile(r"-?[0-9]+").match
 _numbered = re.compile(r"([a-z])([0-9]{1,9})(?![\w.])").match
+_stream_number = re.compile(r"[0-9]{1,9}(?![\w.])").match
 _key = re.compile(rf"({OP}|{STRING})[ \t]*=").match
 _plain_location = re.compile(
     r'loc\("[^"\\]*":[0-9]{1,9}(?:, node "[^"\\]*")?(?:, from "[^"\\]*":[0-9]{1,9})*\)'
@@ -392,13 +393,17 @@ class Cursor:
         return int(match[2])
 
     def placement(self) -> Placement | None:
-        """Read an optional margin ``| s2 wait e5 begin s3 workspace w0 record e9 free %x``."""
+        """Read an optional margin ``| s2 wait e5 begin s3->4 workspace w0 record e9 free %x``."""
         if not self.at("|"):
             return None
         self.position += 1
-        stream = None if self.accept_word("host") else self.numbered("s", _MARGIN)
+        streams: list[tuple[int | None, int | None]] = []
+        streams.append((None, None) if self.accept_word("host") else self._stream())
         waits = self._numbers("wait", "e")
-        begins = self._numbers("begin", "s")
+        if self.accept_word("begin"):
+            streams.append(self._stream())
+            while self._at_numbered("s"):
+                streams.append(self._stream())
         workspace = None
         if self.accept_word("workspace"):
             workspace = self.peek_word()
@@ -412,23 +417,39 @@ class Cursor:
                 frees.append(self.name("%"))
         if self.blank() < len(self.line) and self.line[self.position] not in "#{":
             raise self.flaw("this is not part of a margin", _MARGIN)
+        logical = tuple(number for number, _ in streams)
         return Placement(
-            stream=stream,
+            stream=streams[0][1],
             waits=waits,
-            begins=begins,
+            begins=tuple(bound for _, bound in streams[1:] if bound is not None),
             workspace=workspace,
             records=records,
             frees=tuple(frees),
+            logical=logical if any(each is not None for each in logical) else (),
         )
+
+    def _stream(self) -> tuple[int | None, int]:
+        """Read a stream ``s4``, or ``s3->4`` with its logical number first."""
+        number = self.numbered("s", _MARGIN)
+        if not self.accept("->"):
+            return None, number
+        match = _stream_number(self.line, self.blank())
+        if match is None:
+            raise self.flaw(f"expected the number of the stream that s{number} is bound to", _BOUND)
+        self.position = match.end()
+        return number, int(match[0])
+
+    def _at_numbered(self, letter: str) -> bool:
+        match = _numbered(self.line, self.blank())
+        return match is not None and match[1] == letter
 
     def _numbers(self, word: str, letter: str) -> tuple[int, ...]:
         """Read a word and the numbers after it, such as ``wait e5 e7``."""
         if not self.accept_word(word):
             return ()
         numbers = [self.numbered(letter, _MARGIN)]
-        while (match := _numbered(self.line, self.blank())) is not None and match[1] == letter:
-            self.position = match.end()
-            numbers.append(int(match[2]))
+        while self._at_numbered(letter):
+            numbers.append(self.numbered(letter, _MARGIN))
         return tuple(numbers)
 
     def _location(self) -> Location | None:
@@ -457,6 +478,7 @@ class Cursor:
 
 
 _MARGIN = "a margin looks like | s2 wait e5 record e9; its parts are wait, begin, workspace, record and free"
+_BOUND = "s3->4 is the logical stream 3, which runs on stream 4"
 
 _LOC = 'a location looks like loc("net.py":12, node "conv1", from "main.py":3)'
 

@@ -221,14 +221,21 @@ def margin_text(placement: Placement | None, prefixes: Prefixes = NO_PREFIXES) -
     """Return the margin `` | s2 wait e5 record e9``, empty without a placement."""
     if placement is None:
         return ""
-    parts = ["host" if placement.stream is None else f"s{placement.stream}"]
+    logical = placement.logical or (None,) * (1 + len(placement.begins))
+    parts = ["host" if placement.stream is None else _stream(placement.stream, logical[0])]
     parts += _numbers("wait", "e", placement.waits)
-    parts += _numbers("begin", "s", placement.begins)
+    if placement.begins:
+        parts.append(" ".join(["begin", *map(_stream, placement.begins, logical[1:])]))
     parts += [] if placement.workspace is None else [f"workspace {placement.workspace}"]
     parts += _numbers("record", "e", placement.records)
     if placement.frees:
         parts.append(" ".join(["free", *(operand_text(name, prefixes) for name in placement.frees)]))
     return f" | {' '.join(parts)}"
+
+
+def _stream(number: int, logical: int | None) -> str:
+    """Return ``s4``, or ``s3->4`` for one with a logical number."""
+    return f"s{number}" if logical is None else f"s{logical}->{number}"
 
 
 def _numbers(word: str, letter: str, numbers: tuple[int, ...]) -> list[str]:

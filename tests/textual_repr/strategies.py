@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -207,7 +207,15 @@ def _op(scope: _Scope, visible: list[str], callable_graphs: list[Graph]) -> Node
 
 
 _numbers = st.lists(st.integers(0, 999_999_999), max_size=2).map(tuple)
-margins = st.none() | st.builds(
+
+
+def _bound(placement: Placement, logical: tuple[int | None, ...]) -> Placement:
+    """Return a margin with these logical numbers for its streams."""
+    found = (None if placement.stream is None else logical[0], *logical[1 : 1 + len(placement.begins)])
+    return replace(placement, logical=found if any(each is not None for each in found) else ())
+
+
+_plain_margins = st.builds(
     Placement,
     stream=st.none() | st.integers(0, 99),
     waits=_numbers,
@@ -216,6 +224,8 @@ margins = st.none() | st.builds(
     records=_numbers,
     frees=st.lists(names, max_size=2).map(tuple),
 )
+_logical = st.tuples(*[st.none() | st.integers(0, 99)] * 3)
+margins = st.none() | _plain_margins | st.builds(_bound, _plain_margins, _logical)
 
 
 def _if(scope: _Scope, visible: list[str], depth: int, graphs: list[Graph]) -> Node:

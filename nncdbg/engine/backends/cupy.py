@@ -12,7 +12,7 @@ has run on a device yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
@@ -22,6 +22,7 @@ import numpy as np
 from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.backends import Call, Execute, Kernels, array_storage, unpacked
 from nncdbg.engine.backends.arrays import bind_over
+from nncdbg.engine.backends.cupy_streams import CuPyStreams
 from nncdbg.engine.backends.summing import Summing, summing
 from nncdbg.engine.errors import UnsupportedOp, UsageError
 from nncdbg.engine.ops.influence import Content
@@ -46,6 +47,13 @@ class CuPy:
         self._summing: Summing = summing(self.xp)
         self._constants: ByIdentity[Any] = ByIdentity()
         """The copies of constants on the device."""
+        self.streams: CuPyStreams | None = None
+        """The streams of a scheduled program."""
+
+    def begin_streams(self, devices: Mapping[int, str]) -> CuPyStreams:
+        """Run statements on the streams of their margins from now on; `devices` are those of the streams."""
+        self.streams = CuPyStreams(self.xp, devices)
+        return self.streams
 
     def bind(self, call: Call) -> Kernels:
         return bind_on_device(self, self.xp, call)
@@ -59,15 +67,22 @@ class CuPy:
     def to_host(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)):
             return [self.to_host(item) for item in value]
+        if self.streams is not None and not self.streams.inside and isinstance(value, self.xp.ndarray):
+            self.streams.wait()
         return value.get() if isinstance(value, self.xp.ndarray) else value
 
     def wait(self) -> None:
-        self.xp.cuda.get_current_stream().synchronize()
+        if self.streams is not None and not self.streams.inside:
+            self.streams.wait()
+        else:
+            self.xp.cuda.get_current_stream().synchronize()
 
     def to_host_together(self, values: Sequence[Any]) -> list[Any]:
         found = [each if isinstance(each, self.xp.ndarray) else self.to_host(each) for each in values]
         moving = [index for index, each in enumerate(found) if isinstance(each, self.xp.ndarray)]
         if moving:
+            if self.streams is not None and not self.streams.inside:
+                self.streams.wait()
             arrays = [found[index] for index in moving]
             packed = self.xp.concatenate([each.ravel().view(np.uint8) for each in arrays]).get()
             shapes = [(each.dtype, each.shape) for each in arrays]
@@ -107,8 +122,11 @@ class CuPy:
         """Return a constant on the device; it is copied once."""
         known = self._constants.get(array)
         if known is None:
-            known = self.to_device(array)
+            copy = self.to_device
+            known = copy(array) if self.streams is None else self.streams.placed(array, copy)
             self._constants.set(array, known)
+        if self.streams is not None:
+            self.streams.await_copy(known)
         return known
 
 

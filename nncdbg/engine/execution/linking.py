@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.execution.findings import Report
     from nncdbg.engine.execution.machine import Machine
     from nncdbg.engine.execution.statistics_log import StatisticsLog
+    from nncdbg.engine.execution.stream_issue import StreamIssue
 
 Execute: TypeAlias = Callable[..., Any]
 Gather: TypeAlias = Callable[[list[Any]], Sequence[Any]]
@@ -155,6 +156,8 @@ class Instrument(IntEnum):
     """Measures the duration of statements."""
     DEVICES = auto()
     """Checks before all others that the operands are on one device."""
+    STREAMS = auto()
+    """Runs a statement, with all that inspects it, on the stream of its margin."""
 
 
 @dataclass(slots=True, repr=False)
@@ -172,6 +175,8 @@ class Linker:
     """The functions that wrap instructions, innermost first; `instrument` changes them."""
     codes: list[Code] = field(default_factory=list)
     """Every linked block, in the order of linking."""
+    issue: StreamIssue | None = None
+    """Issues the lines of a scheduled program to the streams of a device."""
 
     def link(self, code: Code) -> Code:
         """Give a code and the blocks inside it their instructions."""
@@ -213,7 +218,10 @@ class Linker:
         return [*linked, (None, self._gather(code, len(code.nodes)), None)]
 
     def _gather(self, code: Code, pc: int) -> Gather:
-        return self.allocation.gathering(code, pc, gatherer(code.operands[pc]))
+        gather = self.allocation.gathering(code, pc, gatherer(code.operands[pc]))
+        if self.issue is None or not code.transfers(pc):
+            return gather
+        return self.issue.gathering(code, pc, gather)
 
     def _execute(self, code: Code, pc: int, node: Node) -> Execute | None:
         if code.transfers(pc):

@@ -37,6 +37,7 @@ class DeviceStatisticsLog(StatisticsLog):
         """Return row `number` on the device, to be written there."""
         if self._block is None:
             self._block = self._backend.to_device(np.full((CAPACITY, COLUMNS), np.nan))
+            self._backend.wait()  # Statements of other streams write to it, too.
         self.written.add(number)
         return self._block[number]
 

@@ -236,15 +236,22 @@ class _Flattening(LaunchExpansion):
         super().statement(scope, node, path, pc)
         last = self.open[-1].statements[-1]
         last.closes = node.op == "break"
-        last.node = replace(node, inputs=inputs, outputs=self.outputs(scope, node))
+        last.node = self.renamed(scope, node, inputs)
 
-    def outputs(self, scope: LaunchScope, node: Node) -> tuple[Value, ...]:
-        if node.op == "update":
-            return node.outputs
-        return tuple(
-            self.typed(scope, value, scope.values[value.name]) if value.name else value
-            for value in node.outputs
-        )
+    def renamed(self, scope: LaunchScope, node: Node, inputs: tuple[Operand, ...]) -> Node:
+        """Return a statement with the names of the flat program, without its blocks."""
+        assert isinstance(scope, _FlatScope)
+        placement = node.placement
+        if placement is not None and placement.logical and scope.prefix:
+            # The logical streams of a called graph are not those of its caller.
+            placement = replace(placement, logical=())
+        outputs = node.outputs
+        if node.op != "update":
+            outputs = tuple(
+                self.typed(scope, value, scope.values[value.name]) if value.name else value
+                for value in outputs
+            )
+        return replace(node, inputs=inputs, outputs=outputs, placement=placement, subgraphs=())
 
     def call(self, scope: LaunchScope, node: Node, path: Path, pc: int) -> Steps:
         assert isinstance(scope, _FlatScope)
@@ -260,7 +267,7 @@ class _Flattening(LaunchExpansion):
             yield self.inside(last, scope, source, (*path, pc, number))
         for value in node.outputs:
             self.own(scope, value.name)
-        last.node = replace(node, inputs=inputs, outputs=self.outputs(scope, node), subgraphs=())
+        last.node = self.renamed(scope, node, inputs)
 
     def loop(self, scope: LaunchScope, node: Node, path: Path, pc: int) -> Steps:
         inputs = tuple(self.operand(scope, each) for each in node.inputs)
@@ -271,7 +278,7 @@ class _Flattening(LaunchExpansion):
         for value in node.outputs:
             if value.name:
                 self.own(scope, value.name)
-        last.node = replace(node, inputs=inputs, outputs=self.outputs(scope, node), subgraphs=())
+        last.node = self.renamed(scope, node, inputs)
 
     def inside(self, last: FlatStatement, scope: LaunchScope, source: Graph, path: Path) -> Iterator[Steps]:
         """Keep a block of a statement of control flow; its values are not visible after it."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nncdbg.engine.graph import Graph, Placement, Program
+from nncdbg.engine.graph import Placement, Program
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.schedules.launches import Site
+from nncdbg.engine.schedules.margins import margins_of, with_margins
 from nncdbg.engine.schedules.validation import validate
-from nncdbg.engine.text.listing import Path
 
 ROUNDS = 20
 """How often the schedule is checked again; an edge may order more than one race."""
@@ -51,38 +51,3 @@ def with_edges(program: Program, edges: dict[tuple[Site, Site], int | None]) -> 
         if event not in before.waits:
             margins[waiter] = replace(before, waits=(*before.waits, event))
     return with_margins(program, margins)
-
-
-def with_margins(program: Program, margins: dict[Site, Placement]) -> Program:
-    """Return a program with these margins; statements without one have none."""
-    graphs = {name: _marked(graph, (name,), margins) for name, graph in program.graphs.items()}
-    return replace(program, graphs=graphs, listing=None)
-
-
-def _marked(graph: Graph, path: Path, margins: dict[Site, Placement]) -> Graph:
-    nodes = tuple(
-        replace(
-            node,
-            placement=margins.get((path, pc)),
-            subgraphs=tuple(
-                _marked(block, (*path, pc, at), margins) for at, block in enumerate(node.subgraphs)
-            ),
-        )
-        for pc, node in enumerate(graph.nodes)
-    )
-    begin, end = margins.get((path, -1)), margins.get((path, len(graph.nodes)))
-    return replace(graph, nodes=nodes, begin=begin, end=end)
-
-
-def margins_of(program: Program) -> dict[Site, Placement]:
-    """Return the margins of all statements, and of the first and last lines of graphs and blocks."""
-    found: dict[Site, Placement] = {}
-    waiting: list[tuple[Path, Graph]] = [((name,), graph) for name, graph in program.graphs.items()]
-    while waiting:
-        path, graph = waiting.pop()
-        rows = [(-1, graph.begin), (len(graph.nodes), graph.end)]
-        for pc, node in enumerate(graph.nodes):
-            rows.append((pc, node.placement))
-            waiting += [((*path, pc, at), block) for at, block in enumerate(node.subgraphs)]
-        found.update({(path, pc): margin for pc, margin in rows if margin is not None})
-    return found

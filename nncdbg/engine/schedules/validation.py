@@ -16,6 +16,7 @@ from nncdbg.engine.schedules.checks import (
     memory_faults,
 )
 from nncdbg.engine.schedules.launches import HOST, Launch, Site, branches, launches
+from nncdbg.engine.schedules.margins import margins_of
 from nncdbg.engine.schedules.ordering import Ordering
 from nncdbg.engine.schedules.races import Race, missing_edge, races
 
@@ -45,11 +46,14 @@ class Repair:
 class ScheduleProblem:
     """A race, or a fault of a schedule.
 
-    `kind` is ``race``, or that of an `EventFault`.  For a race, `access` is ``write-read``, ``read-write`` or
-    ``write-write``, in the order of `first` and `second`, and `cause` is ``value``, ``reuse``, ``free`` or
-    ``workspace``.  `first` is the earlier statement, if there are two.  `number` is that of the event or
-    stream of a fault, `limit` that of the depth.  `bytes` are those that both use, in the arena of a memory
-    plan.
+    `kind` is ``race``, ``unbound-stream``, or that of an `EventFault`.  For a race, `access` is
+    ``write-read``, ``read-write`` or ``write-write``, in the order of `first` and `second`, and `cause` is
+    ``value``, ``reuse``, ``free`` or ``workspace``.  `first` is the earlier statement, if there are two.
+    `number` is that of the event or stream of a fault, `limit` that of the depth.  `bytes` are those that
+    both use, in the arena of a memory plan.
+
+    ``unbound-stream``: `second` uses its stream for the logical stream `number`, which `first` binds to
+    another one.
     """
 
     kind: str
@@ -85,7 +89,7 @@ def validate(program: Program, plan: PlacedPlan | None = None, *, depth: int | N
 
     `depth` is the largest number of launches of a stream that may be in flight; None: any.
     """
-    found: dict[object, ScheduleProblem] = {}
+    found: dict[object, ScheduleProblem] = {_identity(each): each for each in _unbound_streams(program)}
     count, deepest = 0, 0
     streams: set[int] = set()
     events: set[int] = set()
@@ -100,6 +104,39 @@ def validate(program: Program, plan: PlacedPlan | None = None, *, depth: int | N
             streams |= ordering.column.keys() - {HOST}
             events.update(event for launch in issued for event in launch.records)
     return Validation(tuple(found.values()), count, len(streams), len(events), deepest)
+
+
+def validated(program: Program) -> Validation:
+    """Return the validation of a program without a memory plan, which is made once per program."""
+    if "validation" not in program.kept:
+        program.kept["validation"] = validate(program)
+    known: Validation = program.kept["validation"]
+    return known
+
+
+def _unbound_streams(program: Program) -> Iterator[ScheduleProblem]:
+    """Yield the streams that are not those to which their graph binds their logical numbers.
+
+    In a graph, a logical stream has one binding.  That of a statement counts before that of a `begin`.
+    """
+    margins = margins_of(program)
+    graphs: dict[str, list[Site]] = {}
+    for site in margins:
+        graphs.setdefault(str(site[0][0]), []).append(site)
+    for sites in graphs.values():
+        if not any(margins[site].logical for site in sites):
+            continue
+        sites.sort(key=lambda site: (*site[0][1:], site[1]))
+        bindings = [(site, each) for site in sites for each in margins[site].bindings()]
+        written = [(site, each) for site, each in bindings if each.written]
+        first: dict[int, Party] = {}
+        for site, each in sorted(written, key=lambda pair: pair[1].begun):
+            first.setdefault(each.logical, Party(site, each.stream))
+        for site, each in bindings:
+            binding = first.get(each.logical)
+            if binding is not None and binding.stream != each.stream:
+                party = Party(site, each.stream)
+                yield ScheduleProblem("unbound-stream", party, binding, number=each.logical)
 
 
 def _identity(problem: ScheduleProblem) -> object:

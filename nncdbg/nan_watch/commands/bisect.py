@@ -72,6 +72,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
         "--schedule": options.schedule,
         "--streams": options.streams,
         "--device": options.device or None,
+        "--bind": options.bind or None,
         "--plan": options.plan,
     }
     for name, value in (of_precision if options.sync else of_schedules).items():

@@ -83,6 +83,7 @@ CAUSES = {
     "use after free": "Free the value after its last reader.",
     "overwritten value": "Place the two values at different bytes: both are still in use.",
     "too many launches": "Let the host wait for an event of the stream from time to time.",
+    "unbound stream": "Write the binding wherever the graph uses the logical stream.",
     "order-dependent value": "Order the two statements by an event: the schedule allows both orders.",
     "hidden state": "Do not keep state in the kernel: its result depends on the calls before.",
     "replicas differ": "Compare the operands of the statement in both calls, and the order of its launches.",

@@ -21,8 +21,10 @@ from nncdbg.opening.command_line import (
     errors_in_json,
 )
 from nncdbg.opening.configuration import settings
+from nncdbg.opening.corpus.options import add_corpus
 from nncdbg.presentation.run_progress import note_messages, print_notes, under_way
 from nncdbg.terminal.journal.files import is_run
+from nncdbg.terminal.one_shot.diff_corpus import check_diff_corpus, compare_corpus
 
 if TYPE_CHECKING:
     from nncdbg.engine.comparison.report import DiffReport
@@ -46,7 +48,8 @@ def main(arguments: Sequence[str]) -> int:
 
     options = _options(arguments)
     with errors_in_json(options):
-        return _diff(options, Screen(), arguments)
+        run = _diff if options.inputs_dir is None else compare_corpus
+        return run(options, Screen(), arguments)
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
@@ -67,6 +70,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add_opening(parser)
     add_machine(parser)
     add_states_in_place(parser)
+    add_corpus(parser)
     add("--backend-b", metavar="BACKEND", help="side B's backend (default: side A's)")
     add("--allocator-b", metavar="ALLOCATOR", help="side B's allocator (default: side A's)")
     add("--dtype-b", metavar="DTYPE", help="cast side B's float weights and inputs to f16, bf16, f32 or f64")
@@ -90,6 +94,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--stop", action="store_true", help="open the prompt on side A, after the first divergence")
     add_prompt(parser)
     options = parser.parse_args(arguments)
+    check_diff_corpus(parser, options)
     another = options.other or options.backend_b or options.allocator_b or options.dtype_b
     variants = [options.compile_b, options.autocast_b]
     if any(variants) and (another or options.golden or all(variants)):

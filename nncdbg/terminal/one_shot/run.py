@@ -65,6 +65,7 @@ def _run(options: Namespace, screen: Screen) -> int:
     from nncdbg.opening.journal.reproduction import reproducing
     from nncdbg.opening.programs import open_program
     from nncdbg.opening.run import failure_of
+    from nncdbg.opening.schedule_logs.run_accesses import recorded_accesses
     from nncdbg.opening.state_file import save_states
     from nncdbg.presentation.stops import fallbacks
 
@@ -93,6 +94,7 @@ def _run(options: Namespace, screen: Screen) -> int:
     note_messages(debugger, screen)
     start = time.perf_counter()
     with (
+        recorded_accesses(debugger, options.accesses),
         journaled(opened, debugger) as recorder,
         reproducing(opened, debugger) as reproduction,
         under_way(debugger, screen),
@@ -152,6 +154,11 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add_determinism(parser)
     parser.add_argument("--save-outputs", metavar="DIR", help="write each output to a .npy file in DIR")
     parser.add_argument("--save-states", metavar="FILE", help="write the states to a .safetensors file")
+    parser.add_argument(
+        "--accesses",
+        metavar="FILE",
+        help="with --backend cupy: write the streams, events and bytes of a scheduled program, for races",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
     return parser.parse_args(arguments)
 

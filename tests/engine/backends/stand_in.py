@@ -7,6 +7,8 @@ as operands, and there is no object dtype.  `transfers` lists each copy between 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
@@ -130,6 +132,45 @@ for _name in _ARITHMETIC[:-1] + _BITS:
     setattr(DeviceArray, f"__i{_name}__", _in_place(f"__i{_name}__"))
 
 
+class Stream:
+    """A stream that only keeps its order: work runs at once, and `calls` of the namespace lists it."""
+
+    def __init__(self, space: StandIn, *, non_blocking: bool = False) -> None:
+        self._space, self.non_blocking = space, non_blocking
+        self.number = len(space.streams)
+        space.streams.append(self)
+
+    def __enter__(self) -> Stream:
+        self._space.current.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._space.current.pop() is self
+
+    def wait_event(self, event: Event) -> None:
+        self._space.calls.append(("wait", self.number, event.number))
+
+    def synchronize(self) -> None:
+        self._space.calls.append(("synchronize stream", self.number))
+
+
+class Event:
+    """An event; it is reached at once."""
+
+    done = True
+
+    def __init__(self, space: StandIn, *, disable_timing: bool = False) -> None:
+        assert disable_timing, "events that order streams need no time"
+        self._space, self.number = space, len(space.events)
+        space.events.append(self)
+
+    def record(self, stream: Stream) -> None:
+        self._space.calls.append(("record", self.number, stream.number))
+
+    def synchronize(self) -> None:
+        self._space.calls.append(("synchronize event", self.number))
+
+
 class Universal:
     """A universal function over device arrays."""
 
@@ -150,8 +191,22 @@ class StandIn(ModuleType):
         super().__init__("cupy")
         self.transfers: list[str] = []
         runtime = SimpleNamespace(memGetInfo=lambda: (1 << 29, 1 << 30))
-        self.cuda = SimpleNamespace(runtime=runtime)
         self.waits = 0
+        self.calls: list[tuple[Any, ...]] = []
+        """What was issued to streams, in order: waits, records, and waits of the host."""
+        self.streams: list[Stream] = []
+        self.events: list[Event] = []
+        null = Stream(self)
+        self.current = [null]
+        stream = partial(Stream, self)
+        stream.null = null  # type: ignore[attr-defined]
+        self.cuda = SimpleNamespace(
+            runtime=runtime,
+            Stream=stream,
+            Event=partial(Event, self),
+            Device=lambda number: nullcontext(),
+            get_current_stream=lambda: self.current[-1],
+        )
 
     def open(self, value: Any) -> Any:
         """Unwrap an argument; NumPy arrays are refused, as in CuPy."""

@@ -16,7 +16,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Program
 from nncdbg.engine.memory.plan_file import PlacedPlan, parse_plan
 from nncdbg.engine.schedules.launches import launches
-from nncdbg.engine.schedules.mending import margins_of, with_margins
+from nncdbg.engine.schedules.margins import margins_of, with_margins
 from nncdbg.engine.schedules.ordering import Ordering
 from nncdbg.engine.schedules.player import SchedulePlayer, played
 from nncdbg.engine.schedules.scheduler import with_schedule

@@ -1,4 +1,4 @@
-"""A12, A14, A16: the race of 2021-04-14, where one list of streams was not bound to those of the devices.
+"""A12, A14, A16, A17: the race of 2021-04-14, where one list of streams was not bound to devices.
 
 Four replicas train on streams 0 to 4; streams 0 and 1 are both on the first GPU.  The schedule of the
 backward pass was planned for the logical streams 0 to 3 and bound to 0, 2, 3 and 4, except the streams that
@@ -23,8 +23,8 @@ from nncdbg.nan_watch.schedules.synchronizing import smallest_syncs
 from nncdbg.presentation.schedules import ScheduleWording
 
 REPLICAS = range(4)
-STREAMS = (0, 2, 3, 4)
-"""The stream of each replica."""
+STREAMS = ("s0->0", "s1->2", "s2->3", "s3->4")
+"""The logical stream of each replica, and the stream to which it was bound."""
 
 NUMBERS = np.random.default_rng(0)
 BATCH = {
@@ -32,6 +32,10 @@ BATCH = {
     "t": NUMBERS.normal(size=(10, 4)).astype(np.float32),
 }
 LATE = "dropout_backward3"
+
+
+FORGOTTEN, REBOUND = "s1 s2 s3", "s1->2 s2->3 s3->4"
+"""The streams that wait at the beginning of the backward pass, before and after the fix."""
 
 
 def program(begins: str) -> Program:
@@ -56,27 +60,27 @@ def program(begins: str) -> Program:
     ahead, back = [], []
     for each, stream in enumerate(STREAMS):
         ahead += [
-            f"%h{each}: f32[2,4] = MatMul(%x, %w) | s{stream}",
+            f"%h{each}: f32[2,4] = MatMul(%x, %w) | {stream}",
             f"%o{each}: f32[2,4], %m{each}: bool[2,4] = Dropout(%h{each}, 0.5, true, seed={each})"
-            f" | s{stream} record e{10 + each}",
+            f" | {stream} record e{10 + each}",
         ]
         back += [
-            f"%scale{each}: f32[2,4] = Cast(%m{each}, to=1) | s{stream}",
-            f"%dropout_backward{each}: f32[2,4] = Mul(%ds{each}, %scale{each}) | s{stream}",
+            f"%scale{each}: f32[2,4] = Cast(%m{each}, to=1) | {stream}",
+            f"%dropout_backward{each}: f32[2,4] = Mul(%ds{each}, %scale{each}) | {stream}",
             f"%dw{each}: f32[8,4] = Gemm(%a, %dropout_backward{each}, transA=1)"
-            f" | s{stream} record e{20 + each}",
+            f" | {stream} record e{20 + each}",
         ]
-    ahead += ["%penalty: f32[] = ReduceSumSquare(%w, keepdims=0) | s1 record e14"]
-    ahead += [f"return {', '.join(f'%o{each}, %m{each}' for each in REPLICAS)} | s0 wait e11 e12 e13 e14"]
-    back += [f"return {', '.join(f'%dw{each}' for each in REPLICAS)} | s0 wait e21 e22 e23"]
+    ahead += ["%penalty: f32[] = ReduceSumSquare(%w, keepdims=0) | s4->1 record e14"]
+    ahead += [f"return {', '.join(f'%o{each}, %m{each}' for each in REPLICAS)} | s0->0 wait e11 e12 e13 e14"]
+    back += [f"return {', '.join(f'%dw{each}' for each in REPLICAS)} | s0->0 wait e21 e22 e23"]
     sums = ", ".join(f"%sum{each}: f32[8,4]" for each in REPLICAS)
     pairs = ", ".join(f"%o{each}: f32[2,4], %m{each}: bool[2,4]" for each in REPLICAS)
     taken = ", ".join(f"%ds{each}: f32[2,4], %m{each}: bool[2,4]" for each in REPLICAS)
     weights = ", ".join(f"%dw{each}: f32[8,4]" for each in REPLICAS)
     graphs = [
         (f"@step(%x: f32[2,8], %t: f32[2,4]) -> ({sums})", step),
-        (f"@forward(%x: f32[2,8]) -> ({pairs}) | s0 begin s1 s2 s3 s4", ahead),
-        (f"@backward(%a: f32[2,8], {taken}) -> ({weights}) | s0 begin {begins}", back),
+        (f"@forward(%x: f32[2,8]) -> ({pairs}) | s0->0 begin s4->1 s1->2 s2->3 s3->4", ahead),
+        (f"@backward(%a: f32[2,8], {taken}) -> ({weights}) | s0->0 begin {begins}", back),
     ]
     texts = [
         f"graph {name} {{\n" + "\n".join(f"  {line}" for line in lines) + "\n}" for name, lines in graphs
@@ -86,7 +90,7 @@ def program(begins: str) -> Program:
 
 @cache
 def wrong() -> Program:
-    return program("s1 s2 s3")
+    return program(FORGOTTEN)
 
 
 def site(program: Program, name: str) -> Site:
@@ -98,7 +102,7 @@ def site(program: Program, name: str) -> Site:
     raise LookupError(name)
 
 
-def searched(syncs: Sequence[SyncPoint] = (), begins: str = "s1 s2 s3") -> OrderSearch:
+def searched(syncs: Sequence[SyncPoint] = (), begins: str = FORGOTTEN) -> OrderSearch:
     """Return what 49 orders show; the host waits at `syncs`."""
     return ScheduleSearch(program(begins), None, BATCH, syncs=syncs).run(49)
 
@@ -112,6 +116,10 @@ def before(statement: Site) -> SyncPoint:
 def test_the_validator_finds_it_without_a_run() -> None:
     problems = validate(wrong()).problems
     wording = ScheduleWording(wrong())
+    unbound = [each for each in problems if each.kind == "unbound-stream"]
+    hints = [wording.explanation(each).hint.split(" at ")[0] for each in unbound]
+    assert hints == ["write s1->2", "write s2->3", "write s3->4"]
+    assert {each.second.site for each in unbound} == {(("backward",), -1)}
     start = next(each for each in problems if each.kind == "unsynchronized-start")
     assert start.number == 4
     assert wording.explanation(start).hint.startswith("add s4 to `begin` at line")
@@ -146,8 +154,8 @@ def test_only_a_sync_between_forward_and_backward_hides_it() -> None:
 
 
 def test_nothing_is_found_after_the_fix() -> None:
-    assert validate(program("s2 s3 s4")).problems == ()
-    found = searched(begins="s2 s3 s4")
+    assert validate(program(REBOUND)).problems == ()
+    found = searched(begins=REBOUND)
     assert found.complete
     assert not found.differing
     assert found.hidden is None

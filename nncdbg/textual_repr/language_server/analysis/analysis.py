@@ -95,6 +95,11 @@ class Analysis:
                 found.setdefault(chunk.name, chunk)
         return found
 
+    @property
+    def streams(self) -> Mapping[int, str]:
+        """Return the devices of the streams that the text declares."""
+        return self.chunks[0].reading.streams
+
     # -- by position ---------------------------------------------------------------------------------
 
     def chunk_at(self, line: int) -> Chunk:

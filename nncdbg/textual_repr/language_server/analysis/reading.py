@@ -58,6 +58,7 @@ class GraphReading:
     state_lines: dict[str, int] = field(default_factory=dict)
     backwards: list[BackwardLine] = field(default_factory=list)
     tracks: list[WrittenTrack] = field(default_factory=list)
+    streams: dict[int, str] = field(default_factory=dict)
 
 
 class GraphReader(TextParser):
@@ -122,6 +123,7 @@ class GraphReader(TextParser):
             self.state_lines,
             self.backwards,
             self.tracks,
+            self.streams,
         )
 
     # -- stretches -----------------------------------------------------------------------------

@@ -56,6 +56,7 @@ _ONLY_USES = frozenset(
 """The kinds of lines that define no value."""
 MARGIN_WORDS = ("host", "wait", "begin", "workspace", "record", "free")
 """The words of the margin of a schedule, such as ``| s2 wait e5 record e9``."""
+_stream = re.compile(r"(?<!\S)s([0-9]{1,9})(?:\s*->\s*([0-9]{1,9}))?(?!\S)")
 _first_word = re.compile(r"\s*([a-z]+|\})").match
 
 
@@ -88,6 +89,17 @@ def _mark_margin(found: list[Token]) -> None:
             found[at] = token._replace(kind="keyword")
         elif token.kind in _BY_PLACE and re.fullmatch(r"[se][0-9]+", token.name):
             found[at] = token._replace(kind="number")
+
+
+def stream_at(text: str, column: int) -> tuple[int | None, int] | None:
+    """Return the logical number (None without one) and the number of the stream of a margin at a column."""
+    margin = next((each.end for each in tokens(text) if each.kind == "operator" and each.name == "|"), None)
+    if margin is not None:
+        for match in _stream.finditer(text, margin):
+            if match.start() <= column < match.end():
+                first, second = match.groups()
+                return (None, int(first)) if second is None else (int(first), int(second))
+    return None
 
 
 def _token(match: re.Match[str], prefixes: Prefixes) -> Token:

@@ -132,7 +132,9 @@ class _Offer:
                 yield from items.attribute_values(target, call, analysis, line)
             return
         if any(token.name == "|" and token.kind == "operator" for token in self.before):
-            yield from items.keywords(target, MARGIN_WORDS)
+            yield from (
+                items.bound_streams(target) if self.last() == "->" else items.keywords(target, MARGIN_WORDS)
+            )
             return
         if self.last() == ":" and not any(t.name == "loc" for t in self.before):
             yield from items.dtypes(target)

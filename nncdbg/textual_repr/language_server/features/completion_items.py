@@ -236,6 +236,12 @@ def keywords(target: CompletionTarget, words: Sequence[str]) -> Iterator[types.C
         yield target.item(word, _Kind.Keyword, _WORDS[word], rank=3, order=order, snippet=_SNIPPETS.get(word))
 
 
+def bound_streams(target: CompletionTarget) -> Iterator[types.CompletionItem]:
+    """Yield the numbers of the streams that the text declares, for use after ``s3->``."""
+    for order, (number, device) in enumerate(sorted(target.place.analysis.streams.items())):
+        yield target.item(str(number), _Kind.Constant, f"stream s{number}, {device}", rank=1, order=order)
+
+
 def endings(target: CompletionTarget, word: str, block: Block) -> Iterator[types.CompletionItem]:
     """Yield the last line of a block, with the known values."""
     text = word

@@ -12,7 +12,7 @@ from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.types import print_type, value_text
 from nncdbg.textual_repr.language_server.analysis.analysis import Chunk
 from nncdbg.textual_repr.language_server.document.records import Definition, Span, Token
-from nncdbg.textual_repr.language_server.document.tokens import kind_of_line, tokens
+from nncdbg.textual_repr.language_server.document.tokens import kind_of_line, stream_at, tokens
 from nncdbg.textual_repr.language_server.features.op_documentation import attribute_markdown, op_markdown
 from nncdbg.textual_repr.resolution import shown
 
@@ -88,7 +88,20 @@ def _hover_text(place: Place, token: Token) -> str | None:
         return attribute_markdown(op, token.name, analysis.opsets)
     if token.kind == "word" and kind_of_line(analysis.lines[place.line]) == "track":
         return _function(token.name)
+    if token.kind == "number":
+        return _stream(place, token)
     return _WORDS.get(token.name) if token.kind == "keyword" else None
+
+
+def _stream(place: Place, token: Token) -> str | None:
+    """Return the number and the device of a stream in a margin, and of its logical stream."""
+    found = stream_at(place.analysis.lines[place.line], token.start)
+    if found is None:
+        return None
+    logical, number = found
+    device = place.analysis.streams.get(number)
+    on = f"stream {number}" + (f", on {device}" if device else "")
+    return on if logical is None else f"logical stream {logical}, bound to {on}"
 
 
 def _function(word: str) -> str | None:

@@ -18,6 +18,8 @@ from tests.textual_repr.language_server.marked import cursor
 HEAD = """\
 opset 18
 store "w.onnx"
+stream s4 "cuda:0"
+stream s5 "cuda:1"
 graph @main(%x: f32[2,3], %n: i64[], %c: bool[]) -> (%out: f32[2,3], %n: i64[]) {
   %a: f32[2,3] = Relu(%x)
   %"odd name": f32[2,3] = Neg(%a)
@@ -57,6 +59,8 @@ TABLE = [
     ("%b = Softmax(%a, ‸)", "axis", "%a"),
     ("%b = Softmax(%a, ax‸is=1)", "axis", ""),
     ("%b = Softmax(%a, axis=‸)", "-1 0 1", "%a"),
+    ("%b = Neg(%a) | s3->‸", "4 5", "wait record"),
+    ("%b = Neg(%a) | s3->4 ‸", "host wait begin workspace record free", "4"),
     ("%b = Concat(%a, %x, ‸", '%"odd name" %a %x axis %c %n', ""),
     ("%b = Cast(%a, ‸", "to", ""),
     ("%b = Cast(%a, to=‸", " ".join(map(str, range(1, 10))), "%a"),

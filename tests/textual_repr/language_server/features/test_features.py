@@ -98,6 +98,9 @@ HOVERS = [
         ["graph @layer(%t: f32[N,3])", "two\nlines", "called 1 time"],
     ),
     (main("wh‸ile (%s: f32[2,3] = %x) {", "next %s = %s", "}"), ["a loop"]),
+    (main("%a = Relu(%x) | s‸3->4 wait e1"), ["logical stream 3, bound to stream 4"]),
+    ('stream s4 "cuda:3"\n' + main("%a = Relu(%x) | s3->‸4")[10:], ["bound to stream 4, on cuda:3"]),
+    (main("%a = Relu(%x) | s0 begin s1->2 s‸3"), ["stream 3"]),
 ]
 
 
@@ -110,7 +113,14 @@ def test_hover_describes_the_symbol(client: Client, text: str, words: list[str])
 
 
 @pytest.mark.parametrize(
-    "text", [main("%a ‸= Relu(%x)"), main("%a = Relu(%zz‸z)"), main("%a = My.‸Op(%x)"), "‸"]
+    "text",
+    [
+        main("%a = Relu(%x) | s3->4 wait e‸1"),
+        main("%a ‸= Relu(%x)"),
+        main("%a = Relu(%zz‸z)"),
+        main("%a = My.‸Op(%x)"),
+        "‸",
+    ],
 )
 def test_hover_outside_of_symbols_is_empty(client: Client, text: str) -> None:
     assert at(client, "hover", text)[0] is None
