@@ -10,7 +10,7 @@ branches of `if` are taken all first, then all second.  Exclusive branches so ne
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -338,10 +338,3 @@ class LaunchExpansion:
     ) -> None:
         for value, memory in zip(carried, given, strict=True):
             scope.values[value.name] = memory or self.defined(scope, path, value.name)
-
-
-def streams_of(program: Program, found: Sequence[Launch]) -> Mapping[int, str]:
-    """Return the devices of the streams in use by number, "" for one without a name."""
-    numbers = {each.stream for each in found} | {begun for each in found for begun in each.begins}
-    numbers |= program.streams.keys()
-    return {number: program.streams.get(number, "") for number in sorted(numbers - {HOST})}

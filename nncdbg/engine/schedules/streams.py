@@ -54,6 +54,18 @@ def streams_of(program: Program) -> tuple[int, ...]:
     return known
 
 
+def lanes(program: Program) -> dict[int, tuple[int, str]]:
+    """Return the lane of each stream in a timeline, and its title: HOST is lane 0, and stream 2 lane 3.
+
+    Without a schedule, there are the host and stream 0.
+    """
+    found = {HOST: (0, "host")}
+    for stream in streams_of(program) or (HOST, 0):
+        if stream != HOST:
+            found[stream] = stream + 1, f"s{stream} {program.streams.get(stream, '')}".rstrip()
+    return found
+
+
 def stream_of(code: Code, pc: int) -> int:
     """Return the stream of a statement of a block; HOST without a margin, and for calls and conditions."""
     margin = code.nodes[pc].placement if pc < len(code.nodes) else code.graph.end

@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 
 from nncdbg.engine.graph import Graph, Node, Program
 from nncdbg.engine.memory.plan_file import PlacedPlan
-from nncdbg.engine.schedules.launches import HOST, Launch, Site, launches, streams_of
+from nncdbg.engine.schedules.launches import HOST, Launch, Site, launches
 from nncdbg.engine.schedules.races import MOST_COMPARED, conflict, uses_of_bytes
+from nncdbg.engine.schedules.streams import lanes
 from nncdbg.engine.schedules.validation import Party
 
 Times: TypeAlias = "Mapping[Site, tuple[float, float]]"
@@ -35,19 +36,15 @@ def timeline(program: Program, times: Times | None = None) -> list[dict[str, Any
     """
     issued = launches(program)
     spans = _spans(issued, times)
-    streams = streams_of(program, issued)
-    lanes = {HOST: 0, **{stream: at for at, stream in enumerate(streams, 1)}}
+    places = lanes(program)
     found = [_metadata("process_name", 0, program.source or "schedule")]
-    for stream, lane in lanes.items():
-        device = streams.get(stream, "")
-        name = "host" if stream == HOST else f"s{stream} {device}".rstrip()
-        found += [_metadata("thread_name", lane, name)]
+    found += [_metadata("thread_name", lane, title) for lane, title in places.values()]
     recorder: dict[int, int] = {}
     arrows = 0
     lines = _Lines(program)
     for at, launch in enumerate(issued):
         start, duration = spans[at]
-        common = {"pid": 1, "tid": lanes[launch.stream]}
+        common = {"pid": 1, "tid": places[launch.stream][0]}
         entry = {"ph": "X", "name": lines.name(launch), "cat": "statement", "ts": start, "dur": duration}
         found.append({**entry, **common, "args": lines.arguments(launch)})
         for event in launch.waits:
@@ -57,7 +54,8 @@ def timeline(program: Program, times: Times | None = None) -> list[dict[str, Any
             arrows += 1
             begun, lasted = spans[source]
             flow = {"name": f"e{event}", "cat": "wait", "id": arrows}
-            left = {"ts": max(begun, begun + lasted - _INSIDE), "pid": 1, "tid": lanes[issued[source].stream]}
+            lane, _ = places[issued[source].stream]
+            left = {"ts": max(begun, begun + lasted - _INSIDE), "pid": 1, "tid": lane}
             found.append({"ph": "s", **flow, **left})
             found.append({"ph": "f", "bp": "e", **flow, "ts": start, **common})
         for event in launch.records:
