@@ -25,6 +25,8 @@ Steps: TypeAlias = "Iterator[Steps]"
 HOST = -1
 """The number of the host, where streams have theirs."""
 
+THE_HOST = "the host"
+
 DEEPEST = 200
 """Maximum number of nested blocks."""
 
@@ -33,6 +35,11 @@ ITERATIONS = 2
 
 Site: TypeAlias = "tuple[Path, int]"
 """A block, and the number of a statement in it; -1 is the first line of a graph, and len(nodes) its last."""
+
+
+def stream_name(stream: int, host: str = "host") -> str:
+    """Return `s2`, or `host`; in a sentence, it is THE_HOST."""
+    return host if stream == HOST else f"s{stream}"
 
 
 class Memory(NamedTuple):
