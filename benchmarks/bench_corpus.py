@@ -1,8 +1,12 @@
-"""Memory of a watch of 1,000 inputs of silero_vad, over that of 10 inputs.
+"""A watch of 1,000 inputs of silero_vad: its memory, and its time on Dask.
 
-Both figures are the sum of the peak resident sizes of the main process and of one worker.  With more
-workers, 10 cases could finish before all workers have started.  The watch has the default gates.  The
-figure also lists cases per second.
+The memory is compared with that of 10 inputs.  Both figures are the sum of the peak resident sizes of the
+main process and of one worker.  With more workers, 10 cases could finish before all workers have started.
+The watch has the default gates.  The figure also lists cases per second.
+
+The time is that of 2 workers of a local Dask cluster over that of 2 processes of nncdbg.  Each watch includes
+the load of the program in its workers; `cluster_seconds` is the start of the cluster, which is not included.
+One watch of each kind runs before the first pair.
 """
 
 from __future__ import annotations
@@ -12,23 +16,34 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from bench_models import models
+from timing import interleaved
+
+from nncdbg.nan_watch.corpus.corpus import run_corpus
+from nncdbg.nan_watch.corpus.task import WatchTask
+from nncdbg.nan_watch.measuring.gates import Gates
+from nncdbg.opening.configuration import RunConfiguration
+from nncdbg.opening.corpus.engines import PROCESSES, open_engine
+from nncdbg.opening.corpus.source import CorpusProgram
 
 BAR = 1.2
 CASES, FEW = 1000, 10
+WORKERS, PAIRS = 2, 3
 
 _SCRIPT = """
 import sys
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from nncdbg.nan_watch.corpus.corpus import run_corpus
-from nncdbg.nan_watch.corpus.worker import Task
+from nncdbg.nan_watch.corpus.task import WatchTask
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.opening.configuration import RunConfiguration
-task = Task(RunConfiguration(program=sys.argv[1]), Gates.of("nan,inf,uninitialized"))
+from nncdbg.opening.corpus.source import CorpusProgram
+task = WatchTask(CorpusProgram(RunConfiguration(program=sys.argv[1])), Gates.of("nan,inf,uninitialized"))
 report = run_corpus(task, sys.argv[2], jobs=1)
 assert report.ok, report.cases[0]
 assert len(report.cases) == int(sys.argv[3])
@@ -54,8 +69,32 @@ def peak(model: Path, folder: Path, count: int) -> tuple[int, float]:
     return 1024 * int(done.stdout), time.perf_counter() - began
 
 
+def on_dask(model: Path, folder: Path) -> dict[str, Any]:
+    """Return the figure of the times on Dask and on own processes, in turn."""
+    source = CorpusProgram(RunConfiguration(program=str(model)))
+    task = WatchTask(source, Gates.of("nan,inf,uninitialized"))
+
+    def watched(executor: str | Executor) -> None:
+        report = run_corpus(task, folder, jobs=WORKERS, executor=executor)
+        assert report.ok, report
+        assert len(report.cases) == CASES, report
+
+    began = time.perf_counter()
+    with open_engine("dask", WORKERS) as engine:
+        cluster = time.perf_counter() - began
+        figure = interleaved(
+            f"{CASES} inputs on {WORKERS} Dask workers over own processes, silero_vad",
+            lambda: watched(engine.executor),
+            lambda: watched(PROCESSES),
+            bar=BAR,
+            runs=PAIRS,
+            warm=1,
+        )
+    return {**figure, "unit": "seconds", "cluster_seconds": round(cluster, 2)}
+
+
 def measure() -> list[dict[str, Any]]:
-    """Return the figure; no figure without silero_vad."""
+    """Return the figures; no figure without silero_vad."""
     model = models().get("silero_vad")
     if model is None:
         return []
@@ -65,6 +104,7 @@ def measure() -> list[dict[str, Any]]:
             write_cases(folder, count)
         few, _ = peak(model, folders[FEW], FEW)
         many, seconds = peak(model, folders[CASES], CASES)
+        dask = on_dask(model, folders[CASES])
     figure = {
         "figure": f"memory of a watch of {CASES} inputs over {FEW}, silero_vad",
         "ours": many,
@@ -74,7 +114,7 @@ def measure() -> list[dict[str, Any]]:
         "bar": BAR,
         "cases_per_second": CASES / seconds,
     }
-    return [figure]
+    return [figure, dask]
 
 
 if __name__ == "__main__":

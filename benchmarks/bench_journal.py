@@ -7,6 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from timing import interleaved, seconds
 
 from nncdbg import journal
 from nncdbg.journal import Journal, NewRun
+from nncdbg.journal.codecs import encode
 from nncdbg.stats import Summary
 
 _MEGABYTE = 1 << 20
@@ -161,6 +163,20 @@ def _calls(folder: Path) -> dict[str, Any]:
     }
 
 
+def _codecs() -> list[dict[str, Any]]:
+    """Each codec for values on normal numbers: time against `exact`, with the size and the error (N14)."""
+    tensor = np.random.default_rng(0).normal(size=(1024, 1024)).astype(np.float32)
+    rows = []
+    for codec in ("f16", "blocks"):
+        encoded = encode(tensor, codec)
+        words = f"{len(encoded.data) / 1e6:.2f} MB, error rms {encoded.error.rms:.2g}"
+        figure = f"encode f32[1024,1024] as {codec} ({words}) / exact"
+        rows.append(
+            interleaved(figure, partial(encode, tensor, codec), partial(encode, tensor), bar=None, runs=15)
+        )
+    return rows
+
+
 def measure() -> list[dict[str, Any]]:
     """Return all figures; the files are on the disk of the system's temporary folder."""
     with tempfile.TemporaryDirectory() as name:
@@ -170,6 +186,7 @@ def measure() -> list[dict[str, Any]]:
             _writing(folder),
             _handing_over(folder),
             _calls(folder),
+            *_codecs(),
             *_statistics(folder),
         ]
 

@@ -18,12 +18,16 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
+from bare_guard import bare_guard
 from bare_kernels import bare_loop
 
 import nncdbg
 from nncdbg import stats
 
 RUNS = 15
+
+SECONDS = 0.1
+"""About the time of the steps of one side of a round, where a block contains several."""
 
 WAYS: tuple[tuple[str, dict[str, Any], tuple[str, ...], float], ...] = (
     ("plain", {"statistics": False}, (), 1.15),
@@ -141,17 +145,21 @@ def _whole_run(debugger: Any) -> Callable[[], Any]:
 
 
 def within(step: Any, block: Callable[[Any], AbstractContextManager[Any]], runs: int) -> list[list[float]]:
-    """Return for each round the time of a step, and of the second one within `block` of the training."""
+    """Return for each round the median time of some steps, and of as many within `block` of the training.
+
+    Steps that allocate the memory of the block, or learn the modules of the training, are not counted.
+    """
     training = step.build()
+    count = max(3, int(SECONDS / statistics.median(seconds(training.run) for _ in range(3))))
     rounds = []
     gc.collect()
-    for number in range(runs * 2 + 2):
-        training.run()
-        eager = seconds(training.run)
+    for number in range(runs + 1):
+        eager = statistics.median(seconds(training.run) for _ in range(count))
         with block(training):
-            training.run()
-            times = [eager, seconds(training.run)]
-        if number > 1:
+            for _ in range(3):
+                training.run()
+            times = [eager, statistics.median(seconds(training.run) for _ in range(count))]
+        if number > 0:
             rounds.append(times)
     return rounds
 
@@ -162,6 +170,11 @@ def watched(step: Any, name: str, options: dict[str, Any], bar: float | None, ru
 
     rounds = within(step, lambda training: watch(training.models, training.optimizers, **options), runs)
     return figure(f"watch, {name}, {step.name} / eager", rounds, 1, bar)
+
+
+def guarded_barely(step: Any, runs: int) -> dict[str, Any]:
+    """Return the time of a step with an empty mode and the check of gradients and parameters over it."""
+    return figure(f"empty mode and check, {step.name} / eager", within(step, bare_guard, runs), 1, None)
 
 
 def watched_live(step: Any, runs: int) -> dict[str, Any]:
@@ -226,6 +239,7 @@ def figures(runs: int = RUNS, names: tuple[str, ...] = ()) -> Iterator[dict[str,
         if step.heavy and not step.skip_reason and (not names or step.name in names):
             yield from recording(step, runs)
             yield from engine(step, runs)
+            yield guarded_barely(step, runs)
             for way in WATCHES:
                 yield watched(step, *way, runs)
             yield watched_live(step, runs)

@@ -18,6 +18,7 @@ Open and run
     eager()                executes ops as Python calls them; their trace is a Program
     run(program, inputs)   the outputs by name
     read_kernels(file)     the backends of statements that `nncdbg autotune` chose, for `kernels` of `run`
+    in_order(program, order)    an order of the program's schedule, as a Program
     grad(program, of, by)  a Program that computes gradients
     minimize(program, losses)   a Program that trains: backward graph, optimizer, update
     to_onnx(program)       the program as an onnx.ModelProto; write_onnx(program, file)
@@ -29,6 +30,7 @@ Open and run
 Check
     watch(program)         a Report: the op where the first NaN originates, and why
     diff(a, b)             a DiffReport: the first statement whose result differs
+    diff_corpus(a, b, inputs_dir=...)   a DiffCorpusReport: the same for each case of a folder
     reduce(program, inputs, folder=...)   the smallest program with the same finding, as a repro bundle
     bisect(program, inputs)     a BisectReport: the statements that must stay f32 in half precision
     summarize(array)       a Summary: min, max, mean, std, counts of NaN, Inf and zeros
@@ -69,9 +71,12 @@ _PUBLIC = {
     "breakpoint": "nncdbg.script_breakpoint",
     "diff": "nncdbg.engine.divergence.call",
     "DiffReport": "nncdbg.engine.comparison.report",
+    "diff_corpus": "nncdbg.opening.diff_corpus.call",
+    "DiffCorpusReport": "nncdbg.opening.diff_corpus.report",
     "execute": "nncdbg.commands.execute",
     **dict.fromkeys(("load", "ProgramSource"), "nncdbg.engine.frontends"),
     "run": "nncdbg.opening.run",
+    "in_order": "nncdbg.engine.schedules.chosen_order",
     "read_kernels": "nncdbg.opening.kernel_file",
     **dict.fromkeys(("LoadedStates", "load_states", "save_states"), "nncdbg.opening.state_file"),
     **dict.fromkeys(("to_onnx", "write_onnx"), "nncdbg.opening.onnx_export.export"),
@@ -153,6 +158,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.ops.declaration import declare as declare
     from nncdbg.engine.ops.declaration import op as op
     from nncdbg.engine.ops.library import load_op_library as load_op_library
+    from nncdbg.engine.schedules.chosen_order import in_order as in_order
     from nncdbg.engine.stopping.breakpoints import Breakpoint as Breakpoint
     from nncdbg.engine.stopping.stops import Stop as Stop
     from nncdbg.engine.text.listing import Listing
@@ -167,6 +173,8 @@ if TYPE_CHECKING:
     from nncdbg.nan_watch.records import WatchFinding as WatchFinding
     from nncdbg.nan_watch.reduction.reducing import Reduced as Reduced
     from nncdbg.nan_watch.reduction.reducing import reduce as reduce
+    from nncdbg.opening.diff_corpus.call import diff_corpus as diff_corpus
+    from nncdbg.opening.diff_corpus.report import DiffCorpusReport as DiffCorpusReport
     from nncdbg.opening.kernel_file import read_kernels as read_kernels
     from nncdbg.opening.onnx_export.export import to_onnx as to_onnx
     from nncdbg.opening.onnx_export.export import write_onnx as write_onnx
@@ -230,6 +238,11 @@ class _Representations:
         from nncdbg.presentation.divergence import report_text
 
         return report_text(report)
+
+    def diff_corpus_report(self, report: DiffCorpusReport) -> str:
+        from nncdbg.presentation.corpus_divergence import corpus_report_text
+
+        return corpus_report_text(report)
 
     def finding(self, finding: WatchFinding) -> str:
         from nncdbg.nan_watch.reports.wording import headline

@@ -30,6 +30,9 @@ class Representations(Protocol):
     def diff_report(self, report: Any) -> str:
         """Return the text of a DiffReport."""
 
+    def diff_corpus_report(self, report: Any) -> str:
+        """Return the text of a DiffCorpusReport."""
+
     def finding(self, finding: Any) -> str:
         """Return what failed, as a sentence, of a WatchFinding."""
 

@@ -1,4 +1,4 @@
-"""The launch configuration in the extension's manifest, from the run configuration."""
+"""The debug configurations in the extension's manifest, from the arguments of `launch` and `attach`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
+import msgspec
+
+from nncdbg.dap_server.attach.relay import AttachArguments
 from nncdbg.opening.configuration import RunConfiguration, Setting, settings
 
 MANIFEST = Path(__file__).resolve().parent.parent / "vscode-extension" / "package.json"
@@ -20,11 +23,24 @@ _DEFAULTS = {"allocator": "debug", "folder": "${workspaceFolder}", "program": "$
 def manifest() -> str:
     """Return the text of the manifest with generated keys of the run configuration."""
     document = json.loads(MANIFEST.read_text(encoding="utf-8"))
-    launch = document["contributes"]["debuggers"][0]["configurationAttributes"]["launch"]
+    attributes = document["contributes"]["debuggers"][0]["configurationAttributes"]
+    launch, attach = attributes["launch"], attributes["attach"]
     hints = get_type_hints(RunConfiguration)
     for name, (_, setting) in settings().items():
         launch["properties"][setting.key or name] = _property(name, setting, hints[name])
+    attach["properties"]["ranks"] = _attach_property("ranks")
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _attach_property(name: str) -> dict[str, Any]:
+    """Return the JSON schema of an argument of `attach`."""
+    _, schemas = msgspec.json.schema_components([AttachArguments])
+    schema = schemas["AttachArguments"]["properties"][name]
+    return {
+        "type": [each["type"] for each in schema["anyOf"]],
+        "description": schema["description"],
+        "default": schema["default"],
+    }
 
 
 def _property(name: str, setting: Setting, hint: Any) -> dict[str, Any]:

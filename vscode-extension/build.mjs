@@ -90,7 +90,7 @@ const palettes = {
 const pages = await build({
   ...page,
   entryPoints: {
-    ...Object.fromEntries(["explain", "graph", "map", "runForm", "runs", "statistics", "tensor"].map((name) => [name, `src/webview/${name}/main.ts`])),
+    ...Object.fromEntries(["explain", "graph", "map", "runForm", "runs", "statistics", "streams", "tensor"].map((name) => [name, `src/webview/${name}/main.ts`])),
     layout: "src/webview/graph/layout.ts",
   },
   alias: { "@dagrejs/dagre": "./src/webview/page/dagre.ts" },

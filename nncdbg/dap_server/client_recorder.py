@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,8 @@ class ClientRecorder(SessionRecorder):
     """Records the session of a client on one program.
 
     Breakpoints and catches are recorded as their differences from those of the last request or command.
-    Without `requests`, only commands of the console are recorded.
+    Without `requests`, only commands of the console are recorded.  While a client is attached to a script,
+    the recording continues with each program of the script.
     """
 
     def __init__(self, debugger: Debugger, *, requests: bool) -> None:
@@ -44,7 +45,22 @@ class ClientRecorder(SessionRecorder):
         self._moving = ""
         self._held: int | None = None
         """The statements executed when the client changed breakpoints while the program ran."""
+        self.others: set[int] = set()
+        """The breakpoints of the program that are not the client's."""
+        self._is_script = False
+        """Whether the client is attached to a script."""
+        self._script_commands: Callable[[], Mapping[int, str]] = dict
         self._breakpoints: dict[int, Breakpoint] = {}
+        self._in_script: dict[int, str] = {}
+        self._set_before: list[tuple[list[str], int]] = []
+        """The commands of breakpoints in the program before this one, which the client keeps, and numbers."""
+        self._numbers: dict[tuple[str, int], int] = {}
+        """In a script, the numbers of breakpoints in the recording, which leaves out those of the script.
+
+        By the word "program" or "script", and the number there.
+        """
+        self._set = 0
+        """The breakpoints that were recorded so far."""
         self._catches = _catches(debugger) if requests else {}
 
     def begin(self, path: Path, configuration: RunConfiguration) -> str:
@@ -58,6 +74,25 @@ class ClientRecorder(SessionRecorder):
         setup = setup_of(self.debugger, configuration.program, configuration)
         self.start(str(free), setup, self.debugger)
         return str(free)
+
+    def begin_script(self, catches: Iterable[str], commands: Callable[[], Mapping[int, str]]) -> None:
+        """Record a client that is attached to a script: it catches these kinds before its first request.
+
+        `commands` returns its breakpoints in the script, by number, as commands that set them.
+        """
+        self._is_script = True
+        self._catches = dict.fromkeys(catches)
+        self._script_commands = commands
+
+    def follow(self, debugger: Debugger, others: set[int]) -> None:
+        """Continue with another program of the script, which has the breakpoints `others` of its own."""
+        for number, found in self._breakpoints.items():
+            self._set_before.append(
+                ([*breakpoint_commands(found)], self._numbers.get(("program", number), 0))
+            )
+        self.debugger, self.others, self._breakpoints = debugger, others, {}
+        self._numbers = {key: each for key, each in self._numbers.items() if key[0] == "script"}
+        self._moving, self._held = "", None
 
     # -- moves ---------------------------------------------------------------------------------
 
@@ -81,6 +116,8 @@ class ClientRecorder(SessionRecorder):
         elif self._held is not None:
             self.command("continue")
         self._held = None
+        if self._is_script and stop.reason == "end":
+            return  # The script continues, and the client sees no stop.
         self.stopped(self.debugger, stop)
 
     def refused(self, command: str | None, error: NncdbgError) -> None:
@@ -95,7 +132,12 @@ class ClientRecorder(SessionRecorder):
         """Take the present breakpoints and catches as recorded: a recorded command has changed them."""
         if not self.requests:
             return
-        self._breakpoints = {each.number: each for each in self.debugger.breakpoints}
+        self._breakpoints = self._present()
+        self._in_script = dict(self._script_commands())
+        for number, command in self._in_script.items():
+            self._take_number("script", number, command)
+        for number, found in self._breakpoints.items():
+            self._take_number("program", number, next(breakpoint_commands(found)))
         self._catches = _catches(self.debugger)
 
     def client_set(self) -> None:
@@ -115,14 +157,32 @@ class ClientRecorder(SessionRecorder):
             self.command(text, results=False)
         self.absorb()
 
+    def _present(self) -> dict[int, Breakpoint]:
+        return {each.number: each for each in self.debugger.breakpoints if each.number not in self.others}
+
     def _changes(self) -> Iterator[str]:
-        now = {each.number: each for each in self.debugger.breakpoints}
+        in_script = self._script_commands()
+        for number, command in self._in_script.items():
+            if in_script.get(number) != command:
+                yield from self._deletion("script", number)
+        for number, command in in_script.items():
+            if self._in_script.get(number) != command:
+                yield command
+        now, before = self._present(), self._set_before
+        self._set_before = []
         for number, found in self._breakpoints.items():
             if number not in now and not found.temporary:
-                yield f"delete {number}"
+                yield from self._deletion("program", number)
         for number, found in now.items():
-            if number not in self._breakpoints:
-                yield from breakpoint_commands(found)
+            if number in self._breakpoints:
+                continue
+            commands = [*breakpoint_commands(found)]
+            same = next((each for each in before if each[0] == commands), None)
+            if same is None:
+                yield from commands
+            else:
+                before.remove(same)
+                self._numbers["program", number] = same[1]
         catches = _catches(self.debugger)
         gone = [kind for kind in self._catches if kind not in catches]
         if gone:
@@ -130,6 +190,18 @@ class ClientRecorder(SessionRecorder):
         for kind, condition in catches.items():
             if self._catches.get(kind, False) != condition:
                 yield f"catch {kind}" + (f" if {condition}" if condition else "")
+
+    def _take_number(self, kind: str, number: int, command: str) -> None:
+        """Count a breakpoint that was recorded by a command, unless it is a note."""
+        if (kind, number) not in self._numbers and not command.startswith("note "):
+            self._set += 1
+            self._numbers[kind, number] = self._set
+
+    def _deletion(self, kind: str, number: int) -> Iterator[str]:
+        """Yield the command that deletes a breakpoint, if the prompt can set it."""
+        recorded = self._numbers.pop((kind, number), None)
+        if recorded is not None:
+            yield f"delete {recorded}"
 
     def mark(self, name: str) -> None:
         """Record a mark of the client, unless `goto` reads its name as another place."""

@@ -45,9 +45,6 @@ class Debuggee:
     repro bundle, and stops there first.  `title` describes a program folder, "" for another program.
     """
 
-    records_requests = True
-    """A recording has the client's requests, not only the commands of its console."""
-
     def __init__(
         self,
         debugger: Debugger,
@@ -60,7 +57,7 @@ class Debuggee:
         title: str = "",
     ) -> None:
         self.debugger = debugger
-        self.recorder = ClientRecorder(debugger, requests=self.records_requests and not no_debug)
+        self.recorder = ClientRecorder(debugger, requests=not no_debug)
         self.runner = runner
         self.sources = sources
         self.stop_on_exit = stop_on_exit

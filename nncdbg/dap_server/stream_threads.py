@@ -88,9 +88,13 @@ def _title(session: Session, code: Code, state: StreamState) -> str:
     """Return `Add, waits for e2 of line 9`, or `Add` for a statement that can run."""
     assert state.pc is not None
     op = code.nodes[state.pc].op if state.pc < len(code.nodes) else "return"
-    waiting = [
+    return ", ".join([op, *awaited(session, code, state)])
+
+
+def awaited(session: Session, code: Code, state: StreamState) -> list[str]:
+    """Return `waits for e2 of line 9` for each event that the next statement of a stream waits for."""
+    return [
         f"waits for e{event.number} of line {session.program.debugger.loaded.line(code, event.recorder)}"
         for event in state.events
         if event.recorder is not None and not event.reached
     ]
-    return ", ".join([op, *waiting])

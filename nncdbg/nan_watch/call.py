@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends import backend as backend_of
@@ -18,6 +19,9 @@ from nncdbg.nan_watch.records import Report
 from nncdbg.nan_watch.runs import watch_runs
 from nncdbg.nan_watch.watched import Watched
 from nncdbg.nan_watch.watching import MAX_FINDINGS, usual_allocation
+
+if TYPE_CHECKING:
+    from nncdbg.nan_watch.baselines.recording import Recording
 
 
 def watch(
@@ -34,6 +38,10 @@ def watch(
     runs: int = 1,
     record: str | os.PathLike[str] | None = None,
     against: str | os.PathLike[str] | None = None,
+    inputs_dir: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
+    executor: str | Executor | None = None,
+    budget: float | None = None,
     **fields: Any,
 ) -> Report:
     """Run a program and report the op where the first NaN originates, and why.
@@ -45,20 +53,37 @@ def watch(
     compare with.  The error of a failing run is in `Report.error`, or in `Report.cases` if there are several
     runs.
 
+    With `inputs_dir`, the program runs with each file or folder of that folder as a case, in `jobs` processes
+    (default: the number of cores).  `executor` is where the cases or runs are executed: `processes`, `dask`,
+    `ray` or `mpi`, an address such as `dask=tcp://host:8786`, or a `concurrent.futures.Executor` with `jobs`
+    workers.  Workers open a path themselves; another source is sent to them.  `budget` is the number of
+    seconds after which no case is started or waited for.
+
     A program folder supplies inputs and arguments that are not given.  After a run without findings, a
     Program keeps its compiled code for its next watch with inputs of the same types.  Raises UsageError for
-    an unknown gate, and the errors of Debugger.
+    an unknown gate, and the errors of Debugger; with cases, LoadError for an unreadable folder.
     """
+    if (inputs_dir, jobs, executor, budget) != (None,) * 4:
+        machine = {"backend": backend, "allocator": allocator, "seed": seed}
+        return _watch_corpus(
+            program,
+            inputs,
+            {**machine, "in_place_states": in_place_states, **fields},
+            Gates.of(fail_on, strict=strict, in_place_states=in_place_states),
+            max_findings,
+            against,
+            inputs_dir,
+            runs=runs,
+            jobs=jobs,
+            executor=executor or "processes",
+            budget=budget,
+            record_to=record,
+        )
     program = load(program)
     arguments = program.saved.completed(backend=backend, allocator=allocator, seed=seed)
     backend, allocator, seed = arguments["backend"], arguments["allocator"], arguments["seed"]
     gates = Gates.of(fail_on, strict=strict, in_place_states=in_place_states)
-    good = None
-    if against is not None:
-        from nncdbg.nan_watch.baselines.recording import read
-
-        good = read(against)
-
+    good = _good(against)
     measured = gates.measured or gates.ranges or good is not None or record is not None
     on_host = isinstance(backend, str) and backend_of(backend).on_host
     reused = on_host and runs == 1 and not measured and allocator is None and fields.keys() <= {"dims"}
@@ -95,4 +120,35 @@ def watch(
     if reused and compiled is not None and not (report.error or report.findings):
         program.kept["watched"] = settings, compiled.release()
     report.watched = Watched.of(program, gates)
+    return report
+
+
+def _good(against: str | os.PathLike[str] | None) -> Recording | None:
+    """Return the recording of a good run to compare with."""
+    if against is None:
+        return None
+    from nncdbg.nan_watch.baselines.recording import read
+
+    return read(against)
+
+
+def _watch_corpus(
+    program: ProgramSource,
+    inputs: Mapping[str, Any] | None,
+    arguments: Mapping[str, Any],
+    gates: Gates,
+    max_findings: int,
+    against: str | os.PathLike[str] | None,
+    folder: str | os.PathLike[str] | None,
+    **fields: Any,
+) -> Report:
+    """Watch the cases of a folder, or several runs, in other processes."""
+    from nncdbg.nan_watch.corpus.corpus import run_corpus
+    from nncdbg.nan_watch.corpus.task import WatchTask
+    from nncdbg.opening.corpus.source import called_program
+
+    source, loaded = called_program(program, inputs, arguments)
+    task = WatchTask(source, gates, max_findings, good=_good(against))
+    report = run_corpus(task, folder, seed=source.configuration.seed, **fields)
+    report.watched = Watched.of(loaded, gates)
     return report

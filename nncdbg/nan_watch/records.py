@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import StoppedRun, failure_code
+from nncdbg.opening.corpus.cases import CODES, FAILED, Case
 from nncdbg.representation import PrintedRecord, representations
 from nncdbg.stats.summary import Summary
 
@@ -21,13 +22,7 @@ if TYPE_CHECKING:
 ROLES = ("birth", "masked", "healed", "propagated")
 """Origin; origin without effect on an output; finite result of non-finite operands; propagation."""
 
-OK, TRIPPED, FAILED = "ok", "tripped", "failed"
-
-UNSUPPORTED = "unsupported"
-"""The status of a case that stopped at an op without a kernel."""
-
-_CODES = {"unfit": 2, "unreadable": 3, UNSUPPORTED: 3, FAILED: 4, "crashed": 4}
-"""Exit codes of cases that did not finish, by status."""
+OK, TRIPPED = "ok", "tripped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +293,7 @@ class Report(PrintedRecord):
         if self.interrupted:
             return 130
         tripped = int(any(True for _ in self.tripping))
-        codes = [tripped, *(_CODES.get(case.status, 0) for case in self.cases)]
+        codes = [tripped, *(CODES.get(case.status, 0) for case in self.cases)]
         if self.error is not None and not (tripped and isinstance(self.error, StoppedRun)):
             codes.append(failure_code(self.error))
         return max(codes)
@@ -329,24 +324,3 @@ class Report(PrintedRecord):
         if self.cases:
             found["cases"] = [case.as_dict() for case in self.cases]
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One case of a corpus: its name, its status, and its error if it could not be run."""
-
-    name: str
-    status: str
-    ops: int = 0
-    seconds: float = 0.0
-    error: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the case as a JSON object."""
-        return {
-            "name": self.name,
-            "status": self.status,
-            "ops": self.ops,
-            "seconds": self.seconds,
-            "error": self.error or None,
-        }

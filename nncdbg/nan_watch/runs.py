@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import UnsupportedOp, UsageError
 from nncdbg.nan_watch.measuring.gates import Gates
-from nncdbg.nan_watch.records import FAILED, OK, TRIPPED, UNSUPPORTED, Case, Report
+from nncdbg.nan_watch.records import OK, TRIPPED, Report
 from nncdbg.nan_watch.watching import MAX_FINDINGS, watch_run
+from nncdbg.opening.corpus.cases import FAILED, UNSUPPORTED, Case
 
 if TYPE_CHECKING:
     from nncdbg.engine.stopping.stops import Stop
@@ -49,12 +50,12 @@ def watch_runs(
         report.model = model
         return report
     from nncdbg.nan_watch.baselines.recording import fingerprint, record, write
-    from nncdbg.nan_watch.corpus.report import CaseResult, CorpusReport
+    from nncdbg.nan_watch.corpus.report import CorpusReport
     from nncdbg.nan_watch.measuring.measuring import Measuring, check_good
 
     check_good(gates, good)
     whole = CorpusReport(model, gates, max_findings, named=runs > 1)
-    for index, each in enumerate(range(seed, seed + runs)):
+    for each in range(seed, seed + runs):
         debugger = make(each, measures)
         measuring = Measuring(debugger, gates, keep=measures, good=good)
         report = watch_run(
@@ -64,7 +65,7 @@ def watch_runs(
             run=lambda debugger=debugger: move(debugger),  # type: ignore[misc]
             measuring=measuring,
         )
-        whole.add(CaseResult(index, case_of(f"seed {each}", report), report, measuring.tracks))
+        whole.add(case_of(f"seed {each}", report), report, measuring.tracks)
     if record_to is not None:
         write(record(fingerprint(debugger.program), model, whole.tracks.ordered()), record_to)
     return whole.finished(good)

@@ -20,6 +20,8 @@ from nncdbg.engine.values.values import Outputs
 from nncdbg.notebook.markup import WIDTH, document, escape, heading, note, printed, printed_lines, table
 from nncdbg.notebook.phases import phase_rows
 from nncdbg.notebook.pictures import caption, picture
+from nncdbg.opening.diff_corpus.report import DiffCorpusReport
+from nncdbg.presentation.corpus_divergence import print_corpus_report
 from nncdbg.presentation.divergence import print_report
 from nncdbg.presentation.elements import SMALL, elements, is_text
 from nncdbg.presentation.listing_window import LineMarks, window
@@ -106,6 +108,10 @@ def _printed(record: PrintedRecord) -> Iterable[str]:
 
 def _difference(report: DiffReport) -> Iterable[str]:
     yield printed(lambda screen: print_report(screen, report))
+
+
+def _corpus_difference(report: DiffCorpusReport) -> Iterable[str]:
+    yield printed(lambda screen: print_corpus_report(screen, report))
 
 
 def _debugger(debugger: Debugger) -> Iterable[str]:
@@ -213,6 +219,7 @@ _RENDERINGS: dict[type, Callable[[Any], Iterable[str]]] = {
     Program: _program,
     PrintedRecord: _printed,
     DiffReport: _difference,
+    DiffCorpusReport: _corpus_difference,
     Debugger: _debugger,
     Stop: _stop,
     Outputs: _outputs,

@@ -94,6 +94,11 @@ def add_opening(parser: ArgumentParser) -> None:
     _add(parser, "flat", "training", "stores", "steps", "states", "strict_states")
 
 
+def add_order(parser: ArgumentParser) -> None:
+    """Add the order of a schedule in which the program runs."""
+    _add(parser, "order")
+
+
 def add_tracks(parser: ArgumentParser) -> None:
     """Add the numbers to track in each step."""
     _add(parser, "tracks")

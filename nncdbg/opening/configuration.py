@@ -174,6 +174,17 @@ class RunConfiguration:
         description="More folders from which graph text may read weights.",
         parameter="load",
     )
+    order: int | None = _setting(
+        None,
+        "play the order of a schedule that this seed draws",
+        "--order",
+        "N",
+        description=(
+            "Debug an order of a program with a schedule: the legal order that this seed draws, "
+            "as `nncdbg races --order` plays it."
+        ),
+        parameter="in_order",
+    )
     steps: int | None = _setting(
         None,
         "end each run of a training after N steps",

@@ -120,13 +120,13 @@ def open_program(
     }
     if folder is not None:
         program = load(folder.program, **chosen)
-        return OpenedProgram(with_states(program, configuration), configuration, folder)
+        return OpenedProgram(_prepared(program, configuration), configuration, folder)
     if named:
         program = load(load_python_name(path, place, flat=configuration.flat), **chosen)
     else:
         program = load(path, flat=configuration.flat, stores=configuration.stores, **chosen)
     return OpenedProgram(
-        with_states(program, configuration), configuration.completed({"backend": program.saved.backend})
+        _prepared(program, configuration), configuration.completed({"backend": program.saved.backend})
     )
 
 
@@ -149,6 +149,11 @@ def _open_run(address: Address, configuration: RunConfiguration) -> OpenedProgra
     from nncdbg.opening.journal.forking import fork_of
     from nncdbg.opening.journal.reopening import reopen
 
+    if configuration.order is not None:
+        raise UsageError(
+            f"{configuration.program} is a run in a journal, which already has the order of its steps",
+            hint="leave out the order",
+        )
     found = reopen(address, configuration)
     program = with_tracks(found.program, configuration.tracks)
     opened = OpenedProgram(program, found.configuration, restart=found.restart)
@@ -158,6 +163,16 @@ def _open_run(address: Address, configuration: RunConfiguration) -> OpenedProgra
     debugger = replace(opened, configuration=parent.completed(found.supplied)).debugger(statistics=False)
     program, settings_, fork = fork_of(found, debugger, configuration)
     return OpenedProgram(with_tracks(program, configuration.tracks), settings_, restart=fork)
+
+
+def _prepared(program: Program, configuration: RunConfiguration) -> Program:
+    """Return the program with the states and in the order of the configuration."""
+    program = with_states(program, configuration)
+    if configuration.order is None:
+        return program
+    from nncdbg.engine.schedules.chosen_order import in_order
+
+    return in_order(program, configuration.order)
 
 
 def with_states(program: Program, configuration: RunConfiguration) -> Program:

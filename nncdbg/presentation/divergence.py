@@ -119,12 +119,12 @@ def _causes(screen: Screen, report: DiffReport, names: _Names) -> None:
         _divergence(screen, names, "first", cause.match, cause.text)
     else:
         side = "" if cause.a is not None else " of side B"
-        screen.put_wrapped(Text("cause: ", "bold").append_text(_site(cause.site, names)).append(side))
+        screen.put_wrapped(Text("cause: ", "bold").append_text(site_text(cause.site, names)).append(side))
         screen.put(f"  {cause.text}")
         _divergence(screen, names, "first", cause.match)
     for other in report.causes[1:_LISTED]:
         screen.put_wrapped(
-            Text("also: ", "bold").append_text(_site(other.site, names)).append(f": {other.text}")
+            Text("also: ", "bold").append_text(site_text(other.site, names)).append(f": {other.text}")
         )
     if len(report.causes) > _LISTED:
         screen.put(f"and {len(report.causes) - _LISTED} more; --json lists all")
@@ -136,7 +136,7 @@ def _ties(screen: Screen, report: DiffReport, names: _Names) -> None:
         count = counted(match.excess.count, "element")
         if total is not None:
             count = f"{match.excess.count} of {counted(total, 'element')}"
-        screen.put_wrapped(Text("tie: ", "bold").append_text(_site(match.a, names)).append(f": {count}"))
+        screen.put_wrapped(Text("tie: ", "bold").append_text(site_text(match.a, names)).append(f": {count}"))
 
 
 def _differences(screen: Screen, report: DiffReport) -> None:
@@ -152,14 +152,14 @@ def _differences(screen: Screen, report: DiffReport) -> None:
 
 
 def _divergence(screen: Screen, names: _Names, rank: str, match: Match, text: str = "") -> None:
-    screen.put_wrapped(Text(f"{rank}: ", "bold").append_text(_site(match.a, names)))
+    screen.put_wrapped(Text(f"{rank}: ", "bold").append_text(site_text(match.a, names)))
     if (match.a.value, match.a.line) != (match.b.value, match.b.line) or match.a.type != match.b.type:
-        screen.put_wrapped(Text("side B: ", "bold").append_text(_site(match.b, names)))
+        screen.put_wrapped(Text("side B: ", "bold").append_text(site_text(match.b, names)))
     for line in [*([text] if text else []), *_facts(match)]:
         screen.put(f"  {line}")
 
 
-def _site(site: ValueSite, names: _Names) -> Text:
+def site_text(site: ValueSite, names: Callable[[str], str]) -> Text:
     """Return `%h f32[2,3] = Conv, line 12 of @main, iteration 3`."""
     words = f"{names(site.value)} {site.type}"
     if site.op:
@@ -185,7 +185,7 @@ def _facts(match: Match) -> list[str]:
         a, b = (element(value, 6) for value in match.elements)
         where = list(match.excess.where or ())
         ulps = f", {match.ulps} ulp" if match.ulps is not None else ""
-        facts.append(f"worst at {where}: {a} against {b}, {_times(match.excess.factor)}{ulps}")
+        facts.append(f"worst at {where}: {a} against {b}, {times_tolerance(match.excess.factor)}{ulps}")
     comparison = match.comparison
     if comparison is not None:
         facts.append(f"{match.excess.count} of {counted(comparison.count, 'element')} beyond the tolerance")
@@ -204,7 +204,8 @@ def _facts(match: Match) -> list[str]:
     return facts
 
 
-def _times(factor: float) -> str:
+def times_tolerance(factor: float) -> str:
+    """Return a distance in tolerances: `5.2 times the tolerance`."""
     return "with a tolerance of 0" if factor == float("inf") else f"{factor:.3g} times the tolerance"
 
 

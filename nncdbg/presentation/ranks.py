@@ -9,6 +9,8 @@ from nncdbg.engine.process.rank_digests import StepDigests, digested_steps, find
 from nncdbg.engine.process.rank_notes import Collective, RankReport
 from nncdbg.engine.process.rank_waits import Mismatch, Wait, find_mismatches, find_waits
 
+TOPICS = ("ranks", "collectives", "divergence")
+
 _MOST = 6
 """Tensors of a divergence that are listed."""
 
@@ -76,6 +78,17 @@ def divergence_lines(found: Mapping[int, Sequence[StepDigests]]) -> Iterator[str
 
 def _norm_text(norm: float | None) -> str:
     return "NaN or Inf" if norm is None else f"{norm:.4g}"
+
+
+def topic_lines(
+    topic: str, reports: Sequence[RankReport], digests: Mapping[int, Sequence[StepDigests]], now: float
+) -> list[str]:
+    """Return the answer to `info ranks`, `info collectives` or `info divergence`, by topic."""
+    if topic == "ranks":
+        return [*ranks_lines(reports, now)]
+    if topic == "collectives":
+        return [*wait_lines(reports, now)] or ["no rank waits for another"]
+    return [*divergence_lines(digests)]
 
 
 def divergence_document(found: Mapping[int, Sequence[StepDigests]]) -> list[dict[str, Any]]:

@@ -49,6 +49,19 @@ def under_way(
             print_messages(debugger, screen)
 
 
+@contextmanager
+def case_progress(screen: Screen) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar on a terminal while cases run; yields a function of the finished and all cases."""
+    if not screen.err.is_terminal or screen.err.is_dumb_terminal:
+        yield lambda done, total: None
+        return
+    from rich.progress import Progress
+
+    with Progress(console=screen.err, transient=True) as bar:
+        task = bar.add_task("cases", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
 def print_messages(debugger: Debugger, screen: Screen) -> None:
     """Print the logpoint messages since the last call."""
     said = debugger.control.messages[:]

@@ -22,6 +22,7 @@ from nncdbg.opening.command_line import (
     add_kernels,
     add_machine,
     add_model,
+    add_order,
     add_outputs,
     add_prompt,
     add_states_in_place,
@@ -156,6 +157,7 @@ def _parser() -> ArgumentParser:
     add_states_in_place(parser)
     add_journal(parser)
     add_tracks(parser)
+    add_order(parser)
     add_outputs(parser)
     add_check(parser)
     add = parser.add_argument

@@ -148,6 +148,10 @@ class Guard:
         """Return a block whose operators are no part of the training."""
         return self._tape.own_work()
 
+    def random_state(self) -> RandomState:
+        """Return the state of the random generators, before a step or in it."""
+        return self._tape.random_state()
+
     def leave_process(self) -> None:
         """Stop watching: this process is a fork, such as a worker of a DataLoader."""
         if self._watch is not None:

@@ -26,10 +26,11 @@ def lightning_callback_class(name: str) -> Any:
 
 
 def trainer_callback_class(name: str) -> Any:
-    """Return the class of callbacks of transformers, whose Trainer then closes those of nncdbg.
+    """Return the class of callbacks of transformers, whose Trainer then opens and closes those of nncdbg.
 
-    Callbacks with a method `close` are closed with the error when `Trainer.train` raises: the Trainer does
-    not tell its callbacks.  Raises UsageError with the `name` of what needs the library.
+    Those with an attribute `trainer` get the trainer, and those with a method `close` are closed with the
+    error when `Trainer.train` raises: the Trainer does neither.  Raises UsageError with the `name` of what
+    needs the library.
     """
     try:
         transformers: Any = import_module("transformers")
@@ -44,13 +45,23 @@ def trainer_callback_class(name: str) -> Any:
 def _closing_callbacks(train: Any) -> Any:
     @wraps(train)
     def closing_train(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+        own = [
+            each for each in trainer.callback_handler.callbacks if type(each).__module__.startswith("nncdbg.")
+        ]
+        for callback in own:
+            if hasattr(callback, "trainer"):
+                callback.trainer = trainer
         try:
             return train(trainer, *args, **kwargs)
         except BaseException as error:
-            for callback in trainer.callback_handler.callbacks:
-                if type(callback).__module__.startswith("nncdbg.") and hasattr(callback, "close"):
+            for callback in own:
+                if hasattr(callback, "close"):
                     callback.close(error)
             raise
+        finally:
+            for callback in own:
+                if hasattr(callback, "trainer"):
+                    callback.trainer = None
 
     closing_train.closes_callbacks = True  # type: ignore[attr-defined]
     return closing_train

@@ -183,11 +183,16 @@ class Tape(DispatchMode):
             self.calls.append(call)
 
     def starting(self) -> RandomState | None:
-        """Keep the state of the random generators before the first call, and return it then."""
-        if self.start is not None:
+        """Keep the state of the random generators before the first call; return it until there is one."""
+        if self.start is None:
+            self.start = RandomState()
+        elif self.calls or self.has_drawn or self.overflowed:
             return None
-        self.start = RandomState()
         return self.start
+
+    def random_state(self) -> RandomState:
+        """Return the state of the random generators, which is the kept one right before the first call."""
+        return RandomState() if self._paused else self.starting() or RandomState()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from nncdbg.commands.recording.entries import read_recording
+from nncdbg.commands.recording.stops import RecordedStop
 from tests.dap_server.client import TIMEOUT, Client, socket_client
 
 PROGRAM = """#nncdbg 1
@@ -467,3 +469,64 @@ def test_invalid_calls_are_refused() -> None:
     messages = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert messages[0] == "this process is not listening"
     assert re.match(r"this process is already listening on 127.0.0.1:\d+$", messages[1])
+
+
+def test_a_recording_has_breakpoints_moves_and_edits_of_the_client(program: Any, tmp_path: Path) -> None:
+    """T15: an attached editor is recorded as a launched one, without what the script itself does."""
+    running = program(
+        """
+        nncdbg.wait_for_client()
+        d = debugger()
+        d.break_at(line=7)
+        d.catch("inf")
+        say(d.run().line)
+        d.break_at(line=6)
+        d.restart()
+        say(d.run().line)
+        e = debugger()
+        say(e.run().reason)
+        """
+    )
+    with running.client((5,), ("nan",)) as client:
+        client.expect_stop("breakpoint")
+        assert client.evaluate("record r.log", "repl") == "recording to r.log"
+        client.move("next")
+        client.move("stepBack")
+        client.request("setExpression", {"expression": "%a", "value": "10"})
+        wanted = [{"line": 5}, {"line": 4, "condition": "max(%x) > 1"}]
+        source = {"path": str(running.graph)}
+        client.request("setBreakpoints", {"source": source, "breakpoints": wanted})
+        resume(client)
+        assert running.line() == "7"  # The stop of the script is not that of the client.
+        client.expect_stop("breakpoint")
+        assert client.top_frame()["line"] == 4
+        assert client.evaluate("1000 + 1", "repl") == "1001"
+        running.break_at(client, 5)
+        resume(client)
+        client.expect_stop("breakpoint")
+        resume(client)
+        assert running.line() == "6"
+        client.expect_stop("breakpoint")
+        resume(client)
+        assert running.line() == "end"
+        client.expect_event("exited")
+    running.process.wait(TIMEOUT)
+    recording = read_recording(str(tmp_path / "r.log"))
+    assert recording.closed
+    texts = [each.command.text for each in recording.commands]
+    assert texts[:3] == ["break 5", "uncatch uninitialized guard", "catch nan"]
+    assert texts[3:8] == ["next", "back", "set %a = 10", "break 4 if max(%x) > 1", "continue"]
+    assert texts[8:] == ["1000 + 1", "delete 2", "continue", "continue", "continue"]
+    stops = [
+        (each.command.text, event.reason, event.line)
+        for each in recording.commands
+        for event in each.events
+        if isinstance(event, RecordedStop)
+    ]
+    assert stops == [
+        ("next", "step", 6),
+        ("back", "step", 5),
+        ("continue", "breakpoint", 4),
+        ("continue", "breakpoint", 5),
+        ("continue", "breakpoint", 5),
+    ]

@@ -90,6 +90,51 @@ def test_the_listing_of_a_step_has_no_problems_and_lacks_the_made_graphs(
     )
 
 
+def test_each_run_and_step_has_a_listing_of_its_own(client: Client, tmp_path: Path) -> None:
+    """Breakpoints in the listing of one step do not land in the program of another one."""
+    run_journaled(ACCUMULATE, tmp_path / "run.db", checkpoint_every="4")
+    run_journaled(ACCUMULATE, tmp_path / "gone.db", checkpoint_every="4")
+    for name in ("run.nnc", "gone.nnc"):
+        (tmp_path / name).unlink()
+    folder = tmp_path / ".nncdbg"
+    command = [sys.executable, "-m", "nncdbg.terminal.main", "listing"]
+
+    def listed(address: str) -> str:
+        shown = subprocess.run(
+            [*command, address], capture_output=True, text=True, check=True, cwd=tmp_path
+        ).stdout
+        return Path(shown.strip()).relative_to(folder).as_posix()
+
+    assert [listed(each) for each in ("run.db@6", "run.db#1@2", "gone.db@3")] == [
+        "run-1@6.nnc",
+        "run-1@2.nnc",
+        "gone-1@3.nnc",
+    ]
+    assert (folder / "run-1@6.nnc").read_text().endswith("\n## the listing of run.db#1@6\n")
+    (folder / "run.nnc").write_text("#nncdbg 1\n## the listing of run.db@6\n")  # Of an earlier version.
+    (folder / "mine.nnc").write_text("#nncdbg 1\n")
+    (tmp_path / "gone.db").unlink()
+    client.start("run.db@5", cwd=str(tmp_path))
+    source = client.request("stackTrace", {"threadId": 1})["stackFrames"][0]["source"]
+    assert source["path"] == str(folder / "run-1@5.nnc")
+    names = sorted(each.name for each in folder.glob("*.nnc"))
+    assert names == ["mine.nnc", "run-1@2.nnc", "run-1@5.nnc", "run-1@6.nnc"]
+
+
+def test_two_journals_of_one_name_have_listings_of_their_own(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "nncdbg.terminal.main", "listing"]
+    for folder in (tmp_path, tmp_path / "other"):
+        folder.mkdir(exist_ok=True)
+        run_journaled(ACCUMULATE, folder / "run.db", checkpoint_every="4")
+        (folder / "run.nnc").unlink()
+    found = [
+        subprocess.run([*command, each], capture_output=True, text=True, check=True, cwd=tmp_path)
+        for each in ("run.db@6", "other/run.db@6")
+    ]
+    assert found[0].stdout != found[1].stdout
+    assert "shows run.db#1@6; the listing of other/run.db#1@6 is in" in found[1].stderr
+
+
 def test_a_fork_is_a_new_run(client: Client, tmp_path: Path) -> None:
     run_journaled(ACCUMULATE, tmp_path / "run.db", checkpoint_every="4")
     client.start("run.db@6", cwd=str(tmp_path), fork=True, set={"lr": 0.5})

@@ -85,6 +85,7 @@ nncdbg/marks                 -        -            +          +        +       +
 nncdbg/map                   -        -            +          +        +       +
 nncdbg/nearby                -        -            +          +        +       +
 nncdbg/moment                -        -            -          -        +       -
+nncdbg/streams               -        -            +          +        +       +
 nncdbg/timeline              -        -            +          +        +       +
 """
 

@@ -27,6 +27,7 @@ from nncdbg.opening.command_line import (
     add_kernels,
     add_machine,
     add_model,
+    add_order,
     add_outputs,
     add_recording,
     add_states_in_place,
@@ -54,6 +55,7 @@ def parser() -> ArgumentParser:
     add_check(made)
     add_journal(made)
     add_tracks(made)
+    add_order(made)
     add_recording(made)
     return made
 
@@ -120,6 +122,7 @@ def test_a_launch_configuration_gives_the_same_record_as_a_command_line() -> Non
         "states": "w.safetensors",
         "strictStates": True,
         "training": True,
+        "order": 5,
         "steps": 7,
         "track": {"a": "%h"},
         "journal": "run.db",
@@ -139,8 +142,8 @@ def test_a_launch_configuration_gives_the_same_record_as_a_command_line() -> Non
         "m.onnx --input x=zeros --dim N=4 --seed 3 --backend cupy --fallback --op-library /ops.py "
         "--kernel Conv=torch --kernel %a=b=numpy --kernels k.json "
         "--allocator arena --history 4GiB --max-ops 9 --output h --output y --check micro --flat "
-        "--in-place-states --allow-store / --states w.safetensors --strict-states --steps 7 --training "
-        "--journal run.db --checkpoint-every 50 --checkpoint-budget 2GiB --journal-statistics "
+        "--in-place-states --allow-store / --states w.safetensors --strict-states --order 5 --steps 7 "
+        "--training --journal run.db --checkpoint-every 50 --checkpoint-budget 2GiB --journal-statistics "
         "--journal-values w* --journal-values @loss.%z --journal-values-every 5 --journal-codec f16 "
         "--note slower --fork --set lr=1e-4 --continue --track a=%h --record r.log"
     )

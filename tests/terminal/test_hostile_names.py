@@ -7,6 +7,7 @@ import os
 import re
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,7 +102,13 @@ ONE_SHOT = {
         ["{model}", "--by", hostile("op")],
         ["{text}", "--timeline", hostile("folder/") + "trace.json"],
     ],
-    "diff": [["{model}", "{model}"], ["{model}", "{model}", "--json"], ["{model}", "{text}"]],
+    "diff": [
+        ["{model}", "{model}"],
+        ["{model}", "{model}", "--json"],
+        ["{model}", "{text}"],
+        ["{model}", "{model}", "--inputs-dir", "cases", "--jobs", "1"],
+        ["{model}", "{text}", "--inputs-dir", "cases", "--jobs", "1", "--json"],
+    ],
     "record": [["{model}"], [hostile("train.py")], ["{model}", "--step", hostile("1")]],
     "debug": [["{model}"], [hostile("train.py")], [hostile("train.py"), "--break", hostile("op")]],
     "attach": [[hostile("job")], ["--ranks", hostile("job")]],
@@ -166,6 +173,10 @@ def test_no_one_shot_command_shows_a_raw_control(
     assert main(["run", str(model)]) == 0, "the model is valid"
     schedule = {"nncdbg_schedule": 1, "graphs": unordered(nncdbg.load(model))}
     Path("unordered.json").write_text(json.dumps(schedule))
+    Path("cases").mkdir()
+    for case, name in (("fitting", "x"), ("unfit", "z")):
+        arrays: dict[str, Any] = {hostile(name): np.ones(3, np.float32)}
+        np.savez(f"cases/{hostile(case)}.npz", **arrays)
     for arguments in ONE_SHOT[command]:
         places = {"{model}": str(model), "{text}": "text.nnc", "{journal}": str(journal)}
         filled = [places.get(each, each) for each in arguments]

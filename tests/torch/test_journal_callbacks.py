@@ -105,8 +105,9 @@ def test_objects_of_accelerate(tmp_path):
 
 def test_trainer_recorder_takes_no_loader(tmp_path):
     pytest.importorskip("transformers", reason="needs transformers")
-    with pytest.raises(UsageError, match="takes no loader"):
+    with pytest.raises(UsageError, match="takes no loader") as raised:
         nncdbg.torch.TrainerRecorder(tmp_path / "run.db", loader=[])
+    assert "get_train_dataloader" in str(raised.value.hint)
 
 
 def shuffled_training(path, seed, **options):

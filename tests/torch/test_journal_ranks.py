@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -14,19 +15,22 @@ if not torch.distributed.is_available():
     pytest.skip("torch has no distributed package", allow_module_level=True)
 
 import nncdbg.journal  # noqa: E402
+from nncdbg.engine.errors import LoadError, UsageError  # noqa: E402
+from nncdbg.engine.process.ranks import journal_of_rank  # noqa: E402
 from nncdbg.opening.journal.ranks import RankMembership  # noqa: E402
 from nncdbg.terminal.main import main  # noqa: E402
+from nncdbg.torch.journal.recreation import recreation_of  # noqa: E402
 from tests.torch import ranks_training  # noqa: E402
 
 ORIGIN = "the NaN or Inf originates on rank 1, at step 5"
 
 
-def train(folder, *arguments):
-    """Run the training on two ranks in a folder, and return its output."""
+def train(folder, *arguments, under=()):
+    """Run the training on two ranks in a folder, `under` another module, and return its output."""
     run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*run, ranks_training.__file__, *arguments],
+        [*run, *under, ranks_training.__file__, *arguments],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -74,6 +78,30 @@ def test_runs_of_the_ranks_belong_together(poisoned):
     first, second = members(poisoned[0])
     assert first.group == second.group
     assert [(each.rank, each.ranks) for each in (first, second)] == [(0, 2), (1, 2)]
+
+
+def test_record_at_re_creates_the_step_of_each_rank(tmp_path):
+    """Each rank continues at a checkpoint of its own journal, and has the losses of its own run."""
+    train(tmp_path, "run.db")
+    output = train(tmp_path, "run.db", under=["-m", "nncdbg", "record", "--at", "run.db@3"])
+    for file in ("run.db", "run.db-rank1"):
+        assert f"the losses of the steps 2 to 3 are those of run 1 of {file}, bit for bit" in output
+        assert f"step 3 of run 1 in {file}, re-created by ranks_training.py" in output
+        assert (tmp_path / f"{file}.steps" / "run1-step3").is_dir()
+
+
+def test_record_at_refuses_another_number_of_ranks_and_missing_journals(poisoned, tmp_path, monkeypatch):
+    path = poisoned[0]
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(LoadError, match="run.db-rank2: rank 2 has no journal") as missing:
+        recreation_of(f"{path}@4")
+    assert missing.value.hint == "use as many ranks as the run had"
+    for rank in range(3):
+        shutil.copy(f"{path}-rank1" if rank else path, journal_of_rank(str(tmp_path / "run.db"), rank))
+    with pytest.raises(UsageError, match="the run has 2 ranks, and this job 3") as other:
+        recreation_of(f"{tmp_path / 'run.db'}@4")
+    assert "torchrun" in str(other.value.hint)
 
 
 @pytest.mark.parametrize("file", ["run.db", "run.db-rank1"])

@@ -103,7 +103,7 @@ def test_stops_steps_and_goes_back_in_an_editor(tmp_path):
         assert process.stdout.read().count("loss") == 6
 
 
-def test_a_recording_of_the_debug_console_has_the_commands_of_all_stops(tmp_path):
+def test_a_recording_has_breakpoints_moves_and_commands_of_all_stops(tmp_path):
     """T15: a recording continues at the next stop of the script, and is refused by `nncdbg replay`."""
     with debugged(tmp_path) as (client, process):
         configure(client, functions=[{"name": "aten.tanh"}])
@@ -113,11 +113,16 @@ def test_a_recording_of_the_debug_console_has_the_commands_of_all_stops(tmp_path
         client.request("continue", {"threadId": 1})
         client.expect_stop("breakpoint")
         client.evaluate("whatis $out", context="repl")
+        wanted = [{"name": "aten.mean", "condition": "$step > 1"}]
+        client.request("setFunctionBreakpoints", {"breakpoints": wanted})
+        client.move("next")
         client.send("disconnect", {"terminateDebuggee": True})
         process.wait(60)
     recording = read_recording(str(tmp_path / "r.log"))
-    assert [each.command.text for each in recording.commands] == ["1000 + 1", "whatis $out"]
-    assert [len(each.events) for each in recording.commands] == [1, 1]
+    texts = [each.command.text for each in recording.commands]
+    assert texts[:4] == ["break aten.tanh", "uncatch uninitialized guard", "1000 + 1", "continue"]
+    assert texts[4:] == ["whatis $out", "delete 1", "break aten.mean if $step > 1", "next"]
+    assert [len(each.events) for each in recording.commands] == [0, 0, 1, 1, 1, 0, 0, 1]
     script = recording.setup.script
     assert script is not None
     assert script.opened_by == EDITOR

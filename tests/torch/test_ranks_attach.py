@@ -255,6 +255,23 @@ def test_editor_has_one_session_with_a_thread_per_rank(tmp_path, monkeypatch):
 
 
 @pytest.mark.adapter
+def test_missing_rank_of_a_hang_is_named_in_the_debug_console(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with job(tmp_path, "hang") as found, stdio_client() as client:
+        found.await_(lambda reports: [each.status.step for each in reports] == [3, 3])
+        client.request("initialize", {"adapterID": "nncdbg"})
+        [folder] = (tmp_path / "state" / "nncdbg" / "ranks").glob("*")
+        client.request("attach", {"ranks": int(folder.name)})
+        client.expect_event("initialized")
+        client.request("configurationDone")
+        table = client.evaluate("info ranks", context="repl")
+        assert f"train.py:{HANG_LINE}" in table
+        assert "rank 1 has not reached all_reduce #8" in client.evaluate("info collectives", context="repl")
+        assert "equal on all ranks" in client.evaluate("info divergence", context="repl")
+        client.request("disconnect")
+
+
+@pytest.mark.adapter
 def test_a15_a_rank_that_diverges_is_named_among_four(tmp_path):
     """A15: one of four ranks has a gradient that is 10 x larger at step 5."""
     with job(tmp_path, "stay", ranks=4) as found:

@@ -87,6 +87,8 @@ def check(path: Path) -> bool:
     for finding in report.findings:
         assert_type(finding, nncdbg.WatchFinding)
         print(finding.kind, finding.line, finding.op, finding.value, finding.cause, finding.stats)
+    many: nncdbg.Report = nncdbg.watch(path, inputs_dir="cases", jobs=2, executor="dask", budget=60)
+    print(many.cases[0].status)
     compared = nncdbg.diff(path, str(path), rtol=1e-3)
     assert_type(compared, nncdbg.DiffReport)
     print(compared.status, compared.first, compared.outputs_agree)

@@ -89,7 +89,7 @@ function followSessions(views: () => Promise<SessionViews>): vscode.Disposable {
   });
 }
 
-const VIEW_COMMANDS = ["explain", "openGraph", "addWatch", "timeline.goTo", "timeline.setMark", "timeline.renameMark", "timeline.deleteMark", "map.openInNetron"];
+const VIEW_COMMANDS = ["explain", "openGraph", "showTimeline", "addWatch", "timeline.goTo", "timeline.setMark", "timeline.renameMark", "timeline.deleteMark", "map.openInNetron"];
 
 function registerViews(context: vscode.ExtensionContext, connections: Connections, values: InlineValues): vscode.Disposable[] {
   const views = lazy(context, async () => new (await import("./views/views")).Views(context.extensionUri, connections, values.onProvided));

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 class Attached(Debuggee):
     """Separates the user's breakpoints and filters on a debugger from those of the client of `session`."""
 
-    records_requests = False
-
     def __init__(self, debugger: Debugger, session: Session, before: Attached | None) -> None:
         sources = sources_of_running(debugger, Path.cwd())
         sources.uris = session.client.arguments.path_format == "uri"
@@ -32,10 +30,12 @@ class Attached(Debuggee):
         self.numbers: set[int] = set()
         """The client's breakpoints."""
         same = before is not None and before.debugger is debugger
-        if before is not None:
-            # A recording continues with the next program, or the next stop, of the script.
+        if before is not None and before.session is session:
             self.recorder = before.recorder
-            self.recorder.debugger = debugger
+        else:
+            script = session.attachment.script if session.attachment is not None else None
+            self.recorder.begin_script(Catches().conditions, dict if script is None else script.commands)
+        self.recorder.follow(debugger, {each.number for each in debugger.breakpoints})
         self._ever: set[int] = before._ever if before is not None and same else set()
         """All breakpoints that clients have ever set here; no number is reused."""
         self._caught = Catches().conditions
@@ -67,6 +67,7 @@ class Attached(Debuggee):
         debugger = self.debugger
         before = {each.number for each in debugger.breakpoints}
         debugger.observers.catch_only(self._caught)
+        self.recorder.others = before - self.numbers
         try:
             yield
         finally:
@@ -105,10 +106,12 @@ class Attached(Debuggee):
     def serve_stop(self, stop: Stop) -> None:
         """Report a stop, and serve the client's requests until it continues or disconnects."""
         self.debugger.stop, self.debugger.selected = stop, -1
+        self.recorder.arrives(None)
         self.arrived(self.session, stop)
         self.runner.run()
 
     def go_on(self, session: Session) -> None:
+        self.recorder.departs("continue")
         self.set_off(session)
         session.defer(self.runner.stop)
 

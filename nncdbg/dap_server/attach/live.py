@@ -8,6 +8,7 @@ breakpoints too, they are left to debugpy: otherwise each line would stop the sc
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from nncdbg.dap_server.attach.calls import attachment, listen, wait_for_client
@@ -51,6 +52,11 @@ class AttachedTraining:
 
     def is_watchable(self, name: str) -> bool:
         return name.removesuffix(".grad") in self.training.mode.names.values()
+
+    def commands(self) -> Mapping[int, str]:
+        session = self._clients.session
+        kept = {each.id for each in session.breakpoints.all()} if session is not None else set()
+        return {number: found.command for number, found in self._set.items() if number in kept}
 
     def configured(self, session: Session | None) -> None:
         """Stop at exactly the breakpoints and filters of the client."""

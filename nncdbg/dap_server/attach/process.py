@@ -15,6 +15,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -40,6 +41,9 @@ class RunningScript(Protocol):
 
     def is_watchable(self, name: str) -> bool:
         """Return whether a write to the value with this name can stop the script."""
+
+    def commands(self) -> Mapping[int, str]:
+        """Return the commands of the prompt that set the client's breakpoints in the script, by number."""
 
     def configured(self, session: Session | None) -> None:
         """Use the breakpoints and filters of a client; None for no client."""
@@ -304,7 +308,7 @@ class Attachment:
         if session.state is not State.STOPPED:
             hint = "pause inside a graph, then restart to go to the start of that graph"
             raise UsageError("cannot restart a program that the debugger did not start", hint=hint)
-        session.program.move(session, session.program.debugger.restart)
+        session.program.move(session, session.program.debugger.restart, "restart")
 
     def interrupt(self) -> None:
         """Interrupt the program as Ctrl-C does, and release it where it is held."""

@@ -8,6 +8,7 @@ has stopped last.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,10 @@ from nncdbg.dap_server.attach.rank_messages import Message, RankNumbers, breakpo
 from nncdbg.dap_server.attach.relay import Relay, send_answer
 from nncdbg.dap_server.messages import Request
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.process.rank_notes import RankReport
+from nncdbg.engine.escaping import printable
+from nncdbg.engine.process.rank_digests import read_digests
+from nncdbg.engine.process.rank_notes import RankReport, reports_of_job
+from nncdbg.presentation.ranks import TOPICS, topic_lines
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
@@ -36,8 +40,9 @@ _ONCE = frozenset({"initialized", "process", "capabilities"})
 class RanksRelay:
     """Joins the client of `session` to the ranks of a job."""
 
-    def __init__(self, session: Session, reports: Sequence[RankReport]) -> None:
+    def __init__(self, session: Session, job: Path, reports: Sequence[RankReport]) -> None:
         self.place = f"{len(reports)} ranks"
+        self._job = job
         self._session = session
         self._lock = threading.Lock()
         """Guards the fields below."""
@@ -72,6 +77,9 @@ class RanksRelay:
         running = {rank: relay for rank, relay in self._ranks.items() if rank not in self._ended}
         if not running:
             return False
+        if request.command == "evaluate" and (topic := _topic(arguments)) is not None:
+            self._answer_topic(request, topic)
+            return True
         if request.command not in _EVERYWHERE:
             rank = self._numbers.rank_of(arguments)
             rank = self._current if rank is None else rank
@@ -87,6 +95,15 @@ class RanksRelay:
             if not relay.forward(_changed(request, own)):
                 self._lost_answer(rank, request.seq)
         return True
+
+    def _answer_topic(self, request: Request, topic: str) -> None:
+        """Answer a command about the job from the notes of its ranks, which also works during a hang."""
+        lines = topic_lines(
+            topic, reports_of_job(self._job), read_digests(self._job, [*self._ranks]), time.time()
+        )
+        body = {"result": printable("\n".join(lines)), "variablesReference": 0}
+        answer = {"type": "response", "request_seq": request.seq, "command": "evaluate", "success": True}
+        self._session.client.connection.send({**answer, "body": body})
 
     def close(self) -> None:
         """Disconnect from all ranks."""
@@ -241,6 +258,13 @@ class _RankRelay(Relay):
             self._closed = True
         self._session.client.say(f"rank {self._rank} has ended{why}")
         self._owner.lost(self._rank)
+
+
+def _topic(arguments: Message) -> str | None:
+    """Return the topic of a command of the debug console, such as `info ranks`, that is about the job."""
+    command, _, topic = str(arguments.get("expression", "")).strip().partition(" ")
+    is_topic = arguments.get("context") == "repl" and command == "info" and topic in TOPICS
+    return topic if is_topic else None
 
 
 def _changed(request: Request, arguments: Any) -> Request:

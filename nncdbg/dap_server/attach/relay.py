@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -63,12 +63,17 @@ class Connect(msgspec.Struct, frozen=True, kw_only=True):
         return self.host, self.port
 
 
+_RANKS = (
+    "Attach to all ranks of a distributed job: true for the only one on this machine, or the port at which "
+    "its ranks meet (MASTER_PORT)."
+)
+
+
 class AttachArguments(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Arguments of an `attach` configuration.  The process itself needs only the token."""
 
     connect: Connect | None = None
-    ranks: str | bool = False
-    """Attach to all ranks of a job: true for the only one, or the port at which its ranks meet."""
+    ranks: Annotated[bool | int | str, msgspec.Meta(description=_RANKS)] = False
     token: str | None = None
 
 

@@ -19,6 +19,7 @@ from nncdbg.dap_server.handlers import (  # noqa: F401
     sources,
     stack,
     statistics,
+    streams,
     targets,
     tensors,
     timeline,

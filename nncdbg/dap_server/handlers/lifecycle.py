@@ -24,6 +24,7 @@ from nncdbg.dap_server.launch_arguments import LaunchArguments, path_in
 from nncdbg.dap_server.protocol.events import ContinuedEventBody
 from nncdbg.dap_server.registry import ALWAYS, LIVE, State, capabilities, request
 from nncdbg.dap_server.runner import Runner
+from nncdbg.dap_server.sources.listing_file import listing_of_step
 from nncdbg.dap_server.sources.shown import sources_of
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.inputs.data_specs import data_file
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.graph import Program
     from nncdbg.engine.inputs.binding import Note
+    from nncdbg.opening.journal.forking import Fork
+    from nncdbg.opening.journal.reopening import Restart
 
 
 @request("initialize", when=ALWAYS)
@@ -79,8 +82,8 @@ def _attach_elsewhere(session: Session, arguments: AttachArguments) -> None:
     there = arguments.connect
     relay: Relay | RanksRelay
     if arguments.ranks:
-        job = find_job(None if arguments.ranks is True else arguments.ranks)
-        relay = RanksRelay(session, [each for each in reports_of_job(job) if each.exists])
+        job = find_job(None if arguments.ranks is True else str(arguments.ranks))
+        relay = RanksRelay(session, job, [each for each in reports_of_job(job) if each.exists])
     elif there is None:
         raise UsageError(
             "`attach` needs the address of the process that called nncdbg.listen",
@@ -163,12 +166,13 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
     workspace = workspace_of(path) if program.listing is None else None
     if workspace is not None and program.source is not None:
         path = Path(program.source)
+    stem = None
     if opened.restart is not None:
-        path = _file_of_run(program, path)
+        path, stem = _file_of_run(program, opened.restart)
     debuggee = Debuggee(
         debugger,
         runner,
-        sources_of(debugger, path, workspace or folder),
+        sources_of(debugger, path, workspace or folder, stem),
         stop_on_exit=arguments.stop_on_exit,
         no_debug=arguments.no_debug,
         at_finding=saved is not None and saved.at_finding,
@@ -181,13 +185,17 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
     return debuggee
 
 
-def _file_of_run(program: Program, address: Path) -> Path:
-    """Return the file of a run in a journal, if it still has the program of the run; else the address."""
+def _file_of_run(program: Program, start: Restart | Fork) -> tuple[Path, str | None]:
+    """Return the file of a run in a journal, if it still has the program of the run.
+
+    Otherwise return the address of the step, and the stem of its listing.
+    """
     file, listing = Path(program.source or ""), program.listing
     if listing is None or not file.is_file():
-        return address
+        return listing_of_step(start)
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    return file if lines == "\n".join(listing.lines).splitlines() else address
+    same = lines == "\n".join(listing.lines).splitlines()
+    return (file, None) if same else listing_of_step(start)
 
 
 def stamps(configuration: RunConfiguration, files: Iterable[Path]) -> dict[Path, tuple[int, int]]:

@@ -13,7 +13,7 @@ from nncdbg.opening.command_line import ArgumentParser, add_model, configuration
 
 def main(arguments: Sequence[str]) -> int:
     """Write the listing file of a debug session and print its path; graph text is its own listing."""
-    from nncdbg.dap_server.sources.listing_file import write_listing
+    from nncdbg.dap_server.sources.listing_file import listing_of_step, write_listing
     from nncdbg.engine.frontends.folder_files import PROGRAM
     from nncdbg.engine.frontends.listings import FOLDER
     from nncdbg.opening.programs import open_program
@@ -30,10 +30,13 @@ def main(arguments: Sequence[str]) -> int:
     program = opened.program
     if is_python_name(options.model):
         model = Path(listing_stem(options.model))
+    stem = None
+    if opened.restart is not None:
+        model, stem = listing_of_step(opened.restart)
     file, note = (model / PROGRAM if opened.folder is not None else model).resolve(), None
     if program.listing is None or not file.is_file():
         try:
-            file, note = write_listing(model, program.as_listing(), workspace)
+            file, note = write_listing(model, program.as_listing(), workspace, stem)
         except OSError as error:
             raise UsageError(
                 f"cannot write the listing to {workspace}: {error.strerror}",

@@ -1,4 +1,4 @@
-"""The listing file of a binary model, the same from run to run.
+"""The listing file of a binary model or of a step of a run, the same from run to run.
 
 Its last line names the model, so that two models with one name do not overwrite each other.
 """
@@ -9,16 +9,30 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nncdbg.engine.escaping import printable_line
 from nncdbg.engine.frontends.listings import FOLDER, OWNER, owner_of
 from nncdbg.engine.text.listing import Listing
 
+if TYPE_CHECKING:
+    from nncdbg.opening.journal.forking import Fork
+    from nncdbg.opening.journal.reopening import Restart
 
-def write_listing(model: Path, listing: Listing, workspace: Path) -> tuple[Path, str | None]:
+_OF_STEP = re.compile(r"(?P<journal>.+?)(?P<run>#[0-9]+)?@[^@]*")
+"""The last line of a listing of a step, after `OWNER`.  Earlier versions left out the run."""
+
+
+def write_listing(
+    model: Path, listing: Listing, workspace: Path, stem: str | None = None
+) -> tuple[Path, str | None]:
     """Write a model's listing file if necessary; return its path, and a note for the user or None.
+
+    The name of the file is `stem`, or that of the model.  Listings of steps of journals that are gone are
+    removed.
 
     Raises OSError if it cannot be written: its folder is a symbolic link, or another file has its name.
     """
@@ -26,16 +40,28 @@ def write_listing(model: Path, listing: Listing, workspace: Path) -> tuple[Path,
     folder = _made(workspace / FOLDER)
     # A newline in the name of a file would end the last line.
     owner = printable_line(Path(os.path.relpath(model.resolve(), workspace)).as_posix())
-    file, note = folder / f"{model.stem}.nnc", None
+    stem = stem or model.stem
+    _remove_outdated(folder, workspace)
+    file, note = folder / f"{stem}.nnc", None
     taken = _taken(file, owner, workspace)
     if taken is not None:
         digest = hashlib.blake2b(owner.encode(), digest_size=4).hexdigest()
-        file, first = file.with_name(f"{model.stem}-{digest}.nnc"), file
+        file, first = file.with_name(f"{stem}-{digest}.nnc"), file
         note = f"{first} {taken}; the listing of {owner} is in {file}"
         if (taken := _taken(file, owner, workspace)) is not None:
             raise FileExistsError(errno.EEXIST, f"{file} {taken}")
     _write(file, "\n".join((*listing.lines, f"{OWNER}{owner}", "")))
     return file, note
+
+
+def listing_of_step(start: Restart | Fork) -> tuple[Path, str]:
+    """Return the address of the step at which a program was opened, and the stem of its listing.
+
+    They have the number of the run: a step of another run has another program.
+    """
+    place = start.place
+    fork = "-fork" if start.parent is not None else ""
+    return Path(str(place)), f"{Path(place.file).stem}-{place.run}@{place.step}{fork}"
 
 
 def _made(folder: Path) -> Path:
@@ -57,7 +83,20 @@ def _taken(file: Path, owner: str, workspace: Path) -> str | None:
     other = owner_of(file.read_text(encoding="utf-8", errors="replace"))
     if other is None:
         return "is not a listing"
-    return f"shows {other}" if other != owner and (workspace / other).exists() else None
+    step = _OF_STEP.fullmatch(other)
+    exists = (workspace / other).exists() or (step is not None and (workspace / step["journal"]).exists())
+    return f"shows {other}" if other != owner and exists else None
+
+
+def _remove_outdated(folder: Path, workspace: Path) -> None:
+    """Remove the listings of steps whose journal is gone, and those of earlier versions, without a run."""
+    for file in folder.glob("*.nnc"):
+        if file.is_symlink() or not file.is_file():
+            continue
+        owner = owner_of(file.read_text(encoding="utf-8", errors="replace"))
+        step = None if owner is None or (workspace / owner).exists() else _OF_STEP.fullmatch(owner)
+        if step is not None and (step["run"] is None or not (workspace / step["journal"]).exists()):
+            file.unlink(missing_ok=True)
 
 
 def _write(file: Path, text: str) -> None:

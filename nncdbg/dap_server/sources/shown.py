@@ -180,18 +180,19 @@ def path_in(text: str) -> str:
     return path
 
 
-def sources_of(debugger: Debugger, program: Path, workspace: Path) -> Sources:
+def sources_of(debugger: Debugger, program: Path, workspace: Path, stem: str | None = None) -> Sources:
     """The texts of a program that was loaded from a file.
 
     A binary model or a step of a run gets a listing file below the workspace, without the graphs made for
-    ``backward`` lines.  If that cannot be written, the text is shown without a file, with a note.
+    ``backward`` lines; its name is `stem`, or that of the program.  If that cannot be written, the text is
+    shown without a file, with a note.
     """
     folders = (workspace, program.parent)
     if debugger.program.listing is not None and program.is_file():
         return Sources(debugger, program.resolve(), program.name, folders)
-    name = f"{program.stem}.nnc"
+    name = f"{stem or program.stem}.nnc"
     try:
-        file, note = write_listing(program, debugger.program.as_listing(), workspace)
+        file, note = write_listing(program, debugger.program.as_listing(), workspace, stem)
     except OSError as error:
         note = f"cannot write the listing to {workspace} ({error.strerror}); the listing has no file"
         return Sources(debugger, None, name, folders, [note])

@@ -44,7 +44,16 @@ def from_model(model: Any, *, flat: bool = False, training: bool = False) -> Pro
 
 def open_store(path: Path) -> OnnxStore:
     """Return the tensors of an .onnx file.  Raises LoadError as `load` does."""
-    return OnnxStore(read_model(path), path.parent)
+    return OnnxStore(read_model(path), path.parent, (open_store, (path,)))
+
+
+def _opened_again(path: Path) -> OnnxStore:
+    """Return the store of a program that was read from an .onnx file."""
+    return _store_of(with_blocks_inlined(read_model(path)), path)
+
+
+def _store_of(model: Any, path: Path | None) -> OnnxStore:
+    return OnnxStore(model) if path is None else OnnxStore(model, path.parent, (_opened_again, (path,)))
 
 
 def weights(path: Path) -> dict[str, Array]:
@@ -60,7 +69,7 @@ def weights(path: Path) -> dict[str, Array]:
 def program_of(model: Any, path: Path | None, *, flat: bool, training: bool = False) -> Program:
     """Return the program of a model that was read from `path`, or created in memory; or its training."""
     model = with_blocks_inlined(model)
-    store = OnnxStore(model, path.parent if path else None)
+    store = _store_of(model, path)
     try:
         if training:
             opened = TrainingConversion(model, store, opsets_of(model), flat=flat)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -96,10 +96,15 @@ def training_path(number: int, part: str) -> GraphPath:
 
 @dataclass
 class OnnxStore:
-    """`Store` over an `onnx.ModelProto`; external data is below `folder`, None for no external data."""
+    """`Store` over an `onnx.ModelProto`; external data is below `folder`, None for no external data.
+
+    `reopen` is the function with its arguments that reads the store from its file again; a pickled store of
+    a model without a file contains the model.
+    """
 
     model: Any
     folder: Path | None = None
+    reopen: tuple[Callable[..., OnnxStore], tuple[Any, ...]] | None = None
     external: ExternalData = field(init=False, repr=False)
     _by_key: dict[str, TensorSource] = field(init=False, default_factory=dict, repr=False)
     _key_of: dict[tuple[GraphPath, str], str] = field(init=False, default_factory=dict, repr=False)
@@ -116,6 +121,9 @@ class OnnxStore:
             self._by_key[key] = source
             self._key_of[source.path, source.name] = key
             self._check(key, source.proto)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.reopen or (OnnxStore, (self.model, self.folder))
 
     def key_of(self, path: GraphPath, name: str) -> str:
         """Return the key of the constant `name` of the graph at `path`.

@@ -54,6 +54,10 @@ class SafetensorsStore:
         self._header = header
         self._data = data
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the path for a copy, which opens the file again."""
+        return open_store, (self._path,)
+
     def keys(self) -> Iterable[str]:
         return sorted(self._header)
 

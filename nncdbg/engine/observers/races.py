@@ -13,7 +13,7 @@ from nncdbg.engine.execution.findings import RACE, Finding, Report
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.graph import Program
 from nncdbg.engine.schedules.launches import THE_HOST, Site, scheduled, stream_name
-from nncdbg.engine.schedules.validation import ScheduleProblem, validate
+from nncdbg.engine.schedules.validation import ScheduleProblem, validated
 
 
 class Races:
@@ -28,7 +28,7 @@ class Races:
     def details(self) -> Mapping[Site, str]:
         """What each statement with a race does."""
         if self._details is None:
-            found = validate(self._program).problems if scheduled(self._program) else ()
+            found = validated(self._program).problems if scheduled(self._program) else ()
             self._details = {each.second.site: _detail(each) for each in found if each.kind == "race"}
         return self._details
 

@@ -50,6 +50,11 @@ def load_op_library(path: str | os.PathLike[str]) -> tuple[str, ...]:
     return _LOADED[file]
 
 
+def loaded_op_libraries() -> tuple[Path, ...]:
+    """Return the files that this process has loaded, in order."""
+    return tuple(_LOADED)
+
+
 def _execute(file: Path) -> None:
     specification = importlib.util.spec_from_file_location(f"nncdbg_op_library_{file.stem}", file)
     if specification is None or specification.loader is None:

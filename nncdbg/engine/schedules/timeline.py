@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from nncdbg.engine.graph import Graph, Node, Program
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.schedules.launches import HOST, Launch, Site, launches
 from nncdbg.engine.schedules.races import MOST_COMPARED, conflict, uses_of_bytes
-from nncdbg.engine.schedules.streams import lanes
+from nncdbg.engine.schedules.streams import lanes, streams_of
 from nncdbg.engine.schedules.validation import Party
+from nncdbg.engine.text.listing import Listing
 
 Times: TypeAlias = "Mapping[Site, tuple[float, float]]"
 """The start and duration of statements in microseconds."""
@@ -27,39 +29,112 @@ _INSIDE = 1e-3
 """How long before its end a statement has the beginning of an arrow, which must be inside of it."""
 
 
-def timeline(program: Program, times: Times | None = None) -> list[dict[str, Any]]:
-    """Return the events of a Chrome trace of a scheduled program, one lane per stream and one for the host.
+@dataclass(frozen=True, slots=True)
+class TimelineWait:
+    """A wait for an event: the numbers of the launches that record it and that wait for it."""
+
+    event: int
+    recorder: int
+    waiter: int
+
+
+@dataclass(frozen=True, eq=False)
+class ScheduleTimeline:
+    """The launches of a scheduled program over time, in microseconds.
+
+    `streams` are the devices of the streams by number, "" for one without a name.  `spans` are the start and
+    duration of each launch.
+    """
+
+    program: Program
+    launches: Sequence[Launch]
+    streams: Mapping[int, str]
+    spans: Sequence[tuple[float, float]]
+    waits: Sequence[TimelineWait]
+
+    @cached_property
+    def listing(self) -> Listing:
+        """The lines of the program."""
+        return self.program.as_listing()
+
+    def name(self, at: int) -> str:
+        """Return the result and op of a launch, such as `%h MatMul`, or `main end`."""
+        launch = self.launches[at]
+        node, block = self._statement(launch.site)
+        if node is None:
+            return f"{block.name or launch.site[0][0]} {launch.edge or 'end'}"
+        named = node.outputs[0].name if node.outputs else ""
+        return f"%{named} {node.op}" if named else node.op
+
+    def line(self, at: int) -> int:
+        """Return the line of a launch in the listing."""
+        path, pc = self.launches[at].site
+        return self.listing.headers[path] if pc < 0 else self.listing.line(path, pc)
+
+    def arguments(self, at: int) -> dict[str, Any]:
+        """Return what a Chrome trace shows of a launch: its block and number, line, source and events."""
+        launch = self.launches[at]
+        path, pc = launch.site
+        found: dict[str, Any] = {"statement": f"{'/'.join(map(str, path))}#{pc}", "line": self.line(at)}
+        node, _ = self._statement(launch.site)
+        if node is not None and node.location is not None:
+            found["source"] = str(node.location)
+        if launch.waits:
+            found["wait"] = [f"e{event}" for event in launch.waits]
+        if launch.records:
+            found["record"] = [f"e{event}" for event in launch.records]
+        return found
+
+    def _statement(self, site: Site) -> tuple[Node | None, Graph]:
+        """Return the statement of a site, None for the first or last line of a graph, and its block."""
+        path, pc = site
+        block = self.program.graphs[str(path[0])]
+        for at in range(1, len(path), 2):
+            block = block.nodes[int(path[at])].subgraphs[int(path[at + 1])]
+        return (block.nodes[pc] if 0 <= pc < len(block.nodes) else None), block
+
+
+def planned(
+    program: Program, times: Times | None = None, durations: Mapping[Site, float] | None = None
+) -> ScheduleTimeline:
+    """Return the timeline of a scheduled program.
 
     With `times`, statements are where they were measured, and the others begin when all that they wait for
-    has ended.  Without, all statements take the same time, and begin as early as the schedule allows.  The
-    `args` of a statement hold its block and number (`statement`), its line, and the events of its margin.
+    has ended.  Without, statements begin as early as the schedule allows, and take their `durations` in
+    microseconds, 0 for one that is missing; without `durations`, all take the same time.
     """
     issued = launches(program)
-    spans = _spans(issued, times)
+    recorder: dict[int, int] = {}
+    waits = []
+    for at, launch in enumerate(issued):
+        waits += [TimelineWait(event, recorder[event], at) for event in launch.waits if event in recorder]
+        recorder.update(dict.fromkeys(launch.records, at))
+    spans = _spans(issued, times, durations)
+    devices = {stream: program.streams.get(stream, "") for stream in streams_of(program) if stream != HOST}
+    return ScheduleTimeline(program, issued, devices, spans, waits)
+
+
+def timeline(program: Program, times: Times | None = None) -> list[dict[str, Any]]:
+    """Return the events of a Chrome trace of `planned`, one lane per stream and one for the host.
+
+    The `args` of a statement hold its block and number (`statement`), its line, and the events of its margin.
+    """
+    plan = planned(program, times)
     places = lanes(program)
     found = [_metadata("process_name", 0, program.source or "schedule")]
     found += [_metadata("thread_name", lane, title) for lane, title in places.values()]
-    recorder: dict[int, int] = {}
-    arrows = 0
-    lines = _Lines(program)
-    for at, launch in enumerate(issued):
-        start, duration = spans[at]
-        common = {"pid": 1, "tid": places[launch.stream][0]}
-        entry = {"ph": "X", "name": lines.name(launch), "cat": "statement", "ts": start, "dur": duration}
-        found.append({**entry, **common, "args": lines.arguments(launch)})
-        for event in launch.waits:
-            if event not in recorder:
-                continue
-            source = recorder[event]
-            arrows += 1
-            begun, lasted = spans[source]
-            flow = {"name": f"e{event}", "cat": "wait", "id": arrows}
-            lane, _ = places[issued[source].stream]
-            left = {"ts": max(begun, begun + lasted - _INSIDE), "pid": 1, "tid": lane}
-            found.append({"ph": "s", **flow, **left})
-            found.append({"ph": "f", "bp": "e", **flow, "ts": start, **common})
-        for event in launch.records:
-            recorder[event] = at
+    for at, launch in enumerate(plan.launches):
+        start, duration = plan.spans[at]
+        entry = {"ph": "X", "name": plan.name(at), "cat": "statement", "ts": start, "dur": duration}
+        found.append({**entry, "pid": 1, "tid": places[launch.stream][0], "args": plan.arguments(at)})
+    for number, wait in enumerate(plan.waits, 1):
+        flow = {"name": f"e{wait.event}", "cat": "wait", "id": number, "pid": 1}
+        (begun, lasted), (start, _) = plan.spans[wait.recorder], plan.spans[wait.waiter]
+        ended = max(begun, begun + lasted - _INSIDE)
+        recorder, _ = places[plan.launches[wait.recorder].stream]
+        waiter, _ = places[plan.launches[wait.waiter].stream]
+        found.append({"ph": "s", **flow, "ts": ended, "tid": recorder})
+        found.append({"ph": "f", "bp": "e", **flow, "ts": start, "tid": waiter})
     return found
 
 
@@ -100,18 +175,21 @@ def order_violations(program: Program, plan: PlacedPlan | None, times: Times) ->
     return sorted(found.values(), key=lambda each: (each.second.site[1], each.first.site[1]))
 
 
-def _spans(issued: Sequence[Launch], times: Times | None) -> list[tuple[float, float]]:
+def _spans(
+    issued: Sequence[Launch], times: Times | None, durations: Mapping[Site, float] | None
+) -> list[tuple[float, float]]:
     """Return the start and duration of each launch."""
     found: list[tuple[float, float]] = []
     idle: dict[int, float] = {}
     events: dict[int, float] = {}
-    missing = UNIT if times is None else 0.0
+    missing = UNIT if times is None and durations is None else 0.0
+    known = durations or {}
     earliest = min((start for start, _ in times.values()), default=0.0) if times else 0.0
     for launch in issued:
         ready = [earliest, idle.get(launch.stream, 0.0), idle.get(HOST, 0.0)]
         ready += [events[event] for event in launch.waits if event in events]
         ready += idle.values() if launch.barrier else []
-        start, duration = max(ready), missing
+        start, duration = max(ready), known.get(launch.site, missing)
         if times is not None and launch.site in times:
             start, duration = times[launch.site]
         found.append((start, duration))
@@ -124,44 +202,3 @@ def _spans(issued: Sequence[Launch], times: Times | None) -> list[tuple[float, f
 
 def _metadata(kind: str, lane: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": kind, "pid": 1, "tid": lane, "args": {"name": name}}
-
-
-class _Lines:
-    """The names, lines and margins of launches."""
-
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.listing = program.as_listing()
-
-    def name(self, launch: Launch) -> str:
-        path, pc = launch.site
-        block = self._block(launch.site)
-        if not 0 <= pc < len(block.nodes):
-            return f"{block.name or path[0]} {launch.edge or 'end'}"
-        node = block.nodes[pc]
-        named = _named(node)
-        return f"%{named} {node.op}" if named else node.op
-
-    def arguments(self, launch: Launch) -> dict[str, Any]:
-        path, pc = launch.site
-        line = self.listing.headers[path] if pc < 0 else self.listing.line(path, pc)
-        found: dict[str, Any] = {"statement": f"{'/'.join(map(str, path))}#{pc}", "line": line}
-        block = self._block(launch.site)
-        if 0 <= pc < len(block.nodes) and (location := block.nodes[pc].location) is not None:
-            found["source"] = str(location)
-        if launch.waits:
-            found["wait"] = [f"e{event}" for event in launch.waits]
-        if launch.records:
-            found["record"] = [f"e{event}" for event in launch.records]
-        return found
-
-    def _block(self, site: Site) -> Graph:
-        path, _ = site
-        graph = self.program.graphs[str(path[0])]
-        for at in range(1, len(path), 2):
-            graph = graph.nodes[int(path[at])].subgraphs[int(path[at + 1])]
-        return graph
-
-
-def _named(node: Node) -> str:
-    return node.outputs[0].name if node.outputs else ""

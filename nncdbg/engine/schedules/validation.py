@@ -106,6 +106,14 @@ def validate(program: Program, plan: PlacedPlan | None = None, *, depth: int | N
     return Validation(tuple(found.values()), count, len(streams), len(events), deepest)
 
 
+def validated(program: Program) -> Validation:
+    """Return the validation of a program without a memory plan, which is made once per program."""
+    if "validation" not in program.kept:
+        program.kept["validation"] = validate(program)
+    known: Validation = program.kept["validation"]
+    return known
+
+
 def _unbound_streams(program: Program) -> Iterator[ScheduleProblem]:
     """Yield the streams that are not those to which their graph binds their logical numbers.
 

@@ -33,6 +33,10 @@ class Lines(Sequence[str]):
     def __init__(self, lines: list[Line]) -> None:
         self._lines = lines
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the written lines for a copy."""
+        return Lines, ([*self],)
+
     def __len__(self) -> int:
         return len(self._lines)
 

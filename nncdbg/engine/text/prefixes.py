@@ -6,6 +6,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from functools import cache, cached_property
+from typing import Any
 
 from nncdbg.engine.text.lexemes import PREFIX_END, PREFIXED, STRING, Flaw, name_text, quote, unquote
 
@@ -29,6 +30,10 @@ class Prefixes:
 
         Raises UndeclaredPrefix, or Flaw for a bad escape, with its place relative to the rest.
         """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the declared prefixes for a copy, without its caches."""
+        return Prefixes, (self.declared,)
 
     def find(self, spelled: str) -> str | None:
         """Return the name of `label::rest`; None for other texts and undeclared labels."""

@@ -1,4 +1,7 @@
-"""`nncdbg bisect`: find the statements that must stay f32 when all others run in f16."""
+"""`nncdbg bisect`: find the statements that must stay f32 when all others run in f16.
+
+With `--sync`, find the fewest points at which the host must wait for all streams to hide the races.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ from nncdbg.opening.command_line import (
     configuration_of,
     errors_in_json,
 )
+from nncdbg.opening.schedules import add_schedule
 from nncdbg.presentation.run_progress import print_notes
 
 if TYPE_CHECKING:
@@ -35,24 +39,48 @@ def main(arguments: Sequence[str]) -> int:
 
     options = _options(arguments)
     with errors_in_json(options):
+        if options.sync:
+            from nncdbg.nan_watch.commands.bisect_sync import bisect_sync
+
+            return bisect_sync(options, Screen())
         return _bisect(options, Screen())
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
     parser = ArgumentParser(
         "nncdbg bisect",
-        "Find the statements that must stay f32 when all others run in f16.",
-        epilog="exit code: 0 found, 130 interrupted (the best result so far is printed)",
+        "Find the statements that must stay f32 when all others run in f16. "
+        "With --sync: the fewest waits of the host that hide the races of a schedule.",
+        epilog="exit code: 0 found, 1 with --sync if no wait hides a fault, 130 interrupted (the best result "
+        "so far is printed)",
     )
     add_model(parser)
     add_machine(parser)
     add = parser.add_argument
+    add("--sync", action="store_true", help="find the fewest points where a wait of the host hides the races")
+    add("--schedules", type=int, metavar="N", help="with --sync: play N legal orders (default: 100)")
+    add_schedule(parser)
     add("--dtype", choices=["f16", "bf16"], default="f16", help="the narrow type (f16)")
     add("--rtol", type=float, help="relative tolerance for outputs (default: f16 2e-2, bf16 1e-1)")
     add("--atol", type=float, help="absolute tolerance for outputs (default: f16 5e-3, bf16 3e-2)")
     add("-o", "--output", metavar="FILE.nnc", help="write the mixed-precision program")
     add("--json", action="store_true", help="print one JSON document on standard output")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    of_precision = {"--rtol": options.rtol, "--atol": options.atol, "--output": options.output}
+    of_schedules = {
+        "--schedules": options.schedules,
+        "--schedule": options.schedule,
+        "--streams": options.streams,
+        "--device": options.device or None,
+        "--bind": options.bind or None,
+        "--plan": options.plan,
+    }
+    for name, value in (of_precision if options.sync else of_schedules).items():
+        if value is not None:
+            parser.error(f"{name} cannot be combined with --sync" if options.sync else f"{name} needs --sync")
+    if options.schedules is not None and options.schedules < 1:
+        parser.error(f"--schedules {options.schedules}: use 1 or more")
+    return options
 
 
 def _bisect(options: Namespace, screen: Screen) -> int:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.graph import Program
     from nncdbg.engine.memory.plan_file import PlacedPlan
     from nncdbg.nan_watch.records import Report
+    from nncdbg.nan_watch.schedules.search import ScheduleSearch
     from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
 
@@ -46,7 +47,8 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add_machine(parser)
     add = parser.add_argument
     add("--schedules", type=int, metavar="N", help="play N legal orders, and compare their values")
-    add("--order", type=int, metavar="N", help="play only the order of seed N, or begin with it")
+    words = "play only the order of seed N, or begin with it"
+    add("--order", type=int, metavar="N", dest="first_order", help=words)
     add("--replicas", action="store_true", help="compare the calls of the same graph, statement by statement")
     add("-o", "--output", metavar="FILE.nnc", help="write the first order with other values, as a program")
     add("--depth", type=int, metavar="N", help="report streams with more than N launches in flight")
@@ -61,38 +63,23 @@ def _options(arguments: Sequence[str]) -> Namespace:
         parser.error(f"--depth {options.depth}: use 1 or more")
     if options.schedules is not None and options.schedules < 1:
         parser.error(f"--schedules {options.schedules}: use 1 or more")
-    if options.output and options.schedules is None and options.order is None:
+    if options.output and options.schedules is None and options.first_order is None:
         parser.error("--output writes an order: it needs --schedules or --order")
     return options
 
 
 def _races(options: Namespace, screen: Screen) -> int:
-    from nncdbg.engine.schedules.launches import scheduled
     from nncdbg.nan_watch.reports import FORMS, write
     from nncdbg.nan_watch.reports.text import lines
     from nncdbg.nan_watch.schedules.findings import schedule_report
     from nncdbg.nan_watch.schedules.timelines import violation_notes, write_timeline
     from nncdbg.nan_watch.watched import Watched
-    from nncdbg.opening.programs import open_program
 
-    opened = open_program(configuration_of(options))
-    program, plan = scheduled_program(opened.program, options)
-    if not scheduled(program):
-        if opened.log is not None:
-            raise UsageError(
-                f"{options.model} has no schedule: {opened.program.notes[0]}",
-                hint="use the log of a program that runs on several streams",
-            )
-        raise UsageError(
-            f"{options.model} has no schedule",
-            hint="--streams 4 makes one, --schedule FILE reads one, and margins such as | s2 wait e5 are one",
-        )
-    if opened.log is not None:
-        plan = plan or opened.log.plan
+    opened, program, plan = opened_schedule(options)
     report = schedule_report(program, plan, depth=options.depth, model=options.model)
     if opened.log is not None:
         report.notes += [*program.notes, *violation_notes(program, plan, opened.log.times)]
-    if options.schedules is not None or options.order is not None or options.replicas:
+    if options.schedules is not None or options.first_order is not None or options.replicas:
         _play(options, opened, program, plan, report)
     report.limit(options.max_findings)
     watched = Watched.of(program)
@@ -110,18 +97,37 @@ def _races(options: Namespace, screen: Screen) -> int:
     return max([report.exit_code, *(each.exit_code for each in problems)])
 
 
-def _play(
-    options: Namespace, opened: OpenedProgram, program: Program, plan: PlacedPlan | None, report: Report
-) -> None:
-    """Play orders of the schedule, and add what they show to the report."""
-    from nncdbg.nan_watch.schedules.order_findings import add_orders, add_replicas
-    from nncdbg.nan_watch.schedules.replicas import replica_differences
+def opened_schedule(options: Namespace) -> tuple[OpenedProgram, Program, PlacedPlan | None]:
+    """Open the model of the options; return it, its program with the schedule, and its memory plan.
+
+    Raises UsageError for a program without a schedule.
+    """
+    from nncdbg.engine.schedules.launches import scheduled
+    from nncdbg.opening.programs import open_program
+
+    opened = open_program(configuration_of(options))
+    program, plan = scheduled_program(opened.program, options)
+    if not scheduled(program):
+        if opened.log is not None:
+            raise UsageError(
+                f"{options.model} has no schedule: {opened.program.notes[0]}",
+                hint="use the log of a program that runs on several streams",
+            )
+        raise UsageError(
+            f"{options.model} has no schedule",
+            hint="--streams 4 makes one, --schedule FILE reads one, and margins such as | s2 wait e5 are one",
+        )
+    return opened, program, plan if opened.log is None else plan or opened.log.plan
+
+
+def search_of(opened: OpenedProgram, program: Program, plan: PlacedPlan | None) -> ScheduleSearch:
+    """Return the search of the orders of a program, with the inputs that its options name."""
     from nncdbg.nan_watch.schedules.search import ScheduleSearch
 
     # Random inputs are drawn once, here.
     debugger = opened.debugger(statistics=False)
     configuration = opened.configuration
-    search = ScheduleSearch(
+    return ScheduleSearch(
         program,
         plan,
         debugger.inputs,
@@ -130,16 +136,27 @@ def _play(
         fallback=configuration.fallback,
         max_ops=configuration.max_ops,
     )
+
+
+def _play(
+    options: Namespace, opened: OpenedProgram, program: Program, plan: PlacedPlan | None, report: Report
+) -> None:
+    """Play orders of the schedule, and add what they show to the report."""
+    from nncdbg.nan_watch.schedules.order_findings import add_orders, add_replicas
+    from nncdbg.nan_watch.schedules.replicas import replica_differences
+
+    search = search_of(opened, program, plan)
     if options.replicas:
-        orders = None if options.order is None else search.player.drawn(options.order)
+        orders = None if options.first_order is None else search.player.drawn(options.first_order)
         add_replicas(report, search, replica_differences(search, orders))
-    if options.schedules is None and options.order is None:
+    if options.schedules is None and options.first_order is None:
         return
-    found = search.run(options.schedules or 1, options.order or 0, every=options.schedules is not None)
+    found = search.run(options.schedules or 1, options.first_order or 0, every=options.schedules is not None)
     add_orders(report, search, found)
     if options.output:
         from nncdbg.presentation.program_text import stores_from, write_text
 
-        first = found.differing[0].orders if found.differing else search.player.drawn(options.order or 0)
+        drawn = search.player.drawn(options.first_order or 0)
+        first = found.differing[0].orders if found.differing else drawn
         path = Path(options.output)
         write_text(path, stores_from(search.player.program(first), path.absolute().parent).text())

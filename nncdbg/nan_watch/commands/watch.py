@@ -186,8 +186,8 @@ def _bundle(
 
 def _of_case(options: Namespace, program: Program, seed: int, name: str) -> tuple[int, dict[str, Any]]:
     """Return the seed of a case of the corpus, and the inputs in its file."""
-    from nncdbg.nan_watch.corpus.corpus import jobs_of
-    from nncdbg.nan_watch.corpus.files import case_inputs
+    from nncdbg.opening.corpus.files import case_inputs
+    from nncdbg.opening.corpus.running import jobs_of
 
     jobs, _ = jobs_of(options.inputs_dir, options.runs, seed)
     job = next(each for each in jobs if each.name == name)

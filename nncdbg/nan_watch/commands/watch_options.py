@@ -15,6 +15,7 @@ from nncdbg.opening.command_line import (
     add_tracks,
     add_verification,
 )
+from nncdbg.opening.corpus.options import add_corpus, check_corpus
 
 FILES = ("junit", "sarif", "markdown")
 """Reports that are written to a file, each with an option of its name."""
@@ -65,20 +66,7 @@ def watch_parser() -> ArgumentParser:
     )
     add("--strict", action="store_true", help="also fail on findings that do not affect an output")
     add("--max-findings", type=int, default=20, metavar="N", help="list at most N findings (default: 20)")
-    add("--inputs-dir", metavar="DIR", help="run each file or folder in DIR as a case")
-    add("--runs", type=int, default=1, metavar="N", help="run with N seeds, starting at --seed (default: 1)")
-    add("--jobs", type=int, metavar="N", help="number of parallel processes (default: one per core)")
-    add(
-        "--executor",
-        metavar="EXECUTOR",
-        help="run the cases on dask, ray or mpi, or dask=ADDRESS (default: processes)",
-    )
-    add(
-        "--budget",
-        type=float,
-        metavar="SECONDS",
-        help="stop after SECONDS and report the findings so far",
-    )
+    add_corpus(parser, runs=True)
     add(
         "--memory", action="store_true", help="find memory errors: compare runs with and without memory reuse"
     )
@@ -101,16 +89,9 @@ def watch_parser() -> ArgumentParser:
 
 
 def _check(parser: ArgumentParser, options: Namespace) -> None:
-    from nncdbg.nan_watch.corpus.engines import checked_name
-
     if options.max_findings < 1:
         parser.error(f"--max-findings {options.max_findings}: list at least one")
-    if options.budget is not None and not options.budget > 0:
-        parser.error(f"--budget {options.budget}: use seconds, such as --budget 60")
-    if options.executor is not None:
-        checked_name(options.executor)
-        if not options.inputs_dir and options.runs == 1:
-            parser.error("--executor needs several runs: add --inputs-dir DIR or --runs N")
+    check_corpus(parser, options)
     if options.runs < 1:
         parser.error(f"--runs {options.runs}: use 1 or more; --runs 1 runs the program once")
     for name in ("plan", "write_plan"):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import StoppedRun, UsageError
-from nncdbg.presentation.run_progress import hearing, note_messages, under_way
+from nncdbg.presentation.run_progress import case_progress, hearing, note_messages, under_way
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -172,32 +172,18 @@ def _in_memories(options: Namespace, opened: OpenedProgram) -> Report:
 
 def _corpus(options: Namespace, screen: Screen, opened: OpenedProgram, gates: Gates) -> Report:
     from nncdbg.nan_watch.corpus.corpus import run_corpus
-    from nncdbg.nan_watch.corpus.engines import PROCESSES
-    from nncdbg.nan_watch.corpus.worker import Task
+    from nncdbg.nan_watch.corpus.task import WatchTask
+    from nncdbg.opening.corpus.options import corpus_fields
+    from nncdbg.opening.corpus.source import CorpusProgram
 
-    task = Task(opened.configuration, gates, max_findings=_most(options), good=_good(options))
-    with _bar(screen) as progress:
+    source = CorpusProgram(opened.configuration, opened.program)
+    task = WatchTask(source, gates, max_findings=_most(options), good=_good(options))
+    with case_progress(screen) as progress:
         return run_corpus(
             task,
             options.inputs_dir,
-            runs=options.runs,
             seed=opened.configuration.seed,
-            jobs=options.jobs,
-            executor=options.executor or PROCESSES,
-            budget=options.budget,
             record_to=options.record,
             progress=progress,
+            **corpus_fields(options),
         )
-
-
-@contextmanager
-def _bar(screen: Screen) -> Iterator[Any]:
-    """Show a progress bar on a terminal while cases run."""
-    if not screen.err.is_terminal or screen.err.is_dumb_terminal:
-        yield lambda done, total: None
-        return
-    from rich.progress import Progress
-
-    with Progress(console=screen.err, transient=True) as bar:
-        task = bar.add_task("cases", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

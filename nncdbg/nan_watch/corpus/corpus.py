@@ -1,232 +1,47 @@
-"""Watch a program with many cases, in parallel processes or on an executor.
-
-Results are combined in the order of names, as in a sequential run, whatever order the cases finish in.
-"""
+"""Watch a program with many cases, in parallel processes or on an executor."""
 
 from __future__ import annotations
 
 import os
-import signal
-import tempfile
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor
-from contextlib import contextmanager
 from dataclasses import replace
-from types import FrameType
-from typing import Protocol
+from typing import Any
 
-from nncdbg.engine.errors import RunError, UsageError
-from nncdbg.nan_watch.baselines.recording import record, write
-from nncdbg.nan_watch.corpus.engines import PROCESSES, checked_name, open_engine
-from nncdbg.nan_watch.corpus.files import case_files
-from nncdbg.nan_watch.corpus.on_executor import ExecutorCases, ExecutorFailed
-from nncdbg.nan_watch.corpus.own_processes import OwnProcesses
-from nncdbg.nan_watch.corpus.report import CaseResult, CorpusReport
-from nncdbg.nan_watch.corpus.worker import CaseRun, Task
+from nncdbg.nan_watch.baselines.recording import fingerprint, record, write
+from nncdbg.nan_watch.corpus.report import CorpusReport
+from nncdbg.nan_watch.corpus.task import WatchTask
 from nncdbg.nan_watch.measuring.measuring import check_good
-from nncdbg.nan_watch.records import Case, Report
-
-NOT_RUN = "not run"
-
-_PACE = 0.1
-"""Seconds between two checks for a stop."""
-
-_AHEAD = 32
-"""Cases per process that may finish before an earlier one: their results wait in memory."""
-
-Progress = Callable[[int, int], None]
-"""Called with the number of finished cases and the total."""
+from nncdbg.nan_watch.records import Report
+from nncdbg.opening.corpus.cases import CaseResult
+from nncdbg.opening.corpus.running import run_cases
 
 
 def run_corpus(
-    task: Task,
+    task: WatchTask,
     folder: str | os.PathLike[str] | None,
     *,
-    runs: int = 1,
-    seed: int = 0,
-    jobs: int | None = None,
-    executor: str | Executor = PROCESSES,
-    budget: float | None = None,
     record_to: str | os.PathLike[str] | None = None,
-    progress: Progress = lambda done, total: None,
+    **fields: Any,
 ) -> Report:
-    """Watch a program with each case of a folder, or `runs` times without one, with seeds from `seed` on.
+    """Watch a program with each case of a folder, or several times without one; `fields` as for `run_cases`.
 
-    With both, each case is run `runs` times.  `jobs` is the number of processes (default: the number of
-    cores).  `executor` is `processes` (of nncdbg), `dask`, `ray` or `mpi` with `jobs` workers of its own, an
-    address such as `dask=tcp://host:8786`, or an executor with `jobs` workers, which stays open.  `budget`
-    is the number of seconds after which no case is started or waited for.  `record_to` is the file of a
-    recording of all runs together.  SIGINT and SIGTERM end the watch; the report then covers the finished
-    cases, with `Report.interrupted`.
-
-    A case that loses its process is `crashed`.  On an executor the case first runs up to two times more.  An
-    executor that fails ends the watch; the report covers the finished cases, with `Report.error`.
+    `record_to` is the file of a recording of all runs together.  After an interruption, or if the executor
+    fails, the report covers the finished cases, with `Report.interrupted` or `Report.error`.
 
     A case is `ok`, `tripped`, `failed` (the run), `crashed` (the process), `unreadable`, `unfit`
-    (its inputs do not fit) or `not run`.  Raises LoadError for an unreadable model or folder, UsageError for
-    options that fit no case.
+    (its inputs do not fit) or `not run`.
     """
     check_good(task.gates, task.good)
     task = replace(task, keep=task.keep or record_to is not None or task.good is not None)
-    asked, skipped = jobs_of(folder, runs, seed)
-    if jobs is not None and jobs < 1:
-        raise UsageError(f"invalid number of jobs: {jobs}", hint="use 1 or more, such as --jobs 1")
-    if budget is not None and not budget > 0:
-        raise UsageError(
-            f"invalid budget: {budget} seconds", hint="use a number above 0, such as --budget 60"
-        )
-    if isinstance(executor, str):
-        checked_name(executor)
-    count = min(len(asked), jobs or cores())
-    whole = CorpusReport(task.configuration.program, task.gates, task.max_findings)
-    failure = None
-    with _signals() as signalled, _workers(task, executor, count) as workers:
-        collection = _Collection(workers, asked, whole, progress)
-        try:
-            collection.run(signalled, None if budget is None else time.monotonic() + budget)
-        except ExecutorFailed as failed:
-            failure = failed.error
-        finally:
-            collection.close()
-    if skipped:
-        whole.note(
-            f"ignored files that are not cases: {', '.join(skipped[:5])}"
-            f"{' and others' if len(skipped) > 5 else ''}"
-        )
-    if collection.left:
-        whole.leave(collection.left, _why_left(failure, signalled, budget))
-    report = whole.finished(task.good)
-    report.interrupted = bool(signalled)
-    report.error = failure or report.error
+    model = task.source.configuration.program
+    whole = CorpusReport(model, task.gates, task.max_findings)
+
+    def add(result: CaseResult) -> None:
+        report, tracks = result.found or (Report(), ())
+        whole.add(result.case, report, tracks)
+
+    end = run_cases(task, folder, add, **fields)
+    whole.end(end)
     if record_to is not None:
-        write(record(workers.fingerprint, task.configuration.program, whole.tracks.ordered()), record_to)
-    return report
-
-
-def _why_left(failure: RunError | None, signalled: Sequence[int], budget: float | None) -> str:
-    if failure is not None:
-        return "the executor failed"
-    return "the watch was interrupted" if signalled else f"the budget of {budget:g} s expired"
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def jobs_of(folder: str | os.PathLike[str] | None, runs: int, seed: int) -> tuple[list[CaseRun], list[str]]:
-    """Return the runs for a folder of cases and a number of seeds, and the names of files without a case."""
-    if runs < 1:
-        raise UsageError(f"invalid number of runs: {runs}", hint="use 1 or more, such as --runs 1")
-    seeds = range(seed, seed + runs)
-    if folder is None:
-        return [CaseRun(index, f"seed {each}", None, each) for index, each in enumerate(seeds)], []
-    cases, skipped = case_files(os.fspath(folder))
-    pairs = [(case, each) for case in cases for each in seeds]
-    return [
-        CaseRun(index, case.name if runs == 1 else f"{case.name}, seed {each}", case, each)
-        for index, (case, each) in enumerate(pairs)
-    ], skipped
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Yield a list that collects SIGINT and SIGTERM; signals arrive only on the main thread."""
-    heard: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield heard
-        return
-
-    def hear(number: int, frame: FrameType | None) -> None:
-        heard.append(number)
-
-    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield heard
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-class _Workers(Protocol):
-    """Whatever runs cases: processes of nncdbg, or an executor."""
-
-    count: int
-    fingerprint: str
-    """The fingerprint of the program, for a recording; "" until a worker has loaded it."""
-
-    @property
-    def has_room(self) -> bool: ...
-
-    def submit(self, job: CaseRun) -> None: ...
-
-    def results(self, seconds: float) -> Iterable[CaseResult]: ...
-
-    def close(self) -> None: ...
-
-
-@contextmanager
-def _workers(task: Task, executor: str | Executor, count: int) -> Iterator[_Workers]:
-    if executor == PROCESSES:
-        with tempfile.TemporaryDirectory(prefix="nncdbg-corpus-") as boxes:
-            yield OwnProcesses(task, count, boxes)
-        return
-    with open_engine(executor, count) as engine:
-        yield ExecutorCases(engine.executor, task, engine.workers)
-
-
-class _Collection:
-    """Submits jobs to workers; `whole` gets the results in the order of the jobs."""
-
-    def __init__(
-        self, workers: _Workers, asked: Sequence[CaseRun], whole: CorpusReport, progress: Progress
-    ) -> None:
-        self._workers = workers
-        self._waiting = deque(asked)
-        self._running: dict[int, CaseRun] = {}
-        self._total = len(asked)
-        self._whole = whole
-        self._progress = progress
-        self._done: dict[int, CaseResult] = {}
-        self._next = 0
-        """The index of the next job to add to the report."""
-        self._finished = 0
-        self.left: list[str] = []
-        """The names of the cases that were not run, once the collection is closed."""
-
-    def run(self, signalled: Sequence[int], deadline: float | None) -> None:
-        """Run all jobs, or as many as the deadline allows; raises ExecutorFailed."""
-        while self._finished < self._total and not signalled:
-            if deadline is not None and time.monotonic() >= deadline:
-                return
-            self._submit()
-            for result in self._workers.results(_PACE):
-                self._take(result)
-            self._progress(self._finished, self._total)
-
-    def _submit(self) -> None:
-        ahead = self._next + _AHEAD * self._workers.count
-        while self._waiting and self._workers.has_room and self._waiting[0].index < ahead:
-            job = self._waiting.popleft()
-            self._running[job.index] = job
-            self._workers.submit(job)
-
-    def _take(self, result: CaseResult) -> None:
-        self._finished += 1
-        del self._running[result.index]
-        self._done[result.index] = result
-        while self._next in self._done:
-            self._whole.add(self._done.pop(self._next))
-            self._next += 1
-
-    def close(self) -> None:
-        """End the work; add the finished results that are waiting, and list the rest as not run."""
-        self._workers.close()
-        rest = {job.index: job for job in (*self._waiting, *self._running.values())}
-        self.left = [rest[index].name for index in sorted(rest)]
-        for index in range(self._next, self._total):
-            result = self._done.get(index) or CaseResult(index, Case(rest[index].name, NOT_RUN))
-            self._whole.add(result)
+        program = task.source.program or task.source.opened().program
+        write(record(fingerprint(program), model, whole.tracks.ordered()), record_to)
+    return whole.finished(task.good)

@@ -4,33 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from nncdbg.engine.errors import RunError
 from nncdbg.nan_watch.baselines.recording import Recording
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.measuring.measuring import verdict
 from nncdbg.nan_watch.measuring.tracks import Track, Tracks
-from nncdbg.nan_watch.records import OK, TRIPPED, Case, Report, WatchFinding
+from nncdbg.nan_watch.records import OK, TRIPPED, Report, WatchFinding
+from nncdbg.opening.corpus.cases import Case, sentences
+from nncdbg.opening.corpus.running import CorpusEnd
 
 _SEED = re.compile(r"seed \d+")
 
 _MOST = 1000
 """Most distinct findings kept while runs are added, whatever the number to list."""
-
-_MOST_WORDS = 20
-"""Most distinct notes, and most distinct unchecked things, in a report."""
-
-
-@dataclass(frozen=True, slots=True)
-class CaseResult:
-    """The verdict, findings and measurements of a run."""
-
-    index: int
-    case: Case
-    report: Report = field(default_factory=Report)
-    tracks: list[Track] = field(default_factory=list)
 
 
 class CorpusReport:
@@ -50,11 +39,10 @@ class CorpusReport:
         self._unchecked: Counter[str] = Counter()
         self.tracks = Tracks()
 
-    def add(self, result: CaseResult) -> None:
-        """Add another run."""
-        report, whole = result.report, self._report
-        case = result.case
-        if any(track.trips for track in result.tracks) and case.status == OK:
+    def add(self, case: Case, report: Report, tracks: Sequence[Track] = ()) -> None:
+        """Add another run, with its measurements."""
+        whole = self._report
+        if any(track.trips for track in tracks) and case.status == OK:
             case = replace(case, status=TRIPPED)
         if self._named:
             whole.cases.append(case)
@@ -71,7 +59,7 @@ class CorpusReport:
             _SEED.sub("the seed of each run", note) if self._named else note for note in report.notes
         )
         self._unchecked.update(report.unchecked)
-        self.tracks.add(result.tracks, case.name if self._named else None)
+        self.tracks.add(tracks, case.name if self._named else None)
 
     def _take(self, finding: WatchFinding) -> None:
         key = _key(finding)
@@ -83,17 +71,15 @@ class CorpusReport:
         else:
             self._dropped += 1
 
-    def note(self, words: str) -> None:
-        """Add a note about the cases."""
-        self._report.notes.append(words)
-
-    def leave(self, names: list[str], why: str) -> None:
-        """Mark cases as not run; if no case ran, the report fails."""
-        shown = ", ".join(names[:3]) + (" and others" if len(names) > 3 else "")
-        cases = len(self._report.cases)
-        self._report.unchecked.append(f"{len(names)} of {cases} cases, because {why}: {shown}")
-        if len(names) == cases:
-            self._report.error = RunError(f"no case finished: {why}")
+    def end(self, end: CorpusEnd) -> None:
+        """Enter how the run of the corpus ended; if no case ran, the report fails."""
+        report, cases = self._report, len(self._report.cases)
+        if end.note:
+            report.notes.append(end.note)
+        if end.left:
+            report.unchecked.append(end.left_out(cases))
+        report.interrupted = end.interrupted
+        report.error = end.failure(cases)
 
     def finished(self, good: Recording | None = None) -> Report:
         """Return the report of all runs, whose measurements are judged together."""
@@ -109,8 +95,8 @@ class CorpusReport:
         report.limit(self._max_findings)
         report.unlisted += self._dropped
         runs = max(1, len(report.cases))
-        report.notes += _sentences(self._notes, runs)
-        report.unchecked += [*_sentences(self._unchecked, runs), *left]
+        report.notes += sentences(self._notes, runs)
+        report.unchecked += [*sentences(self._unchecked, runs), *left]
         return report
 
 
@@ -119,12 +105,3 @@ def _key(finding: WatchFinding) -> tuple[Any, ...]:
     place = (site.graph, site.line, site.op, site.value)
     inner = None if within is None else (within.line, within.op)
     return finding.kind, finding.role, place, inner, finding.cause, finding.trips
-
-
-def _sentences(words: Counter[str], runs: int) -> list[str]:
-    """Return each sentence once, bounded, with its number of runs if it does not apply to all."""
-    sentences = [
-        text if count == runs else f"{text} (in {count} of {runs} runs)" for text, count in words.items()
-    ]
-    more = len(sentences) - _MOST_WORDS
-    return sentences if more <= 0 else [*sentences[:_MOST_WORDS], f"and {more} more"]

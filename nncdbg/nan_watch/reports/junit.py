@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
-from nncdbg.nan_watch.records import FAILED, TRIPPED, Case, Report, WatchFinding
+from nncdbg.nan_watch.records import TRIPPED, Report, WatchFinding
 from nncdbg.nan_watch.reports.bounds import NAME, SENTENCE, sentence, visible
 from nncdbg.nan_watch.reports.rules import rule_of
 from nncdbg.nan_watch.reports.step_norms import norm_lines
 from nncdbg.nan_watch.reports.wording import explanation, headline, remarks, subject, verdict
 from nncdbg.nan_watch.watched import Watched
+from nncdbg.opening.corpus.cases import FAILED, Case
 
 _MOST_CASES = 10_000
 """Most cases written individually."""

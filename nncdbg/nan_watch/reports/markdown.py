@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Iterator
 
-from nncdbg.nan_watch.records import FAILED, OK, TRIPPED, Report, WatchFinding
+from nncdbg.nan_watch.records import OK, TRIPPED, Report, WatchFinding
 from nncdbg.nan_watch.reports.bounds import left_out, sentence, visible
 from nncdbg.nan_watch.reports.step_norms import COLUMNS, courses, head, parameter_rows, remaining
 from nncdbg.nan_watch.reports.wording import (
@@ -20,6 +20,7 @@ from nncdbg.nan_watch.reports.wording import (
     verdict,
 )
 from nncdbg.nan_watch.watched import Watched
+from nncdbg.opening.corpus.cases import FAILED
 
 _ROWS = 50
 """Most findings, and most cases, in the tables."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nncdbg.nan_watch.fingerprint import fingerprint
-from nncdbg.nan_watch.records import FAILED, FindingSite, Report, WatchFinding
+from nncdbg.nan_watch.records import FindingSite, Report, WatchFinding
 from nncdbg.nan_watch.reports.bounds import FINDINGS, NOTES, STATEMENT, first, sentence, visible
 from nncdbg.nan_watch.reports.json import strict
 from nncdbg.nan_watch.reports.places import is_text, uri
@@ -29,6 +29,7 @@ from nncdbg.nan_watch.reports.wording import (
     subject,
 )
 from nncdbg.nan_watch.watched import Watched
+from nncdbg.opening.corpus.cases import FAILED
 from nncdbg.version import __version__
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

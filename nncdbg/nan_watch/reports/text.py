@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from nncdbg.nan_watch.records import OK, TRIPPED, Case, Report
+from nncdbg.nan_watch.records import OK, TRIPPED, Report
 from nncdbg.nan_watch.reports.bounds import left_out, sentence, visible
 from nncdbg.nan_watch.reports.step_norms import norm_lines
 from nncdbg.nan_watch.reports.wording import (
@@ -21,6 +21,7 @@ from nncdbg.nan_watch.reports.wording import (
     verdict,
 )
 from nncdbg.nan_watch.watched import Watched
+from nncdbg.opening.corpus.cases import Case
 
 if TYPE_CHECKING:
     from rich.text import Text

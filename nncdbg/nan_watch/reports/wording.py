@@ -8,10 +8,11 @@ from pathlib import Path
 from nncdbg.engine.errors import Excerpt
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.ops.aten.names import named_place
-from nncdbg.nan_watch.records import FAILED, OK, FindingSite, FindingUse, Operand, Report, WatchFinding
+from nncdbg.nan_watch.records import OK, FindingSite, FindingUse, Operand, Report, WatchFinding
 from nncdbg.nan_watch.reports.bounds import NOTES, OPERANDS, STATEMENT, first, left_out, sentence, visible
 from nncdbg.nan_watch.reports.rules import kind_words
 from nncdbg.nan_watch.watched import Watched
+from nncdbg.opening.corpus.cases import FAILED
 
 
 def value_of(site: FindingSite) -> str:

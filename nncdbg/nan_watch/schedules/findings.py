@@ -6,7 +6,7 @@ import time
 
 from nncdbg.engine.graph import Program
 from nncdbg.engine.memory.plan_file import PlacedPlan
-from nncdbg.engine.schedules.validation import Party, ScheduleProblem, Validation, validate
+from nncdbg.engine.schedules.validation import Party, ScheduleProblem, Validation, validate, validated
 from nncdbg.engine.text.counting import counted
 from nncdbg.nan_watch.records import FindingSite, Report, WatchFinding
 from nncdbg.presentation.schedules import ScheduleWording
@@ -16,7 +16,8 @@ def schedule_findings(
     program: Program, plan: PlacedPlan | None = None, *, depth: int | None = None
 ) -> tuple[list[WatchFinding], Validation]:
     """Return the findings of the schedule of a program in the order of the text, and what was checked."""
-    validation = validate(program, plan, depth=depth)
+    bare = plan is None and depth is None
+    validation = validated(program) if bare else validate(program, plan, depth=depth)
     if not validation.problems:
         return [], validation
     wording = ScheduleWording(program)

@@ -39,6 +39,15 @@ def add_orders(report: Report, search: ScheduleSearch, found: OrderSearch) -> No
         findings.append(_finding(found.hidden, HIDDEN, evidence, wording))
     report.findings += findings
     report.counts["birth"] += len(findings)
+    report.notes.append(played_orders(found))
+    places = smallest_syncs(search) if found.differing else ()
+    if places:
+        words = ", and ".join(sync_words(each, wording) for each in places)
+        report.notes.append(f"a host that waits for all streams {words} hides the races")
+
+
+def played_orders(found: OrderSearch) -> str:
+    """Return how many orders a search has played, and how many had other values, in one sentence."""
     counts = counted(found.outcomes, "outcome"), counted(found.orders, "order")
     number = len(found.differing) + (found.hidden is not None)
     differing = f"; {number} with other values" if number else ", all with equal values"
@@ -46,12 +55,14 @@ def add_orders(report: Report, search: ScheduleSearch, found: OrderSearch) -> No
         played = f"all {found.outcomes} outcomes" if found.outcomes > 1 else "the only outcome"
     else:
         played = f"{counts[0]}, perhaps not all,"
-    report.notes.append(f"played {played} in {counts[1]}{differing}")
-    places = (
-        ", and ".join(_place(each, wording) for each in smallest_syncs(search)) if found.differing else ""
-    )
-    if places:
-        report.notes.append(f"a host that waits for all streams {places} hides the races")
+    return f"played {played} in {counts[1]}{differing}"
+
+
+def sync_words(place: SyncPlace, wording: ScheduleWording) -> str:
+    """Return between which lines the host waits for all streams."""
+    if place.after == place.before:
+        return f"before line {wording.line(place.inside)}"
+    return f"between lines {wording.line(place.after)} and {wording.line(place.before)}"
 
 
 def add_replicas(report: Report, search: ScheduleSearch, differences: Sequence[ReplicaDifference]) -> None:
@@ -120,9 +131,3 @@ def _cause(difference: OrderDifference, wording: ScheduleWording) -> str:
     words = ", ".join([*pairs, *([f"and {more} more"] if more > 0 else [])])
     failed = f", and the run fails: {difference.error}" if difference.error is not None else ""
     return f"other bits than without a schedule in {_order(difference)}, where {words}{failed}"
-
-
-def _place(place: SyncPlace, wording: ScheduleWording) -> str:
-    if place.after == place.before:
-        return f"before line {wording.line(place.inside)}"
-    return f"between lines {wording.line(place.after)} and {wording.line(place.before)}"

@@ -40,6 +40,11 @@ class Fork:
     position: Mapping[str, Any]
     tensors: Mapping[str, Any]
 
+    @property
+    def place(self) -> Address:
+        """The address of the step at which the fork begins."""
+        return Address(self.address.file, *self.parent)
+
     def apply(self, debugger: Debugger) -> None:
         """Move a debugger at its first statement to the step.  Raises UsageError for its allocator."""
         debugger.move(partial(self._go, debugger))

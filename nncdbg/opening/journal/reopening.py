@@ -67,6 +67,11 @@ class Restart:
         """The run whose steps are computed again."""
         return self.run
 
+    @property
+    def place(self) -> Address:
+        """The address of the step, with the number of the run."""
+        return Address(self.address.file, self.run.number, self.step)
+
     def apply(self, debugger: Debugger) -> None:
         """Move a debugger at its first statement to the step.
 

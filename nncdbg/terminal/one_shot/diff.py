@@ -23,8 +23,10 @@ from nncdbg.opening.command_line import (
     kernels_of,
 )
 from nncdbg.opening.configuration import settings
+from nncdbg.opening.corpus.options import add_corpus
 from nncdbg.presentation.run_progress import note_messages, print_notes, under_way
 from nncdbg.terminal.journal.files import is_run
+from nncdbg.terminal.one_shot.diff_corpus import check_diff_corpus, compare_corpus
 
 if TYPE_CHECKING:
     from nncdbg.engine.comparison.report import DiffReport
@@ -48,7 +50,8 @@ def main(arguments: Sequence[str]) -> int:
 
     options = _options(arguments)
     with errors_in_json(options):
-        return _diff(options, Screen(), arguments)
+        run = _diff if options.inputs_dir is None else compare_corpus
+        return run(options, Screen(), arguments)
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
@@ -70,6 +73,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add_machine(parser)
     add_kernels(parser)
     add_states_in_place(parser)
+    add_corpus(parser)
     add("--backend-b", metavar="BACKEND", help="side B's backend (default: side A's)")
     add(
         "--kernel-b",
@@ -102,6 +106,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add_prompt(parser)
     options = parser.parse_args(arguments)
     options.kernels_b = kernels_of(options.kernels_b)
+    check_diff_corpus(parser, options)
     another = options.other or options.backend_b or options.allocator_b or options.dtype_b
     another = another or options.kernels_b
     variants = [options.compile_b, options.autocast_b]

@@ -172,7 +172,7 @@ def _print(
     screen.put(f"  {part('kernels')} in kernels")
     screen.put(f"  {part('around')} around kernels: allocation and checks")
     each = time_text(known["between"] / statements)
-    screen.put(f"  {part('between')} between statements: the machine of nncdbg, {each} per statement")
+    screen.put(f"  {part('between')} between statements: nncdbg itself, {each} per statement")
     steps = found.steps()
     if steps is not None:
         screen.put(

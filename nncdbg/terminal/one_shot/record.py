@@ -50,16 +50,24 @@ def _record_step(options: Namespace, script: str, run: Callable[[], None]) -> in
 def _record_at(options: Namespace, script: str, run: Callable[[], None]) -> int:
     """Re-create the step `--at`, and return 0; 1 if a loss differs from the journal."""
     from nncdbg.opening.folder_writing import check_folder
+    from nncdbg.presentation.screen import Screen
     from nncdbg.torch.journal.recreated_step import RecreatedStepRecorder
     from nncdbg.torch.journal.recreation import recreation_of
+    from nncdbg.torch.ranks import await_ranks
     from nncdbg.torch.script_recording import record_script
 
     recreation = recreation_of(options.at)
-    folder = Path(folder_of_rank(options.output or str(_folder_beside(recreation))))
+    # Beside the journal of the rank, which has another name on each rank.
+    folder = Path(folder_of_rank(options.output)) if options.output else _folder_beside(recreation)
     check_folder(folder)
 
     def save(recorded: ScriptStep) -> int:
-        _save(folder, recorded)
+        try:
+            _save(folder, recorded)
+        finally:
+            problem = await_ranks()
+            if problem is not None:
+                Screen().note(problem)
         return 1 if recreation.first_different else 0
 
     return record_script(script, run, RecreatedStepRecorder(recreation), save)

@@ -20,6 +20,7 @@ from nncdbg.opening.command_line import (
     add_kernels,
     add_machine,
     add_model,
+    add_order,
     add_outputs,
     add_states_in_place,
     add_tracks,
@@ -146,6 +147,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add_states_in_place(parser)
     add_journal(parser)
     add_tracks(parser)
+    add_order(parser)
     add_outputs(parser)
     add_check(parser)
     add_verification(parser)

@@ -17,10 +17,12 @@ from nncdbg.engine.escaping import printable, printable_styled
 from nncdbg.engine.process.rank_digests import read_digests
 from nncdbg.engine.process.rank_notes import RankReport, reports_of_job
 from nncdbg.engine.process.threads import BackgroundThread
-from nncdbg.presentation.ranks import divergence_lines, rank_names, ranks_lines, wait_lines
+from nncdbg.presentation.ranks import TOPICS, rank_names, topic_lines
 from nncdbg.terminal.ranks.breakpoints import RanksStops, split_rank
 from nncdbg.terminal.ranks.comparison import comparison_lines
 from nncdbg.terminal.ranks.connection import Message, RankConnection
+
+_TOPICS = (*TOPICS, "breakpoints")
 
 _MOVES = {
     "continue": "continue",
@@ -211,7 +213,11 @@ class RanksPrompt:
         topics = [each for each in _TOPICS if each.startswith(text or "?")]
         if len(topics) != 1:
             raise UsageError(f'there is no topic "{text}"', hint=f"info {', info '.join(_TOPICS)}")
-        print(*map(printable, _TOPICS[topics[0]](self)), sep="\n", flush=True)
+        lines = self.breakpoints_lines() if topics == ["breakpoints"] else self._topic_lines(topics[0])
+        print(*map(printable, lines), sep="\n", flush=True)
+
+    def _topic_lines(self, topic: str) -> list[str]:
+        return topic_lines(topic, self._reports(), read_digests(self._folder, [*self._ranks]), time.time())
 
     def _reports(self) -> list[RankReport]:
         """Return the notes of the ranks; a stop is known here before it is noted."""
@@ -224,14 +230,7 @@ class RanksPrompt:
         return found
 
     def ranks_lines(self) -> list[str]:
-        return [*ranks_lines(self._reports(), time.time())]
-
-    def collectives_lines(self) -> list[str]:
-        return [*wait_lines(self._reports(), time.time())] or ["no rank waits for another"]
-
-    def divergence_lines(self) -> list[str]:
-        """Return the first step at which the gradients or parameters of a rank differ."""
-        return [*divergence_lines(read_digests(self._folder, [*self._ranks]))]
+        return self._topic_lines("ranks")
 
     def breakpoints_lines(self) -> list[str]:
         return [f"{each.number}  {each}" for each in self._stops.breakpoints] or ["there are no breakpoints"]
@@ -342,11 +341,4 @@ _COMMANDS: dict[str, Callable[[RanksPrompt, str], None]] = {
     "quit": RanksPrompt._quit,
     "q": RanksPrompt._quit,
     "help": RanksPrompt._help,
-}
-
-_TOPICS: dict[str, Callable[[RanksPrompt], list[str]]] = {
-    "ranks": RanksPrompt.ranks_lines,
-    "collectives": RanksPrompt.collectives_lines,
-    "divergence": RanksPrompt.divergence_lines,
-    "breakpoints": RanksPrompt.breakpoints_lines,
 }

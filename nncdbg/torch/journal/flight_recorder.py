@@ -214,14 +214,14 @@ class FlightRecorder(StepObserver):
 
     def step_begins(self) -> None:
         if self._objects.loader is None and not self._begun:
-            self._begin(None)
+            self._begin(self._guard.random_state(), None)
             self._save_if_due()
 
     def _before_batch(self) -> None:
         """Begin a step where its first batch is fetched: a restart fetches it again."""
         if self._guard.here and not (self._begun and self._fetched):
             with self._guard.own_work():
-                self._begin(self._objects.loader.position)
+                self._begin(RandomState(), self._objects.loader.position)
 
     def _after_batch(self, batch: Any) -> None:
         if self._guard.here:
@@ -232,9 +232,8 @@ class FlightRecorder(StepObserver):
                 with self._guard.own_work():
                     self._save_if_due()
 
-    def _begin(self, position: Any) -> None:
+    def _begin(self, random: RandomState, position: Any) -> None:
         """Keep the start of the next step."""
-        random = RandomState()
         self._begun, self._fetched = True, False
         self._step = self._next
         self._losses = []
@@ -274,7 +273,7 @@ class FlightRecorder(StepObserver):
         self._updating = True
         if not self._begun and self._objects.loader is None:
             # A step without a module: parameters and moments are as they were at its start.
-            self._begin(None)
+            self._begin(RandomState(), None)
             self._save_if_due()
         if self._spikes is None or not self._losses:
             return

@@ -20,7 +20,7 @@ class LightningRecorder(lightning_callback_class("LightningRecorder")):  # type:
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         super().__init__()
-        self._training = RecordedTraining(path, options, takes_loader=True)
+        self._training = RecordedTraining(path, options)
 
     @property
     def recorder(self) -> FlightRecorder | None:
@@ -34,7 +34,7 @@ class LightningRecorder(lightning_callback_class("LightningRecorder")):  # type:
             scheduler=[each.scheduler for each in trainer.lr_scheduler_configs],
             scaler=getattr(trainer.precision_plugin, "scaler", None),
         )
-        if continued:
+        if continued is not None:
             # Its first epoch began before this callback: begin it again, at the position that was restored.
             iter(trainer.fit_loop._data_fetcher)
 

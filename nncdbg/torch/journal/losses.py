@@ -5,13 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
+from nncdbg.engine.ops.aten.internals import is_wrapped
+
 
 def total_loss(losses: list[Any], scaler: Any) -> Any:
-    """Return the sum of the losses of the backward passes of a step, without the factor of its scaler."""
-    total = sum(each.double() if each.device.type != "mps" else each.float() for each in losses)
+    """Return the sum of the losses of the backward passes of a step, without the factor of its scaler.
+
+    A number, or a tensor if a loss is one.
+    """
+    total = sum(_wide(each) if isinstance(each, torch.Tensor) else each for each in losses)
     return total if scaler is None or not scaler.is_enabled() else total / scaler.get_scale()
 
 
 def scalar_losses(tensors: Iterable[Any]) -> list[Any]:
-    """Return those of the tensors that are losses: real, with one element."""
-    return [each.detach() for each in tensors if each.numel() == 1 and not each.is_complex()]
+    """Return those of the tensors that are losses: real, with one element.
+
+    One on the CPU is a number; one on a device remains a tensor, since reading it would wait for the device.
+    """
+    return [
+        each.item() if each.is_cpu and not is_wrapped(each) else each.detach()
+        for each in tensors
+        if each.numel() == 1 and not each.is_complex()
+    ]
+
+
+def _wide(loss: Any) -> Any:
+    return loss.double() if loss.device.type != "mps" else loss.float()

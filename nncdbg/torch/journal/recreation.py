@@ -13,7 +13,8 @@ from nncdbg.opening.journal.reopening import steps_of
 from nncdbg.torch.found_models import live_objects, models_of
 from nncdbg.torch.journal.losses import total_loss
 from nncdbg.torch.journal.restoring import restore
-from nncdbg.torch.journal.saved_state import SavedState, saved_state
+from nncdbg.torch.journal.saved_state import SavedState
+from nncdbg.torch.journal.states_of_ranks import state_to_record
 from nncdbg.torch.journal.tracked_loader import TrackedLoader
 from nncdbg.torch.journal.training_objects import TrainingObjects
 
@@ -138,7 +139,7 @@ def recreation_of(text: str) -> Recreation:
     Raises UsageError without such a step or without a checkpoint before it, LoadError for a file that is not
     a journal.
     """
-    saved = saved_state(text)
+    saved = state_to_record(text)
     if not saved.address.at_step:
         raise UsageError(f"{text} is a journal: name a step", hint=f"for example --at {text}@{saved.step}")
     with nncdbg.journal.open(saved.address.file) as journal:

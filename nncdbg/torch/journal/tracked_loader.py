@@ -33,7 +33,11 @@ class LoaderPosition:
     generators: list[torch.Tensor]
     """The states of the generators that loader and samplers have of their own."""
     sampler_epoch: int | None
-    """The epoch of a sampler with `set_epoch`, such as `DistributedSampler`."""
+    """The epoch of a loader or sampler with `set_epoch`, such as `DistributedSampler`."""
+    sampler_seed: int | None
+    """The seed of a sampler that gives its generator a new seed in each epoch, as that of Accelerate."""
+    ahead: RandomState | None
+    """The states of the random generators before the last batch was fetched, if the loader reads ahead."""
 
     def as_json(self, tensors: dict[str, Any]) -> dict[str, Any]:
         """Return the position as JSON; its tensors are added to `tensors`."""
@@ -41,6 +45,8 @@ class LoaderPosition:
             "epoch": self.epoch,
             "batches": self.batches,
             "sampler_epoch": self.sampler_epoch,
+            "sampler_seed": self.sampler_seed,
+            "ahead": None if self.ahead is None else random_as_json(self.ahead, "random/ahead.", tensors),
             "random": random_as_json(self.random, "random/epoch.", tensors),
             "generators": as_json(self.generators, "random/loader", tensors),
         }
@@ -60,8 +66,13 @@ class TrackedLoader:
         """Called before each batch is fetched."""
         self.after_batch: Callable[[Any], None] | None = None
         """Called with each batch that was fetched."""
-        self._beginning: tuple[RandomState, list[torch.Tensor], int | None] | None = None
+        self._beginning: tuple[RandomState, list[torch.Tensor], int | None, int | None] | None = None
         self._batches = 0
+        self._reads_ahead = False
+        """Whether fetching a batch may load the next one as well."""
+        self._ahead: RandomState | None = None
+        self._later_epochs: int | None = None
+        """What to add to the number of an epoch for samplers, if the training counts its epochs from 0."""
         self._restored: tuple[Mapping[str, Any], Callable[[], None]] | None = None
         """Where the next epoch continues, and what to call when it is there."""
         self._kept: list[Any] = []
@@ -86,8 +97,10 @@ class TrackedLoader:
     def position(self) -> LoaderPosition:
         """The position before the next batch."""
         assert self._beginning is not None
-        random, generators, sampler_epoch = self._beginning
-        return LoaderPosition(self.epoch, self._batches, random, generators, sampler_epoch)
+        random, generators, sampler_epoch, sampler_seed = self._beginning
+        return LoaderPosition(
+            self.epoch, self._batches, random, generators, sampler_epoch, sampler_seed, self._ahead
+        )
 
     def restore(
         self, position: Mapping[str, Any], then: Callable[[], None], kept: Sequence[Any] = ()
@@ -101,6 +114,18 @@ class TrackedLoader:
         self._kept = [*kept]
         self.epoch = position["epoch"] - 1
 
+    def count_epochs(self) -> None:
+        """Give samplers the number of each epoch: the training that continues counts them from 0."""
+        if self._restored is not None:
+            position, _ = self._restored
+            if position["sampler_epoch"] is not None:
+                self._later_epochs = position["sampler_epoch"] - position["epoch"]
+
+    @property
+    def batches_to_skip(self) -> int:
+        """How many batches of the next epoch are left out, as its position was restored."""
+        return 0 if self._restored is None else int(self._restored[0]["batches"])
+
     def begin(self) -> Iterator[Any]:
         """Begin an epoch, or continue in the one that was restored; return the iterator of the loader."""
         if RECREATIONS:
@@ -109,28 +134,39 @@ class TrackedLoader:
                 RECREATIONS[-1].find(self)
         self.epoch += 1
         self._batches = 0
+        self._ahead = None
         restored, self._restored = self._restored, None
         if restored is not None:
             return self._continue(*restored)
-        self._keep_beginning()
-        return iter(self.loader)
+        if self._later_epochs is not None:
+            self._set_epoch(self.epoch + self._later_epochs)
+        return self._begin_epoch()
 
-    def _keep_beginning(self) -> None:
-        epochs = [each.epoch for each in self._samplers() if hasattr(each, "set_epoch")]
+    def _begin_epoch(self) -> Iterator[Any]:
         states = [each.get_state() for each in self._generators()]
-        self._beginning = RandomState(), states, epochs[0] if epochs else None
+        self._beginning = RandomState(), states, self._sampler_epoch(), self._sampler_seed()
+        batches = iter(self.loader)
+        self._reads_ahead = not isinstance(batches, torch.utils.data.dataloader._BaseDataLoaderIter)
+        return batches
 
     def _continue(self, position: Mapping[str, Any], then: Callable[[], None]) -> Iterator[Any]:
         restore_random(position["random"])
         for generator, state in zip(self._generators(), position["generators"], strict=True):
             generator.set_state(state)
+        if position["sampler_epoch"] is not None:
+            self._set_epoch(position["sampler_epoch"])
         for sampler in self._samplers():
-            if position["sampler_epoch"] is not None and hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(position["sampler_epoch"])
-        self._keep_beginning()
-        batches = iter(self.loader)
-        skip_batches(batches, position["batches"])
+            if position.get("sampler_seed") is not None and hasattr(sampler, "initial_seed"):
+                sampler.initial_seed = position["sampler_seed"]
+        batches = self._begin_epoch()
         self._batches = position["batches"]
+        if position.get("ahead") is None:
+            skip_batches(batches, self._batches)
+        else:
+            skip_batches(batches, self._batches - 1)
+            restore_random(position["ahead"])
+            self._ahead = RandomState()
+            skip_batches(batches, 1)
         then()
         return batches
 
@@ -140,13 +176,15 @@ class TrackedLoader:
             yield "the workers persist over epochs, and their random states are not restored"
         for each in self._samplers():
             own = [key for key in getattr(each, "__dict__", {}) if key not in ("generator", "epoch")]
-            if own and not type(each).__module__.startswith("torch."):
+            if own and not type(each).__module__.startswith(("torch.", "accelerate.")):
                 yield f"of {type(each).__name__}, only `generator` and `epoch` are restored, not {own[0]}"
 
     def fetch(self, batches: Iterator[Any]) -> Any:
         """Return the next batch of an iterator of the loader."""
         if self.before_batch is not None:
             self.before_batch()
+        if self._reads_ahead:
+            self._ahead = RandomState()
         batch = next(batches)
         self._batches += 1
         if self._kept:
@@ -157,17 +195,34 @@ class TrackedLoader:
 
     def _samplers(self) -> list[Any]:
         """Return the samplers of the loader, outermost first."""
-        batch_sampler = getattr(self.loader, "batch_sampler", None)
-        found = [
-            batch_sampler,
-            getattr(batch_sampler, "sampler", None),
-            getattr(self.loader, "sampler", None),
-        ]
+        found, outer = [], self.loader
+        while (inner := getattr(outer, "batch_sampler", None)) is not None:
+            found += [inner, getattr(inner, "sampler", None)]
+            outer = inner
+        found.append(getattr(self.loader, "sampler", None))
         return [*{id(each): each for each in found if each is not None}.values()]
 
+    def _set_epoch(self, epoch: int) -> None:
+        for each in (self.loader, *self._samplers()):
+            if hasattr(each, "set_epoch"):
+                each.set_epoch(epoch)
+
+    def _sampler_epoch(self) -> int | None:
+        """Return the epoch of the loader, if it gives it to its samplers, otherwise that of a sampler."""
+        if hasattr(self.loader, "set_epoch") and hasattr(self.loader, "iteration"):
+            return int(self.loader.iteration)
+        return next((each.epoch for each in self._samplers() if hasattr(each, "set_epoch")), None)
+
+    def _sampler_seed(self) -> int | None:
+        return next((each.initial_seed for each in self._samplers() if hasattr(each, "initial_seed")), None)
+
     def _generators(self) -> list[torch.Generator]:
-        """Return the generators that loader and samplers have of their own, each once."""
-        found = [getattr(each, "generator", None) for each in (self.loader, *self._samplers())]
+        """Return the generators that loader and samplers have of their own, each once.
+
+        A sampler with an `initial_seed` gives its generator a new seed in each epoch.
+        """
+        owners = (self.loader, *(each for each in self._samplers() if not hasattr(each, "initial_seed")))
+        found = [getattr(each, "generator", None) for each in owners]
         return [*{id(each): each for each in found if isinstance(each, torch.Generator)}.values()]
 
 

@@ -60,6 +60,19 @@ class LiveBreakpoint:
         parts += [f"hits {self.hits}"] if self.hits is not None else []
         return " ".join(parts)
 
+    @property
+    def command(self) -> str:
+        """The command of the prompt that sets an equal breakpoint."""
+        sigil = {"op": "", "source": "", "parameter": "%"}.get(self.kind, "@")
+        place = f"{sigil}{self.target}{'.backward' if self.kind == 'module backward' else ''}"
+        if self.log is not None and (self.condition is not None or self.hits is not None):
+            return f"note a logpoint was set that the prompt cannot set: {self}"
+        if self.log is not None:
+            return f"log {place} {' '.join(self.log.split())}"
+        terms = [f"if {self.condition.text}"] if self.condition is not None else []
+        terms += [f"hits {self.hits}"] if self.hits is not None else []
+        return " ".join(["break", place, *terms])
+
     def matches(self, overload: Any) -> bool:
         """Return whether the operators of an overload can be at this place."""
         return self.kind != "op" or self.target in stop_names(signature_of(overload).name)

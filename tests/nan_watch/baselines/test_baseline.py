@@ -18,8 +18,9 @@ from nncdbg.nan_watch.baselines.baseline import (
     read_baseline,
     write_baseline,
 )
-from nncdbg.nan_watch.records import Case, FindingSite, Report, WatchFinding
+from nncdbg.nan_watch.records import FindingSite, Report, WatchFinding
 from nncdbg.nan_watch.reports import NotWritten
+from nncdbg.opening.corpus.cases import Case
 from tests.nan_watch.reports.made_reports import INF_BORN, MASKED, NAN_BORN, failed, plain
 
 NET = """#nncdbg 1

@@ -19,13 +19,15 @@ from onnx import numpy_helper
 
 import nncdbg
 from nncdbg.nan_watch.baselines.recording import read
-from nncdbg.nan_watch.corpus import corpus as corpus_module
 from nncdbg.nan_watch.corpus.corpus import run_corpus
-from nncdbg.nan_watch.corpus.files import case_files, case_inputs
-from nncdbg.nan_watch.corpus.worker import Task
+from nncdbg.nan_watch.corpus.task import WatchTask
 from nncdbg.nan_watch.measuring.gates import Gates
-from nncdbg.nan_watch.records import Case, Report
+from nncdbg.nan_watch.records import Report
 from nncdbg.opening.configuration import RunConfiguration
+from nncdbg.opening.corpus import running
+from nncdbg.opening.corpus.cases import Case
+from nncdbg.opening.corpus.files import case_files, case_inputs
+from nncdbg.opening.corpus.source import CorpusProgram
 
 TEXT = """#nncdbg 1
 graph @main(%x: f32[N,4], %k: f32[]) -> (%y: f32[N,4]) {
@@ -60,7 +62,8 @@ def watched(model: str, folder: Path | None, gates: str = "nan", jobs: int = 1, 
     """Return the report of a corpus, and check that none of its processes is left."""
     settings = {name: fields.pop(name) for name in _OF_CONFIGURATION if name in fields}
     named = {name: fields.pop(name) for name in _OF_TASK if name in fields}
-    task = Task(RunConfiguration(program=model, **settings), Gates.of(gates), **named)
+    configuration = RunConfiguration(program=model, given=frozenset(settings), **settings)
+    task = WatchTask(CorpusProgram(configuration), Gates.of(gates), **named)
     report = run_corpus(task, folder, jobs=jobs, **fields)
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
     if children.exists():
@@ -172,7 +175,7 @@ def test_an_expired_budget_ends_the_watch_and_lists_the_cases_not_run(
     cases = corpus(tmp_path, {f"{i}": np.full((2, 4), i) for i in (12, 17, 18, 19)})
     path, library = crashing(tmp_path)
     clock = Clock()
-    monkeypatch.setattr(corpus_module, "time", clock)
+    monkeypatch.setattr(running, "time", clock)
 
     def progress(done: int, total: int) -> None:
         clock.now = 9.0 * done
@@ -212,13 +215,15 @@ def test_a_signal_ends_the_watch_with_the_finished_cases(tmp_path: Path, number:
 import json, sys
 from pathlib import Path
 from nncdbg.nan_watch.corpus.corpus import run_corpus
-from nncdbg.nan_watch.corpus.worker import Task
+from nncdbg.nan_watch.corpus.task import WatchTask
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.opening.configuration import RunConfiguration
+from nncdbg.opening.corpus.source import CorpusProgram
 def progress(done, total):
     if done:
         Path({str(marker)!r}).touch()
-task = Task(RunConfiguration(program={path!r}, op_libraries=[{library!r}]), Gates.of("nan"))
+source = CorpusProgram(RunConfiguration(program={path!r}, op_libraries=[{library!r}]))
+task = WatchTask(source, Gates.of("nan"))
 report = run_corpus(task, {str(cases)!r}, jobs=1, progress=progress)
 print(json.dumps(report.as_dict()))
 sys.exit(report.exit_code)
@@ -234,7 +239,7 @@ sys.exit(report.exit_code)
     assert document["interrupted"] is True
     assert [case["status"] for case in document["cases"]] == ["tripped", "not run", "not run"]
     assert document["findings"][0]["case"] == "a.npz"
-    assert document["unchecked"] == ["2 of 3 cases, because the watch was interrupted: b.npz, c.npz"]
+    assert document["unchecked"] == ["2 of 3 cases, because the run was interrupted: b.npz, c.npz"]
 
 
 def test_measurements_are_judged_over_all_cases(tmp_path: Path) -> None:
@@ -415,11 +420,13 @@ def test_the_memory_of_a_case_is_released(tmp_path: Path) -> None:
     script = f"""
 import resource
 from nncdbg.nan_watch.corpus.corpus import run_corpus
-from nncdbg.nan_watch.corpus.worker import Task
+from nncdbg.nan_watch.corpus.task import WatchTask
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.opening.configuration import RunConfiguration
+from nncdbg.opening.corpus.source import CorpusProgram
 import sys
-report = run_corpus(Task(RunConfiguration(program={model(tmp_path)!r}), Gates.of("nan")), sys.argv[1], jobs=1)
+task = WatchTask(CorpusProgram(RunConfiguration(program={model(tmp_path)!r})), Gates.of("nan"))
+report = run_corpus(task, sys.argv[1], jobs=1)
 assert report.ok, report
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """

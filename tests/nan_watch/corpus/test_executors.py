@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,16 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.nan_watch.corpus.engines import PROCESSES
 from nncdbg.nan_watch.records import Report
+from nncdbg.opening.corpus.engines import PROCESSES
 from tests.nan_watch.corpus.test_corpus import BAD, CRASHING, GOOD, corpus, crashing, model, statuses, watched
+
+RANDOM = """#nncdbg 1
+graph @main() -> (%y: f32[4]) {
+  %y = RandomUniform(shape=[4])
+  return %y
+}
+"""
 
 ONCE = """
     import pathlib
@@ -36,8 +45,7 @@ def dask() -> Iterator[Executor]:
             n_workers=2,
             threads_per_worker=1,
             host="127.0.0.1",
-            dashboard_address=None,
-            worker_dashboard_address=None,
+            scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
             silence_logs="CRITICAL",
         ) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
@@ -90,6 +98,61 @@ def test_no_result_is_lost_when_workers_are_killed(tmp_path: Path) -> None:
     assert report.exit_code == 4
 
 
+def test_the_call_from_python_has_the_report_of_the_command(tmp_path: Path, dask: Executor) -> None:
+    """`nncdbg.watch(executor=)` on a path and on a program in memory, as on own processes."""
+    cases = corpus(tmp_path, {f"{i:02}": BAD if i % 3 == 0 else GOOD * i for i in range(12)})
+    path = model(tmp_path)
+    expected = plain(watched(path, cases, "nan,max>1", jobs=2))
+    for source in (path, nncdbg.load(path), nncdbg.parse(Path(path).read_text())):
+        for executor in ("processes", dask):
+            report = nncdbg.watch(
+                source, fail_on="nan,max>1", inputs_dir=cases, jobs=2, executor=executor, budget=600
+            )
+            assert {**plain(report), "model": path} == expected
+            assert "%l" in str(report)
+
+
+def test_runs_with_several_seeds_on_an_executor(dask: Executor) -> None:
+    program = nncdbg.parse(RANDOM)
+    alone = nncdbg.watch(program, runs=6, seed=3, fail_on="max>0.9")
+    report = nncdbg.watch(program, runs=6, seed=3, fail_on="max>0.9", executor=dask, jobs=2)
+    assert [case.name for case in report.cases] == [f"seed {seed}" for seed in range(3, 9)]
+    assert plain(report) == plain(alone)
+
+
+def test_a_script_without_a_guard_gets_a_hint(tmp_path: Path) -> None:
+    """Dask workers import the script that starts their cluster."""
+    corpus(tmp_path, {"a": GOOD})
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import nncdbg\nnncdbg.watch({model(tmp_path)!r}, inputs_dir='cases', executor='dask', jobs=1)\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "RunError: the local Dask cluster did not start: " in done.stderr
+    assert done.stderr.rstrip().endswith("because Dask workers import the script")
+
+
+def test_a_program_that_cannot_be_sent_is_an_error(tmp_path: Path) -> None:
+    program = replace(nncdbg.load(model(tmp_path)), readers=(lambda: None,))
+    with pytest.raises(nncdbg.UsageError, match="cannot send the program and its inputs"):
+        nncdbg.watch(program, inputs_dir=corpus(tmp_path, {"a": GOOD}))
+
+
+def test_no_result_of_a_batch_is_lost(tmp_path: Path) -> None:
+    """Fast cases run in batches: after a loss, each case of the batch has the result of an own process."""
+    cases = corpus(tmp_path, {f"{i}": np.full((2, 4), i) for i in range(100, 260)})
+    path, library = crashing(tmp_path)
+    mark = tmp_path / "mark"
+    once = ONCE.format(mark=str(mark)).replace("== 19", "== 220")
+    Path(library).write_text(CRASHING.replace("    return x + 0\n", once.lstrip("\n")))
+    report = watched(path, cases, op_libraries=[library], jobs=2, executor="dask")
+    assert mark.exists()
+    assert [case.name for case in report.cases] == [f"{i}.npz" for i in range(100, 260)]
+    assert statuses(report) == dict.fromkeys(statuses(report), "ok")
+    assert plain(report) == plain(watched(path, cases, op_libraries=[library], jobs=2))
+
+
 @pytest.mark.parametrize("kind", [ThreadPoolExecutor, ProcessPoolExecutor])
 def test_an_executor_of_the_caller_stays_open(tmp_path: Path, kind: Any) -> None:
     cases = corpus(tmp_path, {f"{i}": BAD if i % 2 else GOOD for i in range(6)})
@@ -106,7 +169,8 @@ def test_a_broken_executor_keeps_the_finished_cases(tmp_path: Path) -> None:
     path, library = crashing(tmp_path)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
         report = watched(path, cases, op_libraries=[library], executor=executor)
-    assert [*statuses(report).values()] == ["ok"] * 3 + ["not run"] * 2
+    # The cases of the last batch have no results: the executor cannot run them again.
+    assert [*statuses(report).values()] == ["ok"] * 2 + ["not run"] * 3
     assert "the executor lost a worker and cannot replace it: BrokenProcessPool" in str(report.error)
     assert report.exit_code == 4
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from nncdbg.engine.errors import RunError
-from nncdbg.nan_watch.records import Case, FindingSite, Operand, Report, WatchFinding
+from nncdbg.nan_watch.records import FindingSite, Operand, Report, WatchFinding
 from nncdbg.nan_watch.watched import Watched
+from nncdbg.opening.corpus.cases import Case
 from nncdbg.stats.summary import Summary
 
 TEXT = """#nncdbg 1

@@ -1,4 +1,5 @@
 // Debug adapters: a launch starts a server with the chosen Python, an attach connects to a listening program.
+// The ranks of a job have a server in front of them, which is started for an attach to all of them.
 
 import { setTimeout as delay } from "node:timers/promises";
 import * as vscode from "vscode";
@@ -22,7 +23,7 @@ export class Adapters implements vscode.DebugAdapterDescriptorFactory {
   ) {}
 
   async createDebugAdapterDescriptor(session: vscode.DebugSession): Promise<vscode.DebugAdapterDescriptor> {
-    if (session.configuration.request === "attach") {
+    if (session.configuration.request === "attach" && !session.configuration.ranks) {
       return this.connections.use(session, attached(session));
     }
     const { Connection } = await import("./connection");
@@ -50,7 +51,7 @@ async function attached(session: vscode.DebugSession): Promise<Connection> {
   const { connect, debugpy } = session.configuration;
   const { socket, host = "127.0.0.1", port, waitFor = 0 } = connect ?? {};
   if (typeof socket !== "string" && typeof port !== "number") {
-    throw new Error('an attach configuration needs "connect": {"port": ...} or {"socket": ...}');
+    throw new Error('an attach configuration needs "connect": {"port": ...} or {"socket": ...}, or "ranks": true');
   }
   const address = socket ?? `${host}:${port}`;
   const attempt = () => Connection.connect(socket ? { path: socket } : { host, port });

@@ -46,12 +46,15 @@ export class Configurations implements vscode.DebugConfigurationProvider {
       void offerDebugpy(configuration.debugpy.program ?? configuration.debugpy.module);
       return undefined;
     }
-    if (configuration.request !== "launch") {
+    if (configuration.request !== "launch" && !configuration.ranks) {
       return withToken({ ...configuration, connect: addressOf(configuration.connect) });
     }
     const python = await pythonFor(folder);
     if (!python) {
       return undefined;
+    }
+    if (configuration.request !== "launch") {
+      return { ...configuration, __python: python };
     }
     const program = programOf(await asModel(String(configuration.program)));
     return { ...configuration, program, cwd: configuration.cwd ?? folder?.uri.fsPath, __python: python };

@@ -1,10 +1,11 @@
-// The views in the panel and the graph tab.  A separate bundle, loaded with the first session.
+// The views in the panel, and the tabs of the graph and of the streams.  A separate bundle, loaded with the first session.
 
 import * as vscode from "vscode";
 import { GraphTab } from "../graph/graphTab";
 import type { VariableContext } from "../session/commands";
 import type { Connections } from "../session/connections";
 import { addWatch } from "../session/watchExpression";
+import { StreamsTab } from "../streams/streamsTab";
 import { Explain } from "./explain";
 import { Followers } from "./following";
 import { GraphMap } from "./map";
@@ -18,6 +19,7 @@ export class Views implements vscode.Disposable {
   private readonly explain: Explain;
   private readonly map: GraphMap;
   private readonly graph: GraphTab;
+  private readonly streams: StreamsTab;
   private readonly followers: Followers;
   private readonly disposables: vscode.Disposable[];
 
@@ -30,7 +32,8 @@ export class Views implements vscode.Disposable {
     this.explain = new Explain(extension, this.sessions);
     this.map = new GraphMap(extension, this.sessions);
     this.graph = new GraphTab(extension, this.sessions);
-    const views = [this.timeline, statistics, this.explain, this.map, this.graph];
+    this.streams = new StreamsTab(extension, this.sessions);
+    const views = [this.timeline, statistics, this.explain, this.map, this.graph, this.streams];
     this.followers = new Followers(this.sessions, views.map(({ follower }) => follower));
     this.disposables = [this.followers, ...views, this.sessions];
   }
@@ -48,6 +51,7 @@ export class Views implements vscode.Disposable {
     "timeline.deleteMark": (row: Row) => this.timeline.deleteMark(row),
     addWatch,
     openGraph: () => Promise.resolve(this.graph.open()),
+    showTimeline: () => Promise.resolve(this.streams.open()),
     "map.openInNetron": () => this.map.openInNetron(),
   };
 

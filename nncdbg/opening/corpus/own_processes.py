@@ -7,22 +7,20 @@ from collections.abc import Iterator
 from multiprocessing.connection import wait
 
 from nncdbg.engine.errors import RunError
-from nncdbg.nan_watch.corpus.process import Process
-from nncdbg.nan_watch.corpus.report import CaseResult
-from nncdbg.nan_watch.corpus.worker import CaseRun, Ready, Refused, Task
-from nncdbg.nan_watch.records import Case
+from nncdbg.opening.corpus.cases import CRASHED, Case, CaseResult, CaseRun
+from nncdbg.opening.corpus.process import Process
+from nncdbg.opening.corpus.worker import Ready, Refused
 
 
 class OwnProcesses:
     """`count` processes that run one case after the other; `boxes` is the folder for their black boxes."""
 
-    def __init__(self, task: Task, count: int, boxes: str) -> None:
+    def __init__(self, task: bytes, count: int, boxes: str) -> None:
         self._task = task
         self.count = count
         self._boxes = boxes
         self._waiting: deque[CaseRun] = deque()
         self._processes: list[Process] = []
-        self.fingerprint = ""
 
     @property
     def has_room(self) -> bool:
@@ -51,9 +49,8 @@ class OwnProcesses:
     def _hear(self, process: Process) -> CaseResult | None:
         message = process.receive()
         match message:
-            case Ready(fingerprint):
+            case Ready():
                 process.ready = True
-                self.fingerprint = fingerprint
             case Refused(error):
                 raise error
             case CaseResult():
@@ -76,4 +73,4 @@ def _lost(job: CaseRun | None, how: str) -> CaseResult:
             f"a worker process {how} before it received a case",
             hint="run `nncdbg run` with one of the cases",
         )
-    return CaseResult(job.index, Case(job.name, "crashed", error=f"the process {how}"))
+    return CaseResult(job.index, Case(job.name, CRASHED, error=f"the process {how}"))

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from nncdbg.engine.process.last_words import read_box, sentence
-from nncdbg.nan_watch.corpus.worker import CaseRun, Task
+from nncdbg.opening.corpus.cases import CaseRun
 
 _CODE = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[3])
-from nncdbg.nan_watch.corpus.worker import main
+from nncdbg.opening.corpus.worker import main
 main(int(sys.argv[1]), sys.argv[2])
 """
 
@@ -34,7 +34,7 @@ class Process:
     `others` is the number of worker processes that share the cores.
     """
 
-    def __init__(self, task: Task, boxes: str, others: int) -> None:
+    def __init__(self, task: bytes, boxes: str, others: int) -> None:
         self.job: CaseRun | None = None
         self.ready = False
         self._boxes = Path(tempfile.mkdtemp(dir=boxes))

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from nncdbg.engine.errors import RunError, UsageError
-from nncdbg.nan_watch.corpus.process import thread_shares
+from nncdbg.opening.corpus.process import thread_shares
 
 PROCESSES = "processes"
 
@@ -88,12 +88,14 @@ def _dask(address: str, count: int) -> Iterator[Engine]:
     with (
         tempfile.TemporaryDirectory(prefix="nncdbg-dask-") as folder,
         dask.config.set(quiet),
-        distributed.LocalCluster(
+        _local_cluster(
+            distributed,
             n_workers=count,
             threads_per_worker=1,
             memory_limit=0,
             host="127.0.0.1",
-            dashboard_address=None,
+            # The scheduler always opens an HTTP port; by default it is 8787, with a warning if in use.
+            scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
             worker_dashboard_address=None,
             local_directory=folder,
             env=thread_shares(count),
@@ -103,6 +105,17 @@ def _dask(address: str, count: int) -> Iterator[Engine]:
     ):
         client.register_plugin(_dask_output(distributed))
         yield Engine(client.get_executor(pure=False), count)
+
+
+def _local_cluster(distributed: Any, **fields: Any) -> Any:
+    """Return a local Dask cluster.  Raises RunError if its workers do not start."""
+    try:
+        return distributed.LocalCluster(**fields)
+    except RuntimeError as error:
+        raise RunError(
+            f"the local Dask cluster did not start: {error}",
+            hint='call nncdbg below `if __name__ == "__main__":`, because Dask workers import the script',
+        ) from error
 
 
 @contextmanager
