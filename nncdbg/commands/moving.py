@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from nncdbg.commands.table import command, no_arguments, whole_number
 from nncdbg.engine.errors import UsageError
-from nncdbg.presentation.schedules import stream_name, stream_number
+from nncdbg.engine.schedules.launches import THE_HOST, stream_name
+from nncdbg.presentation.schedules import stream_number
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
@@ -73,7 +74,7 @@ def stream_(session: CommandSession, text: str) -> None:
     number = stream_number(session.debugger.program, text if text not in ("", "all") else "host")
     if text:
         session.stream = None if text == "all" else number
-    followed = "all streams" if session.stream is None else f"stream {stream_name(session.stream)}"
+    followed = "all streams" if session.stream is None else f"stream {stream_name(session.stream, THE_HOST)}"
     session.screen.put(f"`next` follows {followed}")
 
 

@@ -15,7 +15,14 @@ from nncdbg.commands.table import command, whole_number
 from nncdbg.commands.units import dead_units
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.names import origin_text
-from nncdbg.engine.schedules.streams import AwaitedEvent, StreamState, stream_states
+from nncdbg.engine.schedules.launches import stream_name
+from nncdbg.engine.schedules.streams import (
+    AwaitedEvent,
+    StreamState,
+    results_by_stream,
+    stream_states,
+    streams_of,
+)
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.presentation.elements import SMALL, element, elements, is_text, type_of
@@ -226,6 +233,10 @@ def _memory(session: CommandSession, text: str) -> None:
     results = timeline.checkpoints.live_bytes()
     workspaces = allocation.workspaces.sizes
     session.screen.put(f"results {_size(results)}")
+    if streams_of(debugger.program):
+        streams = results_by_stream(debugger.control.stack)
+        parts = ", ".join(f"{stream_name(stream)} {_size(size)}" for stream, size in streams.items())
+        session.screen.put(f"  in these frames, by stream: {parts or 'none'}")
     parts = ", ".join(f"{purpose} {_size(size)}" for purpose, size in sorted(workspaces.items()))
     session.screen.put(f"workspaces {_size(sum(workspaces.values()))}{f' ({parts})' if parts else ''}")
     session.screen.put(f"total {_size(allocation.total_bytes)}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.graph import Graph, Program
-from nncdbg.engine.schedules.launches import HOST, Site
+from nncdbg.engine.schedules.launches import HOST, THE_HOST, Site, stream_name
 from nncdbg.engine.schedules.streams import streams_of
 from nncdbg.engine.schedules.validation import Party, Repair, ScheduleProblem
 
@@ -47,11 +47,6 @@ class ProblemWords:
     hint: str
 
 
-def stream_name(stream: int) -> str:
-    """Return `s2`, or `the host`."""
-    return "the host" if stream == HOST else f"s{stream}"
-
-
 def stream_number(program: Program, text: str) -> int:
     """Return the number of a stream of a program, from `2`, `s2` or `host`.
 
@@ -65,7 +60,7 @@ def stream_number(program: Program, text: str) -> int:
     digits = text.removeprefix("s")
     number = int(digits) if re.fullmatch("[0-9]{1,9}", digits) else HOST if text == "host" else None
     if number not in known:
-        names = ", ".join("host" if each == HOST else str(each) for each in known)
+        names = ", ".join(stream_name(each).removeprefix("s") for each in known)
         raise UsageError(f"there is no stream {text}", hint=f"use one of: {names}")
     return number
 
@@ -119,7 +114,7 @@ class ScheduleWording:
             what = f"frees {spelled(party.name)}"
         elif margin is not None and access == "write" and party.name == margin.workspace:
             what = f"uses workspace {party.name}"
-        return f"{stream_name(party.stream)} {what} at line {self.line(party.site)}"
+        return f"{stream_name(party.stream, THE_HOST)} {what} at line {self.line(party.site)}"
 
     def _edge(self, repair: Repair) -> str:
         first, second = self.line(repair.recorder.site), self.line(repair.waiter.site)

@@ -115,6 +115,14 @@ SCHEDULED = nncdbg.parse(
 )
 
 
+def test_memory_is_counted_by_stream() -> None:
+    debugger = nncdbg.Debugger(SCHEDULED, {"x": np.array([1, 2], np.float32)})
+    assert "by stream: none" in nncdbg.execute(debugger, "info memory")
+    parse_stop("Add").add_to(debugger)
+    debugger.run()
+    assert "by stream: s0 16 B, s2 8 B" in nncdbg.execute(debugger, "info memory")
+
+
 @pytest.mark.parametrize(
     ("place", "lines"),
     [

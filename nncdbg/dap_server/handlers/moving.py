@@ -15,8 +15,8 @@ from nncdbg.dap_server.registry import ALWAYS, LIVE, STOPPED, State, request
 from nncdbg.dap_server.stream_threads import stream_of_thread, thread_list
 from nncdbg.dap_server.variables.places import frame_depth
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.schedules.launches import stream_name
 from nncdbg.engine.time.visits import left_micro_program
-from nncdbg.presentation.schedules import stream_name
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.debuggee import Verb
@@ -83,7 +83,7 @@ def next_(session: Session, arguments: NextArguments) -> None:
 def _follow(session: Session, stream: int) -> Stop:
     """Run until the next statement of a stream has been executed, recorded as commands of the prompt."""
     recorder = session.program.recorder
-    recorder.command(f"stream {stream_name(stream).removeprefix('the ')}", results=False)
+    recorder.command(f"stream {stream_name(stream)}", results=False)
     recorder.departs("next")
     stop = session.program.debugger.step_stream(stream)
     recorder.arrives("next")

@@ -12,7 +12,7 @@ from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.execution.findings import RACE, Finding, Report
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.graph import Program
-from nncdbg.engine.schedules.launches import HOST, Site, scheduled
+from nncdbg.engine.schedules.launches import THE_HOST, Site, scheduled, stream_name
 from nncdbg.engine.schedules.validation import ScheduleProblem, validated
 
 
@@ -56,9 +56,6 @@ def _detail(problem: ScheduleProblem) -> str:
     first, second = problem.first, problem.second
     assert first is not None
     one, other = ("writes" if each == "write" else "reads" for each in problem.access.split("-"))
-    what = f"{_stream(first.stream)} {one} %{first.name}, and {_stream(second.stream)} {other} %{second.name}"
+    streams = [stream_name(each.stream, THE_HOST) for each in (first, second)]
+    what = f"{streams[0]} {one} %{first.name}, and {streams[1]} {other} %{second.name}"
     return f"{what}; no event orders them"
-
-
-def _stream(number: int) -> str:
-    return "the host" if number == HOST else f"s{number}"

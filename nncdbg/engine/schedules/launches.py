@@ -10,7 +10,7 @@ branches of `if` are taken all first, then all second.  Exclusive branches so ne
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -25,6 +25,8 @@ Steps: TypeAlias = "Iterator[Steps]"
 HOST = -1
 """The number of the host, where streams have theirs."""
 
+THE_HOST = "the host"
+
 DEEPEST = 200
 """Maximum number of nested blocks."""
 
@@ -33,6 +35,11 @@ ITERATIONS = 2
 
 Site: TypeAlias = "tuple[Path, int]"
 """A block, and the number of a statement in it; -1 is the first line of a graph, and len(nodes) its last."""
+
+
+def stream_name(stream: int, host: str = "host") -> str:
+    """Return `s2`, or `host`; in a sentence, it is THE_HOST."""
+    return host if stream == HOST else f"s{stream}"
 
 
 class Memory(NamedTuple):
@@ -338,10 +345,3 @@ class LaunchExpansion:
     ) -> None:
         for value, memory in zip(carried, given, strict=True):
             scope.values[value.name] = memory or self.defined(scope, path, value.name)
-
-
-def streams_of(program: Program, found: Sequence[Launch]) -> Mapping[int, str]:
-    """Return the devices of the streams in use by number, "" for one without a name."""
-    numbers = {each.stream for each in found} | {begun for each in found for begun in each.begins}
-    numbers |= program.streams.keys()
-    return {number: program.streams.get(number, "") for number in sorted(numbers - {HOST})}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.graph import Graph, Program
-from nncdbg.engine.schedules.launches import HOST, scheduled
+from nncdbg.engine.schedules.launches import HOST, scheduled, stream_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class StreamState:
     @property
     def name(self) -> str:
         """Return `s2`, or `host`."""
-        return "host" if self.number == HOST else f"s{self.number}"
+        return stream_name(self.number)
 
 
 def streams_of(program: Program) -> tuple[int, ...]:
@@ -54,10 +55,42 @@ def streams_of(program: Program) -> tuple[int, ...]:
     return known
 
 
+def lanes(program: Program) -> dict[int, tuple[int, str]]:
+    """Return the lane of each stream in a timeline, and its title: HOST is lane 0, and stream 2 lane 3.
+
+    Without a schedule, there are the host and stream 0.
+    """
+    found = {HOST: (0, "host")}
+    for stream in streams_of(program) or (HOST, 0):
+        if stream != HOST:
+            found[stream] = stream + 1, f"{stream_name(stream)} {program.streams.get(stream, '')}".rstrip()
+    return found
+
+
 def stream_of(code: Code, pc: int) -> int:
     """Return the stream of a statement of a block; HOST without a margin, and for calls and conditions."""
     margin = code.nodes[pc].placement if pc < len(code.nodes) else code.graph.end
     return HOST if margin is None or margin.stream is None else margin.stream
+
+
+def results_by_stream(frames: Iterable[Frame]) -> dict[int, int]:
+    """Return the bytes of the results in frames, by the stream of the statement that returns them.
+
+    A value in several frames counts once, in the outermost one.  Constants and inputs do not count.
+    """
+    found: dict[int, int] = {}
+    seen: set[int] = set()
+    for frame in frames:
+        for slot, pc in enumerate(frame.code.definition):
+            content = frame.slots[slot]
+            size = getattr(content, "nbytes", None)
+            if pc < 0:
+                seen.add(id(content))
+            elif size is not None and id(content) not in seen:
+                seen.add(id(content))
+                stream = stream_of(frame.code, pc)
+                found[stream] = found.get(stream, 0) + int(size)
+    return dict(sorted(found.items()))
 
 
 def stream_states(program: Program, code: Code, pc: int) -> Sequence[StreamState]:

@@ -14,8 +14,9 @@ from typing import Any, TypeAlias
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.graph import Graph, Node, Program
 from nncdbg.engine.memory.plan_file import PlacedPlan
-from nncdbg.engine.schedules.launches import HOST, Launch, Site, launches, streams_of
+from nncdbg.engine.schedules.launches import HOST, Launch, Site, launches
 from nncdbg.engine.schedules.races import MOST_COMPARED, conflict, uses_of_bytes
+from nncdbg.engine.schedules.streams import lanes, streams_of
 from nncdbg.engine.schedules.validation import Party
 from nncdbg.engine.text.listing import Listing
 
@@ -110,7 +111,8 @@ def planned(
         waits += [TimelineWait(event, recorder[event], at) for event in launch.waits if event in recorder]
         recorder.update(dict.fromkeys(launch.records, at))
     spans = _spans(issued, times, durations)
-    return ScheduleTimeline(program, issued, streams_of(program, issued), spans, waits)
+    devices = {stream: program.streams.get(stream, "") for stream in streams_of(program) if stream != HOST}
+    return ScheduleTimeline(program, issued, devices, spans, waits)
 
 
 def timeline(program: Program, times: Times | None = None) -> list[dict[str, Any]]:
@@ -119,21 +121,20 @@ def timeline(program: Program, times: Times | None = None) -> list[dict[str, Any
     The `args` of a statement hold its block and number (`statement`), its line, and the events of its margin.
     """
     plan = planned(program, times)
-    lanes = {HOST: 0, **{stream: at for at, stream in enumerate(plan.streams, 1)}}
+    places = lanes(program)
     found = [_metadata("process_name", 0, program.source or "schedule")]
-    for stream, lane in lanes.items():
-        name = "host" if stream == HOST else f"s{stream} {plan.streams[stream]}".rstrip()
-        found += [_metadata("thread_name", lane, name)]
+    found += [_metadata("thread_name", lane, title) for lane, title in places.values()]
     for at, launch in enumerate(plan.launches):
         start, duration = plan.spans[at]
         entry = {"ph": "X", "name": plan.name(at), "cat": "statement", "ts": start, "dur": duration}
-        found.append({**entry, "pid": 1, "tid": lanes[launch.stream], "args": plan.arguments(at)})
+        found.append({**entry, "pid": 1, "tid": places[launch.stream][0], "args": plan.arguments(at)})
     for number, wait in enumerate(plan.waits, 1):
         flow = {"name": f"e{wait.event}", "cat": "wait", "id": number, "pid": 1}
         (begun, lasted), (start, _) = plan.spans[wait.recorder], plan.spans[wait.waiter]
         ended = max(begun, begun + lasted - _INSIDE)
-        found.append({"ph": "s", **flow, "ts": ended, "tid": lanes[plan.launches[wait.recorder].stream]})
-        waiter = lanes[plan.launches[wait.waiter].stream]
+        recorder, _ = places[plan.launches[wait.recorder].stream]
+        waiter, _ = places[plan.launches[wait.waiter].stream]
+        found.append({"ph": "s", **flow, "ts": ended, "tid": recorder})
         found.append({"ph": "f", "bp": "e", **flow, "ts": start, "tid": waiter})
     return found
 

@@ -10,9 +10,10 @@ import msgspec
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.graph import Program
 from nncdbg.engine.memory.plan_file import PlacedPlan
+from nncdbg.engine.schedules.launches import THE_HOST, stream_name
 from nncdbg.engine.schedules.timeline import Times, order_violations, timeline
 from nncdbg.presentation.program_text import write_text
-from nncdbg.presentation.schedules import ScheduleWording, stream_name
+from nncdbg.presentation.schedules import ScheduleWording
 
 MOST_NOTED = 10
 
@@ -29,7 +30,7 @@ def violation_notes(program: Program, plan: PlacedPlan | None, times: Times) -> 
     wording = ScheduleWording(program)
     for each in found[:MOST_NOTED]:
         first, second = (
-            f"line {wording.line(party.site)} on {stream_name(party.stream)}"
+            f"line {wording.line(party.site)} on {stream_name(party.stream, THE_HOST)}"
             for party in (each.first, each.second)
         )
         yield (

@@ -24,7 +24,7 @@ from nncdbg.opening.programs import OpenedProgram
 class DiffTask:
     """Two programs, or one and how side B runs it, for all cases.
 
-    Without `b`, side B is the program `a` with another backend, allocator or element type, or other kernels.
+    Without `b`, side B is the program `a` with another backend, allocator or element type.
     """
 
     a: CorpusProgram
@@ -34,6 +34,7 @@ class DiffTask:
     dtype_b: str | None = None
     tolerance: Tolerance = Tolerance()
     kernels_b: Mapping[str, str] = field(default_factory=dict)
+    """The backends of single statements of side B."""
 
     def open(self) -> OpenedDiff:
         """Load both programs; raises the errors that affect every case."""

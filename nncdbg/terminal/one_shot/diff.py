@@ -105,8 +105,8 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--stop", action="store_true", help="open the prompt on side A, after the first divergence")
     add_prompt(parser)
     options = parser.parse_args(arguments)
-    check_diff_corpus(parser, options)
     options.kernels_b = kernels_of(options.kernels_b)
+    check_diff_corpus(parser, options)
     another = options.other or options.backend_b or options.allocator_b or options.dtype_b
     another = another or options.kernels_b
     variants = [options.compile_b, options.autocast_b]

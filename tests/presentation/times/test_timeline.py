@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import nncdbg
+from nncdbg.engine.schedules.timeline import timeline
 from nncdbg.terminal.main import main
 
 EXAMPLES = ("first_steps", "refine_loop", "train_mlp", "attention")
@@ -73,7 +75,24 @@ def test_lanes_are_named_for_the_host_and_the_stream(repository: Path, tmp_path:
     named = {
         each["tid"]: each["args"]["name"] for each in document["traceEvents"] if each["name"] == "thread_name"
     }
-    assert named == {0: "host", 1: "stream 0"}
+    assert named == {0: "host", 1: "s0"}
+
+
+def test_lanes_of_a_schedule_are_those_of_its_timeline_without_a_run(
+    repository: Path, tmp_path: Path
+) -> None:
+    document = trace_of(repository, tmp_path, "two_streams")
+    program = nncdbg.load(repository / "examples" / "two_streams.nnc")
+    planned = timeline(program)
+
+    def named(events: list[dict[str, Any]]) -> dict[int, str]:
+        return {each["tid"]: each["args"]["name"] for each in events if each["name"] == "thread_name"}
+
+    assert named(document["traceEvents"]) == named(planned) == {0: "host", 1: "s0 cuda:0", 2: "s1 cuda:0"}
+    kernels = {each["args"]["line"]: each["tid"] for each in complete(document, "kernel")}
+    statements = {each["args"]["line"]: each["tid"] for each in planned if each["ph"] == "X"}
+    assert kernels == {line: lane for line, lane in statements.items() if line in kernels}
+    assert set(kernels.values()) == {1, 2}
 
 
 def test_each_kernel_is_inside_its_statement(repository: Path, tmp_path: Path) -> None:
