@@ -115,6 +115,11 @@ SCHEDULED = nncdbg.parse(
 )
 
 
+def test_a_running_script_has_no_streams() -> None:
+    with pytest.raises(UsageError, match="a running script has no schedule"):
+        parse_stop("Relu stream 1", streams=False)
+
+
 def test_memory_is_counted_by_stream() -> None:
     debugger = nncdbg.Debugger(SCHEDULED, {"x": np.array([1, 2], np.float32)})
     assert "by stream: none" in nncdbg.execute(debugger, "info memory")
