@@ -103,6 +103,8 @@ def check(path: Path) -> bool:
     print([each.site.op for each in mixed.kept], mixed.program)
     printed: str = nncdbg.execute(nncdbg.Debugger(path), "list")
     assert printed
+    ordered: nncdbg.Program = nncdbg.in_order(nncdbg.load(path), 2)
+    nncdbg.run(ordered)
     kernels: dict[str, str] = nncdbg.read_kernels("kernels.json")
     nncdbg.run(path, kernels=kernels)
     outputs = nncdbg.run(path, {"x": [1.0, 2.0]}, seed=3)

@@ -1,6 +1,6 @@
 // The ranks of a distributed job: one session, a breakpoint on one rank, and the missing rank of a hang.
 
-import { spawn } from "node:child_process";
+import { spawn, spawnSync } from "node:child_process";
 import fs from "node:fs";
 import path from "node:path";
 import { STARTING, freePort, launches } from "../screen.mjs";
@@ -31,15 +31,15 @@ async function startJob(python, workspace) {
   fs.writeFileSync(path.join(workspace, "train.py"), TRAINING);
   const torchrun = ["-I", "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", `${port}`];
   const debug = ["-m", "nncdbg", "debug", "--ranks", "--wait", "train.py"];
-  const options = { cwd: workspace, env: { ...process.env, OMP_NUM_THREADS: "1" }, stdio: ["ignore", "ignore", "pipe"], detached: true };
+  const options = { cwd: workspace, env: { ...process.env, OMP_NUM_THREADS: "1" }, stdio: ["ignore", "ignore", "pipe"] };
   const job = spawn(python, [...torchrun, ...debug], options);
   let output = "";
   await new Promise((resolve, reject) => {
     job.stderr.on("data", (text) => (output += text).includes(`nncdbg attach --ranks ${port}`) && resolve());
     job.once("exit", () => reject(new Error(`the job has ended:\n${output}`)));
   });
-  // With its ranks: torchrun ends them, but not if they hang.
-  return { port, end: () => process.kill(-job.pid, "SIGKILL") };
+  // The ranks first: each has a process group of its own, and torchrun does not end one that hangs.
+  return { port, end: () => spawnSync("pkill", ["-KILL", "-P", `${job.pid}`]) && job.kill("SIGKILL") };
 }
 
 export const tests = {
