@@ -204,6 +204,7 @@ OF_FIELD: dict[str, list[Any]] = {
     "cwd": [None, ".", "missing", "\0", "x" * 3000],
     "console": [None, "internalConsole"],
     "connect": [None, {}],
+    "ranks": [False, True, 0, 10**30, "29500", "\0"],
 }
 """Values by field name: mostly valid, and without effect outside of the test's folder."""
 
@@ -229,6 +230,8 @@ def of_type(kind: Any, name: str = "") -> st.SearchStrategy[Any]:
             return st.sampled_from(WORDS)
         case msgspec.inspect.LiteralType(values=values):
             return st.sampled_from(sorted(values, key=str))
+        case msgspec.inspect.Metadata(type=inner):
+            return of_type(inner, name)
         case msgspec.inspect.UnionType(types=types):
             return st.one_of([of_type(each, name) for each in types])
         case msgspec.inspect.ListType(item_type=item):

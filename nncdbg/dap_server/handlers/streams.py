@@ -9,7 +9,7 @@ import msgspec
 
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.stream_threads import awaited
-from nncdbg.engine.schedules.launches import HOST, Site
+from nncdbg.engine.schedules.launches import HOST, Site, stream_name
 from nncdbg.engine.schedules.streams import stream_states
 from nncdbg.engine.schedules.timeline import ScheduleTimeline, planned
 
@@ -51,7 +51,7 @@ def streams(session: Session, arguments: StreamsArguments) -> dict[str, Any]:
         "leftOut": len(timeline.launches) - len(shown),
         "lanes": [
             {
-                "name": "host" if stream == HOST else f"s{stream}",
+                "name": stream_name(stream),
                 "device": timeline.streams.get(stream, ""),
                 "waits": waits.get(stream, []),
             }

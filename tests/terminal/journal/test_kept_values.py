@@ -84,7 +84,19 @@ def test_wrong_options_are_errors(command: Command, kept: str, arguments: list[s
     assert words in err
 
 
-def test_a_run_without_values_names_the_option(command: Command, overnight: str) -> None:
-    code, _, err = command("log", overnight, "--values")
+@pytest.mark.parametrize(
+    ("kind", "hint"),
+    [
+        ("graph", "hint: run the training with --journal-values PATTERN"),
+        ("torch", "for all values of a step, `nncdbg record train --at 'FILE#1@STEP'`"),
+    ],
+)
+def test_a_run_without_values_names_what_to_use(
+    command: Command, tmp_path: Path, kind: str, hint: str
+) -> None:
+    path = tmp_path / "run.db"
+    with journal.open(path, write=True) as file, file.start(NewRun(kind=kind, name="train")) as run:
+        run.step(0)
+    code, _, err = command("log", str(path), "--values")
     assert code == 2
-    assert "hint: run the training with --journal-values PATTERN" in err
+    assert hint in err.replace(str(path), "FILE")
