@@ -56,7 +56,7 @@ export const tests = {
     assert.ok(!texts.some((each) => each.includes("other.db")), "only journals");
     assert.match(texts.find((each) => /^#1 /.test(each)), /^#1 train_mlp\.nnc ?ended, 60 steps, l 0\.\d+$/);
     assert.match(texts.find((each) => /^#2 /.test(each)), /fork of #1 at step 30, 60 steps, l NaN$/);
-    assert.ok(texts.some((each) => /^NaN at step 3\d/.test(each)), texts.join("\n"));
+    assert.ok(texts.some((each) => /^Inf at step 3\d/.test(each)), texts.join("\n"));
     await row(page, "Checkpoints").click();
     await row(page, "Step 20").waitFor();
     await pictures(page, screen, settings, "runs");
@@ -128,7 +128,7 @@ export const tests = {
     settings({ "terminal.integrated.gpuAcceleration": "off" });
     await open();
     await openRuns(page, screen);
-    const event = row(page, "NaN at step");
+    const event = row(page, "Inf at step");
     const step = /step (\d+)/.exec(await event.innerText())[1];
     await event.click({ button: "right" });
     const fork = page.locator(".context-view .action-label", { hasText: "Fork Run from Here" });
