@@ -46,6 +46,21 @@ def margins_of(program: Program) -> dict[Site, Placement]:
     return found
 
 
+def binds_streams(program: Program) -> bool:
+    """Return whether a margin names a logical stream beside the one that it runs on."""
+    waiting = [*program.graphs.values()]
+    while waiting:
+        graph = waiting.pop()
+        if (graph.begin and graph.begin.logical) or (graph.end and graph.end.logical):
+            return True
+        for node in graph.nodes:
+            if node.placement is not None and node.placement.logical:
+                return True
+            if node.subgraphs:
+                waiting += node.subgraphs
+    return False
+
+
 def bound(program: Program, streams: Mapping[int, int]) -> Program:
     """Return a program whose streams run on others: with ``{3: 4}``, ``s3`` becomes ``s3->4``.
 

@@ -16,7 +16,7 @@ from nncdbg.engine.schedules.checks import (
     memory_faults,
 )
 from nncdbg.engine.schedules.launches import HOST, Launch, Site, branches, launches
-from nncdbg.engine.schedules.margins import margins_of
+from nncdbg.engine.schedules.margins import binds_streams, margins_of
 from nncdbg.engine.schedules.ordering import Ordering
 from nncdbg.engine.schedules.races import Race, missing_edge, races
 
@@ -119,6 +119,8 @@ def _unbound_streams(program: Program) -> Iterator[ScheduleProblem]:
 
     In a graph, a logical stream has one binding.  That of a statement counts before that of a `begin`.
     """
+    if not binds_streams(program):
+        return
     margins = margins_of(program)
     graphs: dict[str, list[Site]] = {}
     for site in margins:
