@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.backends import Backend
@@ -21,6 +20,8 @@ from nncdbg.nan_watch.watched import Watched
 from nncdbg.nan_watch.watching import MAX_FINDINGS, usual_allocation
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from nncdbg.nan_watch.baselines.recording import Recording
 
 
@@ -73,9 +74,9 @@ def watch(
             max_findings,
             against,
             inputs_dir,
+            executor,
             runs=runs,
             jobs=jobs,
-            executor=executor or "processes",
             budget=budget,
             record_to=record,
         )
@@ -140,15 +141,18 @@ def _watch_corpus(
     max_findings: int,
     against: str | os.PathLike[str] | None,
     folder: str | os.PathLike[str] | None,
+    executor: str | Executor | None,
     **fields: Any,
 ) -> Report:
     """Watch the cases of a folder, or several runs, in other processes."""
     from nncdbg.nan_watch.corpus.corpus import run_corpus
     from nncdbg.nan_watch.corpus.task import WatchTask
+    from nncdbg.opening.corpus.engines import PROCESSES
     from nncdbg.opening.corpus.source import called_program
 
     source, loaded = called_program(program, inputs, arguments)
     task = WatchTask(source, gates, max_findings, good=_good(against))
-    report = run_corpus(task, folder, seed=source.configuration.seed, **fields)
+    fields = {**fields, "seed": source.configuration.seed, "executor": executor or PROCESSES}
+    report = run_corpus(task, folder, **fields)
     report.watched = Watched.of(loaded, gates)
     return report

@@ -22,10 +22,13 @@ def total_loss(losses: list[Any], scaler: Any) -> Any:
 def scalar_losses(tensors: Iterable[Any]) -> list[Any]:
     """Return those of the tensors that are losses: real, with one element.
 
-    One on the CPU is a number; one on a device remains a tensor, since reading it would wait for the device.
+    A plain tensor on the CPU becomes a number.  Others remain tensors: reading one would wait for its device,
+    or for other ranks.
     """
     return [
-        each.item() if each.is_cpu and not is_wrapped(each) else each.detach()
+        each.item()
+        if each.__class__ is torch.Tensor and each.is_cpu and not is_wrapped(each)
+        else each.detach()
         for each in tensors
         if each.numel() == 1 and not each.is_complex()
     ]
