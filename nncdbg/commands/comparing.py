@@ -82,9 +82,8 @@ def value_on_branch(debugger: Debugger, name: str, branch: int) -> Array:
 
     Raises NotComputed if it is not available there.
     """
-    from nncdbg.engine.compilation.code import UNSET
+    from nncdbg.engine.compilation.code import EVICTED, UNSET
     from nncdbg.engine.errors import NotComputed
-    from nncdbg.engine.time.checkpoints import EVICTED
 
     machine = debugger.timeline.other(branch, debugger.timeline.tick)
     if machine.tick < debugger.timeline.tick and not machine.ended:

@@ -101,7 +101,8 @@ class Debugger(RichOutput):
     * `outputs`: names of values to compute; only the statements that they need run, at their usual lines, and
       a value of the program among the `inputs` replaces its statement.  Default: all statements run.
     * `history`: the bytes that old values may use, a number or text such as ``"4GiB"``; default: a
-      quarter of RAM, or of the memory of a smaller device.
+      quarter of RAM, or of the memory of a smaller device.  0 drops each value right after its last use, for
+      the fastest run with the least memory; a step back is a replay.
     * `statistics`: log the summary of every result.
     * `check`: ``"micro"`` runs micro programs beside the kernels (see `micro`).
     * `max_ops`: stop after this many statements, and again after each further `max_ops`.
@@ -217,7 +218,9 @@ class Debugger(RichOutput):
     def _begin(self, history: int, max_ops: int | None) -> None:
         """Create the machine at the first statement, and the objects that move and inspect it."""
         loaded = self.loaded
+        loaded.linker.evict(history == 0)
         machine = loaded.begin(self.inputs)
+        machine.remembers = history > 0
         # The tracks read values before the allocation frees them.
         self.tracking = Tracking(self._tracked, loaded, machine, lambda text: self.control.say(text))
         self.timeline = Timeline(machine, history, loaded.allocation)

@@ -111,6 +111,7 @@ def _run(
         fallback=fallback,
         seed=seed,
         outputs=outputs,
+        history=0,
         statistics=False,
         **options,
         compiled=compiled if known == settings else None,

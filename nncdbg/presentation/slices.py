@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from rich.text import Text
 
-from nncdbg.engine.compilation.code import UNSET, Code, Statement
+from nncdbg.engine.compilation.code import EVICTED, UNSET, Code, Statement
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.time.checkpoints import EVICTED
 from nncdbg.engine.values.slicing import BlockVisit, Origin, Slicing
 from nncdbg.presentation.short_statements import named
 from nncdbg.presentation.stops import layout_in, names_on, statement_lines

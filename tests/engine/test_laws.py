@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import nncdbg
-from nncdbg.engine.compilation.code import UNSET
-from nncdbg.engine.time.checkpoints import EVICTED
+from nncdbg.engine.compilation.code import EVICTED, UNSET
 from tests.engine.programs import largest, runnable
 
 INPUTS = {"x": np.array([0.5, -1.0, 2.0], np.float32), "z": np.array([1.0, 0.0, -0.5], np.float32)}

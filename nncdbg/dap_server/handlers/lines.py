@@ -17,8 +17,8 @@ from nncdbg.dap_server.variables.places import (
     frame_place,
     value_title,
 )
+from nncdbg.engine.compilation.code import EVICTED
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.time.checkpoints import EVICTED
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session

@@ -14,9 +14,9 @@ from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.variables.places import computed, frame_place, value_title
 from nncdbg.dap_server.variables.value_text import Glance, is_tensor, type_text
 from nncdbg.engine import dtypes
+from nncdbg.engine.compilation.code import EVICTED
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.time.checkpoints import EVICTED
 from nncdbg.presentation.elements import is_text
 from nncdbg.presentation.frame_titles import frame_title
 

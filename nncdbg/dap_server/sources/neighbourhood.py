@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.dap_server.variables.places import computed, current_statement
 from nncdbg.dap_server.variables.value_text import Glance, is_tensor
+from nncdbg.engine.compilation.code import EVICTED
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.time.checkpoints import EVICTED
 from nncdbg.presentation.elements import is_text
 
 if TYPE_CHECKING:

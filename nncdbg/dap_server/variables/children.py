@@ -30,10 +30,9 @@ from nncdbg.dap_server.variables.value_text import (
     statistics_text,
     type_text,
 )
-from nncdbg.engine.compilation.code import UNSET, Code
+from nncdbg.engine.compilation.code import EVICTED, UNSET, Code
 from nncdbg.engine.errors import NotComputed
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.time.checkpoints import EVICTED
 from nncdbg.presentation.elements import SMALL, count_of, is_text
 
 if TYPE_CHECKING:

@@ -54,6 +54,16 @@ class _Unset:
 UNSET = _Unset()
 
 
+class _Evicted:
+    """The content of a slot after its value was dropped to stay within the limit of the history."""
+
+    def __repr__(self) -> str:
+        return "<evicted>"
+
+
+EVICTED = _Evicted()
+
+
 def nothing(slots: list[Any]) -> tuple[()]:
     """Return the operands of a statement that has none."""
     return ()
@@ -100,6 +110,8 @@ class Code:
     kept: list[int] = field(default_factory=list)
     """The slots of captures and constants, kept from one iteration to the next."""
     instructions: list[Instruction] = field(default_factory=list)
+    evicting: list[Instruction] = field(default_factory=list)
+    """The instructions that drop values after their last use (see `Linker.evicts`); else `instructions`."""
     patched: list[Instruction] = field(default_factory=list)
     """The instructions that run, some replaced by traps."""
     types: dict[str, Type | None] = field(default_factory=dict)
@@ -171,7 +183,7 @@ class Code:
 
     def arm(self) -> None:
         """Update `patched` from the instructions and the traps, in place."""
-        armed = self.instructions.copy()
+        armed = self.evicting.copy()
         for pc in self.traps:
             armed[pc] = TRAP
         self.patched[:] = armed

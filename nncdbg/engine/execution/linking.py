@@ -16,7 +16,8 @@ import numpy as np
 
 from nncdbg.engine.backends import Backend, Call, Kernels
 from nncdbg.engine.backends.composed import call_of
-from nncdbg.engine.compilation.code import Code, Instruction, Path, Statement, gatherer, walk
+from nncdbg.engine.compilation.code import EVICTED, Code, Instruction, Path, Statement, gatherer, walk
+from nncdbg.engine.compilation.liveness import dying
 from nncdbg.engine.graph import Array, Node
 from nncdbg.engine.ops import Op
 from nncdbg.engine.ops.scratch import Workspaces
@@ -175,6 +176,8 @@ class Linker:
     """The functions that wrap instructions, innermost first; `instrument` changes them."""
     codes: list[Code] = field(default_factory=list)
     """Every linked block, in the order of linking."""
+    evicts: bool = False
+    """Whether runs drop each value after the statement that reads it last (see `evict`)."""
     issue: StreamIssue | None = None
     """Issues the lines of a scheduled program to the streams of a device."""
 
@@ -182,8 +185,7 @@ class Linker:
         """Give a code and the blocks inside it their instructions."""
         blocks = list(walk(code))
         for each in blocks:
-            each.instructions[:] = self._instructions(each)
-            each.arm()
+            self._fill(each)
         self.codes.extend(blocks)
         return code
 
@@ -198,8 +200,14 @@ class Linker:
     def link_again(self) -> None:
         """Rebuild every instruction after a change of allocation or instruments."""
         for code in self.codes:
-            code.instructions[:] = self._instructions(code)
-            code.arm()
+            self._fill(code)
+
+    def evict(self, evicts: bool) -> None:
+        """Set whether runs drop each value after its last use; its memory is free for the next results."""
+        if evicts != self.evicts:
+            self.evicts = evicts
+            for code in self.codes:
+                self._arm(code)
 
     def link_statement(self, code: Code, pc: int) -> None:
         """Rebuild the instruction of one statement after a change of its kernel."""
@@ -208,6 +216,14 @@ class Linker:
             self._gather(code, pc),
             code.targets[pc],
         )
+        self._arm(code)
+
+    def _fill(self, code: Code) -> None:
+        code.instructions[:] = self._instructions(code)
+        self._arm(code)
+
+    def _arm(self, code: Code) -> None:
+        code.evicting = evicting_instructions(code) if self.evicts else code.instructions
         code.arm()
 
     def _instructions(self, code: Code) -> list[Instruction]:
@@ -250,3 +266,38 @@ class Linker:
             call.several,
             kernels.views,
         )
+
+
+def evicting_instructions(code: Code) -> list[Instruction]:
+    """Return the instructions of a block, each of which first drops the values that are not read any more.
+
+    A value is dropped by the statement after its last use, so that the operands of the last statement can be
+    inspected at a stop.  Transfers of control drop nothing here: the machine does so when they return.
+    """
+    found: list[Instruction] = []
+    dead: list[int] = []
+    for pc, (execute, gather, target) in enumerate(code.instructions):
+        if execute is None:
+            found.append((execute, gather, target))
+            continue
+        found.append((execute, _evicting(dead, gather) if dead else gather, target))
+        dead = [*dying(code)[pc]]
+    return found
+
+
+def _evicting(dead: Sequence[int], gather: Gather) -> Gather:
+    if len(dead) == 1:
+        [only] = dead
+
+        def gather_after_one(slots: list[Any]) -> Sequence[Any]:
+            slots[only] = EVICTED
+            return gather(slots)
+
+        return gather_after_one
+
+    def gather_after(slots: list[Any]) -> Sequence[Any]:
+        for slot in dead:
+            slots[slot] = EVICTED
+        return gather(slots)
+
+    return gather_after

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.compilation.code import TRAP, Code, Statement
+from nncdbg.engine.compilation.code import EVICTED, TRAP, Code, Statement
+from nncdbg.engine.compilation.liveness import dying
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import OutOfMemory, RunError
 from nncdbg.engine.escaping import printable
@@ -101,6 +102,8 @@ class Machine:
         self.ended = False
         self.interrupted = False
         self._disarmed: list[Code] = []
+        self.remembers = True
+        """False if values are dropped after their last use, and the journal keeps the last transfer only."""
         self.journal: deque[Transfer] = deque()
         self.floor = 0
         """The earliest tick that the journal can undo to."""
@@ -196,7 +199,8 @@ class Machine:
             return Ended()
         self.running.frames = self.frames
         frame = self.frames[-1]
-        execute, gather, target = frame.code.instructions[frame.pc]
+        code = frame.code
+        execute, gather, target = (code.instructions if self.remembers else code.evicting)[frame.pc]
         if execute is None:
             outcome = self._transfer(frame)
         else:
@@ -270,7 +274,7 @@ class Machine:
                 frame.slots[target] = outer[source]
         self.frames.append(frame)
         self.tick += 1
-        self.journal.append(FramePushed(self.tick))
+        self._record(FramePushed(self.tick))
         frame.entered = self.tick
         self.emit(Pushed(frame))
 
@@ -322,7 +326,7 @@ class Machine:
             self._pop(frame, values)
             return None
         self.tick += 1
-        self.journal.append(ProgramEnded(self.tick))
+        self._record(ProgramEnded(self.tick))
         self.ended = True
         self.emit(Ended())
         return Ended()
@@ -345,7 +349,7 @@ class Machine:
             fresh[slot] = before[slot]
         frame.slots, frame.iteration, frame.pc = fresh, frame.iteration + 1, 0
         self.tick += 1
-        self.journal.append(IterationEnded(self.tick, frame.code, before))
+        self._record(IterationEnded(self.tick, frame.code, before))
         self.emit(Iterated(frame, before))
 
     def _loop_results(
@@ -369,8 +373,10 @@ class Machine:
     def _pop(self, frame: Frame, values: list[Any]) -> None:
         self.frames.pop()
         self._store(self.frames[-1], values)
-        self.journal.append(FramePopped(self.tick, frame))
+        self._record(FramePopped(self.tick, frame))
         self.emit(Popped(frame))
+        if not self.remembers:
+            frame.slots[:] = [EVICTED] * len(frame.slots)
 
     def _store(self, frame: Frame, values: list[Any]) -> None:
         """Write the results of a block or call to the statement's outputs, and advance past it."""
@@ -379,8 +385,17 @@ class Machine:
             frame.slots[target] = values[: target.stop - target.start]
         elif target is not None:
             frame.slots[target] = values[0]
+        if not self.remembers:
+            for slot in dying(frame.code)[frame.pc]:
+                frame.slots[slot] = EVICTED
         frame.pc += 1
         self.tick += 1
+
+    def _record(self, transfer: Transfer) -> None:
+        """Add a transfer of control to the journal."""
+        if not self.remembers and self.journal:
+            self.forget()
+        self.journal.append(transfer)
 
     def emit(self, event: Event) -> None:
         """Send an event to every listener; detach a listener that raises, and report it in `problems`."""
@@ -454,7 +469,7 @@ class Machine:
         copy.call_code, copy.running = self.call_code, self.running
         copy._converts, copy._executing = self._converts, self._executing
         copy._memory, copy._workspaces, copy._drain = self._memory, self._workspaces, self._drain
-        copy._retried = -1
+        copy._retried, copy.remembers = -1, True
         copy.tick, copy.bound, copy.ended, copy.interrupted = self.tick, math.inf, self.ended, False
         copy.halt = math.inf
         copy._disarmed = []

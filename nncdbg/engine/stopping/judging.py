@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from nncdbg.engine.compilation.code import Code, Statement
+from nncdbg.engine.compilation.code import EVICTED, Code, Statement
 from nncdbg.engine.errors import NncdbgError, NotComputed
 from nncdbg.engine.execution.findings import RACE, STATE_RESET, Finding
 from nncdbg.engine.execution.frame import Frame
@@ -24,7 +24,6 @@ from nncdbg.engine.stopping.placement import braced
 from nncdbg.engine.stopping.stops import Judged, LogMessage, Stop
 from nncdbg.engine.stopping.traps import Traps
 from nncdbg.engine.text.listing import Listing
-from nncdbg.engine.time.checkpoints import EVICTED
 from nncdbg.engine.values.current import Current
 from nncdbg.engine.values.explanation import explained, size_origins
 from nncdbg.engine.values.values import Values

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import Any
 
-from nncdbg.engine.compilation.code import UNSET
+from nncdbg.engine.compilation.code import EVICTED, UNSET
 from nncdbg.engine.compilation.liveness import last_uses
 from nncdbg.engine.execution.events import Event, Iterated
 from nncdbg.engine.execution.frame import Frame
@@ -40,16 +40,6 @@ MOST = 1 << 25
 
 UNCOUNTED = 15
 """Checks without counting, after one that found the needed values alone to exceed the budget."""
-
-
-class _Evicted:
-    """The content of a slot after its value was dropped to stay within the budget."""
-
-    def __repr__(self) -> str:
-        return "<evicted>"
-
-
-EVICTED = _Evicted()
 
 
 class Checkpoints:
@@ -130,8 +120,8 @@ class Checkpoints:
 
     @property
     def over_budget(self) -> bool:
-        """Whether old values use more memory than allowed."""
-        return self.live_bytes() > self._threshold
+        """Whether old values use more memory than allowed; a machine without a past drops them itself."""
+        return self.machine.remembers and self.live_bytes() > self._threshold
 
     def enforce(self) -> None:
         """If over budget, drop old values to three quarters of it, or until only needed values are left."""

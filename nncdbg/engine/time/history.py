@@ -3,8 +3,8 @@
 A value is written once and memory is not reused, so old values are still in their slots and a
 step back only moves the pc.  The machine's journal holds what a transfer of control dropped (a
 finished frame, the slots of the last iteration).  Dropped values are recomputed from the nearest
-checkpoint.  Kernels are functions of their inputs and random streams are numbered, so a replay gives
-the same bits.
+checkpoint; without history, that is everything after its last use.  Kernels are functions of their
+inputs and random streams are numbered, so a replay gives the same bits.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from nncdbg.engine.compilation.code import UNSET, Code
+from nncdbg.engine.compilation.code import EVICTED, UNSET, Code
 from nncdbg.engine.compilation.liveness import dying
 from nncdbg.engine.execution.events import Ended, Failed, Interrupted, Outcome
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.time.checkpoints import EVICTED, Checkpoints, begun
+from nncdbg.engine.time.checkpoints import Checkpoints, begun
 from nncdbg.engine.time.deviations import (
     Detour,
     Deviation,

@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.compilation.code import EPOCH, UNSET, Code
+from nncdbg.engine.compilation.code import EPOCH, EVICTED, UNSET, Code
 from nncdbg.engine.compilation.liveness import last_uses
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.graph import Array, Literal, Node
-from nncdbg.engine.time.checkpoints import EVICTED
 
 
 @dataclass(frozen=True, slots=True, eq=False)

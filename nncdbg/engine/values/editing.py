@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.compilation.code import UNSET, Statement
+from nncdbg.engine.compilation.code import EVICTED, UNSET, Statement
 from nncdbg.engine.dtypes import INTEGERS, name_of
 from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.engine.execution.events import Ended, Failed
@@ -23,7 +23,6 @@ from nncdbg.engine.expression import evaluate_index, parse_index
 from nncdbg.engine.graph import Array, type_of
 from nncdbg.engine.inputs.nested_lists import EQUAL_ROWS, ragged
 from nncdbg.engine.memory.shared_pages import note_change, writable_copy
-from nncdbg.engine.time.checkpoints import EVICTED
 from nncdbg.engine.time.deviations import Edit, edits_of
 from nncdbg.engine.time.timeline import Branch
 from nncdbg.engine.values.host_reads import changed_read, is_host_read

@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from nncdbg.engine.compilation.code import UNSET, Code
+from nncdbg.engine.compilation.code import EVICTED, UNSET, Code
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.transfers import FramePopped, IterationEnded
-from nncdbg.engine.time.checkpoints import EVICTED
 from nncdbg.engine.time.timeline import Timeline
 from nncdbg.engine.values.values import ValueLocation
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.compilation.code import UNSET, Code
+from nncdbg.engine.compilation.code import EVICTED, UNSET, Code
 from nncdbg.engine.errors import ExpressionError, NotComputed, UsageError
 from nncdbg.engine.escaping import printable
 from nncdbg.engine.execution.frame import Frame
@@ -22,7 +22,6 @@ from nncdbg.engine.graph import Array
 from nncdbg.engine.schedules.streams import stream_of
 from nncdbg.engine.text.prefixes import Prefixes
 from nncdbg.engine.text.short_names import Scopes, ShortNames, choices, meant, nearest_name
-from nncdbg.engine.time.checkpoints import EVICTED
 from nncdbg.engine.time.timeline import Timeline
 from nncdbg.engine.values.current import Current, numbered
 from nncdbg.engine.values.differentiation import (

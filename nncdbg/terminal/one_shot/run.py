@@ -89,7 +89,10 @@ def _run(options: Namespace, screen: Screen) -> int:
         verified.append(verify_observers(opened, screen))
     if options.verify_determinism:
         verified.append(verify_determinism(opened, screen, recorded=recorded))
-    debugger = opened.debugger(statistics=False)
+    # Without a journal or the states, nothing reads a value after its last use.
+    keeps = configuration.journal or opened.restart is not None or options.save_states
+    history = configuration.history if keeps or configuration.history is not None else 0
+    debugger = opened.debugger(statistics=False, history=history)
     print_notes(debugger, screen)
     note_messages(debugger, screen)
     start = time.perf_counter()

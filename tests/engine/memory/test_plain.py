@@ -10,9 +10,9 @@ import pytest
 import nncdbg
 from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.backends import cupy
+from nncdbg.engine.compilation.code import EVICTED
 from nncdbg.engine.memory import plain
 from nncdbg.engine.memory.budget import parse_bytes
-from nncdbg.engine.time.checkpoints import EVICTED
 from tests.engine.backends.stand_in import StandIn
 
 SIZE = 4 * 10_000

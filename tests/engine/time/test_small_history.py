@@ -39,13 +39,13 @@ def counted(monkeypatch: pytest.MonkeyPatch, steps: int, **options: Any) -> tupl
 
 def test_values_are_counted_at_few_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counting at each check would take three times as long as the training itself."""
-    _, checks, recounts = counted(monkeypatch, 100, history=0)
+    _, checks, recounts = counted(monkeypatch, 100, history=1)
     assert checks > 5
     assert recounts <= 2 + checks / UNCOUNTED
 
 
 def test_memory_stays_bounded_between_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    debugger, _, _ = counted(monkeypatch, 100, history=0)
+    debugger, _, _ = counted(monkeypatch, 100, history=1)
     checkpoints = debugger.timeline.checkpoints
     before = checkpoints.live_bytes()
     checkpoints.recount()
@@ -54,8 +54,11 @@ def test_memory_stays_bounded_between_the_counts(monkeypatch: pytest.MonkeyPatch
     assert len(debugger.control.machine.journal) < 200
 
 
-def test_a_training_without_history_has_the_same_bits_and_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    without, _, _ = counted(monkeypatch, 30, history=0)
+@pytest.mark.parametrize("history", [0, 1])
+def test_a_training_without_history_has_the_same_bits_and_goes_back(
+    monkeypatch: pytest.MonkeyPatch, history: int
+) -> None:
+    without, _, _ = counted(monkeypatch, 30, history=history)
     whole = nncdbg.Debugger(nncdbg.load(EXAMPLE, steps=30))
     assert whole.run().reason == "end"
     assert present(without.outputs)["l"].tobytes() == present(whole.outputs)["l"].tobytes()
