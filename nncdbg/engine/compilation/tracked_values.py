@@ -108,7 +108,12 @@ def kept_to_the_end(program: Program, lines: Sequence[TrackedLine]) -> dict[str,
     for line in lines:
         for name, graph in line.sources.items():
             found.setdefault(graph, set()).add(name)
-    batches = {value for node in all_nodes(program.graph) for _, value in data_batches(node)}
+    statements = [*all_nodes(program.graph)]
+    batches = {value for node in statements for _, value in data_batches(node)}
+    # The first value of the body is a batch, whose size is the number of samples of the step.
+    sampled = {line.place for line in lines if line.line.batch}
+    bodies = (node.subgraphs[0] for node in statements if node.attributes.get(TRACKED) in sampled)
+    batches.update(body.nodes[0].outputs[0].name for body in bodies)
     if batches:
         found.setdefault(program.entry, set()).update(batches)
     return {graph: frozenset(names) for graph, names in found.items()}
