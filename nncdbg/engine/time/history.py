@@ -40,8 +40,8 @@ class History:
         self.checkpoints = Checkpoints(machine, budget, allocation)
         self.standing = allocation.standing
         self._begin_again = allocation.begin_again
-        self.retains = allocation.retains
-        """False if memory is reused: old values are overwritten, and going back is a replay."""
+        self.retains = allocation.retains and machine.remembers
+        """False if memory is reused or values are dropped after their last use: going back is a replay."""
         self.replaying = False
         self.halted: Callable[[], bool] = lambda: False
         """Returns whether the user requested a stop, to interrupt a long replay."""

@@ -108,10 +108,14 @@ class ValueRecorder:
         check_codec(self._codec)
         if not self._debugger.timeline.retains:
             flag = "--journal-values" if self._patterns else "--journal-statistics"
+            allocation = self._debugger.loaded.allocation
+            dropped = allocation.retains
             raise UsageError(
-                f"{flag} needs the values of a whole step, and the allocator "
-                f"{self._debugger.loaded.allocation.name} frees them",
-                hint="use --allocator plain or debug, without --in-place-states",
+                f"{flag} needs the values of a whole step, and "
+                + ("--history 0 drops them" if dropped else f"the allocator {allocation.name} frees them"),
+                hint="leave out --history 0"
+                if dropped
+                else "use --allocator plain or debug, without --in-place-states",
             )
 
     def _chosen(self, names: Sequence[str]) -> frozenset[str]:
