@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from nncdbg.engine.ops.aten.names import EMPTY, base_name
 from nncdbg.engine.ops.causes import Birth, Cause, Maker
 from nncdbg.engine.ops.causes.places import count
+from nncdbg.engine.ops.causes.torch_operands import with_numbers
 from nncdbg.engine.ops.causes.training_backward import in_backward
 from nncdbg.engine.ops.causes.training_forward import in_forward
 from nncdbg.engine.ops.causes.training_optimizer import in_optimizer
@@ -17,6 +18,7 @@ from nncdbg.stats.finiteness import bad
 
 def cause(birth: Birth) -> Cause | None:
     """Return why an operator of PyTorch gave NaN or Inf; None if no rule explains it."""
+    birth = with_numbers(birth)
     if base_name(birth.op) in EMPTY:
         return _uninitialized(birth)
     given = _given_number(birth)
