@@ -42,7 +42,20 @@ def _record_cell(shell: Any, name: str, cell: str) -> None:
 
     optimizers = live_objects(torch.optim.Optimizer)
     with record(models_of(optimizers), optimizers) as step:
-        # The shell prints the traceback of a cell that fails; the step ends there.
-        shell.run_cell(cell)
+        _run_cell(shell, cell)
     shell.user_ns[name] = step
     display(step)  # type: ignore[no-untyped-call]
+
+
+def _run_cell(shell: Any, cell: str) -> None:
+    """Run a cell with the number and the lines of the cell that begins with the magic.
+
+    The shell prints the traceback of a cell that fails; the step ends there.
+    """
+    following = shell.execution_count
+    shell.execution_count = len(shell.user_ns["In"]) - 1
+    try:
+        # The magic is the first line; another one below it must stay the first of its cell.
+        shell.run_cell(cell if cell.startswith("%%") else f"# %%nncdbg\n{cell}")
+    finally:
+        shell.execution_count = following

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,8 +12,21 @@ if TYPE_CHECKING:
     from nncdbg.engine.graph import Location, Program
 
 
+def named_file(file: str) -> str:
+    """Return the name of a notebook's cell, such as `In[2]`, for a file of its code; else the file."""
+    jupyter = sys.modules.get("IPython")
+    shell = None if jupyter is None else jupyter.get_ipython()
+    named = None if shell is None else shell.compile.format_code_name(file)
+    return file if named is None else str(named[1])
+
+
 def short_path(file: str) -> str:
-    """Return a path relative to the current folder, unless the file is outside of it."""
+    """Return a path relative to the current folder, or the name of a notebook's cell.
+
+    A file outside of the folder keeps its path.
+    """
+    if (named := named_file(file)) != file:
+        return named
     short = os.path.relpath(file)
     return file if short.startswith("..") else short
 

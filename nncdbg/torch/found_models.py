@@ -20,7 +20,9 @@ def models_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, torch.nn
     The only one with parameters of the optimizers has no name; others have that of their variable in the
     script, or of their class.
     """
-    modules = _without_traced(live_objects(torch.nn.Module))
+    # A module whose `__init__` has failed has no attributes of one; a kept traceback holds it.
+    built = [each for each in live_objects(torch.nn.Module) if hasattr(each, "training")]
+    modules = _without_traced(built)
     inside = {id(child) for module in modules for child in module.children()}
     outermost = [
         each for each in modules if id(each) not in inside and next(each.parameters(), None) is not None

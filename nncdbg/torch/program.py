@@ -14,6 +14,7 @@ from nncdbg.engine.frontends.order import reads
 from nncdbg.engine.graph import Graph, Inline, Location, Node, Program, StateLine, Value
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.opening.self_contained import self_contained
+from nncdbg.presentation.source_files import named_file
 from nncdbg.torch.naming import FreeNames
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER, Event
 from nncdbg.torch.source_lines import Lines
@@ -150,7 +151,7 @@ def _name(source: Event, event: Event) -> str | None:
 def _location(lines: Lines, name: str | None, folder: str) -> Location | None:
     if not lines:
         return Location(name=name) if name else None
-    (file, line), *callers = [(file.removeprefix(folder), line) for file, line in lines]
+    (file, line), *callers = [(named_file(file).removeprefix(folder), line) for file, line in lines]
     return Location(file, line, name, tuple(callers))
 
 

@@ -476,7 +476,12 @@ _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def _supported_key(tensor: Any, event: Event) -> Key | None:
-    """Return the memory of a tensor; None, with the event made opaque, if a program cannot hold it."""
+    """Return the memory of a tensor; None, with the event made opaque, if a program cannot hold it.
+
+    Raises UsageError for a wrapper of other tensors: its own memory does not exist.
+    """
+    if tensor.__class__ not in _TENSORS and _wraps_tensors(tensor):
+        raise _wrapper(tensor, event)
     if tensor.dtype in DTYPES and tensor.layout is _STRIDED and not tensor.is_meta:
         try:
             return key_of(tensor)
@@ -484,6 +489,11 @@ def _supported_key(tensor: Any, event: Event) -> Key | None:
             pass  # A nested tensor, or a lazy module's parameter, has no memory of its own.
     event.opaque = event.opaque or _unsupported(tensor, event)
     return None
+
+
+def _wraps_tensors(tensor: Any) -> bool:
+    """Return whether a tensor consists of others, as DTensor does; results of collectives are waited for."""
+    return hasattr(tensor, "__tensor_flatten__") and not tensor.is_nested and not hasattr(tensor, "wait")
 
 
 def _has_memory(tensor: Any) -> bool:
@@ -503,9 +513,19 @@ def _unsupported(tensor: Any, event: Event) -> str:
     return f"its dtype is {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _nested(event: Event) -> UsageError:
-    place = "{}:{}: ".format(*event.lines[0]) if event.lines else ""
+def _wrapper(tensor: Any, event: Event) -> UsageError:
     return UsageError(
-        f"{place}{event.signature.name} uses a nested tensor, which cannot be recorded",
+        f"{_place(event)}{event.signature.name} uses a {type(tensor).__name__}, which cannot be recorded",
+        hint="record a step with plain tensors, such as one of a single process without FSDP",
+    )
+
+
+def _place(event: Event) -> str:
+    return "{}:{}: ".format(*event.lines[0]) if event.lines else ""
+
+
+def _nested(event: Event) -> UsageError:
+    return UsageError(
+        f"{_place(event)}{event.signature.name} uses a nested tensor, which cannot be recorded",
         hint="record a step with padded tensors and a mask",
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.utils.parametrize import ParametrizationList
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -211,15 +212,25 @@ class ScriptRecorder:
 def on_module_call(begin: Callable[[], None], thread: int | None = None) -> Callable[[], None]:
     """Call `begin` before the first call of a module with gradients enabled; return how to give up.
 
-    With `thread`, calls on other threads do not count.
+    With `thread`, calls on other threads do not count.  A weight that `spectral_norm` or another
+    parametrization computes while the model is built does not count either.
     """
     original = torch.nn.Module.__call__
+    computing: set[int] = set()
+    """The threads that compute a weight."""
 
     def restore() -> None:
         torch.nn.Module.__call__ = original
 
     def call(module: torch.nn.Module, *positional: Any, **keywords: Any) -> Any:
-        if torch.is_grad_enabled() and thread in (None, threading.get_ident()):
+        here = threading.get_ident()
+        if isinstance(module, ParametrizationList) and here not in computing:
+            computing.add(here)
+            try:
+                return original(module, *positional, **keywords)
+            finally:
+                computing.discard(here)
+        if torch.is_grad_enabled() and thread in (None, here) and here not in computing:
             restore()
             begin()
         return original(module, *positional, **keywords)

@@ -70,7 +70,8 @@ def record_again(
             return None
         buffers: list[BufferState] = [*step.module_buffers.values()]
         state = rerun_from(step.start, buffers, parameters)
-        again = partial(rerun_calls, step.calls, notes)
+        gradients = [(each, each.grad) for each in parameters if each.grad is not None]
+        again = partial(rerun_calls, step.calls, notes, gradients)
     ran_eagerly = isinstance(step, Tape) and step.called_compiled
     recorded = None
     try:

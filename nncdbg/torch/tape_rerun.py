@@ -15,14 +15,20 @@ from nncdbg.torch.storages import Key
 from nncdbg.torch.tape import StepCall, tensors_in
 
 
-def rerun_calls(calls: Sequence[StepCall], notes: list[str]) -> None:
-    """Run calls again, and append to `notes` what could not be followed.  Raises what the calls raise."""
+def rerun_calls(
+    calls: Sequence[StepCall], notes: list[str], gradients: Sequence[tuple[Any, Any]] = ()
+) -> None:
+    """Run calls again, and append to `notes` what could not be followed.  Raises what the calls raise.
+
+    `gradients` are the parameters and their gradients at the end of the first run.
+    """
     rerun = _Rerun(notes, _storages_with_gradient(calls))
     generators = {call.generator[0] for call in calls if call.generator is not None}
     states = [(each, each.get_state()) for each in generators]
     try:
         for call in calls:
             rerun.run(call)
+        rerun.assign(gradients)
     finally:
         for generator, state in states:
             generator.set_state(state)
@@ -61,6 +67,13 @@ class _Rerun:
         for parameter, gradient in call.gradients:
             if gradient is not None and parameter.grad is not None:
                 self._bind(gradient, parameter.grad)
+
+    def assign(self, gradients: Sequence[tuple[Any, Any]]) -> None:
+        """Give parameters the gradients that the script assigned: ``parameter.grad = gradient``."""
+        for parameter, gradient in gradients:
+            found = self._found(gradient)
+            if parameter.grad is None and found is not None:
+                parameter.grad = found
 
     def _bind(self, before: Any, now: Any) -> None:
         self._known[id(before)] = now

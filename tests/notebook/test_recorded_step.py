@@ -146,6 +146,9 @@ def test_the_cell_magic_records_and_shows_the_cell(tmp_path: Path) -> None:
     program = shown[3][0].data["text/plain"]
     assert "%weight.grad" in program
     assert "@optimizer" in program
+    assert 'loc("In[3]":2' in program
+    assert "In[3]:2" in shown[2][0].data["text/html"]
+    assert "In[5]:2" in shown[4][0].data["text/html"]
     assert "@optimizer" in shown[4][0].data["text/html"]
     failed = [each for each in shown[5] if each.output_type == "error"]
     assert [each.ename for each in failed] == ["ValueError"]

@@ -290,6 +290,33 @@ def test_nested_tensor_is_refused_with_operator_and_line(layout):
     assert "padded tensors" in str(caught.value.hint)
 
 
+class Shards(torch.Tensor):
+    """A tensor that consists of another one and has no memory of its own, as DTensor does."""
+
+    @staticmethod
+    def __new__(cls, part):
+        return torch.Tensor._make_wrapper_subclass(cls, part.shape, dtype=part.dtype)
+
+    def __init__(self, part):
+        self.part = part
+
+    def __tensor_flatten__(self):
+        return ["part"], None
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return cls(func(*(each.part if isinstance(each, cls) else each for each in args), **(kwargs or {})))
+
+
+def test_wrapper_of_tensors_is_refused_with_operator_and_line():
+    sharded = Shards(torch.ones(3))
+    with pytest.raises(UsageError) as caught, nncdbg.torch.record():
+        sharded * 2
+    assert "aten.mul.Tensor uses a Shards, which cannot be recorded" in caught.value.message
+    assert f"{__file__}:" in caught.value.message
+    assert "without FSDP" in str(caught.value.hint)
+
+
 def runs(step):
     debugger = nncdbg.Debugger(nncdbg.Program.parse(step.program.text()), step.inputs, backend="torch")
     stop = debugger.run()

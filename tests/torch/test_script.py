@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch", reason="needs torch")
+torch = pytest.importorskip("torch", reason="needs torch")
 
 from nncdbg import presentation  # noqa: E402
 from nncdbg.engine.errors import NncdbgError  # noqa: E402
 from nncdbg.terminal.main import main  # noqa: E402
 from nncdbg.torch.script import ScriptInterrupted, run_to_end, script_runner  # noqa: E402
+from nncdbg.torch.script_recording import on_module_call  # noqa: E402
 from nncdbg.torch.tracebacks import without_own_frames  # noqa: E402
 
 FORKS = """
@@ -253,3 +254,15 @@ def test_own_frames_remain_in_the_traceback_of_an_own_error() -> None:
     assert kept.__traceback__ is not None
     assert kept.__traceback__.tb_next is not None
     assert kept.__traceback__.tb_next.tb_frame.f_code is script_runner.__code__
+
+
+def test_step_begins_after_a_weight_that_is_computed_while_the_model_is_built() -> None:
+    begun = []
+    give_up = on_module_call(lambda: begun.append(True))
+    try:
+        layer = torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(3, 2))
+        assert not begun
+        layer(torch.ones(1, 3))
+        assert begun == [True]
+    finally:
+        give_up()

@@ -194,3 +194,25 @@ def test_bad_part_of_an_accumulated_gradient_is_reported_once_without_checks_as_
     (bad,) = report.bad_steps
     names = {node.op for graph in bad.recorded.program.graphs.values() for node in graph.nodes}
     assert not {name for name in names if "isnan" in name or "isinf" in name}
+
+
+def test_gradient_that_the_script_assigns_is_an_output_of_the_step() -> None:
+    """A NaN in `parameter.grad = ...` has an effect, as one that a backward pass adds to a gradient."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 2, bias=False), nn.Tanh())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    weights = dict(model.named_parameters())
+
+    def loss(weights, x):
+        return torch.func.functional_call(model, weights, (x,)).sum()
+
+    with nncdbg.torch.watch(model, optimizer, on_nan="report") as report:
+        each = torch.func.vmap(torch.func.grad(loss), (None, 0))(weights, torch.zeros(4, 3))
+        gradient = each["0.weight"]
+        model[0].weight.grad = (gradient / gradient.norm()).mean(0)
+        optimizer.step()
+    (bad,) = report.bad_steps
+    (first,) = [finding for finding in bad.report.findings if finding.first]
+    assert (first.site.op, first.role) == ("aten.div.Tensor", "birth")
+    assert first.cause == "zero divided by zero"
+    assert any(finding.site.value == "0.weight.grad" for finding in bad.report.findings)

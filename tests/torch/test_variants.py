@@ -171,6 +171,31 @@ def test_autocast_leaves_the_optimizer_and_functions_in_full_precision() -> None
     assert "aten._to_copy.default" in found
 
 
+class Attention(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.out = torch.nn.Linear(8, 24), torch.nn.Linear(8, 4)
+
+    def forward(self, x: Any) -> Any:
+        query, key, value = self.heads(x).view(1, 16, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        mixed = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+        return self.out(mixed.transpose(1, 2).reshape(16, 8))
+
+
+def test_autocast_keeps_the_log_sums_of_fused_attention_in_full_precision() -> None:
+    full, half = recorded(Attention), recorded(Attention, autocast=True)
+    program = autocast_program(full.program, "bf16")
+    (forward,) = [
+        node
+        for graph in program.graphs.values()
+        for node in graph.nodes
+        if node.op == "aten._scaled_dot_product_flash_attention_for_cpu.default"
+    ]
+    assert [value.type.dtype for value in forward.outputs if value.type is not None] == ["bf16", "f32"]
+    ours, theirs = (nncdbg.run(each) for each in (program, half.program))
+    np.testing.assert_array_equal(ours["loss"], theirs["loss"])
+
+
 def test_autocast_to_another_dtype_is_refused() -> None:
     with pytest.raises(UsageError, match='autocast cannot use "f64"'):
         autocast_program(recorded().program, "f64")

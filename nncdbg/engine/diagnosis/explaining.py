@@ -32,7 +32,7 @@ def cause_of(birth: Birth) -> Cause:
         return Cause("unknown", f"the result of {birth.op} has no {birth.kind}", "")
     with np.errstate(all="ignore"):
         found = _explained(plain) or (None if _is_complex(plain) else recomputed(plain))
-    return found or _unknown(plain)
+    return _with_usual_fix(plain, found or _unknown(plain))
 
 
 def explained(birth: Birth) -> Cause | None:
@@ -41,7 +41,16 @@ def explained(birth: Birth) -> Cause | None:
     if not bad(plain.output, birth.kind).any():
         return None
     with np.errstate(all="ignore"):
-        return _explained(plain)
+        found = _explained(plain)
+    return None if found is None else _with_usual_fix(plain, found)
+
+
+def _with_usual_fix(birth: Birth, found: Cause) -> Cause:
+    """Return the cause with its fix in the terms of the op's library, if the op declares one."""
+    op = lookup(birth.op, birth.opset)
+    rule = None if op is None else rule_of(op.hint)
+    hint = "" if rule is None else rule(birth, found)
+    return replace(found, hint=hint) if hint else found
 
 
 def _explained(birth: Birth) -> Cause | None:

@@ -27,6 +27,7 @@ from nncdbg.engine.ops.causes.summing import INFINITE, decimal, zero_times_infin
 from nncdbg.engine.ops.declaration import Op
 from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.ops.schema import split, versions_of
+from nncdbg.engine.text.counting import elements
 from nncdbg.stats.finiteness import bad
 
 MOST = 1 << 20
@@ -82,7 +83,8 @@ def _of_infinity(birth: Birth, index: Index) -> Cause:
     """
     probe = _again(birth, [_probed(value) for value in birth.inputs])
     names = [spelled(birth, i) for i, value in enumerate(birth.inputs) if _infinities(value)]
-    evidence = f"{', '.join(names)} contains infinities, and {birth.op} turns them into NaN{at(index)}"
+    verb = "contains" if len(names) == 1 else "contain"
+    evidence = f"{', '.join(names)} {verb} infinities, and {birth.op} turns them into NaN{at(index)}"
     if probe is None:
         signs = {float(sign) for value in birth.inputs for sign in _infinities(value)}
         subtracted = len(signs) > 1
@@ -210,9 +212,8 @@ def kernel_at_fault(birth: Birth, statement: Statement, backend: str) -> Cause |
     index, count = first(wrong), int(np.count_nonzero(wrong))
     what = "NaN" if birth.kind == "nan" else "infinite"
     where = f", the first{at(index)}" if wrong.size > 1 else ""
-    some = f"{count} of {wrong.size} elements from {backend} are"
     evidence = (
-        f"{some if wrong.size > 1 else f'the element from {backend} is'} {what}{where}; by the "
+        f"from {backend}, {elements(count, wrong.size)} {what}{where}; by the "
         f"definition of {birth.op} it is {exact(expected[index])}"
     )
     return Cause(

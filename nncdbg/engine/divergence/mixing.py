@@ -26,7 +26,7 @@ from nncdbg.engine.graph import (
     Value,
 )
 from nncdbg.engine.inference.graphs import TypeRules
-from nncdbg.engine.ops.aten.names import is_torch
+from nncdbg.engine.ops.aten.names import F32_OPERANDS, F32_RESULTS, base_name, is_torch
 from nncdbg.engine.ops.schema import only_float
 from nncdbg.engine.text.lexemes import claimed_name
 
@@ -65,6 +65,8 @@ def narrow_node(node: Node, dtype: str, opsets: Mapping[str, int]) -> Node:
 
 def fixed(node: Node, index: int, opsets: Mapping[str, int]) -> bool:
     """Return whether an op accepts only one float type as its operand `index`."""
+    if is_torch(node.op):
+        return F32_OPERANDS.get(base_name(node.op)) == index
     return only_float(node, index, opsets) in WIDE
 
 
@@ -154,9 +156,10 @@ class _Mixer:
         inferred = self._inferred(node, was, path, scope)
         outputs: list[Value] = []
         after: list[Node] = []
-        for value, known in zip(node.outputs, inferred, strict=True):
+        keeps = F32_RESULTS.get(base_name(node.op)) if is_torch(node.op) else None
+        for index, (value, known) in enumerate(zip(node.outputs, inferred, strict=True)):
             before = self.types.get(path, {}).get(value.name)
-            narrow = is_wide(before) and (known is None or _dtype(known) == self.dtype)
+            narrow = is_wide(before) and (known is None or _dtype(known) == self.dtype) and index != keeps
             if narrow and value.name:
                 assert isinstance(before, TensorType)
                 name, declared = value.name, value.type

@@ -28,6 +28,11 @@ _JOURNAL = "nncdbg.opening.journal.loading:journal_frontend"
 
 _EXPORT = 'export it first: torch.onnx.export(module, arguments, "model.onnx", dynamo=True)'
 
+_SCRIPT = (
+    "for a PyTorch training, use `nncdbg watch {0}`, `nncdbg record {0}` or `nncdbg debug {0}`; "
+    "MODULE:FUNCTION opens the program that a function returns"
+)
+
 _OF_TORCH = frozenset({".bin", ".ckpt", ".pt", ".pth", ".safetensors"})
 """Suffixes of PyTorch programs and weights, which cannot be opened directly."""
 
@@ -254,13 +259,16 @@ def _open(path: Path) -> Store:
 
 def _unknown(path: Path, kind: str, suffixes: Sequence[str]) -> NoReturn:
     known = ", ".join(suffixes)
+    suffix = path.suffix.lower()
     if os.path.isdir(path):
         raise LoadError(
             f"{path} is a directory",
             hint=f"use a file with one of these suffixes: {known}",
         )
+    missing = "" if os.path.exists(path) else f" (there is no file {path})"
+    if kind == "model" and suffix == ".py":
+        raise LoadError(f"{path} is a Python file, not a model", hint=_SCRIPT.format(path) + missing)
     raise LoadError(
         f'{path} has the suffix "{path.suffix}", which is not a known {kind}',
-        hint=(_EXPORT if kind == "model" and path.suffix.lower() in _OF_TORCH else f"use one of: {known}")
-        + ("" if os.path.exists(path) else f" (there is no file {path})"),
+        hint=(_EXPORT if kind == "model" and suffix in _OF_TORCH else f"use one of: {known}") + missing,
     )

@@ -67,6 +67,9 @@ a form that the rule leaves to the op's formula.
 CauseRule: TypeAlias = "Callable[[Birth], Cause | None]"
 """`rule(birth) -> cause` of a NaN or Inf in a result; None if the operands do not explain it."""
 
+HintRule: TypeAlias = "Callable[[Birth, Cause], str]"
+"""`rule(birth, cause) -> hint`; empty where the hint of the cause is the right one."""
+
 ZerosRule: TypeAlias = "Callable[[Sequence[tuple[str, Array]], Array], Cause]"
 """`rule(operands, result) -> cause` of a result of only zeros.
 
@@ -120,6 +123,8 @@ class Facts:
     """
     cause: CauseRule | str | None = None
     """The cause of a NaN or Inf: a function, or its name in `ops/causes/`: ``"softmax.softmax"``."""
+    hint: HintRule | str | None = None
+    """The usual fix of a cause in the terms of the op's library; a function or a name, as for `cause`."""
     zeros: ZerosRule | str | None = None
     """The cause of a result of only zeros; a function or a name, as for `cause`."""
     no_gradient: str = ""

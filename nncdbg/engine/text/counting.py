@@ -12,7 +12,8 @@ def counted(count: int, noun: str, form: str = "") -> str:
 
 
 def elements(count: int, size: int, of: str = "") -> str:
-    """Return ``3 of 12 elements of %x are``; for a single element ``%x is``, or ``the element is``."""
+    """Return ``3 of 12 elements of %x are``, ``1 of 12 elements is``; for a single element ``%x is``."""
     if size == 1:
         return f"{of or 'the element'} is"
-    return f"{count} of {size} elements{f' of {of}' if of else ''} are"
+    verb = "is" if count == 1 else "are"
+    return f"{count} of {size} elements{f' of {of}' if of else ''} {verb}"

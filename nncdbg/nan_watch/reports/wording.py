@@ -20,6 +20,25 @@ def value_of(site: FindingSite) -> str:
     return visible(spelled(site.value)) if site.value else "its result"
 
 
+def at_statement(site: FindingSite) -> str:
+    """Return `%h at Relu`; for the first or the last line of a graph `%h at the beginning of @main`."""
+    where = _ENDS.get(site.op)
+    if where is None:
+        return f"{value_of(site)} at {visible(site.op)}"
+    place = f"the {where} of @{visible(site.graph)}"
+    return f"{value_of(site)} at {place}" if site.value else place
+
+
+def maker(site: FindingSite) -> str:
+    """Return the op of a statement; `the beginning` and `the return` for the ends of a graph."""
+    where = _ENDS.get(site.op)
+    return visible(site.op) if where is None else f"the {where}"
+
+
+_ENDS = {"graph": "beginning", "return": "return"}
+"""The first and the last line of a graph, as a schedule has findings there."""
+
+
 def headline(finding: WatchFinding) -> str:
     """Return one sentence: `the first NaN is in %logq: Log produced it from operands without NaN`."""
     name, _ = kind_words(finding.kind)
@@ -39,9 +58,9 @@ def headline(finding: WatchFinding) -> str:
             f"{name} is inside {op}: the elements of {value} that depend on it are finite but wrong{ending}"
         )
     if finding.is_warning:
-        return f"warning: {finding.verdict}: {value} at {op}"
+        return f"warning: {finding.verdict}: {at_statement(site)}"
     if finding.kind not in ("nan", "inf"):
-        return f"{name}: {value} at {op}"
+        return f"{name}: {at_statement(site)}"
     if finding.role == "healed":
         if finding.reaches_output:
             return f"{name} decides {value}: the result of {op} is finite, but depends on it"
@@ -146,7 +165,7 @@ def explanation(finding: WatchFinding, report: Report, watched: Watched) -> Iter
     if finding.used is not None:
         yield f"  first used by {_use(finding.used)}"
     if finding.other is not None:
-        yield f"  because of {visible(finding.other.op)}, {place(finding.other)}"
+        yield f"  because of {maker(finding.other)}, {place(finding.other)}"
     yield from (f"  {words}" for words in _how_often(finding))
     if finding.hint:
         yield f"  hint: {sentence(finding.hint)}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from nncdbg.engine.backends import backend as backend_of
+from nncdbg.engine.backends.kernel_choice import KernelChoice
 from nncdbg.engine.compilation.states import rebound
 from nncdbg.engine.diagnosis.instrumentation import allocation_on
 from nncdbg.engine.errors import UsageError
@@ -82,13 +83,16 @@ def called_program(
 
 
 def check_machine(opened: OpenedProgram, allocator: str | Allocation | None = None) -> None:
-    """Raise UsageError for an unknown backend or allocator, or one that does not fit the program.
+    """Raise UsageError for an unknown backend, allocator or kernel, or one that does not fit the program.
 
     `allocator` replaces that of the configuration.
     """
     configuration = opened.configuration
     in_place = rebound(opened.program) if configuration.in_place_states else ()
-    allocation_on(backend_of(configuration.backend), allocator or configuration.allocator, in_place)
+    holding = backend_of(configuration.backend)
+    allocation_on(holding, allocator or configuration.allocator, in_place)
+    if configuration.kernels:
+        KernelChoice(configuration.kernels, opened.program, holding)
 
 
 def inputs_of_case(opened: OpenedProgram, job: CaseRun) -> dict[str, Any]:

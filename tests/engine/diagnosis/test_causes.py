@@ -201,4 +201,4 @@ def test_sixteen_million_elements_take_well_under_a_second(op: str, dtype: str, 
 def test_complex_numbers_have_an_unknown_cause_with_counts() -> None:
     x = np.array([1 + 2j, complex(np.nan, 0)], np.complex64)
     cause = cause_of(Birth("nan", "Mul", 14, {}, ["a", "b"], [x[:1], x[:1]], x))
-    assert (cause.name, cause.evidence) == ("unknown", "1 of 2 elements of the result of Mul are NaN")
+    assert (cause.name, cause.evidence) == ("unknown", "1 of 2 elements of the result of Mul is NaN")

@@ -49,7 +49,7 @@ def test_a_nan_from_a_kernel_bug_has_the_cause_kernel(statement: str) -> None:
     )
     found = next(finding for finding in report.findings if finding.first)
     assert (found.cause, found.site.op) == ("kernel", op)
-    assert found.evidence.startswith("1 of 4 elements from planted are NaN, the first at [2]; by the")
+    assert found.evidence.startswith("from planted, 1 of 4 elements is NaN, the first at [2]; by the")
 
 
 @pytest.mark.parametrize(

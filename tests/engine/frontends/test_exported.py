@@ -101,6 +101,35 @@ def test_a_nan_in_an_exported_program_is_found(net, example):
     assert not report.ok
 
 
+class DividedBySize(torch.nn.Module):
+    def forward(self, x):
+        return x / (x.shape[0] - 4)
+
+
+def test_a_division_by_a_size_has_its_cause():
+    size = {0: torch.export.Dim("size", min=2)}
+    program = nncdbg.load(export(DividedBySize(), torch.ones(6, 2), dynamic_shapes={"x": size}))
+    report = nncdbg.watch(program, {"x": np.ones((4, 2), np.float32)})
+    assert report.error is None
+    (finding,) = [each for each in report.findings if each.first]
+    assert (finding.site.op, finding.cause) == ("aten.div.Tensor", "division by zero")
+    assert finding.evidence.startswith("1 / 0 at [0, 0]")
+
+
+class Branching(torch.nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            return x
+        return -x
+
+
+def test_a_module_that_cannot_be_exported_is_an_error_with_its_line():
+    with pytest.raises(LoadError, match="cannot export Branching") as caught:
+        nncdbg.load((Branching(), (torch.ones(2),)))
+    line = Branching.forward.__code__.co_firstlineno + 1
+    assert str(caught.value.source) == f"{__file__}:{line}"
+
+
 class Flexible(torch.nn.Module):
     def forward(self, x):
         return torch.nn.attention.flex_attention.flex_attention(x, x, x)

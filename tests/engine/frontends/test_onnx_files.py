@@ -91,6 +91,11 @@ def test_paths_that_are_not_files(tmp_path):
     with pytest.raises(LoadError, match="not a known model") as raised:
         load(tmp_path / "net.pt")
     assert str(raised.value.hint).startswith("export it first: torch.onnx.export(")
+    (tmp_path / "train.py").touch()
+    with pytest.raises(LoadError, match=r"train\.py is a Python file, not a model") as raised:
+        load(tmp_path / "train.py")
+    for command in ("watch", "record", "debug"):
+        assert f"nncdbg {command} {tmp_path / 'train.py'}" in str(raised.value.hint)
     with pytest.raises(LoadError, match="cannot read"):
         load("\x00.onnx")
 

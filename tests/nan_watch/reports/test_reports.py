@@ -13,6 +13,7 @@ import nncdbg
 from nncdbg.engine.ops.causes import NAMES
 from nncdbg.nan_watch.measuring.gates import gate_names
 from nncdbg.nan_watch.memory import wording as memory_words
+from nncdbg.nan_watch.records import FindingSite, WatchFinding
 from nncdbg.nan_watch.reports import FORMS
 from nncdbg.nan_watch.reports.bounds import sentence, visible
 from nncdbg.nan_watch.reports.rules import CAUSES, rule_of
@@ -194,3 +195,16 @@ def test_a_report_fits_a_terminal_with_short_names() -> None:
     assert " -inf 64 of 64" in text
     assert add not in text
     assert add in FORMS["text"](report, Watched.of(program)), "a pipe has the full names"
+
+
+@pytest.mark.parametrize(
+    ("op", "value", "words"),
+    [
+        ("graph", "", "a race: the beginning of @main"),
+        ("graph", "h", "a race: %h at the beginning of @main"),
+        ("return", "h", "a race: %h at the return of @main"),
+        ("Relu", "h", "a race: %h at Relu"),
+    ],
+)
+def test_the_ends_of_a_graph_are_places_and_no_ops(op: str, value: str, words: str) -> None:
+    assert headline(WatchFinding("race", "birth", FindingSite(2, "main", "", op, value))) == words

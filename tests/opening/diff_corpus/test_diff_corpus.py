@@ -169,3 +169,13 @@ def test_dask_has_no_dashboard_and_prints_no_warning(
         )
     assert report.equal
     assert not [warning for warning in recwarn if "already in use" in str(warning.message)]
+
+
+@pytest.mark.parametrize("kernels", [{"Foo": "torch"}, {"Relu": "nothing"}])
+def test_a_wrong_kernel_is_one_error_and_no_verdict_of_each_case(
+    tmp_path: Path, kernels: dict[str, str]
+) -> None:
+    folder = corpus(tmp_path, a=POSITIVE, b=NEGATIVE)
+    program = nncdbg.parse(A)
+    with pytest.raises(nncdbg.UsageError, match="Foo|Relu"):
+        nncdbg.diff_corpus(program, program, inputs_dir=folder, kernels=kernels)

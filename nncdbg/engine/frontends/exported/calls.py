@@ -70,7 +70,9 @@ def tracing(
             if wrong is not None:
                 raise wrong from error
             first = str(error).strip().partition("\n")[0]
-            raise LoadError(f"{what}: {type(error).__name__}: {first}", hint=hint) from error
+            raise LoadError(
+                f"{what}: {type(error).__name__}: {first}", source=_user_line(error), hint=hint
+            ) from error
 
 
 @contextmanager

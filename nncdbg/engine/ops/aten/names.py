@@ -45,6 +45,20 @@ EMPTY = (
 )
 """Operators that allocate memory without writing it."""
 
+_ATTENTION = (
+    ("_scaled_dot_product_flash_attention_for_cpu", 5),
+    ("_scaled_dot_product_flash_attention", 5),
+    ("_scaled_dot_product_cudnn_attention", 5),
+    ("_scaled_dot_product_efficient_attention", 6),
+)
+"""Fused attention, and the operand of its backward operator that is the second result of the forward one."""
+
+F32_OPERANDS = {f"{name}_backward": operand for name, operand in _ATTENTION}
+"""Operators with an operand that is f32 in half precision too: the logarithms of sums of exponentials."""
+
+F32_RESULTS = {name: 1 for name, _ in _ATTENTION}
+"""The same for results."""
+
 _TAKING_MEMORY = ("empty", "new_empty", "_empty", "resize", "set_", "lift")
 """Beginnings of the names of operators that allocate memory, or that take over numbers of the user."""
 

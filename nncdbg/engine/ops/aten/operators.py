@@ -10,7 +10,7 @@ from functools import cache
 from nncdbg.engine.ops.aten.influence import BY_EXPERIMENT, COMPARED, IGNORING, MOVED_BY_EXPERIMENT
 from nncdbg.engine.ops.aten.names import EMPTY, READ, base_name
 from nncdbg.engine.ops.declaration import Op
-from nncdbg.engine.ops.influence import NOTHING, Influence
+from nncdbg.engine.ops.influence import CHECK, NOTHING, Influence
 
 _INFLUENCES: dict[str, Influence] = {
     **dict.fromkeys(
@@ -19,14 +19,10 @@ _INFLUENCES: dict[str, Influence] = {
             "nansum",
             "nanmean",
             "nanmedian",
-            "isnan",
-            "isinf",
-            "isfinite",
-            "isposinf",
-            "isneginf",
         ),
         IGNORING,
     ),
+    **dict.fromkeys(("isnan", "isinf", "isfinite", "isposinf", "isneginf"), CHECK),
     **dict.fromkeys(("eq", "ne"), COMPARED),
     **dict.fromkeys(
         ("ones_like", "zeros_like", "full_like", "rand_like", "randn_like", "randint_like", "new_zeros")
@@ -81,5 +77,6 @@ def torch_operator(name: str) -> Op:
         host_read=name == READ,
         screens=base == "_amp_foreach_non_finite_check_and_unscale",
         cause="training.cause",
+        hint="training_hints.hint",
         legal="training.is_legal",
     )

@@ -22,9 +22,9 @@ def constant(birth: Birth) -> Cause | None:
     if birth.op == "nncdbg.FullLike" and number is not None and number - number == 0:
         return cause_of_number(birth, decimal(number), f"the constant{at(index)}")
     many = count(bad(birth.output, birth.kind))
-    evidence = f"{many} of {birth.output.size} elements of the constant are {what}, the first{at(index)}"
-    if birth.output.size == 1:
-        evidence = f"the constant is {what}"
+    evidence = f"{elements(many, birth.output.size, 'the constant')} {what}"
+    if birth.output.size > 1:
+        evidence += f", the first{at(index)}"
     return Cause("bad parameter", evidence, "check the program that saved the model")
 
 

@@ -1,4 +1,4 @@
-"""PyTorch's products, normalizations, attention and losses by the rules of the ops with the same formula."""
+"""PyTorch's products, normalizations and attention by the rules of the ops with the same formula."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from nncdbg.engine.ops.causes import Birth, Cause, matrices, normalization, softmax
-from nncdbg.engine.ops.causes.places import part
 from nncdbg.engine.ops.causes.torch_operands import as_op
-from nncdbg.engine.text.counting import counted
 
 
 def mm(birth: Birth) -> Cause | None:
@@ -95,54 +93,3 @@ def batch_norm(birth: Birth) -> Cause | None:
         birth, "BatchNormalization", training_mode=int(bool(training)), epsilon=birth.attributes["eps"]
     )
     return normalization.batch(replace(named, index=0)) if birth.index == 0 else None
-
-
-def likelihood(birth: Birth) -> Cause | None:
-    if birth.index:
-        return None
-    scores, targets = birth.inputs[:2]
-    single = scores.ndim == 1
-    given = [scores[None], targets[None]] if single else [scores, targets]
-    kinds = {0: "none", 1: "mean", 2: "sum"}
-    return softmax.negative_log_likelihood(
-        as_op(
-            birth,
-            "NegativeLogLikelihoodLoss",
-            [*given, *birth.inputs[2:3]],
-            reduction=kinds[birth.attributes["reduction"]],
-            ignore_index=birth.attributes["ignore_index"],
-        )
-    )
-
-
-def alignment(birth: Birth) -> Cause | None:
-    """CTC: a transcript that is longer than its audio has no alignment."""
-    if birth.index or len(birth.inputs) < 2:
-        return None
-    lengths = [birth.attributes.get(key) for key in ("input_lengths", "target_lengths")]
-    numbers = [
-        np.asarray(birth.inputs[2 + i] if given is None else given).reshape(-1)
-        for i, given in enumerate(lengths)
-    ]
-    longer = numbers[1] > numbers[0]
-    if not longer.any():
-        return None
-    first = int(longer.argmax())
-    evidence = (
-        f"element {first} of the batch has {counted(int(numbers[1][first]), 'label')} for "
-        f"{counted(int(numbers[0][first]), 'time step')}"
-    )
-    if longer.size > 1:
-        evidence += f", as {int(longer.sum())} of {longer.size} elements do"
-    hint = "remove such elements from the batch, or use zero_infinity=True"
-    return Cause("bad batch", f"{evidence}: no alignment exists", hint)
-
-
-def triangular(birth: Birth) -> Cause | None:
-    matrix = birth.inputs[0]
-    diagonal = np.diagonal(matrix, axis1=-2, axis2=-1)
-    if birth.attributes.get("unitriangular") or not (diagonal == 0).any():
-        return None
-    place = [int(i) for i in np.argwhere(diagonal == 0)[0]]
-    name = part(birth, 0, [*place, place[-1]])
-    return Cause("division by zero", f"{name}, on the diagonal, is 0: the matrix is singular", "")

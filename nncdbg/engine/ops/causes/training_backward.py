@@ -24,6 +24,11 @@ def autograd_node(birth: Birth) -> str:
     return last if "backward" in birth.graph and ("Backward" in last or last == "AccumulateGrad") else ""
 
 
+def autograd_kind(birth: Birth) -> str:
+    """Return the autograd node without its number: `LogBackward`; empty outside of a backward pass."""
+    return autograd_node(birth).rstrip("0123456789")
+
+
 def in_backward(birth: Birth) -> Cause | None:
     node = autograd_node(birth)
     if not node:
@@ -31,7 +36,7 @@ def in_backward(birth: Birth) -> Cause | None:
     trap = _where_trap(birth, node)
     if trap is not None:
         return trap
-    kind = node.rstrip("0123456789")
+    kind = autograd_kind(birth)
     if kind in _AT_ZERO and birth.kind in ("nan", "inf"):
         found = _at_zero(birth, kind)
         if found is not None:
@@ -39,7 +44,8 @@ def in_backward(birth: Birth) -> Cause | None:
     if kind in ("AcosBackward", "AsinBackward", "AcoshBackward", "AtanhBackward"):
         function = kind.removesuffix("Backward").lower()
         evidence = f"the derivative of {function} is infinite at the end of its domain: {here(birth)}"
-        hint = f"keep the argument of {function} inside its domain with clamp(-1 + eps, 1 - eps)"
+        inside = "clamp_min(1 + eps)" if function == "acosh" else "clamp(-1 + eps, 1 - eps)"
+        hint = f"keep the argument of torch.{function} inside its domain with {inside}"
         return Cause("outside of the domain", evidence, hint)
     found = in_forward(birth)
     if found is not None and (found.is_overflow and found.name != "overflow of the exponential"):
@@ -99,9 +105,9 @@ def _at_zero(birth: Birth, kind: str) -> Cause | None:
         zero, name_of_zero = birth.inputs[0], spelled(birth, 0)
     else:
         return None
-    where = f", the first{at(index)}" if zero.size > 1 else ""
-    zeros = f"{elements(count(zero == 0), zero.size, name_of_zero)} 0{where}"
-    evidence = f"the derivative of {function} at 0 is infinite: {zeros}; {here(birth)}"
+    evidence = f"the derivative of {function} at 0 is infinite: {here(birth)}"
+    if zero.size > 1:
+        evidence += f"; {elements(count(zero == 0), zero.size, name_of_zero)} 0"
     return Cause(name, evidence, hint)
 
 

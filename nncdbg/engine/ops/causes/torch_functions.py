@@ -1,0 +1,101 @@
+"""Causes in PyTorch's special functions, and in its functions of matrices."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nncdbg.engine.graph import Array
+from nncdbg.engine.ops.aten.names import base_name
+from nncdbg.engine.ops.causes import Birth, Cause, arithmetic, reductions
+from nncdbg.engine.ops.causes.places import counted, element, part, spot
+from nncdbg.engine.ops.causes.torch_operands import as_op, operand
+
+
+def product_with_logarithm(birth: Birth) -> Cause | None:
+    """`xlogy`: x * log(y), and 0 where x is 0."""
+    y = operand(birth, len(birth.inputs) - 1, "other")
+    if y is None:
+        return None
+    number, where = element(y, spot(birth)), len(birth.inputs) - 1
+    if number == 0:
+        return Cause("log of zero", counted(birth, where, y == 0, "0"), "")
+    if number < 0:
+        return Cause("log of a negative number", counted(birth, where, y < 0, "negative"), "")
+    return None
+
+
+def power_of_two(birth: Birth) -> Cause | None:
+    two = np.asarray(2, birth.output.dtype)
+    return arithmetic.power(as_op(birth, "Pow", [two, birth.inputs[0]]))
+
+
+def product(birth: Birth) -> Cause | None:
+    given = birth.attributes.get("dim")
+    axes = None if given is None else [given]
+    keepdims = int(bool(birth.attributes.get("keepdim")))
+    named = as_op(birth, "ReduceProd", list(birth.inputs[:1]), axes=axes, keepdims=keepdims)
+    return reductions.reduced_product(named)
+
+
+def gamma(birth: Birth) -> Cause | None:
+    """`lgamma`, `digamma` and `polygamma` have poles at 0 and at the negative integers."""
+    x = birth.inputs[-1]
+    poles = (x <= 0) & (x == np.floor(x))
+    if not poles[spot(birth)]:
+        return None
+    found = counted(birth, len(birth.inputs) - 1, poles, "0 or a negative integer")
+    return Cause("outside of the domain", f"{base_name(birth.op)} is infinite there: {found}", "")
+
+
+def inverse_error(birth: Birth) -> Cause | None:
+    x = birth.inputs[0]
+    outside = np.abs(x) >= 1
+    if not outside[spot(birth)]:
+        return None
+    return Cause("outside of the domain", counted(birth, 0, outside, "outside of (-1, 1)"), "")
+
+
+def logit_backward(birth: Birth) -> Cause | None:
+    x = birth.inputs[1]
+    outside = (x <= 0) | (x >= 1)
+    if birth.attributes.get("eps") is not None or not outside[spot(birth)]:
+        return None
+    found = counted(birth, 1, outside, "outside of (0, 1)")
+    return Cause("outside of the domain", f"the derivative of logit is infinite there: {found}", "")
+
+
+def remainder(birth: Birth) -> Cause | None:
+    divisor = operand(birth, 1, "other")
+    return None if divisor is None else arithmetic.remainder(as_op(birth, "Mod", [birth.inputs[0], divisor]))
+
+
+def of_matrix(birth: Birth) -> Cause | None:
+    """The inverse, solution or determinant of a singular matrix."""
+    return _singular(birth, birth.inputs[0], "")
+
+
+def of_factors(birth: Birth) -> Cause | None:
+    """`linalg_lu_solve`, whose first operand has both triangular factors."""
+    return _singular(birth, np.triu(birth.inputs[0]), "the factor U of ")
+
+
+def _singular(birth: Birth, matrices: Array, what: str) -> Cause | None:
+    if not np.isfinite(matrices).all():
+        return None
+    index = () if birth.output.ndim < matrices.ndim - 2 else spot(birth)[: matrices.ndim - 2]
+    matrix = matrices[index].astype(np.float64)
+    size, rank = matrix.shape[-1], int(np.linalg.matrix_rank(matrix))
+    if rank == size:
+        return None
+    name = part(birth, 0, [*index, slice(None), slice(None)])
+    return Cause("division by zero", f"{what}{name} is singular: its rank is {rank} of {size}", "")
+
+
+def triangular(birth: Birth) -> Cause | None:
+    matrix = birth.inputs[0]
+    diagonal = np.diagonal(matrix, axis1=-2, axis2=-1)
+    if birth.attributes.get("unitriangular") or not (diagonal == 0).any():
+        return None
+    place = [int(i) for i in np.argwhere(diagonal == 0)[0]]
+    name = part(birth, 0, [*place, place[-1]])
+    return Cause("division by zero", f"{name}, on the diagonal, is 0: the matrix is singular", "")
