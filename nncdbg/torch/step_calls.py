@@ -15,10 +15,10 @@ from torch.compiler import is_compiling
 from torch.utils.hooks import RemovableHandle
 
 from nncdbg.engine.ops.aten.internals import innermost_mode, not_compiled, profiler_marks_undispatched
-from nncdbg.torch.loss_functions import LOSSES, kept_loss
 from nncdbg.torch.source_lines import user_lines
 from nncdbg.torch.step_state import KeptBuffers, RandomState
 from nncdbg.torch.tape import StepCall, Tape, is_plain
+from nncdbg.torch.whole_calls import WHOLE_CALLS, whole_call
 
 backward = torch.autograd.backward
 """The function of a `StepCall` that is a backward pass."""
@@ -89,9 +89,8 @@ class StepCalls:
         for owner, name in _CALLS:
             self._replace(owner, name, _kept(self, vars(owner)[name]))
         if self._repeatable:
-            functions = torch.nn.functional
-            for name in LOSSES:
-                self._replace(functions, name, kept_loss(self.call_loss, getattr(functions, name)))
+            for owner, name in WHOLE_CALLS:
+                self._replace(owner, name, whole_call(self.call_whole, vars(owner)[name]))
         self._call_module = torch.nn.Module.__call__
         torch.nn.Module.__call__ = _learning(self, self._call_module)
         self._entered.callback(self.stop_learning)
@@ -212,8 +211,8 @@ class StepCalls:
             self._after_backward(call)
         return call.result
 
-    def call_loss(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call one of `LOSSES`; keep it on the tape, unless the user's modes must see its operators."""
+    def call_whole(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call one of `WHOLE_CALLS`; keep it on the tape, unless the user's modes must see its operators."""
         __tracebackhide__ = True
         tape = self.tape
         if tape.paused or not self.here or innermost_mode() is not tape or not is_plain(args, kwargs):

@@ -1,4 +1,4 @@
-"""`watch` keeps a call of a loss function of torch as one call, and torch uses the original elsewhere."""
+"""`watch` keeps a call of a loss, and of the clipping of gradients, as one call."""
 
 import pickle
 
@@ -10,8 +10,8 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 import nncdbg.torch  # noqa: E402
-from nncdbg.torch.loss_functions import LOSSES  # noqa: E402
 from nncdbg.torch.step_calls import StepCalls, backward  # noqa: E402
+from nncdbg.torch.whole_calls import WHOLE_CALLS  # noqa: E402
 
 
 def nothing(*_):
@@ -61,14 +61,18 @@ def test_modes_of_the_user_see_the_operators_of_a_loss():
     assert torch.ops.aten._log_softmax.default in kept
 
 
-@pytest.mark.parametrize("name", LOSSES)
-def test_functions_are_as_before_afterwards(name):
-    original = getattr(functional, name)
+@pytest.mark.parametrize(("owner", "name"), WHOLE_CALLS)
+def test_functions_are_as_before_afterwards(owner, name):
+    original = getattr(owner, name)
     with StepCalls(nothing, nothing):
-        replaced = getattr(functional, name)
-        assert replaced is not original
+        assert getattr(owner, name) is not original
+    assert getattr(owner, name) is original
+
+
+def test_function_can_be_pickled_under_the_watch():
+    with StepCalls(nothing, nothing):
+        replaced = functional.cross_entropy
         assert pickle.loads(pickle.dumps(replaced)) is replaced
-    assert getattr(functional, name) is original
 
 
 def test_script_and_compiler_use_the_original():
@@ -101,4 +105,25 @@ def test_report_names_the_operator_inside_of_a_loss(autocast):
     text = str(report)
     assert "step 2" in text
     assert "aten.mul.Tensor" in text, "0 * log(0) is computed inside of `kl_div`"
-    assert "test_loss_calls.py" in text
+    assert "test_whole_calls.py" in text
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_second_run_clips_the_gradients_of_an_iterator(foreach):
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with nncdbg.torch.watch(model, optimizer, on_nan="report") as report:
+        for scale in (1.0, 1e30):
+            optimizer.zero_grad()
+            (model(torch.ones(2, 4)) * scale).sum().backward()
+            # At scale 1e30, the norm is Inf, and the clipped gradients are 0.
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=foreach)
+            for each in model.parameters():
+                each.grad.mul_(norm)
+            optimizer.step()
+    text = str(report)
+    assert "step 2" in text
+    norm_of = "aten._foreach_norm.Scalar" if foreach else "aten.linalg_vector_norm.default"
+    assert f"{norm_of} produced it from operands without Inf" in text, "it is inside of the call"
+    assert "0 * inf" in text
+    assert "test_whole_calls.py" in text

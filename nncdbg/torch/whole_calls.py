@@ -1,14 +1,16 @@
-"""The loss functions that a tape keeps as one call each."""
+"""Functions of torch that a tape keeps as one call each: losses, and the clipping of gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any
 
+import torch
+
 from nncdbg.engine.ops.aten.internals import not_compiled, stand_in
 
-LOSSES = (
+_LOSSES = (
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "cosine_embedding_loss",
@@ -35,13 +37,22 @@ The tape keeps the call itself: in a step of 5 ms, each operator that it keeps i
 """
 
 
-def kept_loss(call: Callable[..., Any], original: Callable[..., Any]) -> Any:
-    """Return a function in place of one of `LOSSES`: it calls `call(original, args, kwargs)`."""
+WHOLE_CALLS: tuple[tuple[Any, str], ...] = (
+    *((torch.nn.functional, name) for name in _LOSSES),
+    (torch.nn.utils, "clip_grad_norm_"),
+)
+"""Owner and name of each function."""
+
+
+def whole_call(call: Callable[..., Any], original: Callable[..., Any]) -> Any:
+    """Return a function in place of one of `WHOLE_CALLS`: it calls `call(original, args, kwargs)`."""
 
     @not_compiled
     @wraps(original)
-    def loss(*args: Any, **kwargs: Any) -> Any:
+    def function(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
+        if args and isinstance(args[0], Iterator):  # A second run could not read it again.
+            args = ([*args[0]], *args[1:])
         return call(original, args, kwargs)
 
-    return stand_in(loss, original)
+    return stand_in(function, original)
