@@ -237,12 +237,23 @@ Kinds kinds_of(double number) {
 
 // -- the operators of a thread ---------------------------------------------------------------------------
 
+enum class Arithmetic : uint8_t { OTHER, MULTIPLIES, DIVIDES, ADDS };
+
+// Which operators that write to their first argument use a number as the second one.
+Arithmetic arithmetic_of(std::string_view name) {
+  if (name == "aten::mul_" || name == "aten::_foreach_mul_") return Arithmetic::MULTIPLIES;
+  if (name == "aten::div_" || name == "aten::_foreach_div_") return Arithmetic::DIVIDES;
+  if (name == "aten::add_" || name == "aten::_foreach_add_") return Arithmetic::ADDS;
+  return Arithmetic::OTHER;
+}
+
 struct Operator {
   Operator(const char* name, const std::string& overload, int64_t written)
-      : name(name), overload(overload), written(written) {}
+      : name(name), overload(overload), written(written), arithmetic(arithmetic_of(name)) {}
 
   std::string name, overload;
   int64_t written;  // as `classify` returned it
+  Arithmetic arithmetic;
   mutable std::atomic<bool> calls_many{false};  // its kernel calls several operators
 };
 
@@ -266,6 +277,7 @@ struct Frame {
   bool checked;            // its results are
   bool evaluates_node;     // it is no operator: the engine of autograd evaluates a node and its hooks
   bool silent;             // operators inside of it are not observed
+  bool stays_finite;       // what it writes to was finite, and is finite afterwards
   uint64_t tick;           // when it began
   int64_t sequence;        // the number of the next autograd node then
   size_t reads, writes, spoiled;  // how many entries the lists of the thread had then
@@ -400,6 +412,51 @@ void read_arguments(Thread& here, const at::RecordFunction& function, Frame& fra
   frame.scalars = Kinds(scalars);
 }
 
+// Returns the number of an argument, also of a tensor that Python made of a number; NaN for all else.
+double number_of(const c10::IValue& value) {
+  if (value.isDouble()) return value.toDouble();
+  if (value.isInt()) return double(value.toInt());
+  if (!value.isTensor() || !value.toTensor().defined()) return NAN;
+  const c10::TensorImpl& tensor = *value.toTensor().unsafeGetTensorImpl();
+  if (!tensor.is_wrapped_number() || !readable(tensor)) return NAN;
+  const auto type = c10::typeMetaToScalarType(tensor.dtype());
+  if (type == c10::ScalarType::Double) return *static_cast<const double*>(tensor.data());
+  return type == c10::ScalarType::Long ? double(*static_cast<const int64_t*>(tensor.data())) : NAN;
+}
+
+bool is_float(const c10::TensorImpl& tensor) {
+  const auto type = c10::typeMetaToScalarType(tensor.dtype());
+  return type == c10::ScalarType::Float || type == c10::ScalarType::Double || type == c10::ScalarType::Half ||
+      type == c10::ScalarType::BFloat16;
+}
+
+// Whether the number keeps each finite float finite: live/harmless_numbers.py has the reasons.
+bool keeps_finite(Arithmetic arithmetic, double number) {
+  const double size = std::fabs(number);
+  switch (arithmetic) {
+    case Arithmetic::MULTIPLIES: return size <= 1;
+    case Arithmetic::DIVIDES: return size >= 1 && size <= 1e4;
+    case Arithmetic::ADDS: return size <= 1;
+    default: return false;
+  }
+}
+
+// Returns whether an operator in place leaves its tensors finite, so that they need not be read.
+bool stays_finite(Thread& here, const at::RecordFunction& function, const Frame& frame) {
+  const auto inputs = function.inputs();
+  const Arithmetic arithmetic = frame.called->arithmetic;
+  if (arithmetic == Arithmetic::OTHER || inputs.size() < 2 || here.spoiled.size() > frame.spoiled) return false;
+  if (inputs.size() > 3 || (inputs.size() == 3 && !(inputs[2].isInt() && inputs[2].toInt() == 1))) return false;
+  if (!keeps_finite(arithmetic, number_of(inputs[1]))) return false;
+  bool known = true;
+  for (size_t i = frame.writes; i < here.writes.size(); ++i) {
+    const c10::TensorImpl& tensor = *here.writes[i].tensor.unsafeGetTensorImpl();
+    const Checked& entry = entry_of(here, tensor);
+    known &= is_float(tensor) && is_entered(entry, tensor) && entry.kinds == NONE;
+  }
+  return known;
+}
+
 // Returns which of these kinds an operand has.
 Kinds kinds_of_operands(Thread& here, const Frame& frame, Kinds wanted) {
   uint8_t kinds = NONE;
@@ -463,7 +520,7 @@ void check_result(Thread& here, const Frame& frame, const c10::TensorImpl& tenso
     entry.version = version_of(tensor);  // an operator inside of this one has returned it
     return;
   }
-  const Kinds kinds = count_in(tensor, BOTH).kinds();
+  const Kinds kinds = frame.stays_finite ? NONE : count_in(tensor, BOTH).kinds();
   enter(here, tensor, kinds, ++here.tick);
   if (kinds != NONE) judge(here, frame, tensor, kinds);
 }
@@ -549,7 +606,7 @@ std::unique_ptr<at::ObserverContext> started(const at::RecordFunction& function)
     here.nodes.push_back({function.name(), function.seqNr()});
     return nullptr;
   }
-  Frame frame{nullptr, false, false, false, ++here.tick, -1, here.reads.size(), here.writes.size(),
+  Frame frame{nullptr, false, false, false, false, ++here.tick, -1, here.reads.size(), here.writes.size(),
               here.spoiled.size(), NONE, here.frames.empty()};
   if (std::string_view(function.name()).starts_with(EVALUATION)) {
     frame.evaluates_node = true;
@@ -560,6 +617,7 @@ std::unique_ptr<at::ObserverContext> started(const at::RecordFunction& function)
     if (!(frame.called->written & UNCHECKED)) {
       frame.checked = true;
       read_arguments(here, function, frame);
+      frame.stays_finite = stays_finite(here, function, frame);
     }
     // Operators inside of a kernel are not checked.  Without observers they cost nothing.
     if (frame.called->calls_many && is_only_observer()) {

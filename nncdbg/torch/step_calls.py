@@ -14,10 +14,11 @@ import torch
 from torch.compiler import is_compiling
 from torch.utils.hooks import RemovableHandle
 
-from nncdbg.engine.ops.aten.internals import not_compiled, profiler_marks_undispatched
+from nncdbg.engine.ops.aten.internals import innermost_mode, not_compiled, profiler_marks_undispatched
 from nncdbg.torch.source_lines import user_lines
 from nncdbg.torch.step_state import KeptBuffers, RandomState
 from nncdbg.torch.tape import StepCall, Tape, is_plain
+from nncdbg.torch.whole_calls import WHOLE_CALLS, whole_call
 
 backward = torch.autograd.backward
 """The function of a `StepCall` that is a backward pass."""
@@ -86,9 +87,10 @@ class StepCalls:
     def __enter__(self) -> StepCalls:
         self._thread = threading.get_ident()
         for owner, name in _CALLS:
-            original = vars(owner)[name]
-            setattr(owner, name, _kept(self, original))
-            self._entered.callback(setattr, owner, name, original)
+            self._replace(owner, name, _kept(self, vars(owner)[name]))
+        if self._repeatable:
+            for owner, name in WHOLE_CALLS:
+                self._replace(owner, name, whole_call(self.call_whole, vars(owner)[name]))
         self._call_module = torch.nn.Module.__call__
         torch.nn.Module.__call__ = _learning(self, self._call_module)
         self._entered.callback(self.stop_learning)
@@ -101,6 +103,11 @@ class StepCalls:
 
     def __exit__(self, *_: object) -> None:
         self._entered.close()
+
+    def _replace(self, owner: Any, name: str, replacement: Any) -> None:
+        """Replace an attribute until this is left."""
+        self._entered.callback(setattr, owner, name, vars(owner)[name])
+        setattr(owner, name, replacement)
 
     @property
     def here(self) -> bool:
@@ -199,15 +206,22 @@ class StepCalls:
             random = RandomState()
         lines = user_lines(sys._getframe(2))
         call = StepCall(original, args, kwargs, lines, torch.is_grad_enabled(), random=random)
-        tape.add(call)
-        tape.pause()
-        try:
-            call.result = original(*args, **kwargs)
-        finally:
-            tape.resume()
+        tape.run(call)
         if original is backward:
             self._after_backward(call)
         return call.result
+
+    def call_whole(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call one of `WHOLE_CALLS`; keep it on the tape, unless the user's modes must see its operators."""
+        __tracebackhide__ = True
+        tape = self.tape
+        if tape.paused or not self.here or innermost_mode() is not tape or not is_plain(args, kwargs):
+            return original(*args, **kwargs)
+        tape.starting()
+        lines = user_lines(sys._getframe(2))
+        enabled = torch.is_grad_enabled()
+        call = StepCall(original, args, kwargs, lines, enabled, autocast=_autocast())
+        return tape.run(call)
 
 
 def _learning(calls: StepCalls, original: Callable[..., Any]) -> Callable[..., Any]:

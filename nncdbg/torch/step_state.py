@@ -21,7 +21,7 @@ class RandomState:
     """The states of the random generators of torch, Python and, if it is imported, NumPy."""
 
     def __init__(self) -> None:
-        self.torch = torch.get_rng_state()
+        self.torch = torch.default_generator.get_state()
         self.devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
         self.python = _python_state()
         self.numpy = _numpy_state() if "numpy" in sys.modules else None
@@ -53,8 +53,11 @@ class _Twister:
         self._read = read
         self._pending = pending
         """Returns whether a state has a number kept from a pair, which is not in the memory."""
+        self._address = 0
+        self._words: Any = None
+        """The memory at that address."""
         self._memory = b""
-        """The memory when the state was last read."""
+        """Its content when the state was last read."""
         self._state: Any = None
 
     def state(self, address: int) -> Any:
@@ -62,7 +65,9 @@ class _Twister:
 
         If there was no pending number and these are unchanged, there still is none.
         """
-        memory = ctypes.string_at(address, _SEEN_BYTES)
+        if address != self._address:
+            self._address, self._words = address, (ctypes.c_char * _SEEN_BYTES).from_address(address)
+        memory = self._words.raw
         if memory != self._memory or self._pending(self._state):
             self._state, self._memory = self._read(), memory
         return self._state

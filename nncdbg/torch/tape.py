@@ -44,7 +44,7 @@ class StepCall:
     random: RandomState | None = None
     """The state of the random generators before a module, a function or an operator that draws."""
     autocast: tuple[str, torch.dtype] | None = None
-    """Device and dtype of the autocast around a module."""
+    """Device and dtype of the autocast around a module or a loss."""
     generator: tuple[Any, Any] | None = None
     """The generator that the user passed to an operator, and its state before."""
     gradients: list[tuple[Any, Any]] = field(default_factory=list)
@@ -181,6 +181,17 @@ class Tape(DispatchMode):
             self.calls, self.overflowed = [], True
         elif not self.overflowed:
             self.calls.append(call)
+
+    def run(self, call: StepCall) -> Any:
+        """Append a call and make it, without the operators inside of it."""
+        __tracebackhide__ = True
+        self.add(call)
+        self.pause()
+        try:
+            call.result = call.function(*call.args, **call.kwargs)
+        finally:
+            self.resume()
+        return call.result
 
     def starting(self) -> RandomState | None:
         """Keep the state of the random generators before the first call; return it until there is one."""

@@ -459,3 +459,41 @@ def test_command_reports_the_operator_as_json(tmp_path, monkeypatch, capfd):
     assert (operator["phase"], operator["value"], operator["op"]) == ("forward", "NaN", "aten.log.default")
     assert operator["location"]["line"] == 8
     assert operator["originates"] is True
+
+
+class Scaled(nn.Module):
+    """Scales a hidden tensor in place by harmless numbers, then by `factor`."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.first = nn.Linear(3, 4)
+        self.factor = factor
+        self.spoils = False
+
+    def forward(self, x):
+        hidden = self.first(x).clone()
+        if self.spoils:
+            hidden.data.view(-1).numpy()[0] = float("nan")  # No operator writes it.
+        with torch.no_grad():
+            hidden.mul_(0.5).div_(2).add_(1e-8).mul_(self.factor)
+        return hidden
+
+
+@pytest.mark.parametrize(
+    ("factor", "spoils", "expected"),
+    [
+        (1e39, False, "the first Inf of the forward pass originates in aten.mul_.Tensor"),
+        (0.5, True, "the first NaN of the forward pass is in an operand of aten."),
+        (0.5, False, ""),
+    ],
+)
+def test_update_in_place_by_a_harmless_number_hides_nothing(factor, spoils, expected):
+    model = Scaled(factor)
+    model.spoils = spoils
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with nncdbg.torch.watch(model, optimizer, on_nan="report", tier="native") as report:
+        model(torch.ones(2, 3)).square().mean().backward()
+        optimizer.step()
+    assert report.ok == (not expected)
+    if expected:
+        assert expected in str(report)

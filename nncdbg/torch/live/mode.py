@@ -22,6 +22,7 @@ from nncdbg.engine.ops.aten.signatures import Signature, flat_results, signature
 from nncdbg.engine.stopping.breakpoints import hit_rule
 from nncdbg.torch.finiteness import is_finite
 from nncdbg.torch.live.breakpoints import LiveBreakpoint, holds, message_of
+from nncdbg.torch.live.harmless_numbers import HARMLESS, is_harmless
 from nncdbg.torch.live.operators import Operator, OperatorScope
 from nncdbg.torch.recording import UNSEEN, Recorder
 
@@ -50,6 +51,8 @@ class _Plan:
     breakpoints: tuple[LiveBreakpoint, ...]
     checked: bool
     """Whether its results are searched for NaN and Inf."""
+    harmless: Callable[[float], bool] | None
+    """Whether a number as second argument makes no NaN and no Inf."""
 
 
 class LiveMode(DispatchMode):
@@ -123,6 +126,8 @@ class LiveMode(DispatchMode):
     ) -> Any:
         """Run an operator that may stop the script."""
         checked = plan is not None and plan.checked
+        if checked and plan is not None and plan.harmless is not None:
+            checked = not is_harmless(plan.harmless, args, kwargs)
         spoiled = False
         if self._seen_bad and checked and plan is not None and plan.signature.written:
             spoiled = not _all_finite(written_tensors(plan.signature, args, kwargs))
@@ -156,7 +161,7 @@ class LiveMode(DispatchMode):
             signature = signature_of(func)
             checked = bool(self.catches) and _computes(signature)
             if own or self._everywhere or checked:
-                plan = _Plan(signature, (*own, *self._everywhere), checked)
+                plan = _Plan(signature, (*own, *self._everywhere), checked, HARMLESS.get(signature.name))
         self._plans[func] = plan
         return plan
 

@@ -49,6 +49,14 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[misc]
         return False
 
 
+def stand_in(replacement: Function, original: Callable[..., Any]) -> Function:
+    """Let `torch.compile` and `torch.jit.script` use the original of a function that replaces it."""
+    marks = vars(replacement)
+    marks["__script_if_tracing_wrapper"], marks["__original_fn"] = True, original
+    marks["__prepare_scriptable__"] = lambda: original
+    return replacement
+
+
 OpOverload: Any = torch._ops.OpOverload
 without_dispatch: Any = torch._C._DisableTorchDispatch
 """Context manager: operators called inside skip all dispatch modes and tensor subclasses."""
