@@ -20,7 +20,7 @@ def test_objects_before_a_script_are_not_its_own():
 
 
 def test_a_module_whose_constructor_has_failed_is_left_out() -> None:
-    class Failing(torch.nn.Linear):
+    class Failing(torch.nn.Linear):  # type: ignore[name-defined]
         def __init__(self) -> None:
             raise ValueError("before Module.__init__")
 

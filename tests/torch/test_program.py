@@ -290,7 +290,7 @@ def test_nested_tensor_is_refused_with_operator_and_line(layout):
     assert "padded tensors" in str(caught.value.hint)
 
 
-class Shards(torch.Tensor):
+class Shards(torch.Tensor):  # type: ignore[name-defined]
     """A tensor that consists of another one and has no memory of its own, as DTensor does."""
 
     @staticmethod

@@ -170,7 +170,7 @@ BACKWARD = {
 }
 
 
-class Model(torch.nn.Module):
+class Model(torch.nn.Module):  # type: ignore[misc, name-defined]
     def __init__(self, planted: Planted) -> None:
         super().__init__()
         self.p, self.function = torch.nn.Parameter(torch.tensor(planted.values)), planted.function
