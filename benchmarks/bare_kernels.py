@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from nncdbg import Debugger
@@ -89,7 +90,7 @@ def _kernels(debugger: Debugger) -> tuple[list[_Kernel], list[Any]]:
         node = frame.code.nodes[pc]
         if node.op == "update":
             continue
-        call = call_of(frame.code, pc, lambda seed: None)
+        call = call_of(frame.code, pc, partial(debugger.loaded.linker.generator, frame.code.path, pc))
         function, constants = (own_operator(call), ()) if node.op in OWN else _operator(call)
         kernels.append(_Kernel(function, constants, operands, results, several, []))
     last = {place: number for number, each in enumerate(kernels) for place in (*each.operands, *each.results)}

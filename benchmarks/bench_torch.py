@@ -29,11 +29,15 @@ RUNS = 15
 SECONDS = 0.1
 """About the time of the steps of one side of a round, where a block contains several."""
 
-WAYS: tuple[tuple[str, dict[str, Any], tuple[str, ...], float], ...] = (
-    ("plain", {"statistics": False}, (), 1.15),
-    ("NaN and Inf check", {"statistics": False}, ("nan", "inf"), 1.30),
-    ("statistics", {}, (), 1.45),
+WAYS: tuple[tuple[str, dict[str, Any], tuple[str, ...], float | None], ...] = (
+    ("plain", {"statistics": False, "history": 0}, (), 1.15),
+    ("NaN and Inf check", {"statistics": False, "history": 0}, ("nan", "inf"), 1.30),
+    ("statistics", {"history": 0}, (), 1.45),
+    ("plain, with history", {"statistics": False}, (), None),
+    ("NaN and Inf check, with history", {"statistics": False}, ("nan", "inf"), None),
+    ("statistics, with history", {}, (), None),
 )
+"""Ways to run the engine, as `nncdbg run` does without history, and as a session that can step back does."""
 
 
 WATCHES: tuple[tuple[str, dict[str, Any], float | None], ...] = (
@@ -62,6 +66,21 @@ def in_turn(functions: list[Callable[[], Any]], runs: int) -> list[list[float]]:
     for number in range(runs + 2):
         times = [seconds(function) for function in functions]
         if number > 1:
+            rounds.append(times)
+    return rounds
+
+
+def in_blocks(functions: list[Callable[[], Any]], runs: int) -> list[list[float]]:
+    """Return for each round the median time of some calls of each function in a row; one is not counted."""
+    count = max(3, int(SECONDS / statistics.median(seconds(functions[0]) for _ in range(3))))
+    rounds = []
+    gc.collect()
+    for number in range(runs + 1):
+        times = []
+        for function in functions:
+            function()
+            times.append(statistics.median(seconds(function) for _ in range(count)))
+        if number > 0:
             rounds.append(times)
     return rounds
 
@@ -127,7 +146,7 @@ def engine(step: Any, runs: int) -> list[dict[str, Any]]:
         functions.append(_whole_run(debugger))
     debugger = nncdbg.Debugger(recorded.program, recorded.inputs, backend="torch", statistics=False)
     functions += [bare_loop(debugger, frees=False), bare_loop(debugger, frees=True)]
-    rounds = in_turn(functions, runs)
+    rounds = in_blocks(functions, max(1, runs // 2))
     names: list[tuple[str, float | None]] = [
         (f"engine on torch, {step.name}, {name}", bar) for name, _, _, bar in WAYS
     ]
