@@ -220,7 +220,6 @@ class Debugger(RichOutput):
         loaded = self.loaded
         loaded.linker.evict(history == 0)
         machine = loaded.begin(self.inputs)
-        machine.remembers = history > 0
         # The tracks read values before the allocation frees them.
         self.tracking = Tracking(self._tracked, loaded, machine, lambda text: self.control.say(text))
         self.timeline = Timeline(machine, history, loaded.allocation)

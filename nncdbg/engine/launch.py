@@ -155,6 +155,7 @@ class CompiledProgram(Loaded):
         if self.linker.issue is not None:
             self.linker.issue.begin(self._entry.graph.name)
         machine = Machine(self._entry, placed, self.call, self.running, self.linker.backend, self.allocation)
+        machine.remembers = not self.linker.evicts
         for slot, content in self._first.items():
             machine.frames[0].slots[slot] = content
         return machine

@@ -36,7 +36,6 @@ _LOSSES = (
 The tape keeps the call itself: in a step of 5 ms, each operator that it keeps instead takes up to 40 us.
 """
 
-
 WHOLE_CALLS: tuple[tuple[Any, str], ...] = (
     *((torch.nn.functional, name) for name in _LOSSES),
     (torch.nn.utils, "clip_grad_norm_"),
@@ -51,8 +50,12 @@ def whole_call(call: Callable[..., Any], original: Callable[..., Any]) -> Any:
     @wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        if args and isinstance(args[0], Iterator):  # A second run could not read it again.
-            args = ([*args[0]], *args[1:])
-        return call(original, args, kwargs)
+        again = {name: _repeatable(each) for name, each in kwargs.items()}
+        return call(original, tuple(map(_repeatable, args)), again)
 
     return stand_in(function, original)
+
+
+def _repeatable(argument: Any) -> Any:
+    """Return an iterator as a list, since a second run could not read it again."""
+    return [*argument] if isinstance(argument, Iterator) else argument

@@ -108,8 +108,9 @@ def test_report_names_the_operator_inside_of_a_loss(autocast):
     assert "test_whole_calls.py" in text
 
 
+@pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("foreach", [False, True])
-def test_second_run_clips_the_gradients_of_an_iterator(foreach):
+def test_second_run_clips_the_gradients_of_an_iterator(foreach, named):
     model = nn.Linear(4, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with nncdbg.torch.watch(model, optimizer, on_nan="report") as report:
@@ -117,7 +118,11 @@ def test_second_run_clips_the_gradients_of_an_iterator(foreach):
             optimizer.zero_grad()
             (model(torch.ones(2, 4)) * scale).sum().backward()
             # At scale 1e30, the norm is Inf, and the clipped gradients are 0.
-            norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=foreach)
+            parameters = model.parameters()
+            if named:
+                norm = nn.utils.clip_grad_norm_(parameters=parameters, max_norm=1.0, foreach=foreach)
+            else:
+                norm = nn.utils.clip_grad_norm_(parameters, 1.0, foreach=foreach)
             for each in model.parameters():
                 each.grad.mul_(norm)
             optimizer.step()

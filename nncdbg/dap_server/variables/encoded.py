@@ -46,7 +46,7 @@ class EncodedVariables:
         self._stamp = view.glance.hex, view.typed, view.addressed, frame.iteration > 0
         self._handles = view.session.handles
         # Where memory is reused, the content of an array may change.
-        self._keeps = view.session.program.debugger.timeline.retains
+        self._keeps = not view.session.program.debugger.timeline.overwrites
 
     def again(self, slot: int, content: Any) -> msgspec.Raw | None:
         """The encoded variable of an array in a slot, if it was sent and is still valid."""

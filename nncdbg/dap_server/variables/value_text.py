@@ -108,7 +108,7 @@ class Shown:
 
     def __post_init__(self) -> None:
         # Where memory is reused, the content of an array may change.
-        self.answers = Answers(lambda: self.debugger.timeline.retains)
+        self.answers = Answers(lambda: not self.debugger.timeline.overwrites)
 
     def slots(self, code: Code) -> Slots:
         """The slots of a block."""
@@ -123,7 +123,7 @@ class Shown:
 
     def keep(self, content: Any, summary: Summary) -> None:
         """Cache the statistics of an array as long as it is live."""
-        if self.debugger.timeline.retains:
+        if not self.debugger.timeline.overwrites:
             # Where memory is reused, the content of an array may change.
             self._summaries.set(content, summary)
 

@@ -55,7 +55,7 @@ class Side:
 
     def _operands(self, frame: Frame) -> tuple[Any, ...]:
         contents = [frame.slots[slot] for slot in frame.code.operands[frame.pc]]
-        return tuple(contents if self.debugger.timeline.retains else map(copied, contents))
+        return tuple(map(copied, contents) if self.debugger.timeline.overwrites else contents)
 
     def _heed(self, outcome: Outcome | None) -> None:
         debugger, control = self.debugger, self.debugger.control
@@ -75,11 +75,11 @@ class Side:
         contents = [frame.slots[slot] for slot in written_slots(frame) if frame.code.names[slot]]
         if self._origins is not None:
             self._origins.results(key, contents)
-        if debugger.timeline.retains:
-            contents = [to_host(content) for content in contents]
-        else:
+        if debugger.timeline.overwrites:
             freed = debugger.timeline.standing
             contents = [GONE if freed(content) else copied(content) for content in contents]
+        else:
+            contents = [to_host(content) for content in contents]
         return Written(key, frame.code, pc, debugger.control.machine.tick, tuple(contents), operands, sources)
 
     def all(self) -> Iterator[Written]:

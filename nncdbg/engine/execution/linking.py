@@ -286,15 +286,6 @@ def evicting_instructions(code: Code) -> list[Instruction]:
 
 
 def _evicting(dead: Sequence[int], gather: Gather) -> Gather:
-    if len(dead) == 1:
-        [only] = dead
-
-        def gather_after_one(slots: list[Any]) -> Sequence[Any]:
-            slots[only] = EVICTED
-            return gather(slots)
-
-        return gather_after_one
-
     def gather_after(slots: list[Any]) -> Sequence[Any]:
         for slot in dead:
             slots[slot] = EVICTED

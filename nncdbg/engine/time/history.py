@@ -42,6 +42,8 @@ class History:
         self._begin_again = allocation.begin_again
         self.retains = allocation.retains and machine.remembers
         """False if memory is reused or values are dropped after their last use: going back is a replay."""
+        self.overwrites = not allocation.retains
+        """Whether memory is reused, so that the content of an old value changes."""
         self.replaying = False
         self.halted: Callable[[], bool] = lambda: False
         """Returns whether the user requested a stop, to interrupt a long replay."""

@@ -236,7 +236,7 @@ class Tracking:
 
     def _lasting(self, content: Any) -> Any:
         """Return a value in memory that is not reused after its frame."""
-        return content if self.timeline.retains else copied(content)
+        return copied(content) if self.timeline.overwrites else content
 
     # -- steps ---------------------------------------------------------------------------------
 

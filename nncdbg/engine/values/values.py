@@ -258,7 +258,7 @@ class Values:
     def _kept(self, content: Any) -> Array:
         """Return the content of a slot in a form that the user may keep."""
         content = self.to_host(content)
-        return read_only(content) if self.timeline.retains else read_only(copied(content))
+        return read_only(copied(content) if self.timeline.overwrites else content)
 
     def previous(self, name: str) -> Array:
         """Return the value at the previous iteration of its loop, or at the previous visit of its graph."""

@@ -148,7 +148,7 @@ class _Tracer:
 
     def _remember(self, where: deque[Executed], one: Executed) -> None:
         where.append(one)
-        if not self.debugger.timeline.retains:
+        if self.debugger.timeline.overwrites:
             for each in (*one.read.values(), *one.results):
                 if each not in self.contents:
                     self.contents.set(each, copied(each))

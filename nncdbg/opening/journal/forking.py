@@ -53,12 +53,9 @@ class Fork:
 
     def _go(self, debugger: Debugger) -> Stop:
         control, timeline = debugger.control, debugger.timeline
-        if not timeline.retains:
-            allocation = debugger.loaded.allocation
-            if allocation.retains:
-                raise UsageError("a fork needs a history", hint="leave out --history 0")
+        if timeline.overwrites:
             raise UsageError(
-                f"a fork cannot begin with {allocation.name}, which reuses memory",
+                f"a fork cannot begin with {debugger.loaded.allocation.name}, which reuses memory",
                 hint="use --allocator debug",
             )
         states = timeline.checkpoints.states

@@ -86,7 +86,7 @@ class Restart:
         timeline, control = debugger.timeline, debugger.control
         lines = lines_of(control.machine.frames[0].code)
         states = timeline.checkpoints.states
-        if timeline.retains:
+        if not timeline.overwrites:
             self._start_at_fork(debugger, lines)
             record = next(each for each in reversed(self.records) if each.step <= self.step)
             machine = self._machine(record, states[0], lines, debugger)

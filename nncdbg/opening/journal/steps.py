@@ -53,7 +53,7 @@ class Steps:
 
     def here(self) -> StepStart:
         """Return the present start of a step, whose arrays do not change afterwards."""
-        copy = not self._debugger.timeline.retains
+        copy = self._debugger.timeline.overwrites
         return step_start(self._machine, self.lines, self._moments, copy=copy)
 
     def _hear(self, event: Event) -> None:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.divergence.determinism import DeterminismVerification
     from nncdbg.engine.divergence.observers import Verification
+    from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
 
 
@@ -58,6 +59,13 @@ def main(arguments: Sequence[str]) -> int:
         if options.json:
             print(json.dumps(_document(None, 0.0, error, {})))
         raise
+
+
+def _history(options: Namespace, opened: OpenedProgram) -> str | int | None:
+    """Return the limit of the history: none where no journal and no states read old values."""
+    configuration = opened.configuration
+    keeps = configuration.journal or opened.restart is not None or options.save_states
+    return configuration.history if keeps or configuration.history is not None else 0
 
 
 def _run(options: Namespace, screen: Screen) -> int:
@@ -89,10 +97,7 @@ def _run(options: Namespace, screen: Screen) -> int:
         verified.append(verify_observers(opened, screen))
     if options.verify_determinism:
         verified.append(verify_determinism(opened, screen, recorded=recorded))
-    # Without a journal or the states, nothing reads a value after its last use.
-    keeps = configuration.journal or opened.restart is not None or options.save_states
-    history = configuration.history if keeps or configuration.history is not None else 0
-    debugger = opened.debugger(statistics=False, history=history)
+    debugger = opened.debugger(statistics=False, history=_history(options, opened))
     print_notes(debugger, screen)
     note_messages(debugger, screen)
     start = time.perf_counter()
