@@ -56,7 +56,7 @@ def bare_loop(debugger: Debugger, *, frees: bool) -> Callable[[], None]:
 
 def _kernels(debugger: Debugger) -> tuple[list[_Kernel], list[Any]]:
     """Return the kernels in their order, and the values from before: None where a kernel gives one."""
-    from nncdbg.engine.backends.torch_calls import _operator
+    from nncdbg.engine.backends.torch_calls import bare_operator
     from nncdbg.engine.backends.torch_tensors import own_operator
     from nncdbg.engine.ops.aten.names import OWN
 
@@ -91,7 +91,7 @@ def _kernels(debugger: Debugger) -> tuple[list[_Kernel], list[Any]]:
         if node.op == "update":
             continue
         call = call_of(frame.code, pc, partial(debugger.loaded.linker.generator, frame.code.path, pc))
-        function, constants = (own_operator(call), ()) if node.op in OWN else _operator(call)
+        function, constants = (own_operator(call), ()) if node.op in OWN else bare_operator(call)
         kernels.append(_Kernel(function, constants, operands, results, several, []))
     last = {place: number for number, each in enumerate(kernels) for place in (*each.operands, *each.results)}
     for place, number in last.items():

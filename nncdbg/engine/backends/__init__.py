@@ -59,6 +59,29 @@ class Kernels:
     """True if all results hold only elements of an operand, unchanged, so no NaN originates in them."""
 
 
+class CompiledStatements(Protocol):
+    """Does in a compiled library what functions of Python do for any backend, with the same results.
+
+    An object of these types is called as the function that it replaces.  Only `run` sees more of them: a
+    statement whose instruction has no other parts is executed without Python.
+    """
+
+    Kernel: type[Any]
+    """A kernel, as `Kernels.run`."""
+    Gather: type[Any]
+    """``(slots, dropped, last, evicted)``: fetches the operands in `slots`, and fills `dropped` first.
+
+    Nothing reads the operands in `last` again, so a kernel in `run` may write its result to their memory.
+    """
+    Inspection: type[Any]
+    """What inspects the results of all statements (see `DeviceObserver`)."""
+    Observed: type[Any]
+    """``(kernel, binding, inspection)``: a `Kernel` with the inspection of its results."""
+
+    def run(self, instructions: list[Any], slots: list[Any], pc: int) -> tuple[int, BaseException | None]:
+        """Run instructions from `pc` on, as `machine.run_instructions` does."""
+
+
 class Backend(Protocol):
     """Runs kernels, and determines where values are stored."""
 
@@ -75,6 +98,9 @@ class Backend(Protocol):
 
     def executing(self) -> AbstractContextManager[Any]:
         """Return a block in which the machine runs kernels, one for each time that it runs."""
+
+    def compiled_statements(self) -> CompiledStatements | None:
+        """Return what runs statements on the backend's kernels without Python; None if there is nothing."""
 
     def to_device(self, array: Any) -> Any:
         """Convert a NumPy array for the backend's kernels; non-arrays are returned unchanged."""
@@ -128,6 +154,9 @@ class HostBackend:
 
     def executing(self) -> AbstractContextManager[Any]:
         return nullcontext()
+
+    def compiled_statements(self) -> CompiledStatements | None:
+        return None
 
     def to_device(self, array: Any) -> Any:
         return array

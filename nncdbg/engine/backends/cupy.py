@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.by_identity import ByIdentity
-from nncdbg.engine.backends import Call, Execute, Kernels, array_storage, unpacked
+from nncdbg.engine.backends import Call, CompiledStatements, Execute, Kernels, array_storage, unpacked
 from nncdbg.engine.backends.arrays import bind_over
 from nncdbg.engine.backends.cupy_streams import CuPyStreams
 from nncdbg.engine.backends.summing import Summing, summing
@@ -57,6 +57,9 @@ class CuPy:
 
     def bind(self, call: Call) -> Kernels:
         return bind_on_device(self, self.xp, call)
+
+    def compiled_statements(self) -> CompiledStatements | None:
+        return None
 
     def executing(self) -> AbstractContextManager[Any]:
         return nullcontext()

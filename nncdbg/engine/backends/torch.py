@@ -14,7 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.backends import Call, Execute, Kernels, array_storage, refusal, way_past
+from nncdbg.engine.backends import (
+    Call,
+    CompiledStatements,
+    Execute,
+    Kernels,
+    array_storage,
+    refusal,
+    way_past,
+)
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.ops.aten.names import is_torch
@@ -72,6 +80,11 @@ class Torch:
         As where they were recorded, operators see that gradients are enabled: some keep more results then.
         """
         return self._below_autograd()
+
+    def compiled_statements(self) -> CompiledStatements | None:
+        from nncdbg.engine.backends.torch_statements import compiled_statements
+
+        return compiled_statements()
 
     def to_device(self, array: Any) -> Any:
         if not isinstance(array, (np.ndarray, np.generic)) or array.dtype.hasobject:

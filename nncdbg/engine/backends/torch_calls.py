@@ -16,10 +16,11 @@ import torch
 from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.backends.torch_arguments import CallArguments, arguments_of
 from nncdbg.engine.backends.torch_generators import generator_state, set_generator_state
+from nncdbg.engine.backends.torch_statements import kernel_of
 from nncdbg.engine.backends.torch_tensors import fresh_like, own_operator, strided_copy, tensor_of_number
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops.aten.internals import fast_call, out_form
-from nncdbg.engine.ops.aten.names import NUMBER, OWN, WRITE, allocates_only, overwrites
+from nncdbg.engine.ops.aten.names import NUMBER, OWN, WRITE, overwrites
 from nncdbg.engine.ops.aten.signatures import RANDOM, Argument, Signature, flat_results, signature
 
 if TYPE_CHECKING:
@@ -34,8 +35,12 @@ def operator_call(call: Call, to_device: Callable[[Any], Any]) -> Execute:
     `to_device` converts operands that are NumPy arrays: constants, loop counters, and values from the
     debugger's own ops.  Raises GraphError for an unknown operator and for attributes that do not fit.
     """
-    function, constants = (own_operator(call), ()) if call.node.op in OWN else _operator(call)
-    run = _placing(function, constants, to_device)
+    if call.node.op in OWN:
+        run = _placing(own_operator(call), (), to_device)
+    else:
+        found, arguments, direct = _signature(call)
+        run = _placing(*_operator(call, found, arguments, direct), to_device)
+        run = kernel_of(call, found, arguments, direct, run) or run
     return converting_constants(run, to_device) if call.constants else run
 
 
@@ -84,11 +89,15 @@ def converting_constants(run: Execute, to_device: Callable[[Any], Any]) -> Execu
     return with_constants
 
 
-def _operator(call: Call) -> tuple[Execute, Sequence[Any]]:
-    """Return the call of an operator as a function of the operands, and its last arguments.
+def bare_operator(call: Call) -> tuple[Execute, Sequence[Any]]:
+    """Return the call of an operator from Python as a function of the operands, and its last arguments."""
+    return _operator(call, *_signature(call))
 
-    It returns the fresh results, then the new values of what the operator writes to, then the state of the
-    generator.
+
+def _signature(call: Call) -> tuple[Signature, CallArguments, bool]:
+    """Return the signature of an operator, the arguments of a statement, and whether its operands come first.
+
+    Raises GraphError for an unknown operator and for attributes that do not fit.
     """
     node = call.node
     found = signature(node.op)
@@ -99,20 +108,35 @@ def _operator(call: Call) -> tuple[Execute, Sequence[Any]]:
             if node.op.count(".") < 3
             else "pass the Python file that registers it: --op-library FILE.py",
         )
-    draws = call.attributes.get(RANDOM) is not None
-    given = len(node.inputs) - draws
+    given = len(node.inputs) - _draws(call)
     arguments = arguments_of(found, call.attributes, given)
+    return found, arguments, _operands_first(found, arguments, given)
+
+
+def _draws(call: Call) -> bool:
+    """Return whether the last operand is the state of the generator."""
+    return call.attributes.get(RANDOM) is not None
+
+
+def _operator(
+    call: Call, found: Signature, arguments: CallArguments, direct: bool
+) -> tuple[Execute, Sequence[Any]]:
+    """Return the call of an operator as a function of the operands, and its last arguments.
+
+    It returns the fresh results, then the new values of what the operator writes to, then the state of the
+    generator.
+    """
     constants: Sequence[Any] = ()
-    if _operands_first(found, arguments, given):
+    if direct:
         run, constants = _direct(found, arguments), _constants(found, arguments)
     else:
         run = _general(found, arguments)
-    if allocates_only(node.op):
+    if found.allocates:
         run = _filled(run)
     if found.random:
-        run, constants = _with_generator(run, constants, call, draws), ()
+        run, constants = _with_generator(run, constants, call, _draws(call)), ()
     if call.several:
-        return _many(run, len(node.outputs)), constants
+        return _many(run, len(call.node.outputs)), constants
     single = found.results == _TENSOR and not found.random and (found.in_place or not found.writes)
     return (run if single else _first(run)), constants
 

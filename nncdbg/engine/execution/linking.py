@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.backends import Backend, Call, Kernels
+from nncdbg.engine.backends import Backend, Call, CompiledStatements, Kernels
 from nncdbg.engine.backends.composed import call_of
 from nncdbg.engine.compilation.code import EVICTED, Code, Instruction, Path, Statement, gatherer, walk
 from nncdbg.engine.compilation.liveness import dying
@@ -67,6 +67,8 @@ class Allocation:
     """True if values remain valid after their last use."""
     fresh: Callable[[Any], Any] | None = None
     """Receives and returns each buffer that a user's kernel allocates through `xp`; None if unused."""
+    counts_only = False
+    """True if `wrap` does nothing but count memory for the limit of the history."""
     watched = 0
     """Flags of `stats.inspection` to report."""
 
@@ -180,6 +182,8 @@ class Linker:
     """Whether runs drop each value after the statement that reads it last (see `evict`)."""
     issue: StreamIssue | None = None
     """Issues the lines of a scheduled program to the streams of a device."""
+    _compiled: CompiledStatements | None = None
+    """The library of the backend, if it has one."""
 
     def link(self, code: Code) -> Code:
         """Give a code and the blocks inside it their instructions."""
@@ -206,8 +210,7 @@ class Linker:
         """Set whether runs drop each value after its last use; its memory is free for the next results."""
         if evicts != self.evicts:
             self.evicts = evicts
-            for code in self.codes:
-                self._arm(code)
+            self.link_again()
 
     def link_statement(self, code: Code, pc: int) -> None:
         """Rebuild the instruction of one statement after a change of its kernel."""
@@ -219,11 +222,12 @@ class Linker:
         self._arm(code)
 
     def _fill(self, code: Code) -> None:
+        self._compiled = self.backend.compiled_statements()
         code.instructions[:] = self._instructions(code)
         self._arm(code)
 
     def _arm(self, code: Code) -> None:
-        code.evicting = evicting_instructions(code) if self.evicts else code.instructions
+        code.evicting = self._evicting(code) if self.evicts else code.instructions
         code.arm()
 
     def _instructions(self, code: Code) -> list[Instruction]:
@@ -234,16 +238,48 @@ class Linker:
         return [*linked, (None, self._gather(code, len(code.nodes)), None)]
 
     def _gather(self, code: Code, pc: int) -> Gather:
-        gather = self.allocation.gathering(code, pc, gatherer(code.operands[pc]))
+        gather = self.allocation.gathering(code, pc, self._gatherer(code.operands[pc]))
         if self.issue is None or not code.transfers(pc):
             return gather
         return self.issue.gathering(code, pc, gather)
+
+    def _gatherer(
+        self, operands: tuple[int, ...], dropped: tuple[int, ...] = (), last: tuple[int, ...] = ()
+    ) -> Gather:
+        """Return the function from slots to operands; it drops the values of some slots first."""
+        if self._compiled is not None:
+            fetch: Gather = self._compiled.Gather(operands, dropped, last, EVICTED)
+            return fetch
+        gather = gatherer(operands)
+        return _evicting(dropped, gather) if dropped else gather
+
+    def _evicting(self, code: Code) -> list[Instruction]:
+        """Return the instructions of a block, which first drop the values that are not read any more.
+
+        A value is dropped by the statement after its last use, so that the operands of the last statement can
+        be inspected at a stop.  Transfers of control drop nothing here: the machine does so when they return.
+        """
+        found: list[Instruction] = []
+        dead: tuple[int, ...] = ()
+        for pc, (execute, gather, target) in enumerate(code.instructions):
+            if execute is None:
+                found.append((execute, gather, target))
+                continue
+            last = dying(code)[pc]
+            if self._compiled is not None and isinstance(gather, self._compiled.Gather):
+                gather = self._gatherer(code.operands[pc], dead, last)
+            elif dead:
+                gather = _evicting(dead, gather)
+            found.append((execute, gather, target))
+            dead = last
+        return found
 
     def _execute(self, code: Code, pc: int, node: Node) -> Execute | None:
         if code.transfers(pc):
             return None
         binding = self.bind(code, pc, node)
-        execute = self.allocation.wrap(binding)
+        needless = self.evicts and self.allocation.counts_only
+        execute = binding.kernel if needless else self.allocation.wrap(binding)
         for wrap in self.instruments.values():
             execute = wrap(binding, execute)
         return self.allocation.completing(binding, execute)
@@ -266,23 +302,6 @@ class Linker:
             call.several,
             kernels.views,
         )
-
-
-def evicting_instructions(code: Code) -> list[Instruction]:
-    """Return the instructions of a block, each of which first drops the values that are not read any more.
-
-    A value is dropped by the statement after its last use, so that the operands of the last statement can be
-    inspected at a stop.  Transfers of control drop nothing here: the machine does so when they return.
-    """
-    found: list[Instruction] = []
-    dead: list[int] = []
-    for pc, (execute, gather, target) in enumerate(code.instructions):
-        if execute is None:
-            found.append((execute, gather, target))
-            continue
-        found.append((execute, _evicting(dead, gather) if dead else gather, target))
-        dead = [*dying(code)[pc]]
-    return found
 
 
 def _evicting(dead: Sequence[int], gather: Gather) -> Gather:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.compilation.code import EVICTED, TRAP, Code, Statement
+from nncdbg.engine.compilation.code import EVICTED, TRAP, Code, Instruction, Statement
 from nncdbg.engine.compilation.liveness import dying
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import OutOfMemory, RunError
@@ -91,6 +91,8 @@ class Machine:
         self._executing = nullcontext if backend is None else backend.executing
         self._memory = memory
         self._drain = None if backend is None else backend.drain
+        compiled = None if backend is None else backend.compiled_statements()
+        self._run_instructions = run_instructions if compiled is None else compiled.run
         self._workspaces = nullcontext() if memory is None else memory.workspaces
         self._retried = -1
         """The tick of the latest statement that ran again after it was out of memory."""
@@ -164,21 +166,13 @@ class Machine:
     def _run_block(self) -> Outcome | None:
         """Run statements of the innermost frame up to and including its next transfer of control."""
         frame = self.frames[-1]
-        slots, patched, start = frame.slots, frame.code.patched, frame.pc
-        # The list iterator is the program counter: no increment per statement.
-        cursor = iter(patched)
-        cursor.__setstate__(start)  # type: ignore[attr-defined]
-        try:
-            for execute, gather, target in cursor:
-                if execute is None:
-                    break
-                slots[target] = execute(*gather(slots))
-        except BaseException as error:
-            self._advance(frame, len(patched) - length_hint(cursor) - 1 - start)
-            if isinstance(error, Exception):
-                return Failed(error)
-            raise
-        self._advance(frame, len(patched) - length_hint(cursor) - 1 - start)
+        patched = frame.code.patched
+        reached, error = self._run_instructions(patched, frame.slots, frame.pc)
+        self._advance(frame, reached - frame.pc)
+        if isinstance(error, Exception):
+            return Failed(error)
+        if error is not None:
+            raise error
         if self.interrupted:
             return self._interruption()
         if patched[frame.pc] is TRAP:
@@ -469,6 +463,7 @@ class Machine:
         copy.call_code, copy.running = self.call_code, self.running
         copy._converts, copy._executing = self._converts, self._executing
         copy._memory, copy._workspaces, copy._drain = self._memory, self._workspaces, self._drain
+        copy._run_instructions = self._run_instructions
         copy._retried, copy.remembers = -1, True
         copy.tick, copy.bound, copy.ended, copy.interrupted = self.tick, math.inf, self.ended, False
         copy.halt = math.inf
@@ -477,6 +472,27 @@ class Machine:
         copy.problems = []
         copy.frames = [frame.clone() for frame in self.frames]
         return copy
+
+
+def run_instructions(
+    instructions: list[Instruction], slots: list[Any], pc: int
+) -> tuple[int, BaseException | None]:
+    """Run instructions from `pc` up to the next one without `execute`.
+
+    Return its number and None, or the number of the statement that raised, and what it raised.
+    """
+    # The list iterator is the program counter: no increment per statement.
+    cursor = iter(instructions)
+    cursor.__setstate__(pc)  # type: ignore[attr-defined]
+    found = None
+    try:
+        for execute, gather, target in cursor:
+            if execute is None:
+                break
+            slots[target] = execute(*gather(slots))
+    except BaseException as error:  # noqa: BLE001 - the caller raises what is no Exception
+        found = error
+    return len(instructions) - length_hint(cursor) - 1, found
 
 
 def is_out_of_memory(error: BaseException) -> bool:

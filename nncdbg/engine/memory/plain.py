@@ -82,6 +82,7 @@ class PlainAllocation(Allocation):
     """Counts the memory that kernels allocate for results; `storage_of` returns the memory of a value."""
 
     name = "plain"
+    counts_only = True
 
     def __init__(self, storage_of: StorageOf) -> None:
         self._storage_of = storage_of

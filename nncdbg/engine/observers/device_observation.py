@@ -13,7 +13,7 @@ from weakref import ref
 
 import numpy as np
 
-from nncdbg.engine.backends import Backend
+from nncdbg.engine.backends import Backend, CompiledStatements
 from nncdbg.engine.execution.findings import Finding, Report
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.statistics_log import CAPACITY, COLUMNS, MASK, ROW_BYTES, StatisticsLog
@@ -68,9 +68,39 @@ class DeviceObserver(Observer):
         """Destination of the statistics of a result without a log, on the device."""
         self._finite_tests = FiniteTests()
         self._flags_of = self._checked if log is None else self._logging(log)
+        self._compiled_inspection: Any = None
 
     def wrap(self, binding: Binding, execute: Execute) -> Execute:
-        return execute if binding.views else super().wrap(binding, execute)
+        if binding.views:
+            return execute
+        compiled = self._backend.compiled_statements()
+        if compiled is not None and isinstance(execute, compiled.Kernel):
+            if self._compiled_inspection is None:
+                self._compiled_inspection = self._inspection_of(compiled)
+            observed: Execute = compiled.Observed(execute, binding, self._compiled_inspection)
+            return observed
+        return super().wrap(binding, execute)
+
+    def _inspection_of(self, compiled: CompiledStatements) -> Any:
+        """Return the compiled form of `_inspect`; it does itself what `_flags_of` does."""
+        log = self._device_log
+        if log is None:
+            return compiled.Inspection(self._inspect, self._finite_tests, self._report_watched)
+        return compiled.Inspection(
+            self._inspect,
+            self._inspectors,
+            self._report_watched,
+            log.positions.take,
+            log.results,
+            log.written,
+            log.address,
+            ROW_BYTES,
+            MASK,
+        )
+
+    def _report_watched(self, binding: Binding, inputs: Any, index: int, result: Any, flags: int) -> None:
+        if flags & self.watched:
+            self._report(binding, inputs, index, result, flags)
 
     def _observing(self, binding: Binding, execute: Execute) -> Execute:
         inspect = self._inspect
@@ -85,9 +115,7 @@ class DeviceObserver(Observer):
     def _inspect(self, binding: Binding, inputs: Any, index: int, result: Any) -> None:
         place = self._backend.memory(result)
         if place is not None:
-            flags = self._flags_of(result, *place)
-            if flags & self.watched:
-                self._report(binding, inputs, index, result, flags)
+            self._report_watched(binding, inputs, index, result, self._flags_of(result, *place))
         elif isinstance(result, (np.ndarray, np.generic)) or not hasattr(result, "dtype"):
             if self._device_log is not None:
                 self._device_log.written.discard(self._device_log.positions.written & MASK)

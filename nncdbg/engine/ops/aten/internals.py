@@ -112,6 +112,9 @@ backward_call: Any = torch.autograd.graph._engine_run_backward.__code__
 
 random_tag: Any = torch.Tag.nondeterministic_seeded
 
+pointwise_tag: Any = torch.Tag.pointwise
+"""Operators that compute each element from the elements at its place."""
+
 reshaping_tag: Any = torch.Tag.inplace_view
 """Operators that change the sizes, strides or memory of the tensor that they are given."""
 
