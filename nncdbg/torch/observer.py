@@ -6,35 +6,14 @@ The library is plain C for Python (`ctypes`), so it depends on the version of to
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
-import platform
-import shlex
-import shutil
-import subprocess
-import sys
-import tempfile
 from functools import cache
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
-import torch
-
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.process.state_folder import cache_folder
+from nncdbg.engine.ops.aten.cpp_libraries import CppLibrary
 from nncdbg.presentation.screen import Screen
-
-SOURCE = Path(__file__).with_name("observer.cpp")
-
-_COMPILERS = ("c++", "g++", "clang++")
-"""Searched in this order, unless the environment variable CXX names one."""
-
-# Without NDEBUG, at::RecordFunction has one more member than in the library of torch.
-_FLAGS = ("-std=c++20", "-O3", "-DNDEBUG", "-fPIC", "-shared")
-
-_ERROR_LINES = 8
-"""The last lines of the compiler's output that an error quotes."""
 
 
 class BadOperand(ctypes.Structure):
@@ -97,6 +76,11 @@ UNCHECKED, OVERWRITES, COMPOSITE = 1 << 62, 1 << 61, 1 << 60
 """What `ClassifyCallback` returns, besides a bit for each argument that the operator writes to."""
 
 
+_LIBRARY = CppLibrary(
+    Path(__file__).with_name("observer.cpp"), "the tier native", "its observer", "use the tier hooks"
+)
+
+
 @cache
 def load_observer() -> ctypes.PyDLL:
     """Return the library, and compile it first if it is not kept yet.
@@ -104,12 +88,12 @@ def load_observer() -> ctypes.PyDLL:
     Its functions are called with Python's lock, for they hold objects of Python.
     Raises UsageError without a compiler, and for a library that cannot be compiled, kept or loaded.
     """
-    path = _kept_path()
+    path = _LIBRARY.path
     if not path.is_file():
         Screen().note(
             "compiling the observer of the tier native: up to a minute, once for each version of PyTorch"
         )
-        _compile(_compiler(), path)
+        _LIBRARY.compile()
     try:
         library = ctypes.PyDLL(str(path))
     except OSError as error:
@@ -125,68 +109,3 @@ def load_observer() -> ctypes.PyDLL:
     for name in ("nncdbg_set_active", "nncdbg_set_updating"):
         getattr(library, name).argtypes = (ctypes.c_int,)
     return library
-
-
-def _kept_path() -> Path:
-    """Return where the library is kept: one for each source, version of torch and kind of machine."""
-    parts = (
-        SOURCE.read_text(encoding="utf-8"),
-        *_FLAGS,
-        torch.__version__,
-        str(torch.version.git_version),
-        sys.platform,
-        platform.machine(),
-        *platform.libc_ver(),
-    )
-    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-    return cache_folder() / "observer" / f"{key}.so"
-
-
-def _compiler() -> list[str]:
-    """Return the command of a C++ compiler.  Raises UsageError without one."""
-    named = shlex.split(os.environ.get("CXX", ""))
-    for command in [named] if named else [[name] for name in _COMPILERS]:
-        if shutil.which(command[0]):
-            return command
-    missing = f"CXX names {named[0]}, which does not exist" if named else "there is no C++ compiler"
-    raise UsageError(
-        f"the tier native cannot compile its observer: {missing}",
-        hint="install g++ or clang++, or use the tier hooks",
-    )
-
-
-def _compile(compiler: list[str], path: Path) -> None:
-    """Compile to a folder of its own, then rename: another process may compile or load the same library."""
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            draft = Path(folder) / path.name
-            command = [*compiler, *_arguments(), "-o", str(draft)]
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-            if done.returncode == 0:
-                draft.replace(path)
-    except OSError as error:
-        raise UsageError(
-            f"the tier native cannot compile its observer: {error}",
-            hint="set XDG_CACHE_HOME to a folder that can be written to",
-        ) from None
-    if done.returncode != 0:
-        last = "\n".join(done.stderr.strip().splitlines()[-_ERROR_LINES:])
-        raise UsageError(
-            f"the tier native cannot compile its observer: {shlex.join(compiler)} ended with code "
-            f"{done.returncode}:\n{last}",
-            hint="set CXX to a compiler with C++20, such as g++ 11, or use the tier hooks",
-        )
-
-
-def _arguments() -> list[str]:
-    """Return the arguments of the compiler, without its output."""
-    package = Path(torch.__file__).parent
-    # The process has torch's libraries already: macOS finds their symbols there, Linux by their names.
-    link = (
-        ["-undefined", "dynamic_lookup"]
-        if sys.platform == "darwin"
-        else [f"-L{package / 'lib'}", "-ltorch_cpu", "-lc10"]
-    )
-    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
-    return [*_FLAGS, abi, f"-I{package / 'include'}", str(SOURCE), *link]

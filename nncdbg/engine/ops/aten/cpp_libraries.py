@@ -23,7 +23,7 @@ _COMPILERS = ("c++", "g++", "clang++")
 """Searched in this order, unless the environment variable CXX names one."""
 
 # Without NDEBUG, at::RecordFunction has one more member than in the library of torch.
-_FLAGS = ("-std=c++20", "-O2", "-DNDEBUG", "-fPIC", "-shared")
+_FLAGS = ("-std=c++20", "-O3", "-DNDEBUG", "-fPIC", "-shared")
 
 _ERROR_LINES = 8
 """The last lines of the compiler's output that an error quotes."""
