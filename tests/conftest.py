@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import signal
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +18,12 @@ ROOT = Path(__file__).parent.parent
 # A shell starts background jobs with SIGINT ignored; processes that tests interrupt would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The first test of PyTorch compiles the loop over its kernels, not a process in the background.  Without
+# a compiler and the headers of Python, all tests run its operators from Python.
+headers = Path(sysconfig.get_path("include"), "Python.h")
+compiles = headers.is_file() and any(map(shutil.which, ("c++", "g++", "clang++")))
+os.environ.setdefault("NNCDBG_TORCH_KERNELS", "now" if compiles else "off")
 
 # A time limit per example would fail on a busy machine.
 settings.register_profile("untimed", deadline=None)

@@ -42,7 +42,7 @@ struct Owned {
   PyObject* release() { return std::exchange(object, nullptr); }
 };
 
-// -- calls of operators ------------------------------------------------------------------------------------
+// -- calls of operators -----------------------------------------------------------------------
 
 // Where an argument comes from: `ArgumentSource` of torch_arguments.py.
 struct Source {
@@ -330,7 +330,7 @@ void kernel_dealloc(PyObject* self) {
 
 PyTypeObject KernelType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-// -- inspection of results -----------------------------------------------------------------------------------
+// -- inspection of results --------------------------------------------------------------------
 
 constexpr size_t DTYPES = size_t(c10::ScalarType::NumOptions);
 
@@ -548,7 +548,7 @@ PyObject* observed_new(PyTypeObject* type, PyObject* given, PyObject* names) {
   return reinterpret_cast<PyObject*>(observed);
 }
 
-// -- the operands of a statement -------------------------------------------------------------------------------
+// -- the operands of a statement --------------------------------------------------------------
 
 struct Gather {
   PyObject_HEAD
@@ -623,7 +623,7 @@ void gather_dealloc(PyObject* self) {
 
 PyTypeObject GatherType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-// -- the loop ----------------------------------------------------------------------------------------------------
+// -- the loop ---------------------------------------------------------------------------------
 
 // Stores the results of a statement as `slots[target] = results`; returns false with an exception.
 bool store_results(PyObject* slots, PyObject* target, Owned results) {
@@ -701,7 +701,7 @@ PyObject* run(PyObject*, Operands given, Py_ssize_t count) {
   return Py_BuildValue("nN", pc, error != nullptr ? error : Py_NewRef(Py_None));
 }
 
-// -- the module ----------------------------------------------------------------------------------------------------
+// -- the module -------------------------------------------------------------------------------
 
 PyMethodDef functions[] = {
     {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(run)), METH_FASTCALL, nullptr},

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.cpp_libraries import CppLibrary
 from nncdbg.engine.ops.aten.internals import out_form, pointwise_tag
 from nncdbg.engine.ops.aten.names import overwrites
@@ -46,13 +47,13 @@ _LONGEST = 600
 _vain = itertools.count()
 
 _TENSORS = frozenset({"Tensor", "List[Tensor]", "Optional[Tensor]"})
-"""The types of results that the library knows."""
+"""The types of results that the library accepts."""
 
 
 def compiled_statements() -> Any | None:
     """Return the module of the library; None if it is not compiled yet, cannot be loaded, or is not wanted.
 
-    Raises UsageError if the environment asks for it now and it cannot be compiled.
+    Raises UsageError if the environment requests it now and it cannot be compiled.
     """
     switch = os.environ.get(SWITCH)
     if switch == "off":
@@ -168,6 +169,9 @@ def _name(overload: Any) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    # A process in the background (see `_compile_later`).
+    # Most often a process in the background (see `_compile_later`).
     os.nice(10)
-    prepare()
+    try:
+        prepare()
+    except UsageError as error:
+        sys.exit(f"error: {error}")

@@ -34,8 +34,10 @@ graph @main(%x: f32[2,2]) -> (%y, %x.1) {
 X = np.array([[0, 1], [2, 3]], np.float32)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
+@pytest.fixture(autouse=True, params=["from Python", "compiled"])
+def _one_thread(request, monkeypatch):
+    if request.param == "from Python":
+        monkeypatch.setenv("NNCDBG_TORCH_KERNELS", "off")
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
