@@ -77,8 +77,14 @@ def _path() -> Path:
     return _LIBRARY.path
 
 
+_module: Any = None
+
+
 def _loaded() -> Any | None:
-    return _load() if _path().is_file() else None
+    global _module
+    if _module is None and _path().is_file():
+        _module = _load()
+    return _module
 
 
 @cache
@@ -89,10 +95,10 @@ def _load() -> Any | None:
     assert spec is not None
     try:
         module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
     except ImportError:
         # Compiled for another machine that shares the cache folder, or not complete: Python's calls remain.
         return None
-    loader.exec_module(module)
     return module
 
 

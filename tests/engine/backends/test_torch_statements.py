@@ -344,6 +344,7 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     """Keep libraries in an empty folder."""
     built = torch_statements._path()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(torch_statements, "_module", None)
     for cached in (torch_statements._path, torch_statements._load):
         cached.cache_clear()
     yield built
