@@ -43,9 +43,14 @@ def _has_large_norm(tensors: Iterable[Any]) -> bool:
         if values is not None:
             groups.setdefault((values.device, values.dtype), []).append(values)
     totals = [
-        torch.stack(norms_of(group, 2, dtype=_WIDER.get(dtype))).sum() for (_, dtype), group in groups.items()
+        (torch.stack(norms_of(group, 2, dtype=_WIDER.get(dtype))).sum(), _ROOTS.get(dtype, math.inf))
+        for (_, dtype), group in groups.items()
     ]
-    return any(not math.isfinite(abs(total.item())) for total in totals)
+    return any(not abs(total.item()) < limit for total, limit in totals)
+
+
+_ROOTS = {torch.float32: 2.0**64, torch.float64: 2.0**512}
+"""The least numbers whose square overflows.  Their norm may be finite: torch adds up in wider numbers."""
 
 
 def is_finite(tensor: Any) -> bool:
