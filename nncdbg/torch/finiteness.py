@@ -67,6 +67,18 @@ def is_finite(tensor: Any) -> bool:
     return not suspicious((tensor,)) or not not_finite(tensor)
 
 
+def finite_in_memory(tensor: Any) -> bool | None:
+    """Return whether no element is NaN or Inf, without an operator; None if that needs one.
+
+    It needs none for a contiguous tensor on the CPU, after `nncdbg.stats.prepare`.
+    """
+    check = _finite_checks.get(tensor.dtype)
+    if check is None or not tensor.is_cpu or tensor.layout is not torch.strided or not tensor.is_contiguous():
+        return None
+    count = tensor.numel()
+    return not count or bool(check(tensor.data_ptr(), count))
+
+
 _finite_checks: dict[torch.dtype, Callable[[int, int], bool]] = {}
 """The compiled `is_finite` of each dtype, once it is compiled."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,8 +39,10 @@ from nncdbg.torch.update_check import UpdateCheck
 PATIENCE = 20
 """The number of backward passes without an update, or of skips by a gradient scaler, that is a finding."""
 
+_gradient_of = operator.attrgetter("grad")
+
 _WATCHES: Mapping[str, Callable[[StepCalls, Trained], OriginWatch]] = {
-    "hooks": lambda calls, trained: ModuleWatch(calls),
+    "hooks": lambda calls, trained: ModuleWatch(),
     "native": lambda calls, trained: OperatorWatch(),
     "live": RecordingWatch,
 }
@@ -187,7 +190,8 @@ class Guard:
             self._observer.step_begins()
 
     def _after_backward(self, call: StepCall) -> None:
-        call.gradients = [(each, each.grad) for each in self._trained.parameters()]
+        parameters = self._trained.parameters()
+        call.gradients = [*zip(parameters, map(_gradient_of, parameters), strict=True)]
         if not self._rerunning:
             self._skipped = False
             with self._tape.own_work():
@@ -355,7 +359,7 @@ class Guard:
     ) -> None:
         """Check gradients and losses before an update, which is at the user's `lines()`."""
         parameters = self._trained.parameters() if optimizer is None else [*parameters_of(optimizer)]
-        gradients = [each.grad for each in parameters if each.grad is not None]
+        gradients = [each for each in map(_gradient_of, parameters) if each is not None]
         losses = [*losses, *self._losses()]
         if not suspicious([*gradients, *losses]):
             return
