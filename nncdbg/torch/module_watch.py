@@ -120,11 +120,13 @@ class ModuleWatch:
     """
 
     checks_updates = False
+    skips_safe_updates = False
 
     def __init__(self) -> None:
         self.active = False
         self.updating = False
         """Whether an optimizer runs, which calls no module."""
+        self.idle = False
         self._seen: list[SeenModule] = []
         self._thread = 0
         self._checked: Any = _nothing

@@ -308,6 +308,7 @@ struct Thread {
   std::vector<Node> nodes;
   uint64_t tick = 0;
   bool inside = false;  // Python code of nncdbg runs
+  bool idle = false;    // no operator can be bad, so observers are off
 };
 
 thread_local Thread this_thread;
@@ -681,6 +682,15 @@ void nncdbg_end(uint64_t handle) {
 void nncdbg_set_active(int value) { active = value != 0; }
 
 void nncdbg_set_updating(int value) { updating = value != 0; }
+
+// Turns the observers of this thread off and on; they stay on if a profiler is one of them.
+void nncdbg_set_idle(int value) {
+  Thread& here = this_thread;
+  const bool idle = value != 0 && is_only_observer();
+  if (idle == here.idle) return;
+  here.idle = idle;
+  at::enableRecordFunction(!idle);
+}
 
 // Python's lock must be held.
 void nncdbg_forget() {

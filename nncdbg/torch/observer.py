@@ -122,7 +122,7 @@ def load_observer() -> ctypes.PyDLL:
     library.nncdbg_end.argtypes = (ctypes.c_uint64,)
     library.nncdbg_made.argtypes = (ctypes.c_int64,)
     library.nncdbg_made.restype = ctypes.POINTER(MadeNodes)
-    for name in ("nncdbg_set_active", "nncdbg_set_updating"):
+    for name in ("nncdbg_set_active", "nncdbg_set_updating", "nncdbg_set_idle"):
         getattr(library, name).argtypes = (ctypes.c_int,)
     return library
 

@@ -123,10 +123,11 @@ class OperatorWatch:
     """
 
     checks_updates = True
+    skips_safe_updates = True
 
     def __init__(self) -> None:
         self._library = load_observer()
-        self._active = self._updating = False
+        self._active = self._updating = self._idle = False
         self._seen: list[_SeenOperator] = []
         # The library keeps pointers to these.
         self._callbacks = (
@@ -146,7 +147,7 @@ class OperatorWatch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.active = self.updating = False
+        self.active = self.updating = self.idle = False
         self._entered.close()
 
     @property
@@ -170,6 +171,17 @@ class OperatorWatch:
         if self._interrupted:
             self._interrupted = False
             raise KeyboardInterrupt
+
+    @property
+    def idle(self) -> bool:
+        """Whether operators of this thread run without the observer: without a profiler, it takes no time."""
+        return self._idle
+
+    @idle.setter
+    def idle(self, value: bool) -> None:
+        if value is not self._idle:
+            self._idle = value
+            self._library.nncdbg_set_idle(value)
 
     def forget(self) -> None:
         """Forget the bad operators: a step starts here."""
