@@ -93,7 +93,7 @@ FoundCallback = ctypes.CFUNCTYPE(None, ctypes.POINTER(BadResult))
 ClassifyCallback = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p, ctypes.c_char_p)
 CodeCallback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.py_object)
 
-UNCHECKED, OVERWRITES, COMPOSITE = 1 << 62, 1 << 61, 1 << 60
+UNCHECKED, OVERWRITES, COMPOSITE, KEEPS_FINITE, SELECTS = (1 << bit for bit in (62, 61, 60, 59, 58))
 """What `ClassifyCallback` returns, besides a bit for each argument that the operator writes to."""
 
 
