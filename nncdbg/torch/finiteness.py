@@ -43,9 +43,14 @@ def _has_large_norm(tensors: Iterable[Any]) -> bool:
         if values is not None:
             groups.setdefault((values.device, values.dtype), []).append(values)
     totals = [
-        torch.stack(norms_of(group, 2, dtype=_WIDER.get(dtype))).sum() for (_, dtype), group in groups.items()
+        (torch.stack(norms_of(group, 2, dtype=_WIDER.get(dtype))).sum(), _ROOTS.get(dtype, math.inf))
+        for (_, dtype), group in groups.items()
     ]
-    return any(not math.isfinite(abs(total.item())) for total in totals)
+    return any(not abs(total.item()) < limit for total, limit in totals)
+
+
+_ROOTS = {torch.float32: 2.0**64, torch.float64: 2.0**512}
+"""The least numbers whose square overflows.  Their norm may be finite: torch adds up in wider numbers."""
 
 
 def is_finite(tensor: Any) -> bool:
@@ -60,6 +65,18 @@ def is_finite(tensor: Any) -> bool:
     if tensor.dtype not in _COMPILED:
         return _values(tensor) is None or not not_finite(tensor)
     return not suspicious((tensor,)) or not not_finite(tensor)
+
+
+def finite_in_memory(tensor: Any) -> bool | None:
+    """Return whether no element is NaN or Inf, without an operator; None if that needs one.
+
+    It needs none for a contiguous tensor on the CPU, after `nncdbg.stats.prepare`.
+    """
+    check = _finite_checks.get(tensor.dtype)
+    if check is None or not tensor.is_cpu or tensor.layout is not torch.strided or not tensor.is_contiguous():
+        return None
+    count = tensor.numel()
+    return not count or bool(check(tensor.data_ptr(), count))
 
 
 _finite_checks: dict[torch.dtype, Callable[[int, int], bool]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from nncdbg.torch.operator_watch import OperatorWatch
 from nncdbg.torch.origin_watch import OriginWatch
 from nncdbg.torch.ranks import bucket_notes
 from nncdbg.torch.recorded_step import RecordedStep
+from nncdbg.torch.safe_updates import SafeUpdates
 from nncdbg.torch.second_run import StepFunction, UpdateReached, record_again
 from nncdbg.torch.skipped_steps import on_skipped_step
 from nncdbg.torch.source_lines import Lines, user_lines
@@ -38,8 +40,15 @@ from nncdbg.torch.update_check import UpdateCheck
 PATIENCE = 20
 """The number of backward passes without an update, or of skips by a gradient scaler, that is a finding."""
 
+_gradient_of = operator.attrgetter("grad")
+
+_NOT_CHECKED = (
+    "the operators of this update were not checked: gradients, parameters and moments were finite and small, "
+    "so something else wrote to a parameter, such as NumPy or a write through `.data`"
+)
+
 _WATCHES: Mapping[str, Callable[[StepCalls, Trained], OriginWatch]] = {
-    "hooks": lambda calls, trained: ModuleWatch(calls),
+    "hooks": lambda calls, trained: ModuleWatch(),
     "native": lambda calls, trained: OperatorWatch(),
     "live": RecordingWatch,
 }
@@ -88,6 +97,9 @@ class Guard:
         watch = _WATCHES.get(tier)
         self._watch: OriginWatch | None = None if watch is None else watch(self._calls, self._trained)
         self._updates = UpdateCheck(self._trained, keeps=keep_update)
+        self._safe_updates = SafeUpdates()
+        self._safe = False
+        """Whether this update can make no NaN and no Inf, so that the watch skips its operators."""
         self._updating: list[torch.optim.Optimizer] = []
         self._in_closure = False
         self._huge = False
@@ -187,7 +199,8 @@ class Guard:
             self._observer.step_begins()
 
     def _after_backward(self, call: StepCall) -> None:
-        call.gradients = [(each, each.grad) for each in self._trained.parameters()]
+        parameters = self._trained.parameters()
+        call.gradients = [*zip(parameters, map(_gradient_of, parameters), strict=True)]
         if not self._rerunning:
             self._skipped = False
             with self._tape.own_work():
@@ -239,7 +252,7 @@ class Guard:
             return None
         self._skipped = False
         self._tape.pause()
-        self._huge = self._tripped = False
+        self._huge = self._tripped = self._safe = False
         lines = partial(user_lines, sys._getframe(2))
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         with self._tape.own_work():
@@ -257,13 +270,18 @@ class Guard:
                 self._check_skipped(optimizer, lines)
             else:
                 self._skips_in_row.pop(optimizer, None)
-                self._check(optimizer, lines, self._tape_or_function())
+                small = self._check(optimizer, lines, self._tape_or_function())
+                if small and self._watch is not None and self._watch.skips_safe_updates:
+                    self._safe = self._safe_updates.is_safe(optimizer, small)
             self._observer.update_begins(optimizer)
+        if self._safe and self._watch is not None:
+            self._watch.idle = True
         return None
 
     def _set_updating(self) -> None:
         """Report to the watch whether an optimizer runs, outside of its closure."""
         if self._watch is not None:
+            self._watch.idle = False
             self._watch.updating = bool(self._updating) and not self._in_closure
 
     def _abandon_update(self) -> None:
@@ -352,13 +370,16 @@ class Guard:
         lines: Callable[[], Lines],
         again: Any,
         losses: Sequence[Any] = (),
-    ) -> None:
-        """Check gradients and losses before an update, which is at the user's `lines()`."""
+    ) -> Sequence[Any]:
+        """Check gradients and losses before an update, which is at the user's `lines()`.
+
+        Return the gradients if the squares of all are finite, otherwise nothing.
+        """
         parameters = self._trained.parameters() if optimizer is None else [*parameters_of(optimizer)]
-        gradients = [each.grad for each in parameters if each.grad is not None]
+        gradients = [each for each in map(_gradient_of, parameters) if each is not None]
         losses = [*losses, *self._losses()]
         if not suspicious([*gradients, *losses]):
-            return
+            return gradients
         self._huge = True
         lost = [counts for each in losses if (counts := not_finite(each))]
         bad = {"loss": lost[0]} if lost else {}
@@ -383,6 +404,7 @@ class Guard:
                 if self._runs_again:
                     self._record_again(trip, parameters, again)
             self._react(trip, parameters)
+        return ()
 
     def _were_reported(self, gradients: Sequence[torch.Tensor]) -> bool:
         """Return whether all of these gradients that are NaN or Inf were reported as parts of a sum."""
@@ -449,10 +471,13 @@ class Guard:
         """Check the parameters after an update, and the moments where squares of gradients overflow."""
         updates = self._updates
         new = updates.newly_bad(optimizer, moments=self._huge)
+        self._safe_updates.updated(optimizer, safely=self._safe and updates.small)
         if new and not self._tripped:
             trip = updates.trip(optimizer, self._number, new, user_lines(frame))
             if self._watch is not None and self._watch.checks_updates:
                 self._name_origin(trip, self._trained.parameters())
+            if self._safe:
+                trip.notes.append(_NOT_CHECKED)
             if trip.recorded is None:
                 updates.record_again(trip, optimizer)
             if self._on_trip(trip):

@@ -7,7 +7,9 @@
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/record_function.h>
+#include <c10/core/UndefinedTensorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/intrusive_ptr.h>
 
 #include <algorithm>
 #include <atomic>
@@ -86,7 +88,9 @@ struct MadeNodes {
 constexpr int64_t UNCHECKED = int64_t(1) << 62;
 constexpr int64_t OVERWRITES = int64_t(1) << 61;  // it reads nothing of what it writes to
 constexpr int64_t COMPOSITE = int64_t(1) << 60;   // it calls operators above autograd
-constexpr size_t MOST_ARGUMENTS = 60;
+constexpr int64_t KEEPS_FINITE = int64_t(1) << 59;  // of finite operands, it makes finite results
+constexpr int64_t SELECTS = int64_t(1) << 58;  // so it does if the first operand is finite
+constexpr size_t MOST_ARGUMENTS = 58;
 
 FoundCallback on_found = nullptr;
 ClassifyCallback on_new_operator = nullptr;
@@ -239,11 +243,11 @@ Kinds kinds_of(double number) {
 
 enum class Arithmetic : uint8_t { OTHER, MULTIPLIES, DIVIDES, ADDS };
 
-// Which operators that write to their first argument use a number as the second one.
+// Which operators may have a number as the second argument.
 Arithmetic arithmetic_of(std::string_view name) {
-  if (name == "aten::mul_" || name == "aten::_foreach_mul_") return Arithmetic::MULTIPLIES;
-  if (name == "aten::div_" || name == "aten::_foreach_div_") return Arithmetic::DIVIDES;
-  if (name == "aten::add_" || name == "aten::_foreach_add_") return Arithmetic::ADDS;
+  if (name == "aten::mul" || name == "aten::mul_" || name == "aten::_foreach_mul_") return Arithmetic::MULTIPLIES;
+  if (name == "aten::div" || name == "aten::div_" || name == "aten::_foreach_div_") return Arithmetic::DIVIDES;
+  if (name == "aten::add" || name == "aten::add_" || name == "aten::_foreach_add_") return Arithmetic::ADDS;
   return Arithmetic::OTHER;
 }
 
@@ -259,7 +263,9 @@ struct Operator {
 
 // The content of a tensor when it was checked last.
 struct Checked {
-  const c10::TensorImpl* tensor = nullptr;
+  // Keeps another tensor from having its address, but not its memory from being freed.
+  c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor{
+      c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
   const void* data = nullptr;
   uint32_t version = 0;
   uint64_t tick = 0;
@@ -277,7 +283,7 @@ struct Frame {
   bool checked;            // its results are
   bool evaluates_node;     // it is no operator: the engine of autograd evaluates a node and its hooks
   bool silent;             // operators inside of it are not observed
-  bool stays_finite;       // what it writes to was finite, and is finite afterwards
+  bool stays_finite;       // its operands are finite, and so are its results
   uint64_t tick;           // when it began
   int64_t sequence;        // the number of the next autograd node then
   size_t reads, writes, spoiled;  // how many entries the lists of the thread had then
@@ -308,6 +314,7 @@ struct Thread {
   std::vector<Node> nodes;
   uint64_t tick = 0;
   bool inside = false;  // Python code of nncdbg runs
+  bool idle = false;    // no operator can be bad, so observers are off
 };
 
 thread_local Thread this_thread;
@@ -351,11 +358,17 @@ Checked& entry_of(Thread& here, const c10::TensorImpl& tensor) {
 }
 
 bool is_entered(const Checked& entry, const c10::TensorImpl& tensor) {
-  return entry.tensor == &tensor && entry.data == tensor.data();
+  return entry.tensor._unsafe_get_target() == &tensor && entry.data == tensor.data();
 }
 
-void enter(Thread& here, const c10::TensorImpl& tensor, Kinds kinds, uint64_t tick) {
-  entry_of(here, tensor) = {&tensor, tensor.data(), version_of(tensor), tick, kinds};
+void enter(Thread& here, const at::Tensor& tensor, Kinds kinds, uint64_t tick) {
+  const c10::TensorImpl& content = *tensor.unsafeGetTensorImpl();
+  Checked& entry = entry_of(here, content);
+  if (entry.tensor._unsafe_get_target() != &content) entry.tensor = tensor.getIntrusivePtr();
+  entry.data = content.data();
+  entry.version = version_of(content);
+  entry.tick = tick;
+  entry.kinds = kinds;
 }
 
 // Calls `visit(tensor, position in a list, or -1)` for the tensors of an argument or result.
@@ -387,12 +400,13 @@ Kinds kinds_of_numbers(const c10::IValue& value) {
 }
 
 // Enters the content of an operand that is written to: it is lost afterwards.
-void read_before_write(Thread& here, const c10::TensorImpl& tensor, int32_t argument, int32_t position) {
+void read_before_write(Thread& here, const at::Tensor& written, int32_t argument, int32_t position) {
+  const c10::TensorImpl& tensor = *written.unsafeGetTensorImpl();
   if (!readable(tensor)) return;
   const Checked& entry = entry_of(here, tensor);
   if (is_entered(entry, tensor) && entry.version == version_of(tensor) && entry.kinds == NONE) return;
   const Counts counts = count_in(tensor, NONE);
-  enter(here, tensor, counts.kinds(), 0);
+  enter(here, written, counts.kinds(), 0);
   if (counts.kinds() != NONE)
     here.spoiled.push_back({argument, position, counts.nans, counts.infinities, tensor.numel()});
 }
@@ -406,7 +420,7 @@ void read_arguments(Thread& here, const at::RecordFunction& function, Frame& fra
     each_tensor(inputs[argument], [&](const at::Tensor& tensor, int32_t position) {
       (written ? here.writes : here.reads).push_back({tensor, int32_t(argument), position});
       if (written && !(frame.called->written & OVERWRITES))
-        read_before_write(here, *tensor.unsafeGetTensorImpl(), int32_t(argument), position);
+        read_before_write(here, tensor, int32_t(argument), position);
     });
   }
   frame.scalars = Kinds(scalars);
@@ -441,20 +455,54 @@ bool keeps_finite(Arithmetic arithmetic, double number) {
   }
 }
 
-// Returns whether an operator in place leaves its tensors finite, so that they need not be read.
-bool stays_finite(Thread& here, const at::RecordFunction& function, const Frame& frame) {
-  const auto inputs = function.inputs();
-  const Arithmetic arithmetic = frame.called->arithmetic;
-  if (arithmetic == Arithmetic::OTHER || inputs.size() < 2 || here.spoiled.size() > frame.spoiled) return false;
-  if (inputs.size() > 3 || (inputs.size() == 3 && !(inputs[2].isInt() && inputs[2].toInt() == 1))) return false;
-  if (!keeps_finite(arithmetic, number_of(inputs[1]))) return false;
-  bool known = true;
-  for (size_t i = frame.writes; i < here.writes.size(); ++i) {
-    const c10::TensorImpl& tensor = *here.writes[i].tensor.unsafeGetTensorImpl();
-    const Checked& entry = entry_of(here, tensor);
-    known &= is_float(tensor) && is_entered(entry, tensor) && entry.kinds == NONE;
+// Returns whether an operand is a tensor of floats, was checked, was finite, and was not written to since.
+bool is_known_finite(Thread& here, const at::Tensor& operand) {
+  const c10::TensorImpl& tensor = *operand.unsafeGetTensorImpl();
+  const Checked& entry = entry_of(here, tensor);
+  return is_float(tensor) && !operand.is_inference() && is_entered(entry, tensor) && entry.kinds == NONE &&
+      entry.version == version_of(tensor);
+}
+
+// Returns whether all operands of floats that matter are finite, and have one type: no number is converted.
+bool are_known_finite(Thread& here, const Frame& frame) {
+  c10::ScalarType known = c10::ScalarType::Undefined;
+  const auto is_harmless = [&](const TensorArgument& operand) {
+    const auto type = operand.tensor.scalar_type();
+    if (c10::isIntegralType(type, /*includeBool=*/true)) return true;
+    if (known != c10::ScalarType::Undefined && type != known) return false;
+    known = type;
+    return is_known_finite(here, operand.tensor);
+  };
+  for (size_t i = frame.reads; i < here.reads.size(); ++i) {
+    if ((frame.called->written & SELECTS) && here.reads[i].argument > 0) continue;
+    if (!is_harmless(here.reads[i])) return false;
   }
-  return known;
+  for (size_t i = frame.writes; i < here.writes.size(); ++i)
+    if (!(frame.called->written & OVERWRITES) && !is_harmless(here.writes[i])) return false;
+  return true;
+}
+
+// Returns whether the first argument and a number as the second one make a finite result, if the first is.
+bool has_harmless_number(const at::RecordFunction& function, Arithmetic arithmetic) {
+  const auto inputs = function.inputs();
+  if (arithmetic == Arithmetic::OTHER || inputs.size() < 2 || inputs.size() > 3) return false;
+  if (inputs.size() == 3 && !(inputs[2].isInt() && inputs[2].toInt() == 1)) return false;
+  return keeps_finite(arithmetic, number_of(inputs[1]));
+}
+
+// Returns whether all results of an operator are finite, so that they need not be read.
+bool stays_finite(Thread& here, const at::RecordFunction& function, const Frame& frame) {
+  if (frame.scalars != NONE || here.spoiled.size() > frame.spoiled) return false;
+  if (frame.called->written & (KEEPS_FINITE | SELECTS)) return are_known_finite(here, frame);
+  if (!has_harmless_number(function, frame.called->arithmetic)) return false;
+  for (size_t i = frame.reads; i < here.reads.size(); ++i) {
+    const at::Tensor& read = here.reads[i].tensor;
+    const bool is_number = here.reads[i].argument == 1 && read.unsafeGetTensorImpl()->is_wrapped_number();
+    if (!is_number && !is_known_finite(here, read)) return false;
+  }
+  for (size_t i = frame.writes; i < here.writes.size(); ++i)
+    if (!is_known_finite(here, here.writes[i].tensor)) return false;
+  return true;
 }
 
 // Returns which of these kinds an operand has.
@@ -496,8 +544,10 @@ void report(Thread& here, const Frame& frame, const c10::TensorImpl& result, Pha
 void judge(Thread& here, const Frame& frame, const c10::TensorImpl& result, Kinds kinds) {
   const Phase phase = !here.nodes.empty() ? BACKWARD : updating ? OPTIMIZER : FORWARD;
   uint8_t open = NONE;
-  for (const Kinds value : {NAN_KIND, INF_KIND})
-    if ((kinds & value) && !(originated[phase][value] && entered[value])) open |= value;
+  for (const Kinds value : {NAN_KIND, INF_KIND}) {
+    const bool known = entered[value] && (originated[phase][value] || (frame.scalars & value));
+    if ((kinds & value) && !known) open |= value;
+  }
   if (open == NONE) return;
   const Kinds of_operands = kinds_of_operands(here, frame, Kinds(open));
   for (const Kinds value : {NAN_KIND, INF_KIND}) {
@@ -513,7 +563,8 @@ void judge(Thread& here, const Frame& frame, const c10::TensorImpl& result, Kind
   }
 }
 
-void check_result(Thread& here, const Frame& frame, const c10::TensorImpl& tensor) {
+void check_result(Thread& here, const Frame& frame, const at::Tensor& result) {
+  const c10::TensorImpl& tensor = *result.unsafeGetTensorImpl();
   if (!readable(tensor)) return;
   Checked& entry = entry_of(here, tensor);
   if (is_entered(entry, tensor) && entry.tick > frame.tick) {
@@ -521,17 +572,16 @@ void check_result(Thread& here, const Frame& frame, const c10::TensorImpl& tenso
     return;
   }
   const Kinds kinds = frame.stays_finite ? NONE : count_in(tensor, BOTH).kinds();
-  enter(here, tensor, kinds, ++here.tick);
+  enter(here, result, kinds, ++here.tick);
   if (kinds != NONE) judge(here, frame, tensor, kinds);
 }
 
 void check_results(Thread& here, const at::RecordFunction& function, const Frame& frame) {
   for (const c10::IValue& output : function.outputs())
     each_tensor(output, [&](const at::Tensor& tensor, int32_t) {
-      check_result(here, frame, *tensor.unsafeGetTensorImpl());
+      check_result(here, frame, tensor);
     });
-  for (size_t i = frame.writes; i < here.writes.size(); ++i)
-    check_result(here, frame, *here.writes[i].tensor.unsafeGetTensorImpl());
+  for (size_t i = frame.writes; i < here.writes.size(); ++i) check_result(here, frame, here.writes[i].tensor);
 }
 
 // -- source lines of the operators that make autograd nodes ------------------------------------------------
@@ -681,6 +731,15 @@ void nncdbg_end(uint64_t handle) {
 void nncdbg_set_active(int value) { active = value != 0; }
 
 void nncdbg_set_updating(int value) { updating = value != 0; }
+
+// Turns the observers of this thread off and on; they stay on if a profiler is one of them.
+void nncdbg_set_idle(int value) {
+  Thread& here = this_thread;
+  const bool idle = value != 0 && is_only_observer();
+  if (idle == here.idle) return;
+  here.idle = idle;
+  at::enableRecordFunction(!idle);
+}
 
 // Python's lock must be held.
 void nncdbg_forget() {

@@ -72,7 +72,7 @@ FoundCallback = ctypes.CFUNCTYPE(None, ctypes.POINTER(BadResult))
 ClassifyCallback = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p, ctypes.c_char_p)
 CodeCallback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.py_object)
 
-UNCHECKED, OVERWRITES, COMPOSITE = 1 << 62, 1 << 61, 1 << 60
+UNCHECKED, OVERWRITES, COMPOSITE, KEEPS_FINITE, SELECTS = (1 << bit for bit in (62, 61, 60, 59, 58))
 """What `ClassifyCallback` returns, besides a bit for each argument that the operator writes to."""
 
 
@@ -106,6 +106,6 @@ def load_observer() -> ctypes.PyDLL:
     library.nncdbg_end.argtypes = (ctypes.c_uint64,)
     library.nncdbg_made.argtypes = (ctypes.c_int64,)
     library.nncdbg_made.restype = ctypes.POINTER(MadeNodes)
-    for name in ("nncdbg_set_active", "nncdbg_set_updating"):
+    for name in ("nncdbg_set_active", "nncdbg_set_updating", "nncdbg_set_idle"):
         getattr(library, name).argtypes = (ctypes.c_int,)
     return library

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nncdbg.engine.ops.aten.internals import backward_call, has_kernel, module_call
-from nncdbg.engine.ops.aten.names import overwrites, takes_memory, text_name
+from nncdbg.engine.ops.aten.names import base_name, overwrites, takes_memory, text_name
 from nncdbg.engine.ops.aten.signatures import Signature, signature
 from nncdbg.torch.finiteness import counted
 from nncdbg.torch.module_watch import module_label
 from nncdbg.torch.observer import (
     COMPOSITE,
+    KEEPS_FINITE,
     OVERWRITES,
+    SELECTS,
     UNCHECKED,
     BadOperand,
     BadResult,
@@ -36,6 +38,14 @@ if TYPE_CHECKING:
 
 _PHASES = (FORWARD, BACKWARD, OPTIMIZER)
 """Phases by their numbers in the observer."""
+
+_KEEP_FINITE = frozenset(
+    {"abs", "bernoulli", "cat", "clone", "masked_fill", "neg", "relu", "stack", "threshold_backward"}
+)
+"""Operators without namespace and ``_`` that move, drop or negate elements, or replace them by numbers."""
+
+_SELECT = frozenset({"threshold_backward"})
+"""Those of them that take elements of the first operand, by the other ones."""
 
 _VALUES = {1: "NaN", 2: "Inf"}
 """Values by their numbers in the observer."""
@@ -123,10 +133,11 @@ class OperatorWatch:
     """
 
     checks_updates = True
+    skips_safe_updates = True
 
     def __init__(self) -> None:
         self._library = load_observer()
-        self._active = self._updating = False
+        self._active = self._updating = self._idle = False
         self._seen: list[_SeenOperator] = []
         # The library keeps pointers to these.
         self._callbacks = (
@@ -146,7 +157,7 @@ class OperatorWatch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.active = self.updating = False
+        self.active = self.updating = self.idle = False
         self._entered.close()
 
     @property
@@ -170,6 +181,17 @@ class OperatorWatch:
         if self._interrupted:
             self._interrupted = False
             raise KeyboardInterrupt
+
+    @property
+    def idle(self) -> bool:
+        """Whether operators of this thread run without the observer: without a profiler, it takes no time."""
+        return self._idle
+
+    @idle.setter
+    def idle(self, value: bool) -> None:
+        if value is not self._idle:
+            self._idle = value
+            self._library.nncdbg_set_idle(value)
 
     def forget(self) -> None:
         """Forget the bad operators: a step starts here."""
@@ -246,6 +268,9 @@ def _classified(name: bytes, overload: bytes) -> int:
     outputs = all(found.arguments[position].keyword_only for position in found.written)
     if outputs or overwrites(found.name):
         result |= OVERWRITES
+    base = base_name(found.name)
+    if base in _KEEP_FINITE and not (outputs and found.written):
+        result |= SELECTS if base in _SELECT else KEEPS_FINITE
     return result | sum(1 << position for position in found.written)
 
 

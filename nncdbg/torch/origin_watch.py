@@ -35,6 +35,10 @@ class OriginWatch(Protocol):
     active: bool
     updating: bool
     """Whether an optimizer runs."""
+    skips_safe_updates: bool
+    """Whether it need not see the operators of an update that can make no NaN and no Inf."""
+    idle: bool
+    """Whether such an update runs."""
 
     def __enter__(self) -> OriginWatch: ...
 

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import torch
@@ -131,12 +132,10 @@ class BufferState:
         return self if module is None else BufferState(module)
 
     def _buffers(self) -> list[Any]:
-        return [
-            each
-            for owner in self._owners
-            for each in owner.values()
-            if each is not None and not torch.nn.parameter.is_lazy(each)
-        ]
+        found = [*chain.from_iterable(map(dict.values, self._owners))]
+        if {*map(type, found)} <= {torch.Tensor}:
+            return found
+        return [each for each in found if each is not None and not torch.nn.parameter.is_lazy(each)]
 
 
 class KeptBuffers:

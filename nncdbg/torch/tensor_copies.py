@@ -32,11 +32,11 @@ class TensorCopies:
 
     def update(self, tensors: Sequence[Any]) -> None:
         """Copy tensors as they are now, into the same memory if they have theirs still."""
-        with torch.no_grad():
-            if tensors and not self._others and self._have_memory(tensors):
-                for each in self._dense:
-                    each.update()
-            else:
+        if not self._others and self._have_memory(tensors):
+            for each in self._dense:
+                each.update()
+        else:
+            with torch.no_grad():
                 self._begin(tensors)
 
     @property

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -55,7 +57,7 @@ class Trained:
     def parameters(self) -> list[Any]:
         """Return the parameters of the optimizers, or of the modules while no optimizer is known."""
         if known := self.optimizers:
-            return [each for optimizer in known for each in parameters_of(optimizer)]
+            return [*chain.from_iterable(map(parameters_of, known))]
         return [each for module in self.modules for each in module.parameters()]
 
     def all_parameters(self) -> list[Any]:
@@ -96,10 +98,12 @@ class Trained:
         return [(names.get(id(each), f"parameter{n}"), each) for n, each in enumerate(parameters)]
 
 
+_of_group = operator.itemgetter("params")
+
+
 def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[Any]:
-    """Yield the parameters of an optimizer."""
-    for group in optimizer.param_groups:
-        yield from group["params"]
+    """Return the parameters of an optimizer."""
+    return chain.from_iterable(map(_of_group, optimizer.param_groups))
 
 
 def drop_gradients(parameters: Sequence[Any] | Iterator[Any]) -> None:

@@ -56,8 +56,10 @@ def test_element_outside_of_a_view_is_left_out(dtype):
     assert suspicious([base])
 
 
-def test_square_that_overflows_is_suspicious_and_finite():
-    tensor = torch.ones(5)
-    tensor[3] = -1e25
+@pytest.mark.parametrize("elements", [1, 5, 1000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_square_that_overflows_is_suspicious_and_finite(dtype, elements):
+    tensor = torch.ones(elements, dtype=dtype)
+    tensor[elements // 2] = -(torch.finfo(dtype).max ** 0.6)
     assert suspicious([tensor])
     assert not_finite(tensor) == ""

@@ -11,6 +11,7 @@ import sys
 import threading
 from typing import Any
 
+import numpy
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
@@ -497,3 +498,64 @@ def test_update_in_place_by_a_harmless_number_hides_nothing(factor, spoils, expe
     assert report.ok == (not expected)
     if expected:
         assert expected in str(report)
+
+
+class Moved(nn.Module):
+    """Makes a tensor of the user's numbers with an operator that makes no NaN or Inf itself."""
+
+    def __init__(self, operation, number):
+        super().__init__()
+        self.first = nn.Linear(3, 4)
+        self.operation = operation
+        self.number = number
+
+    def forward(self, x):
+        given = torch.from_numpy(numpy.full((2, 4), self.number))  # No operator writes it.
+        hidden = self.first(x)
+        return hidden + self.operation(hidden, given).sum() * 0
+
+
+MOVES = {
+    "aten.relu.default": lambda hidden, given: given.relu(),
+    "aten.abs.default": lambda hidden, given: given.abs(),
+    "aten.neg.default": lambda hidden, given: -given,
+    "aten.clone.default": lambda hidden, given: given.clone(),
+    "aten.cat.default": lambda hidden, given: torch.cat([hidden.double(), given]),
+    "aten.stack.default": lambda hidden, given: torch.stack([hidden.double(), given]),
+    "aten.masked_fill.Scalar": lambda hidden, given: given.masked_fill(given == 0, 1.0),
+    "aten.div.Tensor": lambda hidden, given: given / 2,
+}
+
+
+@pytest.mark.parametrize("op", MOVES)
+def test_operator_that_makes_no_nan_is_named_if_an_operand_has_one(op):
+    """Its result is not read if all operands were: numbers of the user were not."""
+    for number, expected in ((1.0, []), (float("nan"), [op])):
+        torch.manual_seed(0)
+        net = Moved(MOVES[op], number)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        with nncdbg.torch.watch(net, optimizer, tier="native", on_nan="report") as report:
+            for _ in range(2):
+                optimizer.zero_grad()
+                net(torch.ones(2, 3)).square().mean().backward()
+                optimizer.step()
+        assert [each.operators[0].op for each in report.bad_steps[:1]] == expected
+
+
+@pytest.mark.parametrize(
+    ("overflow", "op"),
+    [
+        (lambda wide: wide.relu().float(), "aten._to_copy.default"),
+        (lambda wide: wide.relu() / 1e-100, "aten.div.Tensor"),
+        (lambda wide: wide.relu().neg() * 1e100, "aten.mul.Tensor"),
+    ],
+)
+def test_overflow_of_numbers_that_were_finite_is_named(net, overflow, op):
+    def add(module, args, result):
+        with torch.no_grad():
+            wide = torch.full((4,), 1e150, dtype=torch.float64) * 1e100
+            added = (0 * overflow(wide)).sum().float()
+        return result + added
+
+    net.register_forward_hook(add)
+    assert train(net, steps=1).bad_steps[0].operators[0].op == op

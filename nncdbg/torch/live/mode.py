@@ -100,6 +100,12 @@ class LiveMode(DispatchMode):
         watched = any(each.enabled for each in self.breakpoints) or bool(self.catches)
         return not (watched or self.goal is not None or self.pausing or self.recorder is not None)
 
+    @property
+    def only_catches(self) -> bool:
+        """Whether NaN and Inf alone can stop the script, and no operator is recorded."""
+        others = any(each.enabled for each in self.breakpoints) or self.goal is not None or self.pausing
+        return bool(self.catches) and not others and self.recorder is None
+
     def changed(self) -> None:
         """Use breakpoints and catches that were changed."""
         self._plans.clear()

@@ -24,11 +24,13 @@ class RecordingWatch:
     """
 
     checks_updates = True
+    skips_safe_updates = False
 
     def __init__(self, calls: StepCalls, trained: Trained) -> None:
         self._forgets = False
         """Whether the guard forgot the calls of the step, since the last update began."""
         self._updating = False
+        self.idle = False
         self._updates = 0
         """The number of updates in this recording."""
         self._training = LiveTraining(

@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.engine.ops.aten.internals import compiling_nothing, innermost_mode, without_dispatch
 from nncdbg.stats import prepare
+from nncdbg.torch.finiteness import suspicious
 from nncdbg.torch.found_models import live_objects, models_of
 from nncdbg.torch.live.breakpoints import LiveBreakpoint, check_kinds, names_of_modules
 from nncdbg.torch.live.debugger import FINISH, NEXT, STEP, LiveDebugger
@@ -23,11 +24,13 @@ from nncdbg.torch.live.operators import Operator
 from nncdbg.torch.named_models import Models, Optimizers, listed_optimizers, named_models, tensors_by_name
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.recording import BACKWARD, Recorder
+from nncdbg.torch.safe_updates import SafeUpdates
 from nncdbg.torch.script_recording import on_module_call
 from nncdbg.torch.skipped_steps import on_skipped_step
 from nncdbg.torch.source_lines import compiled_calls
 from nncdbg.torch.step_recording import recording_with, step_so_far
 from nncdbg.torch.step_state import RandomState
+from nncdbg.torch.trained import parameters_of
 
 Hold = Callable[[LiveDebugger], None]
 """Shows a stop to the user, and returns when the script continues."""
@@ -76,6 +79,9 @@ class LiveTraining:
         self._optimizers = [*listed_optimizers(optimizer)]
         self._outermost: torch.optim.Optimizer | None = None
         """The optimizer whose step runs now; another may step inside it."""
+        self._safe_updates = SafeUpdates()
+        self._safe = False
+        """Whether the present update can make no NaN and no Inf, so that it runs without the mode."""
         self._thread: int | None = threading.get_ident()
         """The thread that is debugged; None in a forked process, where none is."""
         self._compiled = 0
@@ -220,13 +226,16 @@ class LiveTraining:
             self._recording.enter_context(recording_with(recorder, self._models, self._optimizers))
             self.mode.recorder = recorder
 
-    def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if not self.here:
             return
         if self._outermost is None:
             self._outermost = optimizer
             self.mode.optimizing = 1
+            self._safe = False
             self._update_mode()
+            if self.mode.only_catches and len(args) == 1 and not kwargs:
+                self._skip_update(optimizer)
         if all(each is not optimizer for each in self._optimizers):
             self._optimizers.append(optimizer)
 
@@ -234,7 +243,20 @@ class LiveTraining:
         if self._outermost is optimizer:
             self._outermost = None
             self.mode.optimizing = 0
+            if self._safe:
+                small = not suspicious([*parameters_of(optimizer)])
+                self._safe_updates.updated(optimizer, safely=small)
             self._end_step()
+
+    def _skip_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Leave the mode until an update ends that can make no NaN and no Inf."""
+        gradients = [each.grad for each in parameters_of(optimizer) if each.grad is not None]
+        if innermost_mode() is not self.mode:
+            return
+        self._leave_mode()
+        self._safe = not suspicious(gradients) and self._safe_updates.is_safe(optimizer, gradients)
+        if not self._safe:
+            self._update_mode()
 
     def _end_step(self, *_: Any) -> None:
         if not self.here:
