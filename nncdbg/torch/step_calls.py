@@ -18,6 +18,7 @@ from nncdbg.engine.ops.aten.internals import innermost_mode, not_compiled, profi
 from nncdbg.torch.source_lines import user_lines
 from nncdbg.torch.step_state import KeptBuffers, RandomState
 from nncdbg.torch.tape import StepCall, Tape, is_plain
+from nncdbg.torch.warning_places import warning_at_caller
 from nncdbg.torch.whole_calls import WHOLE_CALLS, whole_call
 
 backward = torch.autograd.backward
@@ -37,6 +38,7 @@ def _kept(calls: StepCalls, original: Any) -> Any:
     if isinstance(original, classmethod):
 
         @not_compiled
+        @warning_at_caller
         def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
             return calls.call(original.__get__(None, cls), args, kwargs)
@@ -44,6 +46,7 @@ def _kept(calls: StepCalls, original: Any) -> Any:
         return classmethod(apply)
 
     @not_compiled
+    @warning_at_caller
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         return calls.call(original, args, kwargs)
@@ -193,6 +196,7 @@ class StepCalls:
         if call is not None:
             call.result = result
 
+    @warning_at_caller
     def call(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call one of `_CALLS`, and keep it on the tape."""
         __tracebackhide__ = True
@@ -211,6 +215,7 @@ class StepCalls:
             self._after_backward(call)
         return call.result
 
+    @warning_at_caller
     def call_whole(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call one of `WHOLE_CALLS`; keep it on the tape, unless the user's modes must see its operators."""
         __tracebackhide__ = True
@@ -228,6 +233,7 @@ def _learning(calls: StepCalls, original: Callable[..., Any]) -> Callable[..., A
     """Return a function in place of `Module.__call__` that adds hooks to outermost modules."""
 
     @not_compiled
+    @warning_at_caller
     def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         calls.learn(module)
         return original(module, *args, **kwargs)

@@ -26,6 +26,7 @@ from nncdbg.torch.origin_watch import OriginWatch
 from nncdbg.torch.recording import UNSEEN
 from nncdbg.torch.source_lines import Lines, compiled_calls, user_lines
 from nncdbg.torch.step_state import BufferState, RandomState
+from nncdbg.torch.warning_places import warning_at_caller
 
 LONGEST = 20_000
 """The most calls that a tape keeps.  A step with more cannot run again from its tape."""
@@ -182,6 +183,7 @@ class Tape(DispatchMode):
         elif not self.overflowed:
             self.calls.append(call)
 
+    @warning_at_caller
     def run(self, call: StepCall) -> Any:
         """Append a call and make it, without the operators inside of it."""
         __tracebackhide__ = True
