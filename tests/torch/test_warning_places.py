@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from types import FrameType
 
 import pytest
 
@@ -19,7 +20,8 @@ class WarnsCaller(nn.Module):
         self.layer = nn.Linear(3, 2)
 
     def forward(self, x):
-        frame, level = sys._getframe(), 1
+        frame: FrameType | None = sys._getframe()
+        level = 1
         while frame is not None and frame.f_code is not train.__code__:
             level += not frame.f_code.co_filename.endswith("(importlib _bootstrap)")
             frame = frame.f_back
