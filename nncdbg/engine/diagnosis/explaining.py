@@ -30,8 +30,11 @@ def cause_of(birth: Birth) -> Cause:
     plain = _with_arrays(birth)
     if not bad(plain.output, birth.kind).any():
         return Cause("unknown", f"the result of {birth.op} has no {birth.kind}", "")
-    with np.errstate(all="ignore"):
-        found = _explained(plain) or (None if _is_complex(plain) else recomputed(plain))
+    try:
+        with np.errstate(all="ignore"):
+            found = _explained(plain) or (None if _is_complex(plain) else recomputed(plain))
+    except RuleFailed as failed:
+        return failed.added_to(_unknown(plain))
     return _with_usual_fix(plain, found or _unknown(plain))
 
 
@@ -40,8 +43,11 @@ def explained(birth: Birth) -> Cause | None:
     plain = _with_arrays(birth)
     if not bad(plain.output, birth.kind).any():
         return None
-    with np.errstate(all="ignore"):
-        found = _explained(plain)
+    try:
+        with np.errstate(all="ignore"):
+            found = _explained(plain)
+    except RuleFailed as failed:
+        return failed.added_to(_unknown(plain))
     return None if found is None else _with_usual_fix(plain, found)
 
 
@@ -60,13 +66,11 @@ def _with_usual_fix(birth: Birth, found: Cause) -> Cause:
 
 
 def _explained(birth: Birth) -> Cause | None:
+    """Return the cause by the rule of the op, None without one.  Raises RuleFailed."""
     op = lookup(birth.op, birth.opset)
     if op is None or op.cause is None or _is_complex(birth):
         return None
-    try:
-        return cast("Cause | None", applied(birth.op, "cause", op.cause, birth))
-    except RuleFailed as failed:
-        return failed.added_to(_unknown(birth))
+    return cast("Cause | None", applied(birth.op, "cause", op.cause, birth))
 
 
 def legal(birth: Birth, made_by: Sequence[Maker]) -> bool:
