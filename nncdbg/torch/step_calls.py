@@ -14,7 +14,12 @@ import torch
 from torch.compiler import is_compiling
 from torch.utils.hooks import RemovableHandle
 
-from nncdbg.engine.ops.aten.internals import innermost_mode, not_compiled, profiler_marks_undispatched
+from nncdbg.engine.ops.aten.internals import (
+    TRACERS,
+    innermost_mode,
+    not_compiled,
+    profiler_marks_undispatched,
+)
 from nncdbg.torch.source_lines import user_lines
 from nncdbg.torch.step_state import KeptBuffers, RandomState
 from nncdbg.torch.tape import StepCall, Tape, is_plain
@@ -91,6 +96,8 @@ class StepCalls:
         self._thread = threading.get_ident()
         for owner, name in _CALLS:
             self._replace(owner, name, _kept(self, vars(owner)[name]))
+        for owner, name in TRACERS:
+            self._replace(owner, name, whole_call(self.call_unseen, vars(owner)[name]))
         if self._repeatable:
             for owner, name in WHOLE_CALLS:
                 self._replace(owner, name, whole_call(self.call_whole, vars(owner)[name]))
@@ -214,6 +221,22 @@ class StepCalls:
         if original is backward:
             self._after_backward(call)
         return call.result
+
+    @warning_at_caller
+    def call_unseen(
+        self, original: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Call one of `TRACERS`, which the tape does not keep."""
+        __tracebackhide__ = True
+        if not self.here:
+            return original(*args, **kwargs)
+        tape = self.tape
+        tape.has_drawn = tape.has_drawn or not tape.paused
+        tape.pause()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            tape.resume()
 
     @warning_at_caller
     def call_whole(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -17,6 +17,7 @@ import torch
 
 from nncdbg.engine.ops.aten.internals import (
     DispatchMode,
+    check_whole_graphs,
     innermost_mode,
     is_wrapped,
     random_tag,
@@ -229,12 +230,14 @@ class Tape(DispatchMode):
         if self._keeps_operators and not self._entered:
             self.__enter__()
             self._entered = True
+            check_whole_graphs(False)
 
     def _leave(self) -> None:
         """Leave the mode; one that the user entered after it must end first, and then this one only idles."""
         if self._entered and innermost_mode() is self:
             self.__exit__(None, None, None)
             self._entered = False
+            check_whole_graphs(True)
 
 
 def tensors_in(value: Any) -> Iterator[Any]:
