@@ -1,6 +1,7 @@
 """Functions and modules of torch.compile under `record`, `watch` and the live debugger."""
 
 import contextlib
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
@@ -86,17 +87,15 @@ def test_code_between_modules_can_be_compiled_whole_or_traced(kind, tier):
     assert torch.equal(train(True), train(False))
 
 
-def test_whole_graph_that_cannot_be_compiled_still_raises_in_a_module():
-    class Breaks(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = torch.nn.Linear(3, 2)
+def test_whole_graph_that_cannot_be_compiled_still_raises_in_a_module(monkeypatch):
+    model = torch.nn.Linear(3, 2)
+    forward = model.forward
 
-        def forward(self, x):
-            torch._dynamo.graph_break()
-            return self.layer(x)
+    def breaking_forward(x):
+        torch._dynamo.graph_break()
+        return forward(x)
 
-    model = Breaks()
+    monkeypatch.setattr(model, "forward", breaking_forward)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with (
