@@ -9,7 +9,8 @@ from __future__ import annotations
 import atexit
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -71,11 +72,31 @@ class _Preparation:
     def _compile(self) -> None:
         from nncdbg.stats import compiled
 
-        self.address = parsed(compiled.build_address)
-        for name in NAMES:
-            if self.stopping.is_set():
-                return
-            kernels[dtypes.NUMPY[name]] = parsed(partial(compiled.build, name))
+        with _warnings_of_others():
+            self.address = parsed(compiled.build_address)
+            for name in NAMES:
+                if self.stopping.is_set():
+                    return
+                kernels[dtypes.NUMPY[name]] = parsed(partial(compiled.build, name))
+
+
+@contextmanager
+def _warnings_of_others() -> Iterator[None]:
+    """Let numba catch no Python warnings on this thread: it catches, and may lose, those of all threads."""
+    from numba.core import errors
+
+    fixer_class: Any = errors.WarningsFixer  # type: ignore[attr-defined]
+    here = threading.get_ident()
+    original = fixer_class.catch_warnings
+
+    def catch_warnings(fixer: Any, filename: Any = None, lineno: Any = None) -> Any:
+        return nullcontext() if threading.get_ident() == here else original(fixer, filename, lineno)
+
+    fixer_class.catch_warnings = catch_warnings
+    try:
+        yield
+    finally:
+        fixer_class.catch_warnings = original
 
 
 _preparation = _Preparation()

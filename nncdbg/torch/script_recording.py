@@ -28,6 +28,7 @@ from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.script import run_to_end
 from nncdbg.torch.skipped_steps import on_skipped_step
 from nncdbg.torch.step_recording import record
+from nncdbg.torch.warning_places import warning_at_caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +223,7 @@ def on_module_call(begin: Callable[[], None], thread: int | None = None) -> Call
     def restore() -> None:
         torch.nn.Module.__call__ = original
 
+    @warning_at_caller
     def call(module: torch.nn.Module, *positional: Any, **keywords: Any) -> Any:
         here = threading.get_ident()
         if isinstance(module, ParametrizationList) and here not in computing:

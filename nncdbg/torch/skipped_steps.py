@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from nncdbg.torch.warning_places import warning_at_caller
+
 
 def on_skipped_step(skipped: Callable[[Any], None]) -> Callable[[], None]:
     """Call `skipped` with the optimizer when a `GradScaler` ends its `step` without a step of an optimizer.
@@ -22,6 +24,7 @@ def on_skipped_step(skipped: Callable[[Any], None]) -> Callable[[], None]:
         nonlocal begun
         begun += 1
 
+    @warning_at_caller
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         before = begun
         result = original(self, optimizer, *args, **kwargs)

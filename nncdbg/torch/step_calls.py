@@ -14,10 +14,16 @@ import torch
 from torch.compiler import is_compiling
 from torch.utils.hooks import RemovableHandle
 
-from nncdbg.engine.ops.aten.internals import innermost_mode, not_compiled, profiler_marks_undispatched
+from nncdbg.engine.ops.aten.internals import (
+    TRACERS,
+    innermost_mode,
+    not_compiled,
+    profiler_marks_undispatched,
+)
 from nncdbg.torch.source_lines import user_lines
 from nncdbg.torch.step_state import KeptBuffers, RandomState
 from nncdbg.torch.tape import StepCall, Tape, is_plain
+from nncdbg.torch.warning_places import warning_at_caller
 from nncdbg.torch.whole_calls import WHOLE_CALLS, whole_call
 
 backward = torch.autograd.backward
@@ -37,6 +43,7 @@ def _kept(calls: StepCalls, original: Any) -> Any:
     if isinstance(original, classmethod):
 
         @not_compiled
+        @warning_at_caller
         def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
             return calls.call(original.__get__(None, cls), args, kwargs)
@@ -44,6 +51,7 @@ def _kept(calls: StepCalls, original: Any) -> Any:
         return classmethod(apply)
 
     @not_compiled
+    @warning_at_caller
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         return calls.call(original, args, kwargs)
@@ -88,6 +96,8 @@ class StepCalls:
         self._thread = threading.get_ident()
         for owner, name in _CALLS:
             self._replace(owner, name, _kept(self, vars(owner)[name]))
+        for owner, name in TRACERS:
+            self._replace(owner, name, whole_call(self.call_unseen, vars(owner)[name]))
         if self._repeatable:
             for owner, name in WHOLE_CALLS:
                 self._replace(owner, name, whole_call(self.call_whole, vars(owner)[name]))
@@ -193,6 +203,7 @@ class StepCalls:
         if call is not None:
             call.result = result
 
+    @warning_at_caller
     def call(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call one of `_CALLS`, and keep it on the tape."""
         __tracebackhide__ = True
@@ -211,6 +222,23 @@ class StepCalls:
             self._after_backward(call)
         return call.result
 
+    @warning_at_caller
+    def call_unseen(
+        self, original: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Call one of `TRACERS`, which the tape does not keep."""
+        __tracebackhide__ = True
+        if not self.here:
+            return original(*args, **kwargs)
+        tape = self.tape
+        tape.has_drawn = tape.has_drawn or not tape.paused
+        tape.pause()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            tape.resume()
+
+    @warning_at_caller
     def call_whole(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call one of `WHOLE_CALLS`; keep it on the tape, unless the user's modes must see its operators."""
         __tracebackhide__ = True
@@ -228,6 +256,7 @@ def _learning(calls: StepCalls, original: Callable[..., Any]) -> Callable[..., A
     """Return a function in place of `Module.__call__` that adds hooks to outermost modules."""
 
     @not_compiled
+    @warning_at_caller
     def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         calls.learn(module)
         return original(module, *args, **kwargs)

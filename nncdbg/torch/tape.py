@@ -17,6 +17,7 @@ import torch
 
 from nncdbg.engine.ops.aten.internals import (
     DispatchMode,
+    check_whole_graphs,
     innermost_mode,
     is_wrapped,
     random_tag,
@@ -26,6 +27,7 @@ from nncdbg.torch.origin_watch import OriginWatch
 from nncdbg.torch.recording import UNSEEN
 from nncdbg.torch.source_lines import Lines, compiled_calls, user_lines
 from nncdbg.torch.step_state import BufferState, RandomState
+from nncdbg.torch.warning_places import warning_at_caller
 
 LONGEST = 20_000
 """The most calls that a tape keeps.  A step with more cannot run again from its tape."""
@@ -182,6 +184,7 @@ class Tape(DispatchMode):
         elif not self.overflowed:
             self.calls.append(call)
 
+    @warning_at_caller
     def run(self, call: StepCall) -> Any:
         """Append a call and make it, without the operators inside of it."""
         __tracebackhide__ = True
@@ -227,12 +230,14 @@ class Tape(DispatchMode):
         if self._keeps_operators and not self._entered:
             self.__enter__()
             self._entered = True
+            check_whole_graphs(False)
 
     def _leave(self) -> None:
         """Leave the mode; one that the user entered after it must end first, and then this one only idles."""
         if self._entered and innermost_mode() is self:
             self.__exit__(None, None, None)
             self._entered = False
+            check_whole_graphs(True)
 
 
 def tensors_in(value: Any) -> Iterator[Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from nncdbg.engine.ops.aten.internals import not_compiled, stand_in
+from nncdbg.torch.warning_places import warning_at_caller
 
 _LOSSES = (
     "binary_cross_entropy",
@@ -47,6 +48,7 @@ def whole_call(call: Callable[..., Any], original: Callable[..., Any]) -> Any:
     """Return a function in place of one of `WHOLE_CALLS`: it calls `call(original, args, kwargs)`."""
 
     @not_compiled
+    @warning_at_caller
     @wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True

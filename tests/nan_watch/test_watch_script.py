@@ -150,3 +150,40 @@ def test_interrupt_of_the_search_ends_the_script_after_the_report(
     assert "note: Ctrl-C has ended the search for the origin" in error
     assert output.splitlines()[-1] == "training: tripped: NaN or Inf in 1 step, 2 updates"
     assert Path("step", "program.nnc").exists()
+
+
+SKIPPING = """
+import torch
+model = torch.nn.Linear(3, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+{begin}
+for step in range(1, 7):
+    x = torch.ones(4, 3)
+    if step in (2, 4):
+        x[0, 0] = float("nan")
+    opt.zero_grad()
+    {step}
+"""
+
+PLAIN = SKIPPING.format(begin="", step="model(x).mean().backward(); opt.step()")
+SCALED = SKIPPING.format(
+    begin='scaler = torch.amp.GradScaler("cpu", init_scale=2.0)',
+    step="scaler.scale(model(x).mean()).backward(); scaler.step(opt); scaler.update()",
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [(PLAIN, "because of the reaction skip"), (SCALED, "because the gradient scaler found NaN or Inf")],
+    ids=["plain", "scaled"],
+)
+def test_summary_counts_updates_without_the_skipped_ones_and_all_steps_with_nan(
+    capfd: pytest.CaptureFixture[str], text: str, reason: str
+) -> None:
+    Path("skipping.py").write_text(text)
+    assert main(["watch", "--on-nan", "skip", "skipping.py"]) == 1
+    assert capfd.readouterr().out.splitlines() == [
+        "training: tripped: NaN or Inf in 2 steps, 4 updates",
+        "1 more step with an origin or parameters that are reported above",
+        f"2 steps without an update, {reason}",
+    ]

@@ -46,6 +46,21 @@ def test_exit_during_compilation_is_safe(tmp_path: Path) -> None:
     run("from nncdbg import stats", "stats.prepare()", "stats.prepare()", NUMBA_CACHE_DIR=str(tmp_path))
 
 
+def test_compilation_catches_no_warnings_of_other_threads(tmp_path: Path) -> None:
+    run(
+        "import warnings",
+        "from nncdbg import stats",
+        "from nncdbg.stats import preparation",
+        "import numba",
+        "preparation.NAMES = ('u8',)",
+        "shown = warnings._showwarnmsg_impl",
+        "stats.prepare()",
+        "while not preparation._preparation.finished.wait(0.001):",
+        "    assert warnings._showwarnmsg_impl is shown",
+        NUMBA_CACHE_DIR=str(tmp_path),
+    )
+
+
 def test_compilation_works_without_a_cache_folder() -> None:
     """numba rejects `cache=True` where it finds no folder for a cache."""
     out = run(

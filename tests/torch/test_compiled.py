@@ -1,5 +1,7 @@
 """Functions and modules of torch.compile under `record`, `watch` and the live debugger."""
 
+import contextlib
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
@@ -58,3 +60,46 @@ def test_watch_names_operator_and_parameters(script, capfd, tier):
     assert "from train.py:10" in out + err
     assert "Warning" not in out + err, "the compiler does not see the functions of nncdbg"
     assert (out + err).count("eagerly") in (1, 2)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("tier", ["guard", "hooks", "live"])
+@pytest.mark.parametrize("kind", ["fullgraph", "trace"])
+def test_code_between_modules_can_be_compiled_whole_or_traced(kind, tier):
+    def loss_of(y):
+        return (y * 2).relu().mean()
+
+    def train(watched):
+        torch.manual_seed(0)
+        torch._dynamo.reset()
+        model = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        whole = torch.compile(loss_of, fullgraph=True, backend="aot_eager")
+        with nncdbg.torch.watch(model, optimizer, tier=tier) if watched else contextlib.nullcontext():
+            for _ in range(2):
+                optimizer.zero_grad()
+                y = model(torch.ones(4, 3))
+                loss = whole(y) if kind == "fullgraph" else torch.jit.trace(loss_of, (y.detach(),))(y)
+                loss.backward()
+                optimizer.step()
+        return model.weight.detach().clone()
+
+    assert torch.equal(train(True), train(False))
+
+
+def test_whole_graph_that_cannot_be_compiled_still_raises_in_a_module(monkeypatch):
+    model = torch.nn.Linear(3, 2)
+    forward = model.forward
+
+    def breaking_forward(x):
+        torch._dynamo.graph_break()
+        return forward(x)
+
+    monkeypatch.setattr(model, "forward", breaking_forward)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with (
+        pytest.raises(torch._dynamo.exc.Unsupported),
+        nncdbg.torch.watch(model, optimizer),
+    ):
+        compiled(torch.ones(4, 3))

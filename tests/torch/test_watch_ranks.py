@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.ops.aten.internals import gradient_buckets  # noqa: E402
+from nncdbg.engine.ops.aten.signatures import signature  # noqa: E402
 from nncdbg.torch import ranks  # noqa: E402
 from tests.torch.steps.distributed import in_ranks  # noqa: E402
 
@@ -80,32 +81,76 @@ for step in range(2):
 """
 
 
+def on_two_ranks(folder, *command):
+    """Run `nncdbg` with a command and `train.py` on two ranks; return what both print."""
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "nncdbg"]
+    done = subprocess.run(
+        [sys.executable, *launch, *command, "train.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    return done.stdout + done.stderr
+
+
 @needs_distributed
 def test_torchrun_shows_the_report_of_each_rank_and_keeps_a_folder_for_each(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
-    run = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "--standalone",
-        "-m",
-        "nncdbg",
-    ]
-    for command in (["watch", "--on-nan", "raise", "--bundle", "found"], ["record", "-o", "step"]):
-        done = subprocess.run(
-            [*run, *command, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=180
-        )
-        if command[0] == "watch":
-            output = done.stdout + done.stderr
-            assert output.count("cause: bad input: input %input is NaN") == 1
-            assert output.count("they come from another rank") == 1
+    output = on_two_ranks(tmp_path, "watch", "--on-nan", "raise", "--bundle", "found")
+    assert output.count("cause: bad input: input %input is NaN") == 1
+    assert output.count("they come from another rank") == 1
+    on_two_ranks(tmp_path, "record", "-o", "step")
     assert {each.name for each in tmp_path.iterdir() if each.is_dir()} >= {
         "found-rank1",
         "step-rank0",
         "step-rank1",
     }
+
+
+SHARDED = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+for part in (model[0], model[2], model):
+    fully_shard(part, mesh=init_device_mesh("cpu", (2,)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for scale in (1, 0):
+    optimizer.zero_grad()
+    (model(torch.ones(5, 3)) * scale).square().sum(-1).sqrt().mean().backward()
+    optimizer.step()
+"""
+
+
+@needs_distributed
+def test_gathered_weights_of_fsdp_are_no_uninitialized_read(tmp_path):
+    (tmp_path / "train.py").write_text(SHARDED)
+    output = on_two_ranks(tmp_path, "watch")
+    assert output.count("cause: square root at zero in backward") == 2
+    assert "uninitialized read" not in output
+
+
+@pytest.mark.parametrize(
+    ("operator", "written"),
+    [
+        ("_allgather_base_", ("output_tensor",)),
+        ("allgather_", ("output_tensors",)),
+        ("allreduce_", ("tensors",)),
+        ("alltoall_base_", ("output",)),
+        ("recv_", ("tensors",)),
+        ("send", ()),
+        ("barrier", ()),
+    ],
+)
+@needs_distributed
+def test_collectives_write_what_they_receive(operator, written):
+    found = signature(f"torch.c10d.{operator}.default")
+    assert found is not None
+    assert found.writes == written
 
 
 class Store:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from nncdbg.engine.dtypes import FLOATS, integer_range, name_of
 from nncdbg.engine.graph import Array
 from nncdbg.engine.observers.nonfinite import array_of
 from nncdbg.engine.ops import Op, lookup
-from nncdbg.engine.ops.causes import Birth, Cause, Maker, rule_of
+from nncdbg.engine.ops.causes import Birth, Cause, Maker, RuleFailed, applied
 from nncdbg.engine.ops.causes.numbers import exact, is_float
 from nncdbg.engine.ops.causes.places import at, counted, first, spelled
 from nncdbg.engine.ops.integer_faults import DIVISION, RANGE, SCALE, IntegerFault
@@ -30,8 +30,11 @@ def cause_of(birth: Birth) -> Cause:
     plain = _with_arrays(birth)
     if not bad(plain.output, birth.kind).any():
         return Cause("unknown", f"the result of {birth.op} has no {birth.kind}", "")
-    with np.errstate(all="ignore"):
-        found = _explained(plain) or (None if _is_complex(plain) else recomputed(plain))
+    try:
+        with np.errstate(all="ignore"):
+            found = _explained(plain) or (None if _is_complex(plain) else recomputed(plain))
+    except RuleFailed as failed:
+        return failed.added_to(_unknown(plain))
     return _with_usual_fix(plain, found or _unknown(plain))
 
 
@@ -40,33 +43,55 @@ def explained(birth: Birth) -> Cause | None:
     plain = _with_arrays(birth)
     if not bad(plain.output, birth.kind).any():
         return None
-    with np.errstate(all="ignore"):
-        found = _explained(plain)
+    try:
+        with np.errstate(all="ignore"):
+            found = _explained(plain)
+    except RuleFailed as failed:
+        return failed.added_to(_unknown(plain))
     return None if found is None else _with_usual_fix(plain, found)
 
 
 def _with_usual_fix(birth: Birth, found: Cause) -> Cause:
     """Return the cause with its fix in the terms of the op's library, if the op declares one."""
+    if birth.kind == "inf" and birth.op in _failed_legal:
+        return _failed_legal[birth.op].added_to(found)
     op = lookup(birth.op, birth.opset)
-    rule = None if op is None else rule_of(op.hint)
-    hint = "" if rule is None else rule(birth, found)
+    if op is None or op.hint is None:
+        return found
+    try:
+        hint = applied(birth.op, "hint", op.hint, birth, found)
+    except RuleFailed as failed:
+        return failed.added_to(found)
     return replace(found, hint=hint) if hint else found
 
 
 def _explained(birth: Birth) -> Cause | None:
+    """Return the cause by the rule of the op, None without one.  Raises RuleFailed."""
     op = lookup(birth.op, birth.opset)
-    rule = None if op is None or _is_complex(birth) else rule_of(op.cause)
-    return None if rule is None else rule(birth)
+    if op is None or op.cause is None or _is_complex(birth):
+        return None
+    return cast("Cause | None", applied(birth.op, "cause", op.cause, birth))
 
 
 def legal(birth: Birth, made_by: Sequence[Maker]) -> bool:
     """Whether the infinities of a result are legal by definition.
 
-    `made_by` holds the op that made each operand, where known.
+    `made_by` holds the op that made each operand, where known.  If the rule fails, the infinities are not
+    legal, and their cause reports the failure.
     """
     op = lookup(birth.op, birth.opset) if birth.kind == "inf" else None
-    rule = None if op is None else rule_of(op.legal)
-    return rule is not None and rule(birth, made_by)
+    if op is None or op.legal is None:
+        return False
+    _failed_legal.pop(birth.op, None)
+    try:
+        return bool(applied(birth.op, "legal", op.legal, birth, made_by))
+    except RuleFailed as failed:
+        _failed_legal[birth.op] = failed
+        return False
+
+
+_failed_legal: dict[str, RuleFailed] = {}
+"""The failure of the last use of the rule `legal` of an op, for the cause that is found next."""
 
 
 def cause_of_zeros(op: Op | None, names: Sequence[str], operands: Sequence[Any], result: Array) -> Cause:
@@ -79,8 +104,13 @@ def cause_of_zeros(op: Op | None, names: Sequence[str], operands: Sequence[Any],
         for name, each in zip(names, operands, strict=True)
         if isinstance(each, np.ndarray) and each.size > 0 and name_of(each.dtype) in FLOATS
     ]
-    rule = None if op is None or not floats else rule_of(op.zeros)
-    return rule(floats, result) if rule else Cause("unknown", "the operands are not all 0", "")
+    unknown = Cause("unknown", "the operands are not all 0", "")
+    if op is None or op.zeros is None or not floats:
+        return unknown
+    try:
+        return cast(Cause, applied(op.name, "zeros", op.zeros, floats, result))
+    except RuleFailed as failed:
+        return failed.added_to(Cause("unknown", "the result is all 0", ""))
 
 
 def _is_complex(birth: Birth) -> bool:

@@ -190,7 +190,8 @@ def _ended(
     if options.json:
         print(json.dumps(report.as_dict()), file=output)
     else:
-        screen.put_wrapped(next(iter(report.lines())))
+        for line in report.summary():
+            screen.put_wrapped(line)
     return report.exit_code if interrupted is None else interrupted.exit_code
 
 

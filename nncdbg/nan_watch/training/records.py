@@ -135,17 +135,19 @@ class TrainingReport(PrintedRecord):
     """The result of a watch over a training: the steps with NaN or Inf, one for each origin.
 
     `counts` are those of the updates, also within the training.  `skipped` counts those that the reaction
-    "skip" left out, and `repeated` the steps with an origin that was reported before.
+    "skip" left out, and `repeated` the steps with an origin that was reported before.  `numbers` are those of
+    all steps with NaN or Inf.
     """
 
     bad_steps: list[BadStep] = field(default_factory=list)
     skipped: int = 0
     repeated: int = 0
     counts: UpdateCounts = field(default_factory=UpdateCounts)
+    numbers: set[int] = field(default_factory=set)
 
     @property
     def steps(self) -> int:
-        """The number of updates so far."""
+        """The number of updates so far, with those that the reaction "skip" left out."""
         return self.counts.steps
 
     @property
@@ -185,23 +187,42 @@ class TrainingReport(PrintedRecord):
     __repr__ = __str__
 
     def lines(self) -> Iterable[Text]:
-        """Return the lines that `nncdbg watch` prints, with their styles."""
+        """Return the lines of the whole report, with their styles."""
         from rich.text import Text
 
-        verdict = "ok" if self.ok else f"tripped: NaN or Inf in {counted(len(self.bad_steps), 'step')}"
-        yield Text(
-            f"training: {verdict}, {counted(self.steps, 'update')}", "bold green" if self.ok else "bold red"
-        )
+        yield self._verdict()
         for each in self.bad_steps:
             yield Text()
             yield from each.lines()
-        for count, words in (
-            (self.repeated, "more with an origin or parameters that are reported above"),
-            (self.skipped, "without an update, because of the reaction skip"),
-            (self.skipped_by_scaler, "without an update, because the gradient scaler found NaN or Inf"),
+        yield from self._counts()
+
+    def summary(self) -> Iterable[Text]:
+        """Return the last lines of `nncdbg watch`, after the steps with NaN or Inf."""
+        yield self._verdict()
+        yield from self._counts()
+
+    def _verdict(self) -> Text:
+        from rich.text import Text
+
+        steps = max(len(self.numbers), len({each.step for each in self.bad_steps}))
+        verdict = "ok" if self.ok else f"tripped: NaN or Inf in {counted(steps, 'step')}"
+        updates = counted(self.steps - self.skipped, "update")
+        return Text(f"training: {verdict}, {updates}", "bold green" if self.ok else "bold red")
+
+    def _counts(self) -> Iterable[Text]:
+        from rich.text import Text
+
+        for count, noun, words in (
+            (self.repeated, "more step", "with an origin or parameters that are reported above"),
+            (self.skipped, "step", "without an update, because of the reaction skip"),
+            (
+                self.skipped_by_scaler,
+                "step",
+                "without an update, because the gradient scaler found NaN or Inf",
+            ),
         ):
             if count:
-                yield Text(f"{counted(count, 'step')} {words}", "dim")
+                yield Text(f"{counted(count, noun)} {words}", "dim")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as a JSON object."""

@@ -22,7 +22,7 @@ from nncdbg.torch.guard import Guard
 from nncdbg.torch.named_models import Models, Optimizers
 from nncdbg.torch.ranks import no_origin_note
 from nncdbg.torch.recorded_step import RecordedStep
-from nncdbg.torch.trips import GuardTrip
+from nncdbg.torch.trips import UPDATE, GuardTrip
 
 if TYPE_CHECKING:
     from nncdbg.engine.stopping.stops import Stop
@@ -97,7 +97,11 @@ class _Watching:
     def _react(self, trip: GuardTrip) -> bool:
         """Report a trip of the guard; return whether to leave out the update."""
         skips = self._on_nan == "skip" and (trip.where != "update" or self._keep_update)
-        self.report.skipped += skips
+        self.report.numbers.add(trip.step)
+        counts = self.report.counts
+        # The guard does not count the update of a step that a gradient scaler skips.
+        begun = trip.optimizer is not None and trip.step > counts.steps + counts.skipped_by_scaler
+        self.report.skipped += skips and (begun or trip.where == UPDATE)
         if trip.follows:
             self.report.repeated += 1
         else:

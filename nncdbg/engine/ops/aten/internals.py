@@ -49,6 +49,15 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[misc]
         return False
 
 
+def check_whole_graphs(checked: bool) -> None:
+    """Let functions of `torch.compile` with `fullgraph=True` raise on this thread if they are not compiled.
+
+    Without, they run eagerly under a dispatch mode, as all other compiled functions do there.
+    """
+    # A count that has begun belongs to an outer call, and only the outermost call raises.
+    torch._C._dynamo.eval_frame.set_fullgraph_compiled_frame_count(-1 if checked else 0)
+
+
 def stand_in(replacement: Function, original: Callable[..., Any]) -> Function:
     """Let `torch.compile` and `torch.jit.script` use the original of a function that replaces it."""
     marks = vars(replacement)
@@ -102,6 +111,26 @@ def profiler_marks_undispatched() -> Iterator[None]:
         yield
     finally:
         library._destroy()
+
+
+TRACERS = ((torch.jit, "trace"), (torch.jit, "trace_module"))
+"""Functions that run code of the user to trace it.  The tracer fails under a dispatch mode."""
+
+
+def _traced_undispatched(stack: ExitStack) -> None:
+    """Let no dispatch mode see the operators that `torch.jit` runs to trace code, until `stack` ends."""
+
+    def undispatched(original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with without_dispatch():
+                return original(*args, **kwargs)
+
+        return stand_in(call, original)
+
+    for owner, name in TRACERS:
+        original = getattr(owner, name)
+        stack.callback(setattr, owner, name, original)
+        setattr(owner, name, undispatched(original))
 
 
 module_call: Any = torch.nn.Module._call_impl.__code__
@@ -320,6 +349,7 @@ def compiling_nothing() -> Iterator[None]:
         return nullcontext() if by_call else guard(included, excluded)
 
     with ExitStack() as stack:
+        _traced_undispatched(stack)
         stack.callback(setattr, torch._C, "_ForceDispatchKeyGuard", guard)
         torch._C._ForceDispatchKeyGuard = guard_outside_of_calls
         if _COMPILER in sys.modules:

@@ -241,6 +241,21 @@ _NOT_DECLARED = {
 }
 """Arguments that operators write to although their schemas do not say so."""
 
+_SENDING = ("send", "barrier", "monitored_barrier_", "check_for_nan")
+"""Collectives of c10d that write to no argument; others write to the first one, which no schema declares."""
+
+
+def _written_undeclared(operator: str) -> tuple[str, ...]:
+    """Return the names of the arguments that an operator writes to although its schema does not say so."""
+    if not operator.startswith("torch.c10d."):
+        return _NOT_DECLARED.get(operator, ())
+    name = operator.split(".")[2]
+    return () if name in _SENDING else _RECEIVING
+
+
+_RECEIVING = ("tensors", "output_tensors", "output_tensor", "output", "outputs", "output_lists")
+"""The names of that first argument."""
+
 
 def _argument(formal: Any, operator: str) -> Argument:
     type = str(formal.real_type)
@@ -258,7 +273,7 @@ def _argument(formal: Any, operator: str) -> Argument:
         not formal.has_default_value(),
         formal.default_value if formal.has_default_value() else None,
         formal.kwarg_only,
-        (alias is not None and alias.is_write) or formal.name in _NOT_DECLARED.get(operator, ()),
+        (alias is not None and alias.is_write) or formal.name in _written_undeclared(operator),
     )
 
 

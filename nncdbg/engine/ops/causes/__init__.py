@@ -7,7 +7,7 @@ A file is imported when one of its rules is first needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -25,6 +25,36 @@ def rule_of(declared: Rule | str | None) -> Rule | None:
         return declared
     module, _, name = declared.partition(".")
     return cast(Rule, getattr(import_module(f"{__name__}.{module}"), name))
+
+
+def applied(op: str, fact: str, declared: Rule | str, *arguments: Any) -> Any:
+    """Return what a rule that `op` declares as the fact `fact` finds.  Raises RuleFailed."""
+    try:
+        rule = rule_of(declared)
+        return None if rule is None else rule(*arguments)
+    except Exception as error:
+        name = declared if isinstance(declared, str) else _full_name(declared)
+        raise RuleFailed(op, fact, name, error, own=isinstance(declared, str)) from error
+
+
+def _full_name(rule: Callable[..., Any]) -> str:
+    return f"{getattr(rule, '__module__', '')}.{getattr(rule, '__qualname__', type(rule).__name__)}"
+
+
+class RuleFailed(Exception):
+    """A rule of an op raised: the statement that it explains did not fail."""
+
+    def __init__(self, op: str, fact: str, name: str, error: Exception, *, own: bool) -> None:
+        super().__init__(f"the rule {name} (`{fact}` of {op}) failed: {type(error).__name__}: {error}")
+        self._hint = (
+            f"report this bug of nncdbg: the rule `{fact}` of {op}"
+            if own
+            else f"correct {name}, the rule `{fact}` in the declaration of {op}"
+        )
+
+    def added_to(self, found: Cause) -> Cause:
+        """Return a cause with this failure as a part of its evidence."""
+        return replace(found, evidence=f"{found.evidence}; {self}", hint=self._hint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,14 @@ from nncdbg.engine.ops.types import normal_axes
 
 _NEGATIVE = "check the source of the variance: rounding can make E[x^2] - E[x]^2 negative"
 EPSILON = "use an epsilon above 0 (1e-5 is usual)"
+
+
+def _given_epsilon(birth: Birth) -> str:
+    """Return the attribute `epsilon` in words, or the argument `eps` of an operator of PyTorch."""
+    given = birth.attributes
+    return f"eps={given['eps']}" if "eps" in given else f"epsilon is {shown(given['epsilon'])}"
+
+
 ALL = slice(None)
 
 
@@ -142,7 +150,7 @@ def _of_variance(
     if safe > 0 and (epsilon > 0 or math.sqrt(variance) > step):
         return None
     if safe < 0:
-        evidence = f"the variance of {source.words} is {shown(variance)}, and epsilon is {shown(epsilon)}"
+        evidence = f"the variance of {source.words} is {shown(variance)}, and {_given_epsilon(birth)}"
         return Cause("square root of a negative number", evidence, EPSILON)
     size = source.values.size
     same = (
@@ -153,7 +161,7 @@ def _of_variance(
     evidence = f"{same} {shown(mean)}: the variance is 0"
     if variance:
         evidence = f"the variance of {source.words} is {shown(variance)}, 0 in this precision"
-    return Cause("zero variance", f"{evidence}, and epsilon is {shown(epsilon)}", EPSILON)
+    return Cause("zero variance", f"{evidence}, and {_given_epsilon(birth)}", EPSILON)
 
 
 def _of_moments(birth: Birth, source: ElementRegion) -> Cause | None:
@@ -200,7 +208,7 @@ def root_mean_square(birth: Birth) -> Cause | None:
     working = np.float64 if birth.inputs[0].dtype.itemsize == 8 else np.float32
     safe = working(working(mean) + working(epsilon))
     if safe <= 0:
-        evidence = f"the mean square of {source.words} is {shown(mean)}, and epsilon is {shown(epsilon)}"
+        evidence = f"the mean square of {source.words} is {shown(mean)}, and {_given_epsilon(birth)}"
         name = "zero variance" if safe == 0 else "square root of a negative number"
         return Cause(name, evidence, EPSILON)
     normal = float(birth.inputs[0][index]) / math.sqrt(mean + epsilon)
@@ -255,7 +263,7 @@ def _of_running_statistics(birth: Birth, index: Index) -> Cause | None:
     working = np.float64 if birth.inputs[0].dtype.itemsize == 8 else np.float32
     safe = float(working(working(variance) + working(epsilon)))
     if safe <= 0:
-        evidence = f"{name} is {shown(variance)}, and epsilon is {shown(epsilon)}"
+        evidence = f"{name} is {shown(variance)}, and {_given_epsilon(birth)}"
         if variance < 0:
             return Cause("square root of a negative number", evidence, _NEGATIVE)
         cause = "zero variance" if safe == 0 else "square root of a negative number"

@@ -74,9 +74,27 @@ def aligned(birth: Birth) -> list[Array]:
 
 
 def spelled(birth: Birth, number: int) -> str:
-    """Return an operand as written in the program text, or its position if it is a literal."""
+    """Return an operand as written in the program text, or its position if it is a literal.
+
+    An operand that is a number among the arguments has the argument's name.
+    """
     name = birth.names[number] if number < len(birth.names) else ""
+    if isinstance(name, ArgumentName):
+        return str(name)
     return f"%{name_text(name)}" if name else f"operand {number + 1}"
+
+
+class ArgumentName(str):
+    """The name of an argument that is a number, instead of an operand's: ``eps`` of ``eps=0.0``."""
+
+    text: str
+    """The argument as in the program text, with its number."""
+
+    def __new__(cls, name: str, value: Any) -> ArgumentName:
+        """Return the name of an argument with this number."""
+        made = super().__new__(cls, name)
+        made.text = f"{name}={value}"
+        return made
 
 
 def part(birth: Birth, number: int, place: Place) -> str:
@@ -101,6 +119,9 @@ def counted(birth: Birth, number: int, mask: Array, what: str) -> str:
     """
     name, found, index = spelled(birth, number), count(mask), first(mask)
     value = "" if what in _VALUES else f": {exact(np.asarray(birth.inputs[number])[index])}"
+    given = birth.names[number] if number < len(birth.names) else ""
+    if isinstance(given, ArgumentName):
+        return given.text if what in _VALUES else f"{given.text} is {what}"
     if mask.size == 1:
         return f"{name} is {what}{value}"
     verb = "is" if found == 1 else "are"

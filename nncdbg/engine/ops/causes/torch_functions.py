@@ -8,19 +8,20 @@ from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.aten.names import base_name
 from nncdbg.engine.ops.causes import Birth, Cause, arithmetic, reductions
 from nncdbg.engine.ops.causes.places import counted, element, part, spot
-from nncdbg.engine.ops.causes.torch_operands import as_op, operand
+from nncdbg.engine.ops.causes.torch_operands import as_op, paired
 
 
 def product_with_logarithm(birth: Birth) -> Cause | None:
     """`xlogy`: x * log(y), and 0 where x is 0."""
-    y = operand(birth, len(birth.inputs) - 1, "other")
-    if y is None:
+    pair = paired(birth)
+    if pair is None:
         return None
-    number, where = element(y, spot(birth)), len(birth.inputs) - 1
+    y = pair.inputs[1]
+    number = element(y, spot(birth))
     if number == 0:
-        return Cause("log of zero", counted(birth, where, y == 0, "0"), "")
+        return Cause("log of zero", counted(pair, 1, y == 0, "0"), "")
     if number < 0:
-        return Cause("log of a negative number", counted(birth, where, y < 0, "negative"), "")
+        return Cause("log of a negative number", counted(pair, 1, y < 0, "negative"), "")
     return None
 
 
@@ -57,16 +58,17 @@ def inverse_error(birth: Birth) -> Cause | None:
 
 def logit_backward(birth: Birth) -> Cause | None:
     x = birth.inputs[1]
-    outside = (x <= 0) | (x >= 1)
-    if birth.attributes.get("eps") is not None or not outside[spot(birth)]:
+    outside, eps = (x <= 0) | (x >= 1), birth.attributes.get("eps")
+    if eps not in (None, 0) or not outside[spot(birth)]:
         return None
     found = counted(birth, 1, outside, "outside of (0, 1)")
-    return Cause("outside of the domain", f"the derivative of logit is infinite there: {found}", "")
+    given = "" if eps is None else f" with eps={eps}"
+    return Cause("outside of the domain", f"the derivative of logit is infinite there{given}: {found}", "")
 
 
 def remainder(birth: Birth) -> Cause | None:
-    divisor = operand(birth, 1, "other")
-    return None if divisor is None else arithmetic.remainder(as_op(birth, "Mod", [birth.inputs[0], divisor]))
+    pair = paired(birth)
+    return None if pair is None else arithmetic.remainder(as_op(pair, "Mod"))
 
 
 def of_matrix(birth: Birth) -> Cause | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -72,16 +73,21 @@ def attention(birth: Birth) -> Cause | None:
     return Cause("fully masked row", rows, softmax.MASKED)
 
 
+def _epsilon(birth: Birth) -> dict[str, Any]:
+    """Return the argument `eps` under the names of both libraries: evidence has the one of PyTorch."""
+    return {"epsilon": birth.attributes["eps"], "eps": birth.attributes["eps"]}
+
+
 def layer_norm(birth: Birth) -> Cause | None:
     axis = birth.inputs[0].ndim - len(birth.attributes["normalized_shape"])
-    named = as_op(birth, "LayerNormalization", axis=axis, epsilon=birth.attributes["eps"])
+    named = as_op(birth, "LayerNormalization", axis=axis, **_epsilon(birth))
     return normalization.normalization(named)
 
 
 def group_norm(birth: Birth) -> Cause | None:
     x = birth.inputs[0]
     groups = birth.attributes["group"]
-    named = as_op(birth, "GroupNormalization", num_groups=groups, epsilon=birth.attributes["eps"])
+    named = as_op(birth, "GroupNormalization", num_groups=groups, **_epsilon(birth))
     if x.ndim < 3:
         named = replace(named, inputs=[x[..., None], *birth.inputs[1:]], output=birth.output[..., None])
     return normalization.groups(named)
@@ -89,7 +95,5 @@ def group_norm(birth: Birth) -> Cause | None:
 
 def batch_norm(birth: Birth) -> Cause | None:
     training = birth.attributes.get("training", birth.op.startswith("aten._native_batch_norm_legit.no_stats"))
-    named = as_op(
-        birth, "BatchNormalization", training_mode=int(bool(training)), epsilon=birth.attributes["eps"]
-    )
+    named = as_op(birth, "BatchNormalization", training_mode=int(bool(training)), **_epsilon(birth))
     return normalization.batch(replace(named, index=0)) if birth.index == 0 else None

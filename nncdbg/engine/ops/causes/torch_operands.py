@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from nncdbg.engine.ops.aten.names import OPERAND
 from nncdbg.engine.ops.causes import Birth
+from nncdbg.engine.ops.causes.places import ArgumentName
 
 _OPSET = 21
 
@@ -56,3 +57,42 @@ def operand(birth: Birth, number: int, name: str = "") -> Any:
     if given is not None:
         return np.asarray(given, birth.output.dtype)
     return birth.inputs[number] if number < len(birth.inputs) else None
+
+
+def paired(birth: Birth, second: str = "other") -> Birth | None:
+    """Return the statement with its two operands; either may be a number in `self` or `second`.
+
+    In an operator on a list of tensors, they are those of one element.  None without a second operand.
+    """
+    given = birth.attributes
+    if given.get("self") is not None:
+        return _two(birth, _number(birth, "self"), _tensor(birth, len(birth.inputs) - 1))
+    if given.get(second) is not None:
+        return _two(birth, _tensor(birth, 0), _number(birth, second))
+    in_list = next((value for key, value in given.items() if key.startswith("n_") and value), 0)
+    first = birth.index if in_list else 0
+    for key in _OF_LISTS:
+        if in_list and given.get(key) is not None:
+            return _two(birth, _tensor(birth, first), _number(birth, key))
+    other = first + (in_list or 1)
+    return _two(birth, _tensor(birth, first), _tensor(birth, other)) if other < len(birth.inputs) else None
+
+
+_OF_LISTS = ("scalar", "exponent", "value")
+"""Names of the number in operators on a list of tensors."""
+
+_Operand: TypeAlias = "tuple[Any, str]"
+"""An operand, and its name."""
+
+
+def _two(birth: Birth, first: _Operand, second: _Operand) -> Birth:
+    return replace(birth, inputs=[first[0], second[0]], names=[first[1], second[1]])
+
+
+def _tensor(birth: Birth, number: int) -> _Operand:
+    return birth.inputs[number], birth.names[number] if number < len(birth.names) else ""
+
+
+def _number(birth: Birth, name: str) -> _Operand:
+    value = birth.attributes[name]
+    return np.asarray(value, birth.output.dtype), ArgumentName(name, value)

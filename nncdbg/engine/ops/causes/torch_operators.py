@@ -25,7 +25,7 @@ from nncdbg.engine.ops.causes import (
 )
 from nncdbg.engine.ops.causes.numbers import is_float, shown
 from nncdbg.engine.ops.causes.places import at, counted, element, spelled, spot
-from nncdbg.engine.ops.causes.torch_operands import as_op, operand
+from nncdbg.engine.ops.causes.torch_operands import as_op, paired
 from nncdbg.engine.ops.declaration import CauseRule
 
 
@@ -35,28 +35,18 @@ def described(birth: Birth) -> Cause | None:
     return None if rule is None else rule(birth)
 
 
-def _pair(birth: Birth, second: str = "other") -> list[Any]:
-    """Return the two operands of an arithmetic operator; either may be a number."""
-    first = birth.attributes.get("self")
-    if first is not None:
-        return [np.asarray(first, birth.output.dtype), birth.inputs[-1]]
-    found = operand(birth, 1, second)
-    if found is None:  # an operator on a list of tensors
-        for key in ("scalar", "exponent", "value"):
-            if birth.attributes.get(key) is not None:
-                return [birth.inputs[birth.index], np.asarray(birth.attributes[key], birth.output.dtype)]
-    return [birth.inputs[0], found]
-
-
 def _sum(birth: Birth, op: str) -> Cause | None:
-    a, b = _pair(birth)
+    pair = paired(birth)
+    if pair is None:
+        return None
     alpha = birth.attributes.get("alpha")
     factor = 1.0 if alpha is None else float(alpha)
     if factor == 1.0:
-        return arithmetic.addition(as_op(birth, op, [a, b]))
+        return arithmetic.addition(as_op(pair, op))
+    a, b = pair.inputs
     exact = a.astype(np.float64) if birth.output.dtype.itemsize < 8 else a
     with np.errstate(all="ignore"):
-        scaled = as_op(birth, op, [exact, b.astype(np.float64) * factor])
+        scaled = as_op(pair, op, [exact, b.astype(np.float64) * factor])
     return arithmetic.addition(scaled)
 
 
@@ -68,21 +58,35 @@ def _sub(birth: Birth) -> Cause | None:
     return _sum(birth, "Sub")
 
 
+def _reverse_sub(birth: Birth) -> Cause | None:
+    """`rsub`: other - alpha * self."""
+    pair = paired(birth)
+    if pair is None or birth.attributes.get("alpha") not in (None, 1):
+        return None
+    turned = replace(pair, inputs=pair.inputs[::-1], names=pair.names[::-1])
+    return arithmetic.addition(as_op(turned, "Sub"))
+
+
 def _mul(birth: Birth) -> Cause | None:
-    return arithmetic.multiplication(as_op(birth, "Mul", _pair(birth)))
+    pair = paired(birth)
+    return None if pair is None else arithmetic.multiplication(as_op(pair, "Mul"))
 
 
 def _div(birth: Birth) -> Cause | None:
-    pair = _pair(birth)
-    divisor = element(pair[1], spot(birth))
-    if is_float(pair[1]) and 0 < abs(divisor) < float(ml_dtypes.finfo(pair[1].dtype).smallest_normal):
-        evidence = f"{spelled(birth, 1)}{at(spot(birth))} is {shown(divisor)}, a subnormal number"
+    pair = paired(birth)
+    if pair is None:
+        return None
+    given = pair.inputs[1]
+    divisor = element(given, spot(birth))
+    if is_float(given) and 0 < abs(divisor) < float(ml_dtypes.finfo(given.dtype).smallest_normal):
+        evidence = f"{spelled(pair, 1)}{at(spot(birth))} is {shown(divisor)}, a subnormal number"
         return Cause("division by zero", f"{evidence}: its reciprocal overflows", "")
-    return arithmetic.division(as_op(birth, "Div", pair))
+    return arithmetic.division(as_op(pair, "Div"))
 
 
 def _pow(birth: Birth) -> Cause | None:
-    return arithmetic.power(as_op(birth, "Pow", _pair(birth, "exponent")))
+    pair = paired(birth, "exponent")
+    return None if pair is None else arithmetic.power(as_op(pair, "Pow"))
 
 
 def _rsqrt(birth: Birth) -> Cause | None:
@@ -111,12 +115,16 @@ def _log1p(birth: Birth) -> Cause | None:
 
 
 def _logit(birth: Birth) -> Cause | None:
+    """`logit` clips x to [eps, 1 - eps], if there is an eps."""
     x, eps = birth.inputs[0], birth.attributes.get("eps")
     number = element(x, spot(birth))
+    if eps == 0 and (number <= 0 or number >= 1):
+        found = counted(birth, 0, (x <= 0) | (x >= 1), "not between 0 and 1")
+        return Cause("log of zero", f"logit is log(p / (1 - p)), eps={eps} clips to [0, 1], and {found}", "")
     if eps is None and number in (0, 1):
         found = counted(birth, 0, (x == 0) | (x == 1), "0 or 1")
         return Cause("log of zero", f"logit is log(p / (1 - p)), and {found}", "")
-    if number < 0 or number > 1:
+    if eps is None and (number < 0 or number > 1):
         found = counted(birth, 0, (x < 0) | (x > 1), "outside of [0, 1]")
         return Cause("outside of the domain", found, "pass probabilities to logit")
     return None
@@ -220,6 +228,7 @@ _RULES: Mapping[str, Callable[[Birth], Cause | None]] = {
     **{f"{name}{end}": _activation for name in _ACTIVATIONS for end in ("", "_backward")},
     "add": _add,
     "sub": _sub,
+    "rsub": _reverse_sub,
     "mul": _mul,
     "div": _div,
     "true_divide": _div,

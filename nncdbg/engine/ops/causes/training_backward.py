@@ -10,7 +10,7 @@ from nncdbg.engine.ops.aten.names import base_name
 from nncdbg.engine.ops.causes import WHERE_TRAP, Birth, Cause, Made
 from nncdbg.engine.ops.causes.numbers import shown
 from nncdbg.engine.ops.causes.places import at, count, element, spelled, spot
-from nncdbg.engine.ops.causes.torch_operands import operand
+from nncdbg.engine.ops.causes.torch_operands import paired
 from nncdbg.engine.ops.causes.training_forward import here, in_forward, maker_of
 from nncdbg.engine.text.counting import elements
 
@@ -58,10 +58,10 @@ def _where_trap(birth: Birth, node: str) -> Cause | None:
     if birth.kind != "nan" or base_name(birth.op) not in ("div", "mul"):
         return None
     index = spot(birth)
-    a, b = operand(birth, 0), operand(birth, 1, "other")
-    if a is None or b is None:
+    pair = paired(birth)
+    if pair is None:
         return None
-    numbers = [element(each, index) for each in (a, b)]
+    numbers = [element(each, index) for each in pair.inputs]
     if 0 not in numbers:
         return None
     gradient = numbers.index(0)
@@ -97,10 +97,10 @@ def _at_zero(birth: Birth, kind: str) -> Cause | None:
     index = spot(birth)
     base = base_name(birth.op)
     if base == "div":
-        divisor = operand(birth, 1, "other")
-        if divisor is None or element(divisor, index) != 0:
+        pair = paired(birth)
+        if pair is None or element(pair.inputs[1], index) != 0:
             return None
-        zero, name_of_zero = divisor, spelled(birth, 1)
+        zero, name_of_zero = pair.inputs[1], spelled(pair, 1)
     elif base in ("pow", "reciprocal", "rsqrt") and element(birth.inputs[0], index) == 0:
         zero, name_of_zero = birth.inputs[0], spelled(birth, 0)
     else:

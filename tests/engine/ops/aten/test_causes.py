@@ -84,6 +84,40 @@ def test_cause_of_one_statement(call: str, operands: list[Any], cause: str) -> N
     assert first_cause(report)[0] == cause
 
 
+NORM = "%y, %m, %r = aten.native_layer_norm.default(%a, _, _, normalized_shape=[2], eps=0.0)"
+
+
+@pytest.mark.parametrize(
+    ("statement", "operands", "evidence"),
+    [
+        ("%y = aten.div.Tensor(%a, other=0)", [[1, 2]], "1 / 0 at [0]; other=0"),
+        ("%y = aten.div.Scalar(%a, other=0.0)", [[1, 2]], "1 / 0 at [0]; other=0.0"),
+        ("%y = aten.fmod.Scalar(%a, other=0)", [[1, 2]], "other=0"),
+        ("%y = aten.mul.Tensor(%a, other=inf)", [[0, 2]], "%a * other is 0 * inf at [0]"),
+        ("%y = aten.pow.Scalar(%a, self=0)", [[-1, 2]], "0 ** (-1) at [0]; self=0"),
+        ("%y = aten.rsub.Scalar(%a, other=inf)", [["inf", 2]], "other - %a at [0] is inf - inf"),
+        ("%y = aten.xlogy.Scalar_Other(%a, other=-1.0)", [[1, 2]], "other=-1.0 is negative"),
+        (
+            "%y = aten.xlogy.Scalar_Self(%a, self=2)",
+            [[-1, 2]],
+            "1 of 2 elements of %a is negative, the first",
+        ),
+        ("%y = aten.logit.default(%a, eps=0.0)", [[0, 0.5]], "eps=0.0 clips to [0, 1]"),
+        (NORM, [[[1, 1]]], "the variance is 0, and eps=0.0"),
+        (
+            "%y, %z = aten._foreach_div.Scalar(%a, %b, n_self=2, scalar=0)",
+            [[1], [2]],
+            "1 / 0 at [0]; scalar=0",
+        ),
+    ],
+)
+def test_number_among_the_arguments_has_the_name_of_its_argument(
+    statement: str, operands: list[Any], evidence: str
+) -> None:
+    report = watched(f"  {statement}", *operands)
+    assert evidence in next(finding.evidence for finding in report.findings if finding.kind in ("nan", "inf"))
+
+
 def test_fully_masked_row_of_softmax_is_named_and_its_mask_is_not() -> None:
     body = "  %m = aten.masked_fill.Scalar(%a, %b, value=-inf)\n"
     body += "  %y = aten._softmax.default(%m, dim=-1, half_to_float=false)"
