@@ -41,6 +41,9 @@ REASONS = {
 }
 """From the reason of a `Stop` to the protocol's reason and its description."""
 
+_WITH_PLACE = ("goto", "pause")
+"""Reasons of stops whose detail says more than the description, such as `the end of step 4`."""
+
 KINDS = {
     "function": ("function breakpoint", "Stopped at a function breakpoint"),
     "instruction": ("instruction breakpoint", "Stopped at an instruction breakpoint"),
@@ -60,6 +63,8 @@ def report_stop(session: Session, stop: Stop) -> None:
     if stop.finding is not None:
         description = LABELS.get(stop.finding.kind, description)
         ids += session.exception_filters.ids(stop.finding.kind)
+    elif stop.reason in _WITH_PLACE and text:
+        description = f"{text[0].upper()}{text[1:]}"
     elif stop.error is not None:
         description = "The statement failed"
         text = stop.error.message if isinstance(stop.error, NncdbgError) else text

@@ -79,6 +79,7 @@ nncdbg/compare               -        -            +          +        +       +
 nncdbg/explain               -        -            +          +        +       +
 nncdbg/graph                 -        -            +          +        +       +
 nncdbg/graphState            -        -            +          +        +       +
+nncdbg/recordStep            -        -            -          -        -       -
 nncdbg/counterparts          -        -            +          +        +       +
 nncdbg/lines                 -        -            +          +        +       +
 nncdbg/marks                 -        -            +          +        +       +

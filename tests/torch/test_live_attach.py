@@ -94,6 +94,9 @@ def test_stops_steps_and_goes_back_in_an_editor(tmp_path):
         client.expect_stop("step")
         client.request("setFunctionBreakpoints", {"breakpoints": []})
         client.request("setBreakpoints", {"source": {"path": str(tmp_path / "train.py")}, "breakpoints": []})
+        # From the past of the step, it goes to the place of the script first.
+        client.request("continue", {"threadId": 1})
+        assert client.expect_stop("goto")["description"] == "The script is here"
         client.request("continue", {"threadId": 1})
         assert "Inf" in client.expect_stop("exception")["text"]
         client.request("setExceptionBreakpoints", {"filters": []})
@@ -133,7 +136,7 @@ def test_a_recording_has_breakpoints_moves_and_commands_of_all_stops(tmp_path):
 
 
 @pytest.mark.parametrize(("options", "step"), [(("--history",), 2), ((), 3)])
-def test_record_step_in_the_debug_console_stops_with_the_whole_step(tmp_path, options, step):
+def test_record_step_stops_with_the_whole_step(tmp_path, options, step):
     with debugged(tmp_path, *options) as (client, process):
         configure(client, functions=[{"name": "aten.tanh", "condition": "$step == 2"}])
         client.expect_stop("breakpoint")
@@ -141,8 +144,14 @@ def test_record_step_in_the_debug_console_stops_with_the_whole_step(tmp_path, op
         if options:
             client.request("stepBack", {"threadId": 1})
             client.expect_stop("step")
-        assert "the script stops at its end" in client.evaluate("record step", context="repl")
-        assert f"the end of step {step}" in client.expect_stop("pause")["text"]
+        # The console has the same as a command.
+        if options:
+            assert client.request("nncdbg/recordStep")["text"].startswith("recording this step")
+        else:
+            assert "the script stops at its end" in client.evaluate("record step", context="repl")
+        assert client.expect_stop("pause")["description"] == f"The end of step {step}"
+        frames = client.request("stackTrace", {"threadId": 1})["stackFrames"]
+        assert [frames[0]["name"], frames[-1]["name"]] == ["@optimizer", f"@main step {step}"]
         assert client.evaluate("$step") == str(step)
         client.request("restart", {})
         client.expect_event("stopped")
@@ -258,6 +267,8 @@ def test_stop_without_history_names_the_option(tmp_path):
         logpoint = {"line": 40, "logMessage": "step {$step} {$nothing}"}
         source = {"path": str(tmp_path / "train.py")}
         client.request("setBreakpoints", {"source": source, "breakpoints": [logpoint]})
+        client.request("continue", {"threadId": 1})
+        client.expect_stop("goto")
         client.request("continue", {"threadId": 1})
         assert client.expect_event("output")["output"].startswith("step 1 <")
         client.request("disconnect", {"terminateDebuggee": True})

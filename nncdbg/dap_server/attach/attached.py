@@ -111,6 +111,11 @@ class Attached(Debuggee):
         self.runner.run()
 
     def go_on(self, session: Session) -> None:
+        assert session.attachment is not None
+        if session.attachment.holds(self.debugger):
+            # From the past of a step, it goes to the place of the script first.
+            super().go_on(session)
+            return
         self.recorder.departs("continue")
         self.set_off(session)
         session.defer(self.runner.stop)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.attach.process import Attachment
     from nncdbg.dap_server.breakpoints.client_breakpoints import ClientBreakpoint
     from nncdbg.dap_server.session import Session
+    from nncdbg.engine.debugger import Debugger
 
 
 class AttachedTraining:
@@ -78,6 +79,9 @@ class AttachedTraining:
 
     def pause(self, why: str) -> None:
         self.training.pause(why or "paused by the editor")
+
+    def progress(self, debugger: Debugger) -> str:
+        return f"step {debugger.live.operator.step}" if isinstance(debugger, LiveDebugger) else ""
 
     def record_step(self, session: Session) -> str:
         debugger = session.debuggee.debugger if session.debuggee is not None else None

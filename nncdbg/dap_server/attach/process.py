@@ -51,6 +51,12 @@ class RunningScript(Protocol):
     def pause(self, why: str) -> None:
         """Stop the script soon."""
 
+    def progress(self, debugger: Debugger) -> str:
+        """Return how far the script is at a stop, such as `step 4`.
+
+        For a debugger that the script itself moves, return "".
+        """
+
     def record_step(self, session: Session) -> str:
         """Continue the script to the end of a whole training step; return a sentence for the user."""
 
@@ -228,6 +234,10 @@ class Attachment:
             debugger.move(lambda: debugger.stop)
         finally:
             self._held = None
+
+    def holds(self, debugger: Debugger) -> bool:
+        """Return whether this debugger shows a stop of the script, which `hold` has reported."""
+        return debugger is self._held
 
     def stop_here(self, words: str) -> None:
         """Stop this thread before its next statement, if a client is attached."""

@@ -40,6 +40,10 @@ class ReverseArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     thread_id: int = MAIN_THREAD
 
 
+class RecordStepArguments(msgspec.Struct, frozen=True, kw_only=True):
+    """No arguments."""
+
+
 @request("threads", when=LIVE, anytime=True)
 def threads(session: Session, arguments: object) -> ThreadsBody:
     return ThreadsBody(threads=thread_list(session))
@@ -190,6 +194,21 @@ def pause(session: Session, arguments: PauseArguments) -> None:
                 session.attachment.pause_next()
 
     session.defer(hold)
+
+
+@request("nncdbg/recordStep", when=STOPPED, moves=True, arguments=RecordStepArguments)
+def record_step(session: Session, arguments: RecordStepArguments) -> dict[str, str]:
+    """Continue a script under the live debugger to the end of a training step, recorded whole.
+
+    Return a `text` for the user.
+    """
+    script = session.attachment.script if session.attachment is not None else None
+    if script is None:
+        raise UsageError(
+            "no script runs under the live debugger",
+            hint="start it with `nncdbg debug --listen HOST:PORT SCRIPT`, and attach",
+        )
+    return {"text": script.record_step(session)}
 
 
 @request("cancel", when=ALWAYS, capability="supportsCancelRequest", anytime=True)

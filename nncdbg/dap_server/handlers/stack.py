@@ -96,6 +96,8 @@ def _machine_frame(
     assert line is not None, "each statement has its own line"
     place = frame_place(session, depth)
     name = frame_title(frames, len(frames) - 1 - depth)
+    if depth == 0 and session.attachment is not None and session.attachment.script is not None:
+        name = f"{name} {session.attachment.script.progress(debugger)}".rstrip()
     # Without an end: VS Code would select the statement, and the next keystroke would replace it.
     return StackFrame(
         id=session.handles.number(place),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.graph import Graph, Location, Node, Program
@@ -59,29 +60,44 @@ def _noted(graph: Graph) -> Iterator[tuple[int, int]]:
             yield pc, line
 
 
+class _Statement(NamedTuple):
+    """A statement of a recorded step: line, path of the module, name of the operator or autograd node."""
+
+    line: int
+    module: str
+    name: str
+
+
 class _Recorded:
-    """Statements of a recorded step by source line: (line, op) forward, (line, autograd node) backward."""
+    """Statements of a recorded step by source line: forward pass, and backward pass."""
 
     def __init__(self) -> None:
-        self._forward: dict[str, list[tuple[int, str]]] = {}
-        self._backward: dict[str, list[tuple[int, str]]] = {}
+        self._forward: dict[str, list[_Statement]] = {}
+        self._backward: dict[str, list[_Statement]] = {}
 
     def add(self, node: Node, location: Location, line: int) -> None:
         if not location.place:
             return
-        autograd = _AUTOGRAD_NODE.search(location.name or "")
+        name = location.name or ""
+        autograd = _AUTOGRAD_NODE.search(name)
         if autograd is not None:
-            self._backward.setdefault(location.place, []).append((line, autograd[1].lower()))
+            found = _Statement(line, name[: autograd.start()], autograd[1].lower())
+            self._backward.setdefault(location.place, []).append(found)
         elif not node.op.startswith("@"):
-            self._forward.setdefault(location.place, []).append((line, _base(node.op)))
+            found = _Statement(line, name, _base(node.op))
+            self._forward.setdefault(location.place, []).append(found)
 
     def pairs(self) -> Iterator[tuple[int, int]]:
-        """Yield (forward, backward); without an operator of the node's name, all operators of the line."""
+        """Yield (forward, backward): operators with the module and the name of the autograd node.
+
+        Without an operator in that module, those of all modules count, and without one of that name, all.
+        """
         for place, backward in self._backward.items():
             forward = self._forward.get(place, [])
-            for line, autograd in backward:
-                same = [each for each, op in forward if op == autograd]
-                yield from ((each, line) for each in same or [each for each, _ in forward])
+            for line, module, name in backward:
+                here = [each for each in forward if each.module == module] or forward
+                same = [each for each in here if each.name == name] or here
+                yield from ((each.line, line) for each in same)
 
 
 def _base(op: str) -> str:

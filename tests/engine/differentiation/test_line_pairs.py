@@ -49,3 +49,25 @@ def test_recorded_statements_belong_to_the_operator_of_their_autograd_node() -> 
     assert found.forward(first + 3) == [first]
     assert found.forward(first + 5) == [first, first + 1], "no operator of the line is a Mul: all of them"
     assert found.forward(first + 6) == [], "the line has no operator of the forward pass"
+
+
+TWO_MODULES = """#nncdbg 1
+opset 18
+
+graph @main(%x: f32[4], %d: f32[4]) -> (%r: f32[4], %g: f32[4]) {
+  %h: f32[4] = Tanh(%x) loc("net.py":7, node "hidden")
+  %r: f32[4] = Tanh(%h) loc("net.py":7, node "out")
+  %t: f32[4] = Mul(%r, %d) loc("net.py":7, node "out TanhBackward0")
+  %u: f32[4] = Mul(%h, %t) loc("net.py":7, node "hidden TanhBackward0")
+  %g: f32[4] = Neg(%u) loc("net.py":7, node "out TBackward0")
+  return %r, %g
+}
+"""
+
+
+def test_recorded_statements_belong_to_the_module_of_their_autograd_node() -> None:
+    found = pairs(nncdbg.parse(TWO_MODULES))
+    hidden = next(number for number, line in enumerate(TWO_MODULES.split("\n"), 1) if "%h: " in line)
+    assert found.backward(hidden) == [hidden + 3]
+    assert found.backward(hidden + 1) == [hidden + 2, hidden + 4], "without a T, the operators of the module"
+    assert found.forward(hidden + 3) == [hidden]

@@ -13,7 +13,7 @@ import { ProgramText, diagnosticsOf, messageOf } from "./findings";
 import { ENVIRONMENT, NNCDBG } from "../environment/process";
 import { Missing, NotInstalled, offer, readyPython } from "../environment/python";
 
-const MODELS = "**/*.{onnx,nnc}";
+const MODELS = "**/*.{onnx,nnc,pt2}";
 const EXCLUDED = "**/{.*,node_modules,site-packages,__pycache__}/**";
 /** The most models that are listed; others are added when they are opened. */
 const MOST_LISTED = 1000;
@@ -59,7 +59,7 @@ export class NanWatch implements vscode.Disposable {
   async watchModel(file?: vscode.Uri): Promise<void> {
     const model = file ? await asModel(file.fsPath) : await currentModel();
     if (!model) {
-      void vscode.window.showInformationMessage("nncdbg: open an .onnx model or graph text (.nnc) to watch it.");
+      void vscode.window.showInformationMessage("nncdbg: open an .onnx model, a .pt2 file or graph text (.nnc) to watch it.");
       return;
     }
     await vscode.commands.executeCommand("workbench.view.testing.focus");

@@ -86,7 +86,7 @@ async function connected(attempt: () => Promise<Connection>, address: string, se
     return first;
   }
   if (!seconds) {
-    throw notListening(address, first);
+    throw notListening(address, first, 0);
   }
   return vscode.window.withProgress(options, async (_progress, token) => {
     for (;;) {
@@ -101,11 +101,16 @@ async function connected(attempt: () => Promise<Connection>, address: string, se
           throw new Error(`the Python program ended before it listened on ${address}: check its terminal, and check that it calls nncdbg.listen`);
         }
         if (Date.now() > deadline) {
-          throw notListening(address, error as Error);
+          throw notListening(address, error as Error, seconds);
         }
       }
     }
   });
 }
 
-const notListening = (address: string, { message }: Error) => new Error(`no program listens on ${address}: ${message}. Call nncdbg.listen in the program first`);
+function notListening(address: string, { code, message }: NodeJS.ErrnoException, seconds: number): Error {
+  // The usual cause says no more than the message.
+  const cause = code === "ECONNREFUSED" || code === "ENOENT" ? "" : `: ${message}`;
+  const training = address.startsWith("/") ? "" : `, or start a PyTorch training with \`nncdbg debug --listen ${address} SCRIPT\``;
+  return new Error(`no program ${seconds ? "listened" : "listens"} on ${address}${seconds ? ` within ${seconds} seconds` : ""}${cause}. Call nncdbg.listen in the program${training}`);
+}

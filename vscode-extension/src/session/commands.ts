@@ -7,6 +7,9 @@ import * as vscode from "vscode";
 /** The name of a value in graph text, as `%h`, `%layer::h` or `%"a b"`. */
 export const VALUE_NAME = /%(?:[A-Za-z_][\w.]*::)?(?:"(?:[^"\\]|\\.)*"|[\w/.$]+)/;
 
+/** ms for which the status bar shows a message. */
+const STATUS_TIME = 5000;
+
 /** The argument of a command in the menu of a variable. */
 export interface VariableContext {
   sessionId?: string;
@@ -24,6 +27,7 @@ export function registerSessionCommands(): vscode.Disposable[] {
     register("nncdbg.reverseStepOut", () => withErrorMessage(() => reverse("nncdbg/reverseStepOut"))),
     register("nncdbg.breakWhenNaN", (of?: VariableContext) => withErrorMessage(() => breakWhen(of, (value) => `any(isnan(${value}))`))),
     register("nncdbg.breakWhen", (of?: VariableContext) => withErrorMessage(() => breakWhen(of, askCondition))),
+    register("nncdbg.recordStep", () => withErrorMessage(recordStep)),
     register("nncdbg.saveAsNpy", (of?: VariableContext) => withErrorMessage(() => save(of))),
   ];
 }
@@ -60,6 +64,12 @@ export function defaultFile(expression: string, suffix: string, session: vscode.
 
 async function reverse(request: string): Promise<void> {
   await currentSession().customRequest(request, { threadId: vscode.debug.activeStackItem?.threadId });
+}
+
+/** Continues a training to the end of its step, recorded, and says so in the status bar. */
+async function recordStep(): Promise<void> {
+  const { text } = (await currentSession().customRequest("nncdbg/recordStep")) as { text: string };
+  void vscode.window.setStatusBarMessage(`nncdbg: ${text}`, STATUS_TIME);
 }
 
 /** Runs a command of the debug console in the selected frame.  Returns its output. */

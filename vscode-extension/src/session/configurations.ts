@@ -17,7 +17,7 @@ const pythonAndGraphs: vscode.DebugConfiguration = {
   connect: { host: "127.0.0.1", port: 5679 },
 };
 
-const MODELS = /\.(onnx|nnc)$/;
+const MODELS = /\.(onnx|nnc|pt2)$/;
 
 export class Configurations implements vscode.DebugConfigurationProvider {
   async provideDebugConfigurations(): Promise<vscode.DebugConfiguration[]> {
@@ -107,7 +107,7 @@ export async function debugGraph(target?: vscode.Uri | string): Promise<void> {
 export async function launchFor(uri?: vscode.Uri): Promise<vscode.DebugConfiguration | undefined> {
   const file = uri ? await asModel(uri.fsPath) : await currentModel();
   if (!file) {
-    void vscode.window.showInformationMessage("nncdbg: open an .onnx model or graph text (.nnc) to debug it.");
+    void vscode.window.showInformationMessage("nncdbg: open an .onnx model, a .pt2 file or graph text (.nnc) to debug it.");
     return undefined;
   }
   return launchOf(programOf(file));

@@ -9,6 +9,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import * as vscode from "vscode";
 import { type Message, StreamMessageReader, StreamMessageWriter } from "vscode-jsonrpc/node";
 import type { PendingRequest } from "./connections";
+import { untilRead } from "./writtenTexts";
 
 /** The extension's requests have higher numbers; VS Code counts from 1. */
 const FIRST_REQUEST = 2 ** 30;
@@ -23,7 +24,10 @@ interface ServerMessage {
   success?: boolean;
   message?: string;
   event?: string;
-  body?: { error?: { id: number; format: string; variables?: Record<string, string>; showUser?: boolean } };
+  body?: {
+    error?: { id: number; format: string; variables?: Record<string, string>; showUser?: boolean };
+    source?: { path?: string };
+  };
 }
 
 export interface LaunchListener {
@@ -40,6 +44,10 @@ export class Connection implements vscode.DebugAdapter {
   /** The commands of VS Code's requests that have no response yet. */
   private readonly unanswered = new Map<number, string>();
   private readonly writer: StreamMessageWriter;
+  /** Texts that the server has announced since the last stop. */
+  private readonly texts = new Set<string>();
+  /** A stop that waits for its texts, and the later messages. */
+  private held: ServerMessage[] | undefined;
   private lastRequest = FIRST_REQUEST;
   private closed = false;
   private exitExpected = false;
@@ -119,7 +127,30 @@ export class Connection implements vscode.DebugAdapter {
     this.writer.write(message as Message).catch(() => undefined);
   }
 
+  /** Delivers the messages in order: a stop once the editor has read the texts that it shows. */
   private receive(message: ServerMessage): void {
+    const { event, body } = message;
+    if (this.held) {
+      this.held.push(message);
+    } else if (event === "stopped" && this.texts.size) {
+      this.held = [message];
+      void untilRead(this.texts).then(() => this.release());
+      this.texts.clear();
+    } else {
+      if (event === "loadedSource" && body?.source?.path?.endsWith(".nnc")) {
+        this.texts.add(body.source.path);
+      }
+      this.deliver(message);
+    }
+  }
+
+  private release(): void {
+    const held = this.held ?? [];
+    this.held = undefined;
+    held.forEach((each) => this.receive(each));
+  }
+
+  private deliver(message: ServerMessage): void {
     const { type, event, request_seq: request = 0 } = message;
     if (type !== "response" || request <= FIRST_REQUEST) {
       this.hideShownError(message, this.unanswered.get(request));
@@ -155,6 +186,7 @@ export class Connection implements vscode.DebugAdapter {
 
   /** The server has exited: ends the session in VS Code, which waits for open requests. */
   private end(how: string): void {
+    this.release();
     this.closed = true;
     this.rejectWaiting();
     this.reportExit(how);

@@ -58,7 +58,7 @@ async function continueToEnd(session: vscode.DebugSession, expression: string, r
 async function showSummary(session: vscode.DebugSession, summary: Summary): Promise<void> {
   const bad = summary.outputs.filter((each) => each.kinds?.length);
   const kinds = [...new Set(bad.flatMap((each) => each.kinds ?? []))];
-  const message = `${summary.program} has ended${bad.length ? `: ${namesOf(bad)} has ${kinds.map((kind) => KINDS[kind]).join(" and ")}` : ""}.`;
+  const message = `${summary.program} has ended${bad.length ? `: ${namesOf(bad)} ${have(bad)} ${kinds.map((kind) => KINDS[kind]).join(" and ")}` : ""}.`;
   const chosen = bad.length
     ? await vscode.window.showWarningMessage(message + inputsOf(summary), RESTART, SHOW)
     : await vscode.window.showInformationMessage(message, SHOW);
@@ -70,13 +70,15 @@ async function showSummary(session: vscode.DebugSession, summary: Summary): Prom
   }
 }
 
+const have = (values: unknown[]): string => (values.length > 1 ? "have" : "has");
+
 function namesOf(values: readonly SummaryValue[]): string {
   const [first, ...rest] = values;
   return rest.length ? `${first?.name} and ${rest.length} more` : `${first?.name}`;
 }
 
 function inputsOf({ inputs = [] }: Summary): string {
-  return inputs.length ? ` Input ${namesOf(inputs)} already has NaN or Inf.` : "";
+  return inputs.length ? ` Input ${namesOf(inputs)} already ${have(inputs)} NaN or Inf.` : "";
 }
 
 /** Starts the program again with changes to its configuration. */

@@ -53,6 +53,8 @@ test("F5 without a configuration launches the open model", async () => {
   open("/work/model.onnx", "onnx");
   const launch = await new Configurations().resolveDebugConfiguration(undefined, {});
   assert.deepEqual(launch, { type: "nncdbg", request: "launch", name: "Debug model.onnx", program: "/work/model.onnx", stopOnEntry: true });
+  open("/work/model.pt2", "plaintext");
+  assert.equal((await new Configurations().resolveDebugConfiguration(undefined, {})).program, "/work/model.pt2");
   const chosen = { type: "nncdbg", request: "launch", name: "mine" };
   assert.equal(await new Configurations().resolveDebugConfiguration(undefined, chosen), chosen);
 });

@@ -1,6 +1,9 @@
 // The connection to a debug server: a process of Node.js that runs a script in place of the server.
 
 import assert from "node:assert/strict";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import path from "node:path";
 import { test } from "node:test";
 import { setTimeout } from "node:timers/promises";
 import { bundled } from "../bundled.mjs";
@@ -114,6 +117,30 @@ test("the end after a disconnect or after `exited` is not reported", async () =>
     connection.handleMessage({ seq: 1, type: "request", command: script.includes("exited") ? "threads" : "disconnect" });
     await until(() => received.some(({ event }) => event === "terminated"));
     assert.deepEqual(exits, []);
+  }
+});
+
+test("a stop is delivered once the editor has read the text that the server has written, in the order of the messages", async () => {
+  const folder = mkdtempSync(path.join(tmpdir(), "nncdbg-"));
+  const file = path.join(folder, "main.nnc");
+  writeFileSync(file, "new");
+  const changed = new editor.EventEmitter();
+  const document = { uri: editor.Uri.file(file), text: "old", getText: () => document.text };
+  Object.assign(editor.workspace, { textDocuments: [document], onDidChangeTextDocument: changed.event });
+  const stop = `send({ type: "event", event: "loadedSource", body: { source: { path: ${JSON.stringify(file)} } } }); send({ type: "event", event: "stopped" });`;
+  const { connection, received } = await launched(`${stop} respond(message, {});`);
+  try {
+    connection.handleMessage({ seq: 1, type: "request", command: "threads" });
+    await until(() => received.length);
+    await setTimeout(100);
+    assert.deepEqual(received.map(({ event }) => event), ["loadedSource"]);
+    document.text = "new";
+    changed.fire({ document });
+    await until(() => received.length === 3);
+    assert.deepEqual(received.map(({ type, event }) => event ?? type), ["loadedSource", "stopped", "response"]);
+  } finally {
+    connection.dispose();
+    rmSync(folder, { recursive: true });
   }
 });
 

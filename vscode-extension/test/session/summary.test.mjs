@@ -34,7 +34,7 @@ test("finite outputs are a short message", async () => {
 
 test("abnormal outputs and inputs are listed", async () => {
   const { messages } = await shown(ended([LOSS, Y, { ...LOSS, name: "%z" }], { inputs: [{ name: "%x", text: "" }] }));
-  assert.deepEqual(messages, ["m.onnx has ended: %loss and 1 more has NaN and Inf. Input %x already has NaN or Inf."]);
+  assert.deepEqual(messages, ["m.onnx has ended: %loss and 1 more have NaN and Inf. Input %x already has NaN or Inf."]);
 });
 
 test("a restart stops where the NaN originates", async () => {
