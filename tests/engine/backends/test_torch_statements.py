@@ -85,7 +85,7 @@ LINES = {
         "%b = aten.mul_.Tensor(%a, %y)",
         "%r = aten.sub.Tensor(%a, %b)",
     ),
-    "in place, with a view alive": (
+    "in place, a view is read later": (
         "%a = aten.exp.default(%x)",
         "%v = aten.t.default(%a)",
         "%b = aten.neg_.default(%a)",
