@@ -10,6 +10,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.findings import KINDS, Finding
 from nncdbg.engine.execution.linking import Binding
 from nncdbg.engine.expression import Expression
+from nncdbg.engine.observers.allocations import is_written_first
 from nncdbg.engine.observers.nonfinite import array_of, born_in
 from nncdbg.engine.ops.influence import Application
 from nncdbg.stats.finiteness import holds
@@ -64,6 +65,8 @@ class Catches:
     def _kinds_of(self, finding: Finding) -> Sequence[str]:
         if finding.kind not in ("nan", "inf"):
             return (finding.kind,)
+        if is_written_first(finding.binding, finding.output or 0):
+            return ()
         inputs = [array_of(self.to_host(value)) for value in finding.inputs]
         if any(holds(value, finding.kind) for value in inputs) and not self._originates(finding, inputs):
             return ()
