@@ -6,6 +6,7 @@
 // `inspect`.  So are errors: an operator that throws runs again in Python, which raises its exception.
 
 #include <Python.h>
+#include <structmember.h>
 
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -344,6 +345,7 @@ struct Inspection {
   PyObject* written;    // the set of rows that were written on the device
   PyObject* found;      // (binding, operands, index, result, flags)
   int64_t address, row_bytes, mask;
+  int watched;  // flags of findings, which need the operands as they were
   std::array<PyObject*, DTYPES> of_dtype;
 };
 
@@ -436,8 +438,8 @@ bool inspect(Observed* observed, Operands operands, Py_ssize_t count, Py_ssize_t
 }
 
 // Runs an instruction and inspects its results; returns these, or null with an exception.
-PyObject* run_observed(Observed* observed, Operands operands, Py_ssize_t count) {
-  Owned results(run_kernel(reinterpret_cast<Kernel*>(observed->kernel), operands, count, false));
+PyObject* run_observed(Observed* observed, Operands operands, Py_ssize_t count, bool replace) {
+  Owned results(run_kernel(reinterpret_cast<Kernel*>(observed->kernel), operands, count, replace));
   if (!results) return nullptr;
   if (reinterpret_cast<Kernel*>(observed->kernel)->outputs < 0)
     return inspect(observed, operands, count, 0, results.object) ? results.release() : nullptr;
@@ -447,7 +449,7 @@ PyObject* run_observed(Observed* observed, Operands operands, Py_ssize_t count) 
 }
 
 PyObject* observed_vectorcall(PyObject* self, Operands operands, size_t flags, PyObject*) {
-  return run_observed(reinterpret_cast<Observed*>(self), operands, PyVectorcall_NARGS(flags));
+  return run_observed(reinterpret_cast<Observed*>(self), operands, PyVectorcall_NARGS(flags), false);
 }
 
 PyObject* observed_new(PyTypeObject* type, PyObject* given, PyObject* names);
@@ -531,6 +533,9 @@ void inspection_dealloc(PyObject* self) {
 }
 
 PyTypeObject InspectionType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+PyMemberDef inspection_members[] = {
+    {"watched", T_INT, offsetof(Inspection, watched), 0, nullptr}, {nullptr, 0, 0, 0, nullptr}};
 
 PyObject* observed_new(PyTypeObject* type, PyObject* given, PyObject* names) {
   static const char* keywords[] = {"kernel", "binding", "inspection", nullptr};
@@ -641,14 +646,17 @@ PyObject* run_gathered(PyObject* execute, const Gather* gather, PyObject* slots)
   c10::SmallVector<PyObject*, 16> operands(count);
   for (Py_ssize_t index = 0; index < count; ++index)
     operands[index] = PyList_GET_ITEM(slots, (*gather->slots)[index]);
-  if (Py_TYPE(execute) == &ObservedType)
-    return run_observed(reinterpret_cast<Observed*>(execute), operands.data(), count);
-  if (Py_TYPE(execute) != &KernelType) return PyObject_Vectorcall(execute, operands.data(), count, nullptr);
-  Kernel* kernel = reinterpret_cast<Kernel*>(execute);
+  Observed* observed = Py_TYPE(execute) == &ObservedType ? reinterpret_cast<Observed*>(execute) : nullptr;
+  if (observed == nullptr && Py_TYPE(execute) != &KernelType)
+    return PyObject_Vectorcall(execute, operands.data(), count, nullptr);
+  Kernel* kernel = reinterpret_cast<Kernel*>(observed == nullptr ? execute : observed->kernel);
+  const bool needs_operands =
+      observed != nullptr && reinterpret_cast<Inspection*>(observed->inspection)->watched != 0;
   const Py_ssize_t place = kernel->replaced;
-  const bool replace = place >= 0 && place < count && (*gather->last)[place] &&
+  const bool replace = place >= 0 && place < count && (*gather->last)[place] && !needs_operands &&
       is_sole_owner(operands.data(), count, place);
-  PyObject* results = run_kernel(kernel, operands.data(), count, replace);
+  PyObject* results = observed == nullptr ? run_kernel(kernel, operands.data(), count, replace)
+                                          : run_observed(observed, operands.data(), count, replace);
   if (replace && results != nullptr) store(slots, (*gather->slots)[place], Py_NewRef(gather->evicted));
   return results;
 }
@@ -737,6 +745,7 @@ PyMODINIT_FUNC PyInit_torch_kernels() {
   set_up_collection(KernelType, kernel_traverse, kernel_clear);
   set_up<Inspection>(InspectionType, "torch_kernels.Inspection", inspection_new, inspection_dealloc);
   set_up_collection(InspectionType, inspection_traverse, inspection_clear);
+  InspectionType.tp_members = inspection_members;
   set_up<Observed>(ObservedType, "torch_kernels.Observed", observed_new, observed_dealloc);
   set_up_collection(ObservedType, observed_traverse, observed_clear);
   set_up<Gather>(GatherType, "torch_kernels.Gather", gather_new, gather_dealloc);

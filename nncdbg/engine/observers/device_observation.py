@@ -22,6 +22,9 @@ from nncdbg.stats.inspection import FiniteTests, Flag
 
 NAN_COLUMN, INF_COLUMNS = 4, slice(5, 7)
 
+_NUMERIC = int(Flag.NAN | Flag.INF)
+"""The flags of findings that this observer reports, with the operands of their statements."""
+
 
 class DeviceStatisticsLog(StatisticsLog):
     """A log with rows that may be written on the device and copied to `rows` when the log is read."""
@@ -61,6 +64,7 @@ class DeviceObserver(Observer):
     """
 
     def __init__(self, backend: Backend, report: Report, log: DeviceStatisticsLog | None) -> None:
+        self._compiled_inspection: Any = None
         super().__init__(report, log)
         self._backend = backend
         self._device_log = log
@@ -68,7 +72,17 @@ class DeviceObserver(Observer):
         """Destination of the statistics of a result without a log, on the device."""
         self._finite_tests = FiniteTests()
         self._flags_of = self._checked if log is None else self._logging(log)
-        self._compiled_inspection: Any = None
+
+    @property
+    def watched(self) -> int:
+        """Return the flags of `stats.inspection` to report."""
+        return self._watched
+
+    @watched.setter
+    def watched(self, flags: int) -> None:
+        self._watched = flags
+        if self._compiled_inspection is not None:
+            self._compiled_inspection.watched = flags & _NUMERIC
 
     def wrap(self, binding: Binding, execute: Execute) -> Execute:
         if binding.views:
@@ -77,6 +91,7 @@ class DeviceObserver(Observer):
         if compiled is not None and isinstance(execute, compiled.Kernel):
             if self._compiled_inspection is None:
                 self._compiled_inspection = self._inspection_of(compiled)
+                self._compiled_inspection.watched = self._watched & _NUMERIC
             observed: Execute = compiled.Observed(execute, binding, self._compiled_inspection)
             return observed
         return super().wrap(binding, execute)
