@@ -6,12 +6,13 @@ import math
 import operator
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 import torch
 
 from nncdbg.engine.ops.aten.inspection import is_dense
-from nncdbg.engine.ops.aten.internals import norms_of
+from nncdbg.engine.ops.aten.internals import norms_of, without_dispatch
 from nncdbg.stats.preparation import kernel_of
 
 
@@ -33,7 +34,18 @@ def suspicious(tensors: Sequence[Any]) -> bool:
             others = [*others, *same]
         elif not check(same):
             return True
-    return bool(others) and _has_large_norm(others)
+    if not others:
+        return False
+    with _beside_modes(others):
+        return _has_large_norm(others)
+
+
+def _beside_modes(tensors: Iterable[Any]) -> AbstractContextManager[Any]:
+    """Return a block whose operators no dispatch mode sees, so not one of the user either.
+
+    Operators on tensors of other classes than torch's own need their dispatch.
+    """
+    return without_dispatch() if {*map(type, tensors)} <= {*_PLAIN} else nullcontext()
 
 
 def _has_large_norm(tensors: Iterable[Any]) -> bool:
@@ -96,10 +108,11 @@ _COMPILED = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", t
 
 def not_finite(tensor: Any) -> str:
     """Return ``"2 NaN, 1 Inf of 12"`` for a tensor with NaN or Inf, otherwise an empty string."""
-    values = _values(tensor)
-    if values is None:
-        return ""
-    return counted(int(torch.isnan(values).sum()), int(torch.isinf(values).sum()), values.numel())
+    with _beside_modes((tensor,)):
+        values = _values(tensor)
+        if values is None:
+            return ""
+        return counted(int(torch.isnan(values).sum()), int(torch.isinf(values).sum()), values.numel())
 
 
 def counted(nans: int, infinities: int, elements: int) -> str:

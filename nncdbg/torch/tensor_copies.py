@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from nncdbg.engine.ops.aten.inspection import is_dense
-from nncdbg.engine.ops.aten.internals import is_wrapped, keeping_version
+from nncdbg.engine.ops.aten.internals import is_wrapped, keeping_version, without_dispatch
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Classes of tensors that have memory of their own."""
@@ -79,11 +79,15 @@ class _DenseCopies:
     def __init__(self, tensors: Sequence[Any]) -> None:
         self._tensors = tensors
         self._layouts = [(each.shape, each.stride(), each.dtype) for each in tensors]
-        self._memory = [each.detach().as_strided((each.numel(),), (1,)).view(torch.uint8) for each in tensors]
-        self._content = torch.cat(self._memory)
+        # No dispatch mode sees the copies, so not one of the user either.
+        with without_dispatch():
+            flat = [each.detach().as_strided((each.numel(),), (1,)) for each in tensors]
+            self._memory = [each.view(torch.uint8) for each in flat]
+            self._content = torch.cat(self._memory)
 
     def update(self) -> None:
-        torch.cat(self._memory, out=self._content)
+        with without_dispatch():
+            torch.cat(self._memory, out=self._content)
 
     @property
     def size(self) -> int:
