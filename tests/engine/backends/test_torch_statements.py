@@ -166,21 +166,35 @@ def test_training_steps_have_the_same_bits(monkeypatch: pytest.MonkeyPatch, step
 
 
 @pytest.mark.parametrize(
-    ("history", "last", "same"),
+    ("last", "options", "catches", "same"),
     [
-        (0, "%r = aten.add.Tensor(%b, %y)", True),
-        (0, "%r = aten.add.Tensor(%b, %a)", False),
-        (0, "%r = aten.mm.default(%b, %v)", False),
-        (None, "%r = aten.add.Tensor(%b, %y)", False),
+        ("%r = aten.add.Tensor(%b, %y)", {}, (), True),
+        ("%r = aten.add.Tensor(%b, %y)", {"statistics": True}, (), True),
+        ("%r = aten.add.Tensor(%b, %y)", {"statistics": True}, ("nan",), False),
+        ("%r = aten.add.Tensor(%b, %y)", {}, ("nan",), False),
+        ("%r = aten.add.Tensor(%b, %a)", {}, (), False),
+        ("%r = aten.mm.default(%b, %v)", {}, (), False),
+        ("%r = aten.add.Tensor(%b, %y)", {"history": None}, (), False),
     ],
-    ids=["dropped", "read later", "a view is read later", "with history"],
+    ids=[
+        "dropped",
+        "statistics",
+        "statistics and catch nan",
+        "catch nan",
+        "read later",
+        "a view is read later",
+        "with history",
+    ],
 )
 def test_a_value_is_written_in_place_if_nothing_else_reads_it(
-    history: int | None, last: str, same: bool
+    last: str, options: dict[str, Any], catches: tuple[str, ...], same: bool
 ) -> None:
+    stats.prepare(wait=True)
     view = ["%v = aten.t.default(%a)"] if "%v" in last else []
     text = graph("%a = aten.exp.default(%x)", *view, "%b = aten.mul_.Tensor(%a, %y)", last)
-    debugger = opened(text, history=history)
+    debugger = opened(text, **options)
+    if catches:
+        debugger.catch(*catches)
     made: list[int] = []
 
     def noting(binding: Any, execute: Any) -> Any:
@@ -195,8 +209,12 @@ def test_a_value_is_written_in_place_if_nothing_else_reads_it(
     debugger.break_at(value="%r")
     assert debugger.run().reason == "breakpoint"
     code, slots = debugger.loaded.codes[0], debugger.control.machine.frames[-1].slots
-    assert (slots[code.slot_of["b"]].data_ptr() == made[0]) is same
+    written = slots[code.slot_of["b"]]
+    assert (written.data_ptr() == made[0]) is same
     assert (slots[code.slot_of["a"]] is EVICTED) is same
+    if debugger.observers.log is not None:
+        row = present(debugger.observers.log.row_of(written))
+        assert row[:2] == [written.min().item(), written.max().item()]
 
 
 def test_the_memory_of_an_array_is_not_written() -> None:
