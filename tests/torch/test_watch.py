@@ -69,7 +69,7 @@ def test_report_prints_the_origin_once_and_goes_on(training, capsys):
     assert [bad.step for bad in report.bad_steps] == [3]
     assert (report.steps, report.repeated) == (4, 1)
     assert capsys.readouterr().err.count("aten.div.Tensor produced it") == 1
-    assert "tripped: NaN or Inf in 1 step" in str(report)
+    assert "tripped: NaN or Inf in 2 steps" in str(report)
 
 
 def test_skip_leaves_parameters_and_moments_as_they_were(training):
