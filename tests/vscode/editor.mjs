@@ -56,7 +56,12 @@ async function addressOf(child) {
 export async function withEditor({ scratch, settings, vsix, env }, use) {
   const data = path.join(scratch, "data");
   const extensions = path.join(scratch, "extensions");
-  const quiet = { "workbench.startupEditor": "none", "security.workspace.trust.enabled": false };
+  const quiet = {
+    "workbench.startupEditor": "none",
+    "security.workspace.trust.enabled": false,
+    // The lines that stick to the top cover a line that a test points at after it was scrolled there.
+    "editor.stickyScroll.enabled": false,
+  };
   const own = { data, extensions, env };
   const write = (more) => writeSettings(data, { ...quiet, ...settings, ...more });
   write({});
