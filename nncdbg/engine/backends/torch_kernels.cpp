@@ -18,7 +18,6 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -451,8 +450,6 @@ PyObject* run_observed(Observed* observed, Operands operands, Py_ssize_t count, 
 PyObject* observed_vectorcall(PyObject* self, Operands operands, size_t flags, PyObject*) {
   return run_observed(reinterpret_cast<Observed*>(self), operands, PyVectorcall_NARGS(flags), false);
 }
-
-PyObject* observed_new(PyTypeObject* type, PyObject* given, PyObject* names);
 
 int observed_traverse(PyObject* self, visitproc visit, void* arg) {
   Observed* observed = reinterpret_cast<Observed*>(self);

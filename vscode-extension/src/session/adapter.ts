@@ -109,7 +109,7 @@ async function connected(attempt: () => Promise<Connection>, address: string, se
 }
 
 function notListening(address: string, { code, message }: NodeJS.ErrnoException, seconds: number): Error {
-  // The usual cause says no more than the message.
+  // A refused connection or a missing socket is what the message says already.
   const cause = code === "ECONNREFUSED" || code === "ENOENT" ? "" : `: ${message}`;
   const training = address.startsWith("/") ? "" : `, or start a PyTorch training with \`nncdbg debug --listen ${address} SCRIPT\``;
   return new Error(`no program ${seconds ? "listened" : "listens"} on ${address}${seconds ? ` within ${seconds} seconds` : ""}${cause}. Call nncdbg.listen in the program${training}`);
