@@ -13,6 +13,7 @@ from nncdbg.engine.frontends.layers import ModulePath, group_layers
 from nncdbg.engine.frontends.order import reads
 from nncdbg.engine.graph import Graph, Inline, Location, Node, Program, StateLine, Value
 from nncdbg.engine.ops.aten.arrays import host_array
+from nncdbg.engine.values.checksum import checksum
 from nncdbg.opening.self_contained import self_contained
 from nncdbg.presentation.source_files import named_file
 from nncdbg.torch.naming import FreeNames
@@ -50,12 +51,13 @@ def program_of(
     labels: Mapping[Key, str],
     persistent: Mapping[str, str | None],
     classes: Mapping[str, str],
-    checksums: Mapping[Key, str] | None = None,
+    checksums: Mapping[Key, Any] | None = None,
 ) -> RecordedProgram:
     """Return the program of the events.
 
     `labels` names memory; `persistent` are the names of parameters, buffers and moments, which become states,
-    a moment to its parameter.  `classes` maps a module to its class; `checksums` are of memory at the end.
+    a moment to its parameter.  `classes` maps a module to its class.  `checksums` are of memory at the end,
+    with an array in place of the checksum of a small one.
     """
     named = dict(labels)
     _name_losses(events, named)
@@ -72,7 +74,11 @@ def program_of(
         "main",
         states=tuple(_state_lines(built)),
     )
-    known = {newest[key]: found for key, found in (checksums or {}).items() if key in newest}
+    known = {
+        newest[key]: found if isinstance(found, str) else checksum(found)
+        for key, found in (checksums or {}).items()
+        if key in newest
+    }
     return RecordedProgram(
         self_contained(program),
         built.given,

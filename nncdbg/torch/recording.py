@@ -42,7 +42,7 @@ from nncdbg.engine.ops.aten.signatures import (
     written_tensors,
 )
 from nncdbg.engine.values.checksum import checksum
-from nncdbg.torch.source_lines import Lines, names_allocation, user_lines
+from nncdbg.torch.source_lines import Lines, is_optimizer_code, names_allocation, user_lines
 from nncdbg.torch.storages import SMALLER, Input, Key, NotCopied, copied_result, copy_content, tensor_at
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
@@ -126,6 +126,8 @@ class Recorder(DispatchMode):
         """The modules whose forward runs now, outermost first."""
         self.optimizing = 0
         """The number of optimizer steps that run now."""
+        self.update: tuple[FrameType, Lines] | None = None
+        """The call of an update that runs no code of the user, and the user's lines of all its operators."""
         self.labels: dict[Key, str] = {}
         """The memory of a parameter, buffer, gradient or moment to its name."""
         self.parameters: dict[int, str] = {}
@@ -152,7 +154,7 @@ class Recorder(DispatchMode):
         if self.forked or self.failure is not None or func.namespace in UNSEEN or func in _REBINDING:
             return func(*args, **keywords)
         frame = sys._getframe(1)
-        lines = user_lines(frame)
+        lines = self._lines_of_update(frame) or user_lines(frame)
         # Without subclasses and other modes, what the recorder itself calls is not dispatched anyway.
         dispatched = bool(types) or dispatch_modes() > 0
         try:
@@ -174,6 +176,17 @@ class Recorder(DispatchMode):
             raise
         self._append(event, args, keywords, result, frame, dispatched)
         return result
+
+    def _lines_of_update(self, frame: FrameType) -> Lines:
+        """Return the user's lines if this frame is in `update`: that may be over, if it raised."""
+        if self.update is not None:
+            call, lines = self.update
+            within: FrameType | None = frame
+            while within is not None and is_optimizer_code(within.f_code):
+                if within is call:
+                    return lines
+                within = within.f_back
+        return ()
 
     def _append(
         self,
@@ -237,15 +250,15 @@ class Recorder(DispatchMode):
         except _NO_MEMORY as error:
             self._give_up(error, ())
 
-    def checksums(self, labelled: Iterable[tuple[Any, Key | None]]) -> dict[Key, str]:
+    def checksums(self, labelled: Iterable[tuple[Any, Key | None]]) -> dict[Key, Any]:
         """Return the checksums of those of the tensors that operators made or wrote to.
 
-        Each tensor comes with what `label` returned for it.  Raises MemoryError without memory for a
-        contiguous copy of one.
+        Each tensor comes with what `label` returned for it.  A small one is returned as a copy, which takes
+        less time than its checksum.  Raises MemoryError without memory for a contiguous copy.
         """
         written = {key[0] for event in self.events for key in event.written}
         return {
-            key: checksum(host_array(tensor))
+            key: host_array(tensor).copy() if tensor.nbytes <= _SMALL else checksum(host_array(tensor))
             for tensor, key in labelled
             if key is not None
             and key[4] in DTYPES
@@ -465,6 +478,9 @@ _NO_MEMORY = MemoryError, NotCopied
 _CPU = torch.device("cpu")
 _STRIDED = torch.strided
 _UNKNOWN = object()
+
+_SMALL = 1 << 16
+"""The most bytes of a tensor that is copied in place of its checksum."""
 
 _LONGEST_LIST = 4096
 """The most elements that an allocation has if its content is kept."""

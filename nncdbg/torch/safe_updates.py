@@ -62,7 +62,7 @@ class SafeUpdates:
             or not all(map(rule, optimizer.param_groups))
             or hasattr(optimizer, "grad_scale")
             or dispatch_modes()
-            or not _runs_only_torch(optimizer)
+            or not runs_only_torch(optimizer)
         ):
             return False
         kinds = {*map(_kind_of, gradients)}
@@ -146,7 +146,7 @@ def _updates_until_check(optimizer: torch.optim.Optimizer) -> int:
     return min([_LONGEST, *(int(math.log(0.5) / math.log(decay)) for decay in decays)])
 
 
-def _runs_only_torch(optimizer: torch.optim.Optimizer) -> bool:
+def runs_only_torch(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether an update runs no code of the user, such as a hook or another method `step`."""
     hooks = (
         *optimizer._optimizer_step_pre_hooks.values(),

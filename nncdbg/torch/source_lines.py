@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from types import CodeType, FrameType
@@ -17,8 +18,9 @@ Lines: TypeAlias = "tuple[tuple[str, int], ...]"
 _DEEPEST = 4
 """The most lines of the user that an event keeps."""
 
-_LIBRARY, _USER, _RERUN, _COMPILED = range(4)
-"""Kinds of code: of a library, of the user, `call_again`, and the call of what torch.compile returned."""
+_LIBRARY, _USER, _RERUN, _COMPILED, _OPTIMIZER = range(5)
+"""Kinds of code: of a library, of the user, `call_again`, the call of what torch.compile returned, and of
+torch's optimizers."""
 
 _KINDS: dict[int, tuple[CodeType, int]] = {}
 """Code and kind by identity: the hash of a code is computed from its content each time."""
@@ -70,6 +72,11 @@ def is_user_code(code: CodeType) -> bool:
     return _known(code)[1] == _USER
 
 
+def is_optimizer_code(code: CodeType) -> bool:
+    """Return whether code is of one of torch's own optimizers.  It is kept from then on."""
+    return (_KINDS.get(id(code)) or _known(code))[1] == _OPTIMIZER
+
+
 def line_at(code: CodeType, position: int) -> Lines:
     """Return the line of an instruction, by its position in bytes."""
     lines = (line for start, end, line in code.co_lines() if start <= position < end and line is not None)
@@ -101,21 +108,24 @@ def _kind_of(code: CodeType) -> int:
         return _RERUN
     if is_compiled_call(code):
         return _COMPILED
+    if file.startswith(_OPTIMIZERS):
+        return _OPTIMIZER
     library = file.startswith(_LIBRARIES) or "/site-packages/" in file or "/dist-packages/" in file
     return _LIBRARY if library or code.co_name in _HANDLERS else _USER
 
 
 def _libraries() -> tuple[str, ...]:
     import sysconfig
-    from os.path import dirname
 
     return (
         "<frozen",
         f"{sysconfig.get_path('stdlib')}/",
         f"{sysconfig.get_path('scripts')}/",
-        f"{dirname(dirname(__file__))}/",
-        f"{dirname(torch.__file__)}/",
+        f"{os.path.dirname(os.path.dirname(__file__))}/",
+        f"{os.path.dirname(torch.__file__)}/",
     )
 
 
 _LIBRARIES = _libraries()
+
+_OPTIMIZERS = f"{os.path.dirname(torch.optim.__file__)}/"

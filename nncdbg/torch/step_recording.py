@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,7 +14,12 @@ from typing import Any
 import torch
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.ops.aten.internals import compiling_nothing, uncompiled
+from nncdbg.engine.ops.aten.internals import (
+    compiling_nothing,
+    dispatch_modes,
+    function_modes,
+    uncompiled,
+)
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.torch.named_models import (
     Models,
@@ -29,7 +35,8 @@ from nncdbg.torch.named_models import (
 from nncdbg.torch.program import program_of
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.recording import Recorder
-from nncdbg.torch.source_lines import compiled_calls
+from nncdbg.torch.safe_updates import runs_only_torch
+from nncdbg.torch.source_lines import compiled_calls, user_lines
 from nncdbg.torch.storages import Key, copy_content
 
 _EAGER = "torch.compile compiles nothing while a step is recorded: the step ran eagerly"
@@ -183,8 +190,8 @@ def _hooks(
         if tensor.requires_grad and tensor.is_leaf:
             yield tensor.register_post_accumulate_grad_hook(_accumulated(recorder, f"{name}.grad"))
     for optimizer in optimizers:
-        yield optimizer.register_step_pre_hook(_optimizing(recorder, 1))
-        yield optimizer.register_step_post_hook(_optimizing(recorder, -1))
+        yield optimizer.register_step_pre_hook(_beginning_update(recorder))
+        yield optimizer.register_step_post_hook(_ending_update(recorder))
 
 
 def _naming_arguments(recorder: Recorder, model: torch.nn.Module) -> Callable[..., None]:
@@ -225,8 +232,26 @@ def _accumulated(recorder: Recorder, name: str) -> Callable[[torch.Tensor], None
     return accumulated
 
 
-def _optimizing(recorder: Recorder, change: int) -> Callable[..., None]:
-    def step(*_: Any) -> None:
-        recorder.optimizing += change
+def _beginning_update(recorder: Recorder) -> Callable[..., None]:
+    """Return a hook before an update; it finds the user's lines of all operators if they are the same.
 
-    return step
+    They differ if a closure, a hook or a mode of the user runs in the update.
+    """
+
+    def begin(optimizer: torch.optim.Optimizer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        recorder.optimizing += 1
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        modes = dispatch_modes() > 1 or function_modes()
+        frame = sys._getframe(1)
+        same = closure is None and not modes and runs_only_torch(optimizer)
+        recorder.update = (frame, user_lines(frame)) if same else None
+
+    return begin
+
+
+def _ending_update(recorder: Recorder) -> Callable[..., None]:
+    def end(*_: Any) -> None:
+        recorder.optimizing -= 1
+        recorder.update = None
+
+    return end

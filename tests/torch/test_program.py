@@ -562,3 +562,87 @@ def test_double_backward_has_the_line_of_the_forward_operator():
     line = next(node.location.line for node in all_nodes(step) if node.op == "aten.sin.default")
     negatives = [node for node in all_nodes(step) if node.op == "aten.neg.default"]
     assert [node.location.line for node in negatives] == [line]
+
+
+class Halving(torch.optim.SGD):
+    """An optimizer of the user, with an operator of its own."""
+
+    def step(self, closure=None):
+        with torch.no_grad():
+            for parameter in self.param_groups[0]["params"]:
+                parameter.grad.mul_(0.5)
+        return super().step(closure)
+
+
+def plain_update(model, optimizer):
+    train(model, optimizer)
+
+
+def update_with_closure(model, optimizer):
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 3)).square().mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+
+
+def update_with_hook(model, optimizer):
+    def shrink(changed, args, kwargs):
+        for parameter in changed.param_groups[0]["params"]:
+            parameter.grad.mul_(0.5)
+
+    hook = optimizer.register_step_pre_hook(shrink)
+    train(model, optimizer)
+    hook.remove()
+
+
+def update_after_a_failed_one(model, optimizer):
+    def fail(changed, args, kwargs):
+        raise KeyError("planted")
+
+    hook = optimizer.register_step_post_hook(fail)
+    with contextlib.suppress(KeyError):
+        train(model, optimizer)
+    hook.remove()
+    other = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    other.step()
+    train(model, optimizer)
+
+
+@pytest.mark.parametrize(
+    "update", [plain_update, update_with_closure, update_with_hook, update_after_a_failed_one]
+)
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD, Halving])
+def test_lines_of_an_update_are_those_found_for_each_operator(kind, update, monkeypatch):
+    from nncdbg.torch import step_recording
+
+    def located():
+        model = two_layers()
+        optimizer = kind(model.parameters(), lr=0.1)
+        train(model, optimizer)
+        with nncdbg.torch.record(model, optimizer) as step:
+            update(model, optimizer)
+        return str(step.program)
+
+    found = []
+    for shared in (step_recording.runs_only_torch, lambda optimizer: False):
+        monkeypatch.setattr(step_recording, "runs_only_torch", shared)
+        found.append(located())
+    assert found[0] == found[1]
+
+
+def test_lines_of_an_update_of_torch_are_found_once(monkeypatch):
+    from nncdbg.torch import recording
+
+    model = two_layers()
+    optimizer = torch.optim.Adam(model.parameters())
+    train(model, optimizer)
+    searched = []
+    original = recording.user_lines
+    monkeypatch.setattr(recording, "user_lines", lambda frame: searched.append(1) or original(frame))
+    with nncdbg.torch.record(model, optimizer) as step:
+        optimizer.step()
+    assert len(ops(step, "optimizer")) > 20
+    assert not searched

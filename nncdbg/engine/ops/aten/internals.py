@@ -73,6 +73,9 @@ without_dispatch: Any = torch._C._DisableTorchDispatch
 dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 """Returns the number of dispatch modes that operators called now pass through."""
 
+function_modes: Callable[[], int] = torch._C._len_torch_function_stack
+"""Returns the number of function modes that calls of torch's functions now pass through."""
+
 below_autograd: Any = torch._C._AutoDispatchBelowAutograd
 """Context manager: operators called inside record nothing for a backward pass, as those below autograd."""
 
