@@ -6,9 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
+from nncdbg.engine.ops.aten.harmless_numbers import HARMLESS  # noqa: E402
 from nncdbg.engine.ops.aten.internals import DispatchMode, all_operator_names  # noqa: E402
 from nncdbg.engine.ops.aten.signatures import signature_of  # noqa: E402
-from nncdbg.torch.live.harmless_numbers import HARMLESS, is_harmless  # noqa: E402
+from nncdbg.torch.live.mode import is_harmless  # noqa: E402
 
 NUMBERS = [0.0, 1e-45, -1e-8, 0.5, 1, -1.0, 1 + 1e-7, 2, 1e8, -1e30, math.inf, -math.inf, math.nan]
 

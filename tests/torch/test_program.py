@@ -13,9 +13,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn  # noqa: E402
+from torch.optim import SGD  # noqa: E402
 
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.errors import UsageError  # noqa: E402
+from nncdbg.torch.safe_updates import runs_only_torch  # noqa: E402
 from tests.torch.steps import STEPS  # noqa: E402
 
 
@@ -564,7 +566,7 @@ def test_double_backward_has_the_line_of_the_forward_operator():
     assert [node.location.line for node in negatives] == [line]
 
 
-class Halving(torch.optim.SGD):
+class Halving(SGD):
     """An optimizer of the user, with an operator of its own."""
 
     def step(self, closure=None):
@@ -599,13 +601,11 @@ def update_with_hook(model, optimizer):
 
 
 def update_after_a_failed_one(model, optimizer):
-    def fail(changed, args, kwargs):
-        raise KeyError("planted")
-
-    hook = optimizer.register_step_post_hook(fail)
-    with contextlib.suppress(KeyError):
+    group = optimizer.param_groups[0]
+    group["lr"], rate = "wrong", group["lr"]
+    with pytest.raises((TypeError, RuntimeError)):
         train(model, optimizer)
-    hook.remove()
+    group["lr"] = rate
     other = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     other.step()
     train(model, optimizer)
@@ -616,8 +616,6 @@ def update_after_a_failed_one(model, optimizer):
 )
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD, Halving])
 def test_lines_of_an_update_are_those_found_for_each_operator(kind, update, monkeypatch):
-    from nncdbg.torch import step_recording
-
     def located():
         model = two_layers()
         optimizer = kind(model.parameters(), lr=0.1)
@@ -627,21 +625,18 @@ def test_lines_of_an_update_are_those_found_for_each_operator(kind, update, monk
         return str(step.program)
 
     found = []
-    for shared in (step_recording.runs_only_torch, lambda optimizer: False):
-        monkeypatch.setattr(step_recording, "runs_only_torch", shared)
+    for shared in (runs_only_torch, lambda optimizer: False):
+        monkeypatch.setattr("nncdbg.torch.step_recording.runs_only_torch", shared)
         found.append(located())
     assert found[0] == found[1]
 
 
 def test_lines_of_an_update_of_torch_are_found_once(monkeypatch):
-    from nncdbg.torch import recording
-
     model = two_layers()
     optimizer = torch.optim.Adam(model.parameters())
     train(model, optimizer)
-    searched = []
-    original = recording.user_lines
-    monkeypatch.setattr(recording, "user_lines", lambda frame: searched.append(1) or original(frame))
+    searched: list[Any] = []
+    monkeypatch.setattr("nncdbg.torch.recording.user_lines", searched.append)
     with nncdbg.torch.record(model, optimizer) as step:
         optimizer.step()
     assert len(ops(step, "optimizer")) > 20

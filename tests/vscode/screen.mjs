@@ -221,8 +221,14 @@ export class Screen {
     await this.continueTo(text);
   }
 
+  /** Presses F5, again if the arrow does not move: VS Code may drop the key right after a stop. */
   async continueTo(text) {
+    const before = await this.currentLine();
     await this.page.keyboard.press("F5");
+    const moved = async () => (await this.currentLine()) !== before;
+    if (!before?.includes(text) && !(await this.until(moved, "another line", RETRY_ONCE_AFTER).catch(() => false))) {
+      await this.page.keyboard.press("F5");
+    }
     await this.stoppedAt(text);
   }
 

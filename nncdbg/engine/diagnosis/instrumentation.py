@@ -179,10 +179,12 @@ class Instrumentation:
         followed = 0 if self.trail is None else int(Flag.NAN | Flag.INF | Flag.UNWRITTEN | GUARDS)
         inspecting.watched = self._observer.watched = self.catches.flags | followed
         wanted = not inspecting.inspects and (self.log is not None or bool(self._observer.watched & 3))
+        inspected = self.log is not None or followed
+        wrap = self._observer.wrap if inspected else self._observer.wrap_origins
         checked = self.trail is not None or bool(_FAULTS & self.catches.conditions.keys())
         self.linker.instrument(
             {
-                Instrument.FINDINGS: self._observer.wrap if wanted else None,
+                Instrument.FINDINGS: wrap if wanted else None,
                 Instrument.INTEGER_CHECKS: self._integers.wrap if checked else None,
                 Instrument.OVERFLOW_CHECKS: self._overflows.wrap if checked else None,
                 Instrument.STATE_RESETS: self.resets.wrap if STATE_RESET in self.catches.conditions else None,

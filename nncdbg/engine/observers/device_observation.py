@@ -17,7 +17,9 @@ from nncdbg.engine.backends import Backend, CompiledStatements
 from nncdbg.engine.execution.findings import Finding, Report
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.statistics_log import CAPACITY, COLUMNS, MASK, ROW_BYTES, StatisticsLog
+from nncdbg.engine.graph import TensorType
 from nncdbg.engine.observers.observation import Observer
+from nncdbg.engine.ops.aten.harmless_numbers import FLOATS
 from nncdbg.stats.inspection import FiniteTests, Flag
 
 NAN_COLUMN, INF_COLUMNS = 4, slice(5, 7)
@@ -95,6 +97,11 @@ class DeviceObserver(Observer):
             observed: Execute = compiled.Observed(execute, binding, self._compiled_inspection)
             return observed
         return super().wrap(binding, execute)
+
+    def wrap_origins(self, binding: Binding, execute: Execute) -> Execute:
+        compiled = self._backend.compiled_statements()
+        own = compiled is not None and isinstance(execute, compiled.Kernel)
+        return execute if own and _stays_finite(binding) else self.wrap(binding, execute)
 
     def _inspection_of(self, compiled: CompiledStatements) -> Any:
         """Return the compiled form of `_inspect`; it does itself what `_flags_of` does."""
@@ -187,3 +194,20 @@ class DeviceObserver(Observer):
         ):
             if count and self.watched & flag:
                 self.report(Finding(kind, binding, "", inputs, index, result=result))
+
+
+_FINITE_IN_ALL = 240
+"""No type of floats has an Inf for a number up to this one: the largest f8e4m3fnuz is 240."""
+
+
+def _stays_finite(binding: Binding) -> bool:
+    """Return whether results of the backend's kernel are NaN or Inf only because of such operands."""
+    op, node = binding.op, binding.node
+    given = [value for value in binding.attributes.values() if value is not None]
+    if op.keeps_finite:
+        numbers = (each for each in given if isinstance(each, (float, complex)))
+        return bool(node.inputs) and all(abs(each) <= _FINITE_IN_ALL for each in numbers)
+    if op.harmless_number is None or len(node.inputs) != 1 or len(given) != 1:
+        return False
+    floats = all(isinstance(each.type, TensorType) and each.type.dtype in FLOATS for each in node.outputs)
+    return floats and type(given[0]) in (int, float) and op.harmless_number(given[0])

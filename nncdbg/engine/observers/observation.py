@@ -37,6 +37,10 @@ class Observer:
             else self._observing(binding, execute)
         )
 
+    def wrap_origins(self, binding: Binding, execute: Execute) -> Execute:
+        """Wrap an instruction without a log, if a NaN or Inf may originate in its results."""
+        return self.wrap(binding, execute)
+
     def _observing(self, binding: Binding, execute: Execute) -> Execute:
         """Wrap an instruction with one result; a NumPy scalar is copied to a cell, as it has no address."""
         cells, log = self._cells, self.log

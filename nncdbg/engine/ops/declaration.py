@@ -98,6 +98,8 @@ class Facts:
     """Out-of-range values saturate to the nearest value in range."""
     keeps_finite: bool = False
     """Finite operands give finite results."""
+    harmless_number: Callable[[float], bool] | None = None
+    """Whether a number as the second argument gives a NaN or Inf only where the first argument has it."""
     host_read: bool = False
     """A program on the host read the operand, one number; the attribute `value` is the recorded number."""
     screens: bool = False

@@ -15,14 +15,14 @@ import torch
 
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.expression import Expression, condition
+from nncdbg.engine.ops.aten.harmless_numbers import FLOATS
 from nncdbg.engine.ops.aten.internals import DispatchMode, without_dispatch
 from nncdbg.engine.ops.aten.names import takes_memory
 from nncdbg.engine.ops.aten.operators import torch_operator
-from nncdbg.engine.ops.aten.signatures import Signature, flat_results, signature_of, written_tensors
+from nncdbg.engine.ops.aten.signatures import DTYPES, Signature, flat_results, signature_of, written_tensors
 from nncdbg.engine.stopping.breakpoints import hit_rule
 from nncdbg.torch.finiteness import is_finite
 from nncdbg.torch.live.breakpoints import LiveBreakpoint, holds, message_of
-from nncdbg.torch.live.harmless_numbers import HARMLESS, is_harmless
 from nncdbg.torch.live.operators import Operator, OperatorScope
 from nncdbg.torch.recording import UNSEEN, Recorder
 
@@ -167,7 +167,12 @@ class LiveMode(DispatchMode):
             signature = signature_of(func)
             checked = bool(self.catches) and _computes(signature)
             if own or self._everywhere or checked:
-                plan = _Plan(signature, (*own, *self._everywhere), checked, HARMLESS.get(signature.name))
+                plan = _Plan(
+                    signature,
+                    (*own, *self._everywhere),
+                    checked,
+                    torch_operator(signature.name).harmless_number,
+                )
         self._plans[func] = plan
         return plan
 
@@ -245,6 +250,17 @@ def _computes(signature: Signature) -> bool:
     """Return whether an operator computes numbers: not one that allocates, copies or makes a view."""
     known = torch_operator(signature.name).keeps_finite
     return not (known or signature.views or takes_memory(signature.name))
+
+
+_FLOATS = frozenset(dtype for dtype, name in DTYPES.items() if name in FLOATS)
+
+
+def is_harmless(rule: Callable[[float], bool], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a result can have a NaN or Inf only where the first argument has the same value."""
+    if kwargs or len(args) != 2 or args[1].__class__ not in (float, int) or not rule(args[1]):
+        return False
+    tensors = args[0] if isinstance(args[0], (list, tuple)) else args[:1]
+    return all(isinstance(each, torch.Tensor) and each.dtype in _FLOATS for each in tensors)
 
 
 def _others(operator: Operator) -> Iterable[Any]:

@@ -11,6 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ import pytest
 
 import nncdbg
 from nncdbg import stats
-from nncdbg.engine.compilation.code import EVICTED
+from nncdbg.engine.backends import Call, Kernels
+from nncdbg.engine.compilation.code import EVICTED, Statement
 from nncdbg.engine.errors import UsageError
 from tests.presence import present
 
@@ -285,6 +287,77 @@ def test_catches_and_statistics_are_the_same(monkeypatch: pytest.MonkeyPatch) ->
         seen.append([stop.reason, stop.line, stop.detail, *rows])
     assert seen[0] == seen[1]
     assert "nan" in seen[0][2].lower()
+
+
+UNREAD = {
+    "%r = aten.relu.default(%a)": True,
+    "%r = aten.neg_.default(%a)": True,
+    "%r = aten.threshold_backward.default(%a, %y, threshold=0.0)": True,
+    "%r = aten.constant_pad_nd.default(%a, pad=[1,0], value=-1.0)": True,
+    "%r = aten.constant_pad_nd.default(%a, pad=[1,0], value=nan)": False,
+    "%r = aten.constant_pad_nd.default(%a, pad=[1,0], value=-inf)": False,
+    "%r = aten.constant_pad_nd.default(%a, pad=[1,0], value=1e38)": False,
+    "%r: f32[2,3] = aten.mul_.Tensor(%a, other=0.999)": True,
+    "%r: f32[2,3] = aten.add.Tensor(%a, other=1e-08)": True,
+    "%r: f32[2,3] = aten.div.Tensor(%a, other=2)": True,
+    "%r = aten.mul.Tensor(%a, other=0.999)": False,
+    "%r: f32[2,3] = aten.mul.Tensor(%a, other=2.0)": False,
+    "%r: f32[2,3] = aten.mul.Tensor(%a, other=0.0)": False,
+    "%r: f32[2,3] = aten.div.Tensor(%a, other=0.5)": False,
+    "%r: f32[2,3] = aten.add.Tensor(%a, other=1.0, alpha=1e38)": False,
+    "%r: f32[2,3] = aten.mul.Tensor(%a, %y)": False,
+    "%r = aten.abs.default(%a)": False,
+}
+"""Statements, and whether a check for NaN and Inf leaves their results unread: none originates there."""
+
+
+@pytest.mark.parametrize("line", UNREAD)
+def test_check_leaves_results_unread_in_which_none_originates(
+    line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stats.prepare(wait=True)
+    text = graph("%a = aten.sub.Tensor(%x, %y)", line)
+    debugger = opened(text)
+    debugger.catch("nan", "inf")
+    assert kinds(debugger) == ["Observed", "Kernel" if UNREAD[line] else "Observed"]
+    debugger.observers.follow(debugger.control)
+    assert "Kernel" not in kinds(debugger)
+    for element in (1, 3e38, np.inf, -np.inf, np.nan):
+        x = X.copy()
+        x[1, 1] = element
+        seen = []
+        for switch in ("off", "now"):
+            monkeypatch.setenv(SWITCH, switch)
+            other = nncdbg.Debugger(
+                nncdbg.parse(text), {"x": x, "y": Y}, backend="torch", statistics=False, history=0
+            )
+            other.catch("nan", "inf")
+            stops = [other.run()]
+            while stops[-1].reason != "end":
+                stops.append(other.run())
+            seen.append([(stop.reason, stop.line, stop.detail) for stop in stops])
+        assert seen[0] == seen[1]
+
+
+def test_check_reads_all_results_of_another_kernel() -> None:
+    """A kernel in place of that of an operator that keeps numbers finite may be wrong."""
+    stats.prepare(wait=True)
+    debugger = opened(graph("%a = aten.exp.default(%x)", "%r = aten.relu.default(%a)"))
+
+    def wrong(kernels: Kernels, call: Call, statement: Statement) -> Kernels:
+        return (
+            replace(kernels, run=lambda a: a * float("nan"))
+            if call.node.op.startswith("aten.relu")
+            else kernels
+        )
+
+    linker = debugger.loaded.linker
+    linker.covers = [wrong]
+    linker.link_again()
+    debugger.catch("nan")
+    stop = debugger.run()
+    assert stop.reason == "exception"
+    assert "%r" in stop.detail
 
 
 def long_text() -> str:

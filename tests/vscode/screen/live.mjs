@@ -60,8 +60,7 @@ export const tests = {
     await screen.row("debug-variables", /step = 1/);
     await screen.picture("live-python");
 
-    await page.keyboard.press("F5");
-    await screen.stoppedAt("aten.tanh");
+    await screen.continueTo("aten.tanh");
     await screen.row("debug-call-stack", /train\.py:12/);
     await screen.row("debug-variables", /hidden\.addmm = f32\[16,8\]/);
     await screen.picture("live-operator");
@@ -85,11 +84,9 @@ export const tests = {
     await screen.picture("live-both");
 
     // Each continues; the next stop is Python's, once, although VS Code sends this breakpoint to both.
-    await page.keyboard.press("F5");
-    await screen.until(async () => (await screen.texts(python)).some((each) => /running/i.test(each)), "Python runs");
+    await screen.pressUntil("F5", python.filter({ hasText: /running/i }), "Python runs");
     await screen.rows("debug-call-stack", { hasText: "@forward" }).click();
-    await page.keyboard.press("F5");
-    await screen.stoppedAt("batch = ");
+    await screen.continueTo("batch = ");
     // The second batch: the first has made a loss.
     await screen.row("debug-variables", /loss = tensor/);
     await screen.row("debug-call-stack", /the one *Running/i);
@@ -120,10 +117,8 @@ export const tests = {
       await screen.see('.pane-header:has-text("The end of step 1")');
       await screen.stoppedAt("addcdiv");
       await screen.picture("live-recorded");
-      await page.keyboard.press("Alt+F10");
-      await screen.see('.pane-header:has-text("Stopped after a step")');
-      await page.keyboard.press("F5");
-      await screen.see('.pane-header:has-text("The script is here")');
+      await screen.pressUntil("Alt+F10", '.pane-header:has-text("Stopped after a step")', "a step back");
+      await screen.pressUntil("F5", '.pane-header:has-text("The script is here")', "the place of the script");
       await screen.picture("live-here");
       await page.locator('.debug-toolbar [aria-label^="Disconnect"]').click();
       await screen.expectHidden(".debug-toolbar");

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from nncdbg.engine.ops.aten.harmless_numbers import HARMLESS
 from nncdbg.engine.ops.aten.influence import BY_EXPERIMENT, COMPARED, IGNORING, MOVED_BY_EXPERIMENT
 from nncdbg.engine.ops.aten.names import EMPTY, READ, base_name
 from nncdbg.engine.ops.declaration import Op
@@ -59,10 +60,13 @@ but not which others move elements.
 
 _KEEPS_FINITE = (_MOVES - {"_to_copy", "copy", "recorded", "index_put", "scatter"}) | {
     *("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "zero", "arange", "bernoulli"),
-    *("relu", "threshold_backward", "neg", "abs", "sign", "max_pool2d_with_indices", "nonzero"),
+    *("relu", "threshold_backward", "neg", "sign", "max_pool2d_with_indices", "nonzero"),
     *("slice_backward", "select_backward", "eq", "ne", "lt", "le", "gt", "ge", "logical_not", "bitwise_not"),
 }
-"""Operators that give finite results for finite operands.  Not those that convert, add up or overwrite."""
+"""Operators that give finite results for finite operands.
+
+Not those that convert, add up or overwrite, nor `abs`, which overflows for complex numbers.
+"""
 
 
 @cache
@@ -74,6 +78,7 @@ def torch_operator(name: str) -> Op:
         name=name,
         influence=_INFLUENCES.get(base, usual),
         keeps_finite=base in _KEEPS_FINITE,
+        harmless_number=HARMLESS.get(name),
         host_read=name == READ,
         screens=base == "_amp_foreach_non_finite_check_and_unscale",
         cause="training.cause",

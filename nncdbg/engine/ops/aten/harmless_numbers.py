@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
 
-import torch
+FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
+"""The types of first arguments for which the rules hold."""
 
 _LEAST, _MOST = 1e-6, 1e4
-"""In each type of `_FLOATS`, these are no 0 and no Inf: 0 times Inf and Inf over Inf are NaN."""
-
-_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+"""In each type of `FLOATS`, these are no 0 and no Inf: 0 times Inf and Inf over Inf are NaN."""
 
 
 def _shrinks_product(number: float) -> bool:
@@ -22,7 +20,7 @@ def _shrinks_quotient(number: float) -> bool:
 
 
 def _is_small_addend(number: float) -> bool:
-    """Return whether adding a number to the largest float of any type in `_FLOATS` gives this float again.
+    """Return whether adding a number to the largest float of any type in `FLOATS` gives this float again.
 
     The distance of the two largest floats is at least 32, that of float16.
     """
@@ -45,11 +43,3 @@ HARMLESS: Mapping[str, Callable[[float], bool]] = {
     )
 }
 """The operators by name, and whether a number as second argument makes no NaN and no Inf."""
-
-
-def is_harmless(rule: Callable[[float], bool], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether a result can have a NaN or Inf only where the first argument has the same value."""
-    if kwargs or len(args) != 2 or args[1].__class__ not in (float, int) or not rule(args[1]):
-        return False
-    tensors = args[0] if isinstance(args[0], (list, tuple)) else args[:1]
-    return all(isinstance(each, torch.Tensor) and each.dtype in _FLOATS for each in tensors)
