@@ -26,6 +26,12 @@ from nncdbg import stats
 
 RUNS = 15
 
+SETTLING = 0.5
+"""About the time of the steps in a block before those that are measured.
+
+A block allocates memory, learns the modules of the training and replaces functions, to which Python adapts
+its code in the first steps."""
+
 SECONDS = 0.1
 """About the time of the steps of one side of a round, where a block contains several."""
 
@@ -164,18 +170,16 @@ def _whole_run(debugger: Any) -> Callable[[], Any]:
 
 
 def within(step: Any, block: Callable[[Any], AbstractContextManager[Any]], runs: int) -> list[list[float]]:
-    """Return for each round the median time of some steps, and of as many within `block` of the training.
-
-    Steps that allocate the memory of the block, or learn the modules of the training, are not counted.
-    """
+    """Return for each round the median time of some steps, and of as many within `block` of the training."""
     training = step.build()
-    count = max(3, int(SECONDS / statistics.median(seconds(training.run) for _ in range(3))))
+    once = statistics.median(seconds(training.run) for _ in range(3))
+    count, settling = (max(3, int(time / once)) for time in (SECONDS, SETTLING))
     rounds = []
     gc.collect()
     for number in range(runs + 1):
         eager = statistics.median(seconds(training.run) for _ in range(count))
         with block(training):
-            for _ in range(3):
+            for _ in range(settling):
                 training.run()
             times = [eager, statistics.median(seconds(training.run) for _ in range(count))]
         if number > 0:

@@ -19,6 +19,7 @@ import torch
 
 from nncdbg.engine.backends.torch_generators import generator_state
 from nncdbg.engine.errors import RunError, UsageError
+from nncdbg.engine.execution.machine import is_out_of_memory
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import (
     DispatchMode,
@@ -169,11 +170,15 @@ class Recorder(DispatchMode):
         try:
             result = func(*args, **keywords)
         except Exception as error:
-            if not event.signature.written:
+            if event.signature.written:
+                event.opaque = event.opaque or f"it raised {type(error).__name__} and may have written a part"
+                self._append(event, args, keywords, (), frame, dispatched)
                 raise
-            event.opaque = event.opaque or f"it raised {type(error).__name__} and may have written a part"
-            self._append(event, args, keywords, (), frame, dispatched)
-            raise
+            if event.signature.random or not is_out_of_memory(error) or not self._has_copies():
+                raise
+            self._give_up(error, lines)
+        if self.failure is not None:
+            return func(*args, **keywords)  # Without the copies there may be enough memory.
         self._append(event, args, keywords, result, frame, dispatched)
         return result
 
@@ -280,6 +285,10 @@ class Recorder(DispatchMode):
         self._seen.clear()
         self._used.clear()
         self._sources.clear()
+
+    def _has_copies(self) -> bool:
+        """Return whether memory is free for the training without this recording."""
+        return any(kept.content is not None for kept in self.inputs.values())
 
     def release(self) -> None:
         """End the weak references, after which the numbers of storages have no meaning."""

@@ -75,6 +75,46 @@ for _ in range(2):
     assert errors == [note, line, hint] * 2
 
 
+def test_operator_without_memory_runs_again_without_the_copies(tmp_path: Path) -> None:
+    text = """
+import nncdbg.torch
+with nncdbg.torch.record(None, optimizer):
+    torch.ones(1).add_(1)
+limit(50)
+with nncdbg.torch.record(torch.nn.ParameterDict({"w": weight}), optimizer) as step:
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()  # copies 20 MB
+    root = weight.detach().sqrt()
+    print("trained", weight.sum().item(), root.sum().item() > 0, flush=True)
+print(*step.notes)
+"""
+    done = run(tmp_path, TRAINING + text)
+    assert done.returncode == 0, done.stderr
+    trained, note = done.stdout.splitlines()
+    assert trained == f"trained {(5 << 20) * 0.5} True"
+    assert note.startswith("the step cannot be recorded: out of memory after ")
+
+
+def test_error_without_memory_is_the_script_s_own_if_the_recording_has_no_copies(tmp_path: Path) -> None:
+    text = """
+import nncdbg.torch
+one = torch.ones(1)
+with nncdbg.torch.record():
+    one.add(1)
+limit(30)
+try:
+    with nncdbg.torch.record() as step:
+        one.expand(5 << 20).sqrt().sqrt()
+except RuntimeError as error:
+    print("can't allocate" in str(error), error.__context__)
+print(*step.notes)
+print(*(node.op for node in step.program.graphs["forward"].nodes))
+"""
+    done = run(tmp_path, TRAINING + text)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["True None", "", "aten.expand.default aten.sqrt.default"]
+
+
 def test_record_ends_with_the_error_after_the_step(tmp_path: Path) -> None:
     done = run(tmp_path, TRAINING + "limit(30)\ntrain()\nprint('never')\n", "record", "-o", "saved")
     assert done.returncode == RunError.exit_code

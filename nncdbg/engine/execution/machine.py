@@ -496,8 +496,15 @@ def run_instructions(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether a kernel or an allocator lacked memory; torch has its own exception for devices."""
-    return isinstance(error, (MemoryError, OutOfMemory)) or type(error).__name__ == "OutOfMemoryError"
+    """Return whether a kernel or an allocator lacked memory.
+
+    torch has its own exception for devices, and a RuntimeError with this text for the host.
+    """
+    return (
+        isinstance(error, (MemoryError, OutOfMemory))
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate" in str(error))
+    )
 
 
 def _problem(listener: Callable[[Event], None], event: Event, error: Exception) -> str:

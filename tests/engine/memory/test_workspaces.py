@@ -153,6 +153,7 @@ def test_a_statement_runs_at_most_twice() -> None:
         (MemoryError(), True),
         (OutOfMemory("out of memory"), True),
         (type("OutOfMemoryError", (RuntimeError,), {})(), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"), True),
         (RuntimeError("out of memory"), False),
         (nncdbg.RunError("failed"), False),
     ],

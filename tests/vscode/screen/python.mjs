@@ -46,14 +46,12 @@ export const tests = {
     // The server of the graphs answers while Python is stopped.
     await screen.breakIn("first_steps.nnc", "%scores");
     await screen.row("debug-breakpoints", /first_steps\.nnc/);
-    await page.keyboard.press("F5");
-    await screen.stoppedAt("%scores");
+    await screen.continueTo("%scores");
     await screen.picture("graph-stopped");
     // VS Code drops the key until the session of the graphs has the focus.
     await screen.pressUntil("F10", '.view-line:has-text("%scores"):has-text("MatMul"):has-text("[[")', "a step of the graph");
     assert.match(await sessions(page, screen), /the one.*the one: Python/);
-    await page.keyboard.press("F5");
-    await screen.stoppedAt("result = ");
+    await screen.continueTo("result = ");
     await screen.stop();
   },
 
@@ -79,8 +77,7 @@ export const tests = {
     await screen.pressUntil("F10", computed, "a step of the graph");
     await page.locator('.debug-toolbar [aria-label^="Restart"]').click();
     await screen.stoppedAt("%h:");
-    await page.keyboard.press("F5");
-    await screen.stoppedAt("%scores");
+    await screen.continueTo("%scores");
     assert.equal(await screen.rows("debug-call-stack", { hasText: "the one: Python" }).count(), 1);
     await screen.stop();
   },
