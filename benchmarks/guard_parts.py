@@ -29,7 +29,7 @@ from nncdbg.torch.step_function import ACTIVE
 from nncdbg.torch.step_state import KeptBuffers
 from nncdbg.torch.tape import Tape
 
-STEPS = 3000
+STEPS = 2000
 """How many steps are measured."""
 
 SETTLING = 100
@@ -40,7 +40,7 @@ NEIGHBOURS = 25
 
 
 def _nothing(*_: Any) -> None:
-    """Stand in for a part that is left out."""
+    """Replace a part that is left out."""
 
 
 def _original(_: Any, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -48,7 +48,7 @@ def _original(_: Any, original: Callable[..., Any], args: Any, kwargs: Any) -> A
 
 
 Functions: TypeAlias = "tuple[tuple[Any, str, Callable[..., Any]], ...]"
-"""Owner and name of each function of a part, and what stands in for it."""
+"""Owner and name of each function of a part, and its replacement."""
 
 PARTS: dict[str, Functions] = {
     "check of gradients": ((sys.modules[Guard.__module__], "suspicious", lambda tensors: False),),
