@@ -33,7 +33,7 @@ from nncdbg.torch.step_function import ACTIVE
 from nncdbg.torch.step_observer import StepObserver
 from nncdbg.torch.step_state import BufferState, KeptBuffers, RandomState
 from nncdbg.torch.tape import StepCall, tensors_in
-from nncdbg.torch.trained import Trained, drop_gradients, parameters_of
+from nncdbg.torch.trained import Trained, closure_of, drop_gradients, parameters_of
 from nncdbg.torch.trips import GRADIENTS, LOSS, GuardTrip, UpdateCounts
 from nncdbg.torch.update_check import UpdateCheck
 
@@ -254,7 +254,7 @@ class Guard:
         self._tape.pause()
         self._huge = self._tripped = self._safe = False
         lines = partial(user_lines, sys._getframe(2))
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        closure = closure_of(args, kwargs)
         with self._tape.own_work():
             self._updates.begin(optimizer)
         self._set_updating()

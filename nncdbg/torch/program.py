@@ -9,6 +9,8 @@ from itertools import groupby
 from os.path import commonprefix
 from typing import Any
 
+import numpy as np
+
 from nncdbg.engine.frontends.layers import ModulePath, group_layers
 from nncdbg.engine.frontends.order import reads
 from nncdbg.engine.graph import Graph, Inline, Location, Node, Program, StateLine, Value
@@ -51,7 +53,7 @@ def program_of(
     labels: Mapping[Key, str],
     persistent: Mapping[str, str | None],
     classes: Mapping[str, str],
-    checksums: Mapping[Key, Any] | None = None,
+    checksums: Mapping[Key, str | np.ndarray[Any, Any]] | None = None,
 ) -> RecordedProgram:
     """Return the program of the events.
 

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 from weakref import WeakSet
 
+import numpy as np
 import torch
 
 from nncdbg.engine.backends.torch_generators import generator_state
@@ -177,10 +178,10 @@ class Recorder(DispatchMode):
             if event.signature.random or not is_out_of_memory(error) or not self._has_copies():
                 raise
             self._give_up(error, lines)
-        if self.failure is not None:
-            return func(*args, **keywords)  # Without the copies there may be enough memory.
-        self._append(event, args, keywords, result, frame, dispatched)
-        return result
+        else:
+            self._append(event, args, keywords, result, frame, dispatched)
+            return result
+        return func(*args, **keywords)  # Without the copies there may be enough memory.
 
     def _lines_of_update(self, frame: FrameType) -> Lines:
         """Return the user's lines if this frame is in `update`: that may be over, if it raised."""
@@ -255,7 +256,7 @@ class Recorder(DispatchMode):
         except _NO_MEMORY as error:
             self._give_up(error, ())
 
-    def checksums(self, labelled: Iterable[tuple[Any, Key | None]]) -> dict[Key, Any]:
+    def checksums(self, labelled: Iterable[tuple[Any, Key | None]]) -> dict[Key, str | np.ndarray[Any, Any]]:
         """Return the checksums of those of the tensors that operators made or wrote to.
 
         Each tensor comes with what `label` returned for it.  A small one is returned as a copy, which takes
@@ -287,7 +288,7 @@ class Recorder(DispatchMode):
         self._sources.clear()
 
     def _has_copies(self) -> bool:
-        """Return whether memory is free for the training without this recording."""
+        """Return whether the training has more memory without this recording."""
         return any(kept.content is not None for kept in self.inputs.values())
 
     def release(self) -> None:

@@ -129,3 +129,4 @@ def _libraries() -> tuple[str, ...]:
 _LIBRARIES = _libraries()
 
 _OPTIMIZERS = f"{os.path.dirname(torch.optim.__file__)}/"
+"""The folder of torch's own optimizers."""

@@ -38,6 +38,7 @@ from nncdbg.torch.recording import Recorder
 from nncdbg.torch.safe_updates import runs_only_torch
 from nncdbg.torch.source_lines import compiled_calls, user_lines
 from nncdbg.torch.storages import Key, copy_content
+from nncdbg.torch.trained import closure_of
 
 _EAGER = "torch.compile compiles nothing while a step is recorded: the step ran eagerly"
 
@@ -240,10 +241,9 @@ def _beginning_update(recorder: Recorder) -> Callable[..., None]:
 
     def begin(optimizer: torch.optim.Optimizer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         recorder.optimizing += 1
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         modes = dispatch_modes() > 1 or function_modes()
         frame = sys._getframe(1)
-        same = closure is None and not modes and runs_only_torch(optimizer)
+        same = closure_of(args, kwargs) is None and not modes and runs_only_torch(optimizer)
         recorder.update = (frame, user_lines(frame)) if same else None
 
     return begin

@@ -106,6 +106,11 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[Any]:
     return chain.from_iterable(map(_of_group, optimizer.param_groups))
 
 
+def closure_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return the closure of a call of `Optimizer.step`, whose arguments begin with the optimizer, or None."""
+    return kwargs.get("closure", args[1] if len(args) > 1 else None)
+
+
 def drop_gradients(parameters: Sequence[Any] | Iterator[Any]) -> None:
     """Make the update change nothing: optimizers leave out parameters without a gradient."""
     for parameter in parameters:
