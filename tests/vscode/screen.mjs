@@ -7,12 +7,12 @@ import path from "node:path";
 
 /** Timeout in ms, enough for a busy machine. */
 const LONG = 60_000;
-/** ms to wait for the language server, which shows that the extensions have started. */
+/** ms to wait for what may never come, such as the lenses of a language server that has started. */
 const UP = 5_000;
 /** ms without an effect after which a key is pressed again. */
 const RETRY_AFTER = 5_000;
-/** The same for a key with another effect when it is pressed twice, such as F5. */
-const RETRY_ONCE_AFTER = 20_000;
+/** The same for a key or a click with another effect when it is repeated, such as F5. */
+export const RETRY_ONCE_AFTER = 20_000;
 
 export const BREAKPOINT =
   ".margin-view-overlays [class*=codicon-debug-breakpoint], .glyph-margin-widgets [class*=codicon-debug-breakpoint]";
@@ -221,13 +221,18 @@ export class Screen {
     await this.continueTo(text);
   }
 
-  /** Presses F5, again if the arrow does not move: VS Code may drop the key right after a stop. */
+  /** Presses F5, again if the arrow stays in its line: VS Code may drop the key right after a stop. */
   async continueTo(text) {
-    const before = await this.currentLine();
+    // The line with the arrow may not be drawn yet, or be in another editor.
+    const before = await this.until(() => this.currentLine(), "the arrow", UP).catch(() => undefined);
     await this.page.keyboard.press("F5");
-    const moved = async () => (await this.currentLine()) !== before;
-    if (!before?.includes(text) && !(await this.until(moved, "another line", RETRY_ONCE_AFTER).catch(() => false))) {
-      await this.page.keyboard.press("F5");
+    if (!before?.includes(text)) {
+      const moved = async () => ![undefined, before].includes(await this.currentLine());
+      const seen = await this.until(moved, "another line", RETRY_ONCE_AFTER).catch(() => false);
+      // While the program runs, there is no arrow.
+      if (!seen && (await this.currentLine()) === before) {
+        await this.page.keyboard.press("F5");
+      }
     }
     await this.stoppedAt(text);
   }
