@@ -269,7 +269,8 @@ class Guard:
             if _is_skipped(optimizer):
                 self._check_skipped(optimizer, lines)
             else:
-                self._skips_in_row.pop(optimizer, None)
+                if self._skips_in_row:
+                    self._skips_in_row.pop(optimizer, None)
                 small = self._check(optimizer, lines, self._tape_or_function())
                 if small and self._watch is not None and self._watch.skips_safe_updates:
                     self._safe = self._safe_updates.is_safe(optimizer, small)
@@ -471,7 +472,8 @@ class Guard:
         """Check the parameters after an update, and the moments where squares of gradients overflow."""
         updates = self._updates
         new = updates.newly_bad(optimizer, moments=self._huge)
-        self._safe_updates.updated(optimizer, safely=self._safe and updates.small)
+        if self._watch is not None and self._watch.skips_safe_updates:
+            self._safe_updates.updated(optimizer, safely=self._safe and updates.small)
         if new and not self._tripped:
             trip = updates.trip(optimizer, self._number, new, user_lines(frame))
             if self._watch is not None and self._watch.checks_updates:

@@ -52,7 +52,8 @@ class Trained:
 
     def add_updated(self, optimizer: torch.optim.Optimizer) -> None:
         """Enter an optimizer that makes an update."""
-        self._seen.add(optimizer)
+        if not self._optimizers:
+            self._seen.add(optimizer)
 
     def parameters(self) -> list[Any]:
         """Return the parameters of the optimizers, or of the modules while no optimizer is known."""

@@ -59,8 +59,10 @@ class UpdateCheck:
 
         With `moments`, moments alone are enough; otherwise a parameter must have changed.
         """
-        known = self.spoiled | self._given[optimizer]
         bad = self._bad(optimizer, moments=moments)
+        if not bad:
+            return {}
+        known = self.spoiled | self._given[optimizer]
         new = {name: counts for name, counts in bad.items() if name not in known}
         self.spoiled |= new.keys()
         return new

@@ -4,6 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
+from nncdbg.torch import tensor_copies  # noqa: E402
 from nncdbg.torch.tensor_copies import TensorCopies  # noqa: E402
 from tests.torch.steps.training import same_bits  # noqa: E402
 
@@ -22,6 +23,12 @@ TENSORS = {
     "parameter": lambda: torch.nn.Parameter(torch.randn(4)),
     "f64": lambda: torch.randn(3, dtype=torch.float64),
 }
+
+
+@pytest.fixture(autouse=True, params=["without an operator", "with an operator"])
+def _most_bytes_without_an_operator(request, monkeypatch):
+    if request.param == "with an operator":
+        monkeypatch.setattr(tensor_copies, "_SMALL", -1)
 
 
 def overwrite(tensors):
