@@ -26,7 +26,7 @@ from numba import carray, njit, types
 from numba.extending import intrinsic, overload
 
 from nncdbg.engine import dtypes
-from nncdbg.stats.kernel import Kernel
+from nncdbg.stats.kernel import MODERATE, Kernel
 
 _BLOCK = 512
 """Elements per block: few enough that the second loop over them reads from the L1 cache."""
@@ -559,24 +559,27 @@ def build(name: str) -> Kernel:
     function.compile(signature)
     # The entry point bypasses the dispatcher, which inspects argument types.
     entry = function.overloads[signature].entry_point
-    finite, squares = _limit_kernels(name) if function is floats else (None, None)
-    return Kernel(entry, leading, exact=function is integers, all_finite=finite, squares_finite=squares)
+    checks = _limit_kernels(name) if function is floats else {}
+    return Kernel(entry, leading, exact=function is integers, **checks)
 
 
-def _limit_kernels(name: str) -> tuple[Callable[[int, int], bool], Callable[[int, int, int], bool]]:
-    """Return `all_finite` and `squares_finite` of one dtype."""
+def _limit_kernels(name: str) -> dict[str, Callable[..., bool]]:
+    """Return `all_finite`, `squares_finite` and `moderate` of one dtype."""
     limits = ml_dtypes.finfo(dtypes.NUMPY[name])
     word = getattr(types, f"uint{limits.bits}")
     infinite = (1 << (limits.bits - 1 - limits.nmant)) - 1
     # The exponent of the square root of the first power of two that is not finite.
     root = infinite // 2 + (infinite + 1) // 4
+    moderate = min(infinite // 2 + MODERATE, infinite)
     one, several = (word, *(types.intp,) * 2), (word, *(types.intp,) * 3)
     all_below.compile(one)
     each_below.compile(several)
-    return (
-        partial(all_below.overloads[one].entry_point, infinite << limits.nmant + 1),
-        partial(each_below.overloads[several].entry_point, root << limits.nmant + 1),
-    )
+    each = each_below.overloads[several].entry_point
+    return {
+        "all_finite": partial(all_below.overloads[one].entry_point, infinite << limits.nmant + 1),
+        "squares_finite": partial(each, root << limits.nmant + 1),
+        "moderate": partial(each, moderate << limits.nmant + 1),
+    }
 
 
 @_jit()

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+MODERATE = 20
+"""The power of two below which the numbers of a usual training are."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
@@ -23,3 +26,5 @@ class Kernel:
     """``squares_finite(addresses, counts, arrays)``: whether the square of each element of several arrays is.
 
     The first two arguments are addresses of one i64 per array."""
+    moderate: Callable[[int, int, int], bool] | None = None
+    """The same: whether the magnitude of each element is below `MODERATE`."""

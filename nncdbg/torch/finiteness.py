@@ -26,7 +26,7 @@ def suspicious(tensors: Sequence[Any]) -> bool:
     others: Sequence[Any] = ()
     for kind in kinds:
         same = tensors if len(kinds) == 1 else [each for each in tensors if _kind_of(each) == kind]
-        check = _memory_check(kind)
+        check = _memory_check("squares_finite", kind)
         if check is not None and not all(map(_is_contiguous, same)):
             others = [*others, *(each for each in same if not is_dense(each))]
             same = [each for each in same if is_dense(each)]
@@ -38,6 +38,23 @@ def suspicious(tensors: Sequence[Any]) -> bool:
         return False
     with _beside_modes(others):
         return _has_large_norm(others)
+
+
+def are_moderate(tensors: Sequence[Any]) -> bool:
+    """Return whether the magnitude of every element is below ``2**MODERATE``.
+
+    Costs one pass over the memory of dense tensors of floats on the CPU, after `nncdbg.stats.prepare`; False
+    for others.
+    """
+    kinds = {*map(_kind_of, tensors)}
+    for kind in kinds:
+        check = _memory_check("moderate", kind)
+        same = tensors if len(kinds) == 1 else [each for each in tensors if _kind_of(each) == kind]
+        if check is None or not (all(map(_is_contiguous, same)) or all(map(is_dense, same))):
+            return False
+        if not check(same):
+            return False
+    return True
 
 
 def _beside_modes(tensors: Iterable[Any]) -> AbstractContextManager[Any]:
@@ -133,31 +150,30 @@ _is_contiguous = torch.Tensor.is_contiguous
 
 _MemoryCheck: TypeAlias = "Callable[[Sequence[Any]], bool]"
 
-_checks: dict[Any, _MemoryCheck] = {}
-"""The compiled check of each kind of tensor, once it is compiled."""
+
+_checks: dict[tuple[str, Any], _MemoryCheck] = {}
+"""The compiled check of each name and kind of tensor, once it is compiled."""
 
 
-def _memory_check(kind: Any) -> _MemoryCheck | None:
-    """Return the compiled check whether all squares are finite, of dense host memory; None without one."""
-    return _checks.get(kind) or _compiled_check(*kind)
+def _memory_check(name: str, kind: Any) -> _MemoryCheck | None:
+    """Return a check of a `Kernel`, for dense host memory; None without one."""
+    return _checks.get((name, kind)) or _compiled_check(name, kind)
 
 
-def _compiled_check(
-    class_: type, is_cpu: bool, layout: torch.layout, dtype: torch.dtype
-) -> _MemoryCheck | None:
-    kernel = kernel_of(_COMPILED.get(dtype, ""))
+def _compiled_check(name: str, kind: Any) -> _MemoryCheck | None:
+    class_, is_cpu, layout, dtype = kind
     if class_ not in _PLAIN or not is_cpu or layout is not torch.strided:
         return None
-    if kernel is None or kernel.squares_finite is None:
+    compiled = getattr(kernel_of(_COMPILED.get(dtype, "")), name, None)
+    if compiled is None:
         return None
-    squares_finite = kernel.squares_finite
 
     def check(tensors: Sequence[Any]) -> bool:
         addresses = array("q", map(torch.Tensor.data_ptr, tensors))
         counts = array("q", map(torch.Tensor.numel, tensors))
-        return bool(squares_finite(addresses.buffer_info()[0], counts.buffer_info()[0], len(tensors)))
+        return bool(compiled(addresses.buffer_info()[0], counts.buffer_info()[0], len(tensors)))
 
-    return _checks.setdefault((class_, is_cpu, layout, dtype), check)
+    return _checks.setdefault((name, kind), check)
 
 
 def _values(tensor: Any) -> Any:

@@ -42,11 +42,6 @@ PATIENCE = 20
 
 _gradient_of = operator.attrgetter("grad")
 
-_NOT_CHECKED = (
-    "the operators of this update were not checked: gradients, parameters and moments were finite and small, "
-    "so something else wrote to a parameter, such as NumPy or a write through `.data`"
-)
-
 _WATCHES: Mapping[str, Callable[[StepCalls, Trained], OriginWatch]] = {
     "hooks": lambda calls, trained: ModuleWatch(),
     "native": lambda calls, trained: OperatorWatch(),
@@ -97,9 +92,11 @@ class Guard:
         watch = _WATCHES.get(tier)
         self._watch: OriginWatch | None = None if watch is None else watch(self._calls, self._trained)
         self._updates = UpdateCheck(self._trained, keeps=keep_update)
-        self._safe_updates = SafeUpdates()
+        self._skips_safe = self._watch is not None and self._watch.skips_safe_updates
+        """Whether the watch skips the operators of safe updates."""
+        self._safe_updates = SafeUpdates(only_large=not self._skips_safe)
         self._safe = False
-        """Whether this update can make no NaN and no Inf, so that the watch skips its operators."""
+        """Whether this update can make no NaN and no Inf, so that nothing of it is checked."""
         self._updating: list[torch.optim.Optimizer] = []
         self._in_closure = False
         self._huge = False
@@ -271,11 +268,10 @@ class Guard:
             else:
                 if self._skips_in_row:
                     self._skips_in_row.pop(optimizer, None)
-                small = self._check(optimizer, lines, self._tape_or_function())
-                if small and self._watch is not None and self._watch.skips_safe_updates:
-                    self._safe = self._safe_updates.is_safe(optimizer, small)
+                moderate = self._check(optimizer, lines, self._tape_or_function())
+                self._safe = bool(moderate) and self._safe_updates.is_safe(optimizer, moderate)
             self._observer.update_begins(optimizer)
-        if self._safe and self._watch is not None:
+        if self._safe and self._skips_safe and self._watch is not None:
             self._watch.idle = True
         return None
 
@@ -374,13 +370,14 @@ class Guard:
     ) -> Sequence[Any]:
         """Check gradients and losses before an update, which is at the user's `lines()`.
 
-        Return the gradients if the squares of all are finite, otherwise nothing.
+        Return the gradients if all are moderate and the update may be safe, otherwise nothing.
         """
         parameters = self._trained.parameters() if optimizer is None else [*parameters_of(optimizer)]
         gradients = [each for each in map(_gradient_of, parameters) if each is not None]
         losses = [*losses, *self._losses()]
-        if not suspicious([*gradients, *losses]):
-            return gradients
+        moderate = optimizer is not None and self._safe_updates.have_moderate(optimizer, gradients)
+        if not suspicious(losses if moderate else [*gradients, *losses]):
+            return gradients if moderate else ()
         self._huge = True
         lost = [counts for each in losses if (counts := not_finite(each))]
         bad = {"loss": lost[0]} if lost else {}
@@ -470,16 +467,15 @@ class Guard:
 
     def _check_update(self, optimizer: torch.optim.Optimizer, frame: FrameType) -> None:
         """Check the parameters after an update, and the moments where squares of gradients overflow."""
+        if self._safe:
+            self._safe_updates.updated(optimizer)
+            return
         updates = self._updates
         new = updates.newly_bad(optimizer, moments=self._huge)
-        if self._watch is not None and self._watch.skips_safe_updates:
-            self._safe_updates.updated(optimizer, safely=self._safe and updates.small)
         if new and not self._tripped:
             trip = updates.trip(optimizer, self._number, new, user_lines(frame))
             if self._watch is not None and self._watch.checks_updates:
                 self._name_origin(trip, self._trained.parameters())
-            if self._safe:
-                trip.notes.append(_NOT_CHECKED)
             if trip.recorded is None:
                 updates.record_again(trip, optimizer)
             if self._on_trip(trip):

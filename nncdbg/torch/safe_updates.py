@@ -1,16 +1,18 @@
-"""Which updates of torch's own optimizers can make no NaN and no Inf, so that their operators need no check.
+"""Which updates of torch's own optimizers can make no NaN and no Inf, so that nothing of them needs a check.
 
-Gradients, parameters and moments bound the numbers of such an update.  A float32 with a finite square is
-below ``2**64``.  So Adam divides at most ``10 * 2**64 / 1e-4`` by at least ``1e-12``.  The quotient is below
-``2**121``, and so finite; it is added to a parameter below ``2**71``.  In the updates of
-`_updates_until_check`, squares of gradients add up to second moments of ``2**127`` at most.  The bounds of
-float64 are wider.
+Gradients, parameters and moments bound the numbers of such updates.  Let all of them be below ``2**20``, and
+then only gradients be read, in `_LONGEST` updates.  The moments of Adam are weighted means, so they stay
+below ``2**20`` and ``2**40``.  An update divides at most ``10 * 2**20 / 1e-4`` by at least ``1e-12``, so it
+changes a parameter by less than ``2**77``; a decoupled weight decay makes no parameter larger.  In SGD, let
+``x`` bound parameters and momentum, and be ``2**20`` or more.  The gradient with its weight decay is below
+``2 * x``, the next momentum below ``3 * x``, and so the next parameter below ``6 * x``, with Nesterov's
+momentum too.  `_LONGEST` such updates lead from ``2**20`` to less than ``2**103``.  float32 goes up to
+``2**128``, and float64 further.
 """
 
 from __future__ import annotations
 
 import inspect
-import math
 import operator
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +24,7 @@ from torch.optim import SGD, Adam, AdamW
 from torch.optim import optimizer as torch_optimizers
 
 from nncdbg.engine.ops.aten.internals import dispatch_modes
-from nncdbg.torch.finiteness import suspicious
+from nncdbg.torch.finiteness import are_moderate, suspicious
 from nncdbg.torch.trained import parameters_of
 
 _CLASSES = (torch.Tensor, torch.nn.Parameter)
@@ -30,32 +32,51 @@ _DTYPES = (torch.float32, torch.float64)
 _NOT_NEGATIVE = ("step", "exp_avg_sq", "max_exp_avg_sq")
 """Entries of the state of an optimizer that must not be negative, for a square root or a power of them."""
 
-_LONGEST = 1 << 20
-"""The most updates until parameters and moments are read again: rounding adds less than 2**-22 in each."""
+_LONGEST = 32
+"""The most updates until parameters and moments are read again."""
+
+_FEW = 4
+"""So few updates between two readings take longer than checks of the parameters after each update."""
 
 _PATIENCE = 100
-"""The number of updates that are checked after parameters or moments were found to be too large."""
+"""The number of updates that are checked after large numbers, or after few updates between two readings."""
+
+_FASTER_READ = 1 << 15
+"""The bytes of parameters, for each parameter or moment, that are read in less time than `is_safe` takes."""
 
 
 class SafeUpdates:
     """Finds updates that can make no NaN and no Inf.
 
-    Parameters and moments are read before the first one.  Later, torch's counts of writes show whether
-    anything but a safe update has changed them.  torch does not count writes of NumPy, or through
-    `Tensor.data`.  A NaN that such a write makes is found in losses, gradients or parameters, without an
-    operator.
+    Parameters and moments are read before the first one, and again after `_LONGEST` updates.  In between,
+    torch's counts of writes show whether anything but a safe update has changed them.  torch does not count
+    writes of NumPy, or through `Tensor.data`.  A NaN that such a write makes is found later, in a loss or in
+    gradients.  With `only_large`, no update of few bytes is safe: reading its parameters takes less time.
     """
 
-    def __init__(self) -> None:
-        self._known: weakref.WeakKeyDictionary[torch.optim.Optimizer, _Small] = weakref.WeakKeyDictionary()
-        self._waiting: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
-        """How many updates are checked before parameters and moments are read again."""
+    def __init__(self, *, only_large: bool = False) -> None:
+        self._only_large = only_large
+        self._known: weakref.WeakKeyDictionary[torch.optim.Optimizer, _Moderate] = weakref.WeakKeyDictionary()
+        self._waiting: dict[int, int] = {}
+        """By identity of the optimizer: how many updates are checked before another may be safe."""
+
+    def have_moderate(self, optimizer: torch.optim.Optimizer, gradients: Sequence[Any]) -> bool:
+        """Return whether all gradients of an update are moderate, so that it may be safe.
+
+        Returns False without reading them for some updates after one that was not.
+        """
+        waiting = self._waiting.get(id(optimizer), 0)
+        if waiting:
+            self._waiting[id(optimizer)] = waiting - 1
+            return False
+        return are_moderate(gradients) or self._wait(optimizer)
 
     def is_safe(self, optimizer: torch.optim.Optimizer, gradients: Sequence[Any]) -> bool:
         """Return whether no operator of an update without closure can make a NaN or Inf.
 
-        `gradients` are those of its parameters, whose squares must be finite.
+        `gradients` are those of its parameters, which must be moderate.
         """
+        moderate = self._known.pop(optimizer, None)
         rule = _RULES.get(type(optimizer))
         if (
             rule is None
@@ -69,28 +90,31 @@ class SafeUpdates:
         if len(kinds) != 1 or not kinds <= _KINDS:
             return False
         tensors = _tensors_of(optimizer)
-        small = self._known.get(optimizer)
-        if small is not None and small.left > 0 and small.is_unchanged(tensors):
-            return True
-        waiting = self._waiting.get(optimizer, 0)
-        if waiting:
-            self._waiting[optimizer] = waiting - 1
-            return False
-        if not _are_small(optimizer, tensors, gradients[0].dtype):
-            self._waiting[optimizer] = _PATIENCE
-            return False
-        self._known[optimizer] = _Small(tensors, _updates_until_check(optimizer))
+        if moderate is None or not moderate.left or not moderate.is_unchanged(tensors):
+            if moderate is not None and moderate.left > _LONGEST - _FEW:
+                return self._wait(optimizer)
+            if self._only_large and _bytes_of(optimizer) < _FASTER_READ * len(tensors):
+                return self._wait(optimizer)
+            if not _are_moderate(optimizer, tensors, gradients[0].dtype):
+                return self._wait(optimizer)
+            moderate = _Moderate(tensors, _LONGEST)
+        self._known[optimizer] = moderate
         return True
 
-    def updated(self, optimizer: torch.optim.Optimizer, *, safely: bool) -> None:
-        """Enter the end of an update: `safely` if it was safe, and the squares of parameters are finite."""
-        small = self._known.pop(optimizer, None)
-        if safely and small is not None:
-            self._known[optimizer] = _Small(_tensors_of(optimizer), small.left - 1)
+    def updated(self, optimizer: torch.optim.Optimizer) -> None:
+        """Enter the end of a safe update."""
+        moderate = self._known.pop(optimizer, None)
+        if moderate is not None:
+            self._known[optimizer] = _Moderate(_tensors_of(optimizer), moderate.left - 1)
+
+    def _wait(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Return False for some updates."""
+        self._waiting[id(optimizer)] = _PATIENCE
+        return False
 
 
-class _Small:
-    """Parameters and moments whose squares were finite, for as many as `left` updates."""
+class _Moderate:
+    """Parameters and moments that were moderate, for as many as `left` updates."""
 
     def __init__(self, tensors: Sequence[Any], left: int) -> None:
         self.left = left
@@ -124,8 +148,13 @@ def _tensors_of(optimizer: torch.optim.Optimizer) -> list[Any]:
     return tensors if None not in {*map(type, tensors)} else [each for each in tensors if each is not None]
 
 
-def _are_small(optimizer: torch.optim.Optimizer, tensors: Sequence[Any], dtype: torch.dtype) -> bool:
-    """Return whether parameters and moments of a dtype have finite squares; some must not be negative."""
+def _bytes_of(optimizer: torch.optim.Optimizer) -> int:
+    """Return the bytes of the parameters of an optimizer."""
+    return sum(int(each.nbytes) for each in parameters_of(optimizer))
+
+
+def _are_moderate(optimizer: torch.optim.Optimizer, tensors: Sequence[Any], dtype: torch.dtype) -> bool:
+    """Return whether parameters and moments of a dtype are moderate; some must not be negative."""
     if not {*map(type, tensors)} <= {*_CLASSES}:
         return False
     steps = {id(state.get("step")) for state in optimizer.state.values()}
@@ -137,13 +166,11 @@ def _are_small(optimizer: torch.optim.Optimizer, tensors: Sequence[Any], dtype: 
     not_negative = (
         state[name] for state in optimizer.state.values() for name in _NOT_NEGATIVE if name in state
     )
-    return not suspicious(tensors) and not any(bool((each < 0).any()) for each in not_negative)
-
-
-def _updates_until_check(optimizer: torch.optim.Optimizer) -> int:
-    """Return after how many updates second moments may be half of the largest number."""
-    decays = [group["betas"][1] for group in optimizer.param_groups if "betas" in group]
-    return min([_LONGEST, *(int(math.log(0.5) / math.log(decay)) for decay in decays)])
+    return (
+        are_moderate([each for each in tensors if id(each) not in steps])
+        and not suspicious([each for each in tensors if id(each) in steps])
+        and not any(bool((each < 0).any()) for each in not_negative)
+    )
 
 
 def runs_only_torch(optimizer: torch.optim.Optimizer) -> bool:
@@ -170,14 +197,14 @@ def _is_between(number: Any, least: float, most: float) -> bool:
 def _is_usual_adam(group: Mapping[str, Any]) -> bool:
     """Return whether the options of Adam keep the bounds, without a weight decay that changes gradients."""
     first, second = group["betas"]
-    decay = group["weight_decay"]
+    rate, decay = group["lr"], group["weight_decay"]
     return (
         _is_between(first, 0, 0.9999)
         and _is_between(second, 0.5, 0.9999)
-        and _is_between(group["lr"], 0, 10)
+        and _is_between(rate, 0, 10)
         and _is_between(group["eps"], 1e-12, 1)
         and _is_between(decay, 0, 10)
-        and (not decay or bool(group.get("decoupled_weight_decay")))
+        and (not decay or (bool(group.get("decoupled_weight_decay")) and rate * decay <= 1))
         and not group["capturable"]
         and not group["differentiable"]
     )
@@ -188,8 +215,8 @@ def _is_usual_sgd(group: Mapping[str, Any]) -> bool:
     return (
         _is_between(group["momentum"], 0, 0.9999)
         and _is_between(group["dampening"], 0, 1)
-        and _is_between(group["lr"], 0, 1e4)
-        and _is_between(group["weight_decay"], 0, 1e3)
+        and _is_between(group["lr"], 0, 1)
+        and _is_between(group["weight_decay"], 0, 1)
         and not group["differentiable"]
     )
 

@@ -24,8 +24,6 @@ class UpdateCheck:
         """Parameters and moments that are NaN or Inf since a finding."""
         self.repeating = False
         """Whether an update runs again now."""
-        self.small = False
-        """Whether the squares of all parameters were finite after the last update."""
         self._given: weakref.WeakKeyDictionary[torch.optim.Optimizer, frozenset[str]] = (
             weakref.WeakKeyDictionary()
         )
@@ -107,8 +105,7 @@ class UpdateCheck:
         With `moments`, moments alone are enough.
         """
         changed = tensors_in([*optimizer.state.values()]) if moments else ()
-        self.small = not suspicious([*parameters_of(optimizer), *changed])
-        if self.small:
+        if not suspicious([*parameters_of(optimizer), *changed]):
             return {}
         return {name: counts for name, _, each in self._named(optimizer) if (counts := not_finite(each))}
 

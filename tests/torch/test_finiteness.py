@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 from nncdbg import stats  # noqa: E402
 from nncdbg.stats import preparation  # noqa: E402
 from nncdbg.torch import finiteness  # noqa: E402
-from nncdbg.torch.finiteness import not_finite, suspicious  # noqa: E402
+from nncdbg.torch.finiteness import are_moderate, not_finite, suspicious  # noqa: E402
 
 
 @pytest.fixture(params=["compiled", "norms"], autouse=True)
@@ -63,3 +63,21 @@ def test_square_that_overflows_is_suspicious_and_finite(dtype, elements):
     tensor[elements // 2] = -(torch.finfo(dtype).max ** 0.6)
     assert suspicious([tensor])
     assert not_finite(tensor) == ""
+
+
+@pytest.mark.parametrize("elements", [1, 5, 1000])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("number", [0.0, 1.0, -(2.0**20), 2.0**19.9, float("nan"), float("-inf")])
+def test_only_magnitudes_below_a_limit_are_moderate(number, dtype, elements, request):
+    tensor = torch.ones(elements, dtype=dtype)
+    tensor[elements // 2] = number
+    compiled = "compiled" in request.node.callspec.id
+    expected = compiled and abs(float(tensor[elements // 2])) < 2.0**20
+    assert are_moderate([torch.ones(3, dtype=dtype), tensor]) == expected
+    assert are_moderate([torch.nn.Parameter(torch.ones(3)), tensor]) == expected
+
+
+def test_tensors_that_are_not_read_as_they_are_in_memory_are_not_moderate():
+    assert not are_moderate([torch.ones(4, 6)[:, ::2]])
+    assert not are_moderate([torch.ones(4, 6).to_sparse()])
+    assert not are_moderate([torch.ones(3), torch.ones(3, dtype=torch.int64)])

@@ -12,11 +12,12 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg import stats  # noqa: E402
 from nncdbg.engine.ops.aten.internals import DispatchMode  # noqa: E402
-from nncdbg.torch.finiteness import suspicious  # noqa: E402
+from nncdbg.torch.finiteness import are_moderate  # noqa: E402
 from nncdbg.torch.guard import Guard  # noqa: E402
 from nncdbg.torch.live.mode import LiveMode  # noqa: E402
 from nncdbg.torch.live.training import LiveTraining  # noqa: E402
 from nncdbg.torch.safe_updates import SafeUpdates  # noqa: E402
+from nncdbg.torch.update_check import UpdateCheck  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -24,8 +25,8 @@ def _compiled_check():
     stats.prepare(wait=True)
 
 
-LARGEST = 2.0**64 * (1 - 2.0**-23)
-"""A float32 whose square is finite, next to the largest one."""
+LARGEST = 2.0**20 * (1 - 2.0**-23)
+"""The largest float32 that is moderate."""
 
 
 def parameter(*numbers, dtype=torch.float32):
@@ -35,9 +36,9 @@ def parameter(*numbers, dtype=torch.float32):
 
 
 def is_safe(optimizer, safe=None):
+    safe = SafeUpdates() if safe is None else safe
     gradients = [each.grad for group in optimizer.param_groups for each in group["params"]]
-    assert not suspicious(gradients)
-    return (safe or SafeUpdates()).is_safe(optimizer, gradients)
+    return safe.have_moderate(optimizer, gradients) and safe.is_safe(optimizer, gradients)
 
 
 class OwnAdam(Adam):
@@ -73,8 +74,9 @@ CHECKED = {
     "learning rate of Inf": lambda: SGD([parameter()], lr=float("inf")),
     "learning rate of NaN": lambda: SGD([parameter()], lr=float("nan")),
     "learning rate as a tensor": lambda: Adam([parameter()], lr=torch.tensor(0.1)),
-    "huge learning rate": lambda: SGD([parameter()], lr=1e30),
-    "huge weight decay": lambda: SGD([parameter()], lr=1, weight_decay=1e20),
+    "large learning rate": lambda: SGD([parameter()], lr=1.5),
+    "large weight decay": lambda: SGD([parameter()], lr=1, weight_decay=1.5),
+    "growing parameters": lambda: AdamW([parameter()], lr=5, weight_decay=1),
     "weight decay in the gradient": lambda: Adam([parameter()], weight_decay=0.1),
     "growing momentum": lambda: SGD([parameter()], lr=0.1, momentum=1.5),
     "one bad group": lambda: Adam([{"params": [parameter()]}, {"params": [parameter()], "eps": 0}]),
@@ -87,7 +89,8 @@ CHECKED = {
     "two types": lambda: Adam([parameter(), parameter(dtype=torch.float64)]),
     "NaN in a parameter": lambda: Adam([parameter(float("nan"))]),
     "Inf in a parameter": lambda: SGD([parameter(float("inf"))], lr=0.1),
-    "large parameter": lambda: Adam([parameter(1e30)]),
+    "large parameter": lambda: Adam([parameter(2.0**20)]),
+    "large moment": lambda: with_moments("exp_avg", 2.0**20),
     "NaN in a moment": lambda: with_moments("exp_avg", float("nan")),
     "Inf in a moment": lambda: with_moments("exp_avg_sq", float("inf")),
     "negative square": lambda: with_moments("exp_avg_sq", -1.0),
@@ -127,7 +130,8 @@ def test_update_with_a_hook_of_the_user_on_all_optimizers_is_checked():
 def update(optimizer, safe):
     found = is_safe(optimizer, safe)
     optimizer.step()
-    safe.updated(optimizer, safely=found)
+    if found:
+        safe.updated(optimizer)
     return found
 
 
@@ -186,30 +190,98 @@ class Bad(DispatchMode):
 EXTREMES = {
     "adam": lambda each: Adam(each, lr=10, eps=1e-12, betas=(0.9999, 0.9999)),
     "adam without memory": lambda each: Adam(each, lr=10, eps=1e-12, betas=(0.0, 0.5), amsgrad=True),
-    "adamw": lambda each: AdamW(each, lr=10, eps=1e-12, weight_decay=10, betas=(0.9999, 0.5)),
-    "sgd": lambda each: SGD(each, lr=1e4, momentum=0.9999, nesterov=True, weight_decay=1e3),
+    "adamw": lambda each: AdamW(each, lr=10, eps=1e-12, weight_decay=0.1, betas=(0.9999, 0.5)),
+    "sgd": lambda each: SGD(each, lr=1, momentum=0.9999, nesterov=True, weight_decay=1),
 }
 
 
 @pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", EXTREMES)
-def test_safe_updates_have_finite_results_at_the_bounds(name, foreach):
+def test_safe_updates_have_finite_results_at_the_bounds(name, dtype, foreach):
     """Gradients of 0, next to the bound and of both signs, with the largest options that are safe."""
-    one = parameter(0.0, LARGEST, -LARGEST, LARGEST, 1.0)
+    one = parameter(0.0, LARGEST, -LARGEST, LARGEST, 1.0, dtype=dtype)
     optimizer, safe, bad = EXTREMES[name]([one]), SafeUpdates(), Bad()
     optimizer.param_groups[0]["foreach"] = foreach
     safely = 0
-    for number in range(12):
+    for number in range(40):
         sign = -1 if number % 3 == 2 else 1
-        one.grad = torch.tensor([0.0, LARGEST, LARGEST, sign * LARGEST, 1e-30])
+        one.grad = torch.tensor([0.0, LARGEST, -LARGEST, sign * LARGEST, 1e-30], dtype=dtype)
         if not is_safe(optimizer, safe):
             break
         safely += 1
         with bad:
             optimizer.step()
-        safe.updated(optimizer, safely=not suspicious([one]))
-    assert safely
+        safe.updated(optimizer)
+    assert safely >= 32
     assert bad.found == []
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_updates_by_large_means_over_small_squares_are_finite(foreach):
+    one = parameter(LARGEST, -LARGEST)
+    optimizer, safe, bad = EXTREMES["adamw"]([one]), SafeUpdates(), Bad()
+    optimizer.param_groups[0]["foreach"] = foreach
+    one.grad = torch.zeros(2)
+    optimizer.state[one] |= {
+        "step": torch.tensor(0.0),
+        "exp_avg": torch.tensor([-LARGEST, LARGEST]),
+        "exp_avg_sq": torch.zeros(2),
+    }
+    while is_safe(optimizer, safe):
+        with bad:
+            optimizer.step()
+        safe.updated(optimizer)
+    assert optimizer.state[one]["step"] == 32
+    assert not are_moderate([one])
+    assert float(one.detach().abs().min()) > 2.0**70
+    assert bad.found == []
+
+
+def updates_with_reading(monkeypatch, function, result, updates):
+    """Return which of so many updates were safe, and before which ones `function` was called."""
+    safely: list[bool] = []
+    read: list[int] = []
+
+    def noted(*_):
+        read.append(len(safely))
+        return result
+
+    monkeypatch.setattr(f"nncdbg.torch.safe_updates.{function}", noted)
+    optimizer, safe = Adam([parameter()]), SafeUpdates()
+    for _ in range(updates):
+        safely.append(update(optimizer, safe))
+    return safely, read
+
+
+def test_parameters_that_stay_moderate_are_read_every_32_updates(monkeypatch):
+    safely, read = updates_with_reading(monkeypatch, "_are_moderate", True, 70)
+    assert all(safely)
+    assert read == [0, 32, 64]
+
+
+def test_large_gradients_are_read_once_in_a_while(monkeypatch):
+    safely, read = updates_with_reading(monkeypatch, "are_moderate", False, 210)
+    assert not any(safely)
+    assert read == [0, 101, 202]
+
+
+def test_parameters_that_the_user_writes_to_in_each_step_are_not_read_each_time():
+    one = parameter()
+    optimizer, safe = Adam([one]), SafeUpdates()
+    found = []
+    for _ in range(110):
+        found.append(update(optimizer, safe))
+        one.detach().clamp_(-1, 1)
+    assert [number for number, safely in enumerate(found) if safely] == [0, 102]
+
+
+@pytest.mark.parametrize(("elements", "large"), [(100, False), (1 << 20, True)])
+def test_few_bytes_of_parameters_are_checked_if_only_large_updates_count(elements, large):
+    one = torch.nn.Parameter(torch.ones(elements))
+    one.grad = torch.ones(elements)
+    assert is_safe(Adam([one]), SafeUpdates(only_large=True)) is large
+    assert is_safe(Adam([one]))
 
 
 # -- the watches that leave out such an update -------------------------------------------------------------
@@ -269,18 +341,67 @@ def test_native_tier_checks_again_after_an_update_that_raised():
     assert report.bad_steps[-1].operators[0].op == "aten.log.default"
 
 
-def test_nan_that_torch_does_not_count_is_found_after_a_safe_update():
-    model, optimizer, run = training()
+def large_training():
+    """A training whose updates are safe in each tier, as reading its parameters takes a while."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(1 << 10, 1 << 8)
+    optimizer = Adam(model.parameters())
+
+    def run():
+        optimizer.zero_grad()
+        model(torch.randn(2, 1 << 10)).square().mean().backward()
+        optimizer.step()
+
+    return model, optimizer, run
+
+
+@pytest.mark.parametrize("tier", ["guard", "hooks", "native"])
+def test_parameters_are_not_read_after_safe_updates(tier, monkeypatch):
+    read = []
+    original = UpdateCheck.newly_bad
+
+    def noted(self, *args, **kwargs):
+        read.append(number)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(UpdateCheck, "newly_bad", noted)
+    model, optimizer, run = large_training()
+    with nncdbg.torch.watch(model, optimizer, tier=tier) as report:
+        for number in range(4):
+            optimizer.param_groups[0]["eps"] = 0 if number == 2 else 1e-8
+            run()
+    assert report.ok
+    assert read == [2]
+
+
+@pytest.mark.parametrize("tier", ["guard", "native"])
+def test_nan_that_torch_does_not_count_is_found_in_the_next_step(tier):
+    model, optimizer, run = large_training()
     array = model.bias.detach().numpy()
-    with nncdbg.torch.watch(model, optimizer, tier="native", on_nan="report") as report:
+    with nncdbg.torch.watch(model, optimizer, tier=tier, on_nan="report") as report:
         run()
         optimizer.zero_grad()
-        model(torch.randn(4, 3)).square().mean().backward()
+        model(torch.randn(4, 1 << 10)).square().mean().backward()
         array[0] = float("nan")
         optimizer.step()
+        run()
     [bad] = report.bad_steps
-    assert bad.where == "update"
-    assert any("the operators of this update were not checked" in each for each in bad.notes)
+    assert (bad.step, bad.where) == (3, "loss")
+    assert "bias" in str(bad)
+
+
+@pytest.mark.parametrize("tier", ["guard", "native"])
+def test_nan_of_an_update_that_is_not_safe_is_found_after_safe_updates(tier):
+    model, optimizer, run = large_training()
+    with nncdbg.torch.watch(model, optimizer, tier=tier, on_nan="report") as report:
+        for _ in range(3):
+            run()
+        with torch.no_grad():
+            optimizer.state[model.bias]["exp_avg_sq"][0] = -1
+        run()
+    [bad] = report.bad_steps
+    assert (bad.step, bad.where) == (4, "update")
+    assert "bias" in str(bad)
 
 
 @pytest.mark.parametrize(("options", "seen"), [({}, 0), ({"weight_decay": 0.1}, 4)])

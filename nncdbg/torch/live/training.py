@@ -15,7 +15,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.engine.ops.aten.internals import compiling_nothing, innermost_mode, without_dispatch
 from nncdbg.stats import prepare
-from nncdbg.torch.finiteness import suspicious
 from nncdbg.torch.found_models import live_objects, models_of
 from nncdbg.torch.live.breakpoints import LiveBreakpoint, check_kinds, names_of_modules
 from nncdbg.torch.live.debugger import FINISH, NEXT, STEP, LiveDebugger
@@ -244,8 +243,7 @@ class LiveTraining:
             self._outermost = None
             self.mode.optimizing = 0
             if self._safe:
-                small = not suspicious([*parameters_of(optimizer)])
-                self._safe_updates.updated(optimizer, safely=small)
+                self._safe_updates.updated(optimizer)
             self._end_step()
 
     def _skip_update(self, optimizer: torch.optim.Optimizer) -> None:
@@ -254,7 +252,8 @@ class LiveTraining:
         if innermost_mode() is not self.mode:
             return
         self._leave_mode()
-        self._safe = not suspicious(gradients) and self._safe_updates.is_safe(optimizer, gradients)
+        safe = self._safe_updates
+        self._safe = safe.have_moderate(optimizer, gradients) and safe.is_safe(optimizer, gradients)
         if not self._safe:
             self._update_mode()
 

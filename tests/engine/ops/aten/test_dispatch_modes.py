@@ -2,6 +2,7 @@
 
 from contextlib import ExitStack
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ class Own(DispatchMode):
     __torch_dispatch__ = dispatch
 
 
-class OfTorch(TorchDispatchMode):
+class OfTorch(TorchDispatchMode):  # type: ignore[misc]
     seen: list[str] = []
     __torch_dispatch__ = dispatch
 
@@ -44,6 +45,7 @@ def known():
 @pytest.mark.parametrize("outer", [(), (OfTorch,), (Ignored,), (Ignored, OfTorch), (Ignored, Ignored)])
 def test_torch_knows_the_same_of_both_kinds_of_modes(outer):
     found = []
+    kinds: tuple[Any, Any]
     for kinds in product((Own, OfTorch), (Own, OfTorch)):
         seen = [known()]
         with ExitStack() as entered:
@@ -51,7 +53,7 @@ def test_torch_knows_the_same_of_both_kinds_of_modes(outer):
                 entered.enter_context(kind())
             seen.append(known())
             for kind in kinds:
-                mode = kind()
+                mode: Any = kind()
                 assert entered.enter_context(mode) is mode
                 assert innermost_mode() is mode
                 seen.append(known())
