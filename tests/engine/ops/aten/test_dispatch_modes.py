@@ -43,7 +43,7 @@ def known():
 
 
 @pytest.mark.parametrize("outer", [(), (OfTorch,), (Ignored,), (Ignored, OfTorch), (Ignored, Ignored)])
-def test_torch_knows_the_same_of_both_kinds_of_modes(outer):
+def test_torch_holds_the_same_flags_for_both_kinds_of_modes(outer):
     found = []
     kinds: tuple[Any, Any]
     for kinds in product((Own, OfTorch), (Own, OfTorch)):
