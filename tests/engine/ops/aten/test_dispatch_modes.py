@@ -37,8 +37,8 @@ class Ignored(OfTorch):
         return True
 
 
-def known():
-    """Return all that torch knows of the modes that are entered now."""
+def flags():
+    """Return the flags that torch has for the modes that are entered now."""
     return {name: value for name, value in vars(modes).items() if name.startswith("_is_in_")}
 
 
@@ -47,27 +47,27 @@ def test_torch_holds_the_same_flags_for_both_kinds_of_modes(outer):
     found = []
     kinds: tuple[Any, Any]
     for kinds in product((Own, OfTorch), (Own, OfTorch)):
-        seen = [known()]
+        seen = [flags()]
         with ExitStack() as entered:
             for kind in outer:
                 entered.enter_context(kind())
-            seen.append(known())
+            seen.append(flags())
             for kind in kinds:
                 mode: Any = kind()
                 assert entered.enter_context(mode) is mode
                 assert innermost_mode() is mode
-                seen.append(known())
-        seen.append(known())
+                seen.append(flags())
+        seen.append(flags())
         assert innermost_mode() is None
         found.append(seen)
-    assert known()
+    assert flags()
     assert all(each == found[-1] for each in found)
 
 
 def test_mode_sees_operators_until_a_block_raises():
     mode = Own()
     mode.seen = []
-    before = known()
+    before = flags()
     for _ in range(2):
         with pytest.raises(TypeError), mode:
             torch.ones("a text")
@@ -75,19 +75,19 @@ def test_mode_sees_operators_until_a_block_raises():
         with mode:
             torch.ones(1)
     assert mode.seen == ["aten.ones.default"] * 2
-    assert known() == before
+    assert flags() == before
 
 
 def test_mode_is_entered_inside_of_itself():
     mode = Own()
     mode.seen = []
-    before = known()
+    before = flags()
     with mode:
         with mode:
             torch.ones(1)
         torch.zeros(1)
     assert mode.seen == ["aten.ones.default", "aten.ones.default", "aten.zeros.default"]
-    assert known() == before
+    assert flags() == before
 
 
 @pytest.mark.parametrize("kind", [Own, OfTorch])
