@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 MODERATE = 20
-"""The power of two below which the numbers of a usual training are."""
+"""The exponent of the power of two below which the numbers of a usual training are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,4 +27,4 @@ class Kernel:
 
     The first two arguments are addresses of one i64 per array."""
     moderate: Callable[[int, int, int], bool] | None = None
-    """The same: whether the magnitude of each element is below `MODERATE`."""
+    """The same: whether the magnitude of each element is below ``2**MODERATE``."""

@@ -92,6 +92,8 @@ class _DenseCopies:
         self._content: Any = None
         self._few = tensors[0].is_cpu and self.size <= _SMALL
         if self._few:
+            # No other tensor gets these addresses while they are in use.
+            self._storages = [each.untyped_storage() for each in tensors]
             self._memory = [(ctypes.c_char * each.nbytes).from_address(each.data_ptr()) for each in tensors]
         else:
             # No dispatch mode sees the copies, so not one of the user either.
