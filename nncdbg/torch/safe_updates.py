@@ -77,14 +77,7 @@ class SafeUpdates:
         `gradients` are those of its parameters, which must be moderate.
         """
         moderate = self._known.pop(optimizer, None)
-        rule = _RULES.get(type(optimizer))
-        if (
-            rule is None
-            or not all(map(rule, optimizer.param_groups))
-            or hasattr(optimizer, "grad_scale")
-            or dispatch_modes()
-            or not runs_only_torch(optimizer)
-        ):
+        if dispatch_modes() or not is_usual(optimizer):
             return False
         kinds = {*map(_kind_of, gradients)}
         if len(kinds) != 1 or not kinds <= _KINDS:
@@ -170,6 +163,17 @@ def _are_moderate(optimizer: torch.optim.Optimizer, tensors: Sequence[Any], dtyp
         are_moderate([each for each in tensors if id(each) not in steps])
         and not suspicious([each for each in tensors if id(each) in steps])
         and not any(bool((each < 0).any()) for each in not_negative)
+    )
+
+
+def is_usual(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an update is one of torch alone, with options that make no large number of others."""
+    rule = _RULES.get(type(optimizer))
+    return (
+        rule is not None
+        and all(map(rule, optimizer.param_groups))
+        and not hasattr(optimizer, "grad_scale")
+        and runs_only_torch(optimizer)
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from nncdbg.engine.ops.aten.signatures import DTYPES
+from nncdbg.torch.safe_updates import is_usual
 
 _ADAM = "p - lr * m / (sqrt(v) + eps), with bias-corrected moments m and v of the gradient and its square"
 
@@ -96,9 +97,38 @@ def _element(
     }
     place = f"{name}[{', '.join(map(str, at))}]" if at else name
     shown = ", ".join(f"{key} {number:.4g}" for key, number in numbers.items())
-    found = f"{place} is {parameter.detach()[at].item():.4g} after the update: {shown}"
+    number = parameter.detach()[at].item()
+    found = f"{place} is {number:.4g} after the update: {shown}"
     cause = _cause(_STEPS.get(_class_of(optimizer)), numbers, group, parameter.dtype)
+    if not cause and _is_finite_step(optimizer, numbers, group, parameter.dtype) and math.isnan(number):
+        cause = (
+            f"cause: not this update: its step is finite at {place}, so the element was NaN or Inf before; "
+            "look for code that writes to the parameter after the forward pass, through NumPy or `.data`"
+        )
     return [found, cause] if cause else [found]
+
+
+def _is_finite_step(
+    optimizer: torch.optim.Optimizer, numbers: Mapping[str, Any], group: Mapping[str, Any], dtype: Any
+) -> bool:
+    """Return whether an update with usual options made no NaN of a finite element, by the numbers after it.
+
+    The bias correction of Adam makes a step larger by 1e4 at most.
+    """
+    if dtype not in (torch.float32, torch.float64) or not is_usual(optimizer):
+        return False
+    step = _STEPS[_class_of(optimizer)]
+    divisor = 1.0
+    if step.squares:
+        squares = numbers.get(_squares_of(step, group), math.nan)
+        divisor = math.sqrt(squares) + group["eps"] if squares >= 0 else math.nan
+    dividend = numbers.get(step.dividend, numbers.get("gradient", math.nan))
+    return bool(abs(group["lr"] * dividend / divisor) < 2.0**64)
+
+
+def _squares_of(step: _Step, group: Mapping[str, Any]) -> str:
+    """Return the key of the mean of squares that an update divides by."""
+    return "max_exp_avg_sq" if group.get("amsgrad") else step.squares
 
 
 def _cause(step: _Step | None, numbers: Mapping[str, Any], group: Mapping[str, Any], dtype: Any) -> str:
@@ -108,7 +138,7 @@ def _cause(step: _Step | None, numbers: Mapping[str, Any], group: Mapping[str, A
     dividend = numbers.get(step.dividend, numbers.get("gradient"))
     divisor = 1.0
     if step.squares:
-        squares = numbers.get("max_exp_avg_sq" if group.get("amsgrad") else step.squares)
+        squares = numbers.get(_squares_of(step, group))
         if squares is None or dividend is None or group.get("centered"):
             return ""
         if not squares >= 0 or math.isinf(squares):

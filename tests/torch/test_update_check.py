@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch")
 
 from torch import nn  # noqa: E402
-from torch.optim import Optimizer  # noqa: E402
+from torch.optim import SGD, Adam, AdamW, NAdam, Optimizer  # noqa: E402
 
 import nncdbg.torch  # noqa: E402
 from nncdbg.torch.update_formulas import FORMULAS  # noqa: E402
@@ -156,3 +156,35 @@ def test_cause_of_a_bad_update_from_the_numbers_after_it(row):
     assert [note[: len(cause) + 7] for note in notes] == ([f"cause: {cause}"] if cause else [])
     if cause and "square" not in cause:
         assert not torch.isfinite(parameter).any()
+
+
+class OwnAdam(Adam):
+    def step(self, closure=None):
+        super().step(closure)
+
+
+OPTIMIZERS = {
+    "sgd": lambda each: SGD(each, lr=0.1),
+    "momentum": lambda each: SGD(each, lr=0.1, momentum=0.9),
+    "adam": lambda each: Adam(each, lr=0.1),
+    "adamw, amsgrad": lambda each: AdamW(each, lr=0.1, amsgrad=True),
+    "decay in the gradient": lambda each: SGD(each, lr=0.1, weight_decay=0.1),
+    "not shown: decay in the momentum": lambda each: SGD(each, lr=0.1, momentum=0.9, weight_decay=0.1),
+    "not shown: another formula": lambda each: NAdam(each),
+    "not shown: a class of the user": lambda each: OwnAdam(each),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_nan_that_other_code_wrote_before_the_update_is_not_blamed_on_it(name):
+    parameter = nn.Parameter(torch.ones(3))
+    optimizer = OPTIMIZERS[name]([parameter])
+    with nncdbg.torch.watch(nn.ParameterList([parameter]), optimizer, on_nan="report") as report:
+        for number in (1.0, float("nan")):
+            parameter.grad = torch.full_like(parameter, -0.5)
+            parameter.detach().numpy()[1] = number
+            optimizer.step()
+    [bad] = report.bad_steps
+    causes = [note.partition(";")[0] for note in bad.notes if note.startswith("cause")]
+    expected = "cause: not this update: its step is finite at 0[1], so the element was NaN or Inf before"
+    assert causes == ([] if name.startswith("not shown") else [expected])
