@@ -13,6 +13,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import wraps
 from time import thread_time_ns
 from typing import Any, TypeAlias
 from unittest.mock import patch
@@ -24,6 +25,7 @@ from nncdbg import stats
 from nncdbg.torch import watch
 from nncdbg.torch.guard import Guard
 from nncdbg.torch.module_watch import ModuleWatch
+from nncdbg.torch.safe_updates import SafeUpdates
 from nncdbg.torch.step_calls import StepCalls
 from nncdbg.torch.step_function import ACTIVE
 from nncdbg.torch.step_state import KeptBuffers
@@ -51,7 +53,10 @@ Functions: TypeAlias = "tuple[tuple[Any, str, Callable[..., Any]], ...]"
 """Owner and name of each function of a part, and its replacement."""
 
 PARTS: dict[str, Functions] = {
-    "check of gradients": ((sys.modules[Guard.__module__], "suspicious", lambda tensors: False),),
+    "check of gradients": (
+        (sys.modules[Guard.__module__], "suspicious", lambda tensors: False),
+        (SafeUpdates, "have_moderate", lambda *_: False),
+    ),
     "check of parameters": ((Guard, "_check_update", _nothing),),
     "copy of buffers": ((KeptBuffers, "of", _nothing),),
     "random states": (
@@ -91,6 +96,8 @@ def _switched(parts: dict[str, Functions]) -> Iterator[dict[str, bool]]:
     def switch(
         name: str, original: Callable[..., Any], replacement: Callable[..., Any]
     ) -> Callable[..., Any]:
+        # A hook of another module than nncdbg's would be one of the user, whose updates are not safe.
+        @wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
             return original(*args, **kwargs) if on[name] else replacement(*args, **kwargs)
 

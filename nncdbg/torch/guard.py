@@ -92,9 +92,7 @@ class Guard:
         watch = _WATCHES.get(tier)
         self._watch: OriginWatch | None = None if watch is None else watch(self._calls, self._trained)
         self._updates = UpdateCheck(self._trained, keeps=keep_update)
-        self._skips_safe = self._watch is not None and self._watch.skips_safe_updates
-        """Whether the watch skips the operators of safe updates."""
-        self._safe_updates = SafeUpdates(only_large=not self._skips_safe)
+        self._safe_updates = SafeUpdates(only_large=self._watch is None or not self._watch.skips_safe_updates)
         self._safe = False
         """Whether this update can make no NaN and no Inf, so that nothing of it is checked."""
         self._updating: list[torch.optim.Optimizer] = []
@@ -271,8 +269,8 @@ class Guard:
                 moderate = self._check(optimizer, lines, self._tape_or_function())
                 self._safe = bool(moderate) and self._safe_updates.is_safe(optimizer, moderate)
             self._observer.update_begins(optimizer)
-        if self._safe and self._skips_safe and self._watch is not None:
-            self._watch.idle = True
+        if self._safe and self._watch is not None:
+            self._watch.idle = self._watch.skips_safe_updates
         return None
 
     def _set_updating(self) -> None:

@@ -114,6 +114,7 @@ class _DenseCopies:
         """Yield each tensor and its copy."""
         content = self._content
         if self._few:
+            # torch makes no tensor of an empty buffer.
             content = torch.frombuffer(bytearray(content) or bytearray(1), dtype=torch.uint8)
         start = 0
         for tensor, memory, (shape, stride, dtype) in zip(

@@ -121,9 +121,9 @@ def _is_finite_step(
     divisor = 1.0
     if step.squares:
         squares = numbers.get(_squares_of(step, group), math.nan)
-        divisor = math.sqrt(squares) + group["eps"] if squares >= 0 else math.nan
+        divisor = math.sqrt(squares) + group.get("eps", math.nan) if squares >= 0 else math.nan
     dividend = numbers.get(step.dividend, numbers.get("gradient", math.nan))
-    return bool(abs(group["lr"] * dividend / divisor) < 2.0**64)
+    return bool(abs(group.get("lr", math.nan) * dividend / divisor) < 2.0**64)
 
 
 def _squares_of(step: _Step, group: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from torch import nn  # noqa: E402
 from torch.optim import SGD, Adam, AdamW, NAdam, Optimizer  # noqa: E402
 
 import nncdbg.torch  # noqa: E402
-from nncdbg.torch.update_formulas import FORMULAS  # noqa: E402
+from nncdbg.torch.update_formulas import FORMULAS, described_update  # noqa: E402
 from tests.torch.planted import PLANTED  # noqa: E402
 
 OF_OPTIMIZERS = [
@@ -188,3 +188,15 @@ def test_nan_that_other_code_wrote_before_the_update_is_not_blamed_on_it(name):
     causes = [note.partition(";")[0] for note in bad.notes if note.startswith("cause")]
     expected = "cause: not this update: its step is finite at 0[1], so the element was NaN or Inf before"
     assert causes == ([] if name.startswith("not shown") else [expected])
+
+
+def test_update_of_a_parameter_that_has_left_its_group_is_described_without_options():
+    left, other = nn.Parameter(torch.tensor([1.0, 2.0])), nn.Parameter(torch.ones(1))
+    optimizer = Adam([left, other])
+    for each in (left, other):
+        each.grad = torch.ones_like(each)
+    optimizer.step()
+    optimizer.param_groups[0]["params"] = [other]
+    left.data[0] = float("nan")
+    described = described_update(optimizer, "left", left, left)
+    assert described[1:] == ["left[0] is nan after the update: gradient 1, exp_avg 0.1, exp_avg_sq 0.001"]

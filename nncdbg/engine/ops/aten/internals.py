@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch.cuda import _gpu_trace
 from torch.utils import _python_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from nncdbg.engine.errors import UsageError
 
@@ -48,7 +48,6 @@ _in_mode = dict.fromkeys(_FLAGS, True)
 _tell_compiler: Any = _modes.get("set_is_in_mode_without_ignore_compile_internals")
 _push_mode: Any = torch._C._push_on_torch_dispatch_stack
 _pop_mode: Any = torch._C._pop_torch_dispatch_stack
-_mode_at: Any = torch._C._get_dispatch_stack_at
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[misc]
@@ -125,12 +124,8 @@ current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node
 next_sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr
 """Returns the number that the next autograd node of this thread gets."""
 
-
-def innermost_mode() -> Any:
-    """Return the dispatch mode that was entered last on this thread, None without one."""
-    entered = dispatch_modes()
-    return _mode_at(entered - 1) if entered else None
-
+innermost_mode: Callable[[], Any] = _get_current_dispatch_mode
+"""Returns the dispatch mode that was entered last on this thread, None without one."""
 
 gpu_trace: Any = _gpu_trace
 """The module with the registries of callbacks for events and synchronization on a GPU."""
