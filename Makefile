@@ -30,9 +30,9 @@ demo-torch: $(BIN)/python  ## record a training step with a NaN, and open it; th
 
 setup: $(DEV_STAMP) $(SITE_STAMP)  ## install what checks, tests and site need into .venv
 
-# Compiled before tests that limit the time of a process; without a compiler, tests run without the loop.
-kernels: $(DEV_STAMP)  ## compile the loop over PyTorch's operators, unless it is in the user's cache folder
-	-@$(BIN)/python -m nncdbg.engine.backends.torch_statements
+# Compiled before tests that limit the time of a process; without a compiler, tests run without the libraries.
+kernels: $(DEV_STAMP)  ## compile what exists in C++ too for PyTorch, unless it is in the user's cache folder
+	-@$(BIN)/python -m nncdbg.torch.compile_libraries
 
 test: $(DEV_STAMP) kernels  ## run the tests in parallel
 	$(BIN)/python -m pytest -n auto

@@ -13,7 +13,9 @@ import torch
 
 from nncdbg.engine.ops.aten.inspection import is_dense
 from nncdbg.engine.ops.aten.internals import norms_of, without_dispatch
+from nncdbg.stats.kernel import MODERATE
 from nncdbg.stats.preparation import kernel_of
+from nncdbg.torch import guard_kernels
 
 
 def suspicious(tensors: Sequence[Any]) -> bool:
@@ -22,6 +24,9 @@ def suspicious(tensors: Sequence[Any]) -> bool:
     True means that an element is NaN or Inf, or that its square or a sum of squares overflows.
     `not_finite` decides.  Costs one pass, and one synchronization per device.
     """
+    library = guard_kernels.used
+    if library is not None and (finite := library.squares_finite(tensors)) is not None:
+        return not finite
     kinds = {*map(_kind_of, tensors)}
     others: Sequence[Any] = ()
     for kind in kinds:
@@ -46,6 +51,9 @@ def are_moderate(tensors: Sequence[Any]) -> bool:
     Costs one pass over the memory of dense tensors of floats on the CPU, after `nncdbg.stats.prepare`; False
     for others.
     """
+    library = guard_kernels.used
+    if library is not None and (moderate := library.moderate(tensors, MODERATE)) is not None:
+        return bool(moderate)
     kinds = {*map(_kind_of, tensors)}
     for kind in kinds:
         check = _memory_check("moderate", kind)

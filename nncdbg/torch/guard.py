@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from types import FrameType
@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.internals import current_autograd_node, not_compiled
+from nncdbg.torch import guard_kernels
 from nncdbg.torch.finiteness import not_finite, suspicious
 from nncdbg.torch.live.recording_watch import RecordingWatch
 from nncdbg.torch.module_watch import ModuleWatch
@@ -39,6 +40,9 @@ from nncdbg.torch.update_check import UpdateCheck
 
 PATIENCE = 20
 """The number of backward passes without an update, or of skips by a gradient scaler, that is a finding."""
+
+_MANY_UPDATES = 1000
+"""After so many updates, the library of the guard is compiled for the next training."""
 
 _gradient_of = operator.attrgetter("grad")
 
@@ -116,6 +120,8 @@ class Guard:
         entered = self._entered
         ACTIVE.append(self)
         entered.callback(ACTIVE.remove, self)
+        guard_kernels.use(guard_kernels.LIBRARY.module())
+        entered.callback(guard_kernels.use, None)
         entered.callback(register_optimizer_step_pre_hook(self._before_update).remove)
         entered.callback(register_optimizer_step_post_hook(self._after_update).remove)
         entered.callback(on_skipped_step(self._after_skip))
@@ -199,7 +205,7 @@ class Guard:
         if not self._rerunning:
             self._skipped = False
             with self._tape.own_work():
-                self._observer.losses(self._losses_of(call))
+                self._observer.losses(_losses_of(call))
 
     def _forget_finished(self) -> None:
         """Forget the calls of earlier parts of an accumulated gradient, if that is finite.
@@ -250,17 +256,17 @@ class Guard:
         self._huge = self._tripped = self._safe = False
         lines = partial(user_lines, sys._getframe(2))
         closure = closure_of(args, kwargs)
-        with self._tape.own_work():
-            self._updates.begin(optimizer)
         self._set_updating()
         if callable(closure):
             with self._tape.own_work():
+                self._updates.begin(optimizer)
                 self._observer.update_begins(optimizer)
             checked = partial(self._checked_closure, optimizer, closure, lines)
             if "closure" in kwargs:
                 return args, {**kwargs, "closure": checked}
             return (args[0], checked, *args[2:]), kwargs
         with self._tape.own_work():
+            self._updates.begin(optimizer)
             if _is_skipped(optimizer):
                 self._check_skipped(optimizer, lines)
             else:
@@ -370,9 +376,9 @@ class Guard:
 
         Return the gradients if all are moderate and the update may be safe, otherwise nothing.
         """
-        parameters = self._trained.parameters() if optimizer is None else [*parameters_of(optimizer)]
+        parameters = self._trained.parameters() if optimizer is None else parameters_of(optimizer)
         gradients = [each for each in map(_gradient_of, parameters) if each is not None]
-        losses = [*losses, *self._losses()]
+        losses = [*losses, *self._losses()] if losses else self._losses()
         moderate = optimizer is not None and self._safe_updates.have_moderate(optimizer, gradients)
         if not suspicious(losses if moderate else [*gradients, *losses]):
             return gradients if moderate else ()
@@ -458,6 +464,8 @@ class Guard:
                 self._observer.update_ended(optimizer)
         finally:
             self.counts.steps += 1
+            if self.counts.steps == _MANY_UPDATES:
+                guard_kernels.LIBRARY.compile_later()
             self._reported = []
             self._calls.stop_learning()
             self._tape.updated(optimizer, self._trained.optimizers)
@@ -479,16 +487,15 @@ class Guard:
             if self._on_trip(trip):
                 updates.undo(optimizer, new)
 
-    def _losses(self) -> Iterator[Any]:
-        """Yield the tensors from which the backward passes of this step started."""
-        for call in self._tape.calls:
-            if call.function is backward:
-                yield from self._losses_of(call)
+    def _losses(self) -> list[Any]:
+        """Return the tensors from which the backward passes of this step started."""
+        return [loss for call in self._tape.calls if call.function is backward for loss in _losses_of(call)]
 
-    def _losses_of(self, call: StepCall) -> Iterator[Any]:
-        """Yield the tensors from which one backward pass started."""
-        yield from tensors_in(call.args[:1])
-        yield from tensors_in(call.kwargs.get("tensors"))
+
+def _losses_of(call: StepCall) -> Sequence[Any]:
+    """Return the tensors from which one backward pass started."""
+    tensors = call.args[0] if call.args else call.kwargs.get("tensors")
+    return (tensors,) if isinstance(tensors, torch.Tensor) else [*tensors_in(tensors)]
 
 
 def _is_skipped(optimizer: torch.optim.Optimizer) -> bool:

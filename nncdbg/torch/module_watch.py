@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import get_ident
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,8 +26,9 @@ from nncdbg.engine.ops.aten.internals import (
     without_dispatch,
 )
 from nncdbg.torch.finiteness import finite_in_memory, is_finite, not_finite
+from nncdbg.torch.guard_kernels import LIBRARY
 from nncdbg.torch.origin_watch import UserPlace
-from nncdbg.torch.source_lines import Lines, user_lines
+from nncdbg.torch.source_lines import Lines, kind_of_frame, line_at, user_lines
 from nncdbg.torch.tape import tensors_in
 
 if TYPE_CHECKING:
@@ -142,7 +144,8 @@ class ModuleWatch:
     def __enter__(self) -> ModuleWatch:
         warnings.filterwarnings("ignore", message=_COMPILE_WARNING)
         self._entered.callback(_drop_filter, warnings.filters[0])
-        self._entered.callback(register_module_forward_hook(self._check_outputs, with_kwargs=True).remove)
+        check = self._compiled_check() or self._check_outputs
+        self._entered.callback(register_module_forward_hook(check, with_kwargs=True).remove)
         self._thread, self.active = get_ident(), True
         return self
 
@@ -165,6 +168,20 @@ class ModuleWatch:
             trip.modules.append(replace(each.bad, path=paths.get(id(each.module), ""), finite=finite))
         if not self._seen:
             trip.notes.append("no NaN or Inf was found in the outputs of modules or their gradients")
+
+    def _compiled_check(self) -> Callable[..., None] | None:
+        """Return `_check_outputs` as the library does it; None without the library."""
+        library = LIBRARY.module()
+        if library is None:
+            return None
+        check = library.OutputCheck(self, self._check_outputs, _KEEP_FINITE, _GENERATED, kind_of_frame)
+
+        def check_outputs(module: torch.nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+            # The compiler traces hooks, but no function in C++.
+            if not is_compiling():
+                check(module, args, kwargs, result)
+
+        return check_outputs
 
     def _check_outputs(self, module: torch.nn.Module, args: Any, kwargs: Any, result: Any) -> None:
         # A step calls this for each module: one call of Python less saves up to 2 us.
@@ -220,6 +237,12 @@ class ModuleWatch:
             self._last_finite = module
         else:
             self._add("backward", module, gradient, lines, ())
+
+    def _check_gradient_at(
+        self, module: torch.nn.Module, code: CodeType | None, position: int, gradient: Any
+    ) -> None:
+        """Check a gradient for a module that is called by an instruction of the user, at its byte."""
+        self._check_gradient(module, () if code is None else line_at(code, position), 0, (gradient,))
 
     def _add(
         self,

@@ -23,6 +23,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "elements.h"
+
 // Functions of CPython 3.11 or later, found in the process: so the library does not depend on its version.
 extern "C" {
 struct _object;
@@ -40,13 +42,6 @@ PyObject* PyFrame_GetLocals(PyObject* frame);
 PyObject* PyMapping_GetItemString(PyObject* mapping, const char* key);
 int PyFrame_GetLasti(PyObject* frame);
 }
-
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
-// The loader picks the version for the processor: the library may be used on another one.
-#define FOR_EACH_PROCESSOR __attribute__((target_clones("avx2", "default")))
-#else
-#define FOR_EACH_PROCESSOR
-#endif
 
 namespace {
 
@@ -105,51 +100,7 @@ std::atomic<bool> entered[BOTH];
 
 // -- elements --------------------------------------------------------------------------------------------
 
-template <class Word, Word EXPONENT, Word LOWEST>
-struct Format {
-  using Type = Word;
-  static constexpr Word TOP = Word(1) << (sizeof(Word) * 8 - 1);
-
-  static constexpr Word FULL = EXPONENT;
-
-  // A full exponent carries into the sign bit.
-  static Word carry(Word word) { return Word((word & EXPONENT) + LOWEST); }
-};
-
-using F64 = Format<uint64_t, 0x7ff0000000000000ull, 0x0010000000000000ull>;
-using F32 = Format<uint32_t, 0x7f800000u, 0x00800000u>;
-using F16 = Format<uint16_t, 0x7c00, 0x0400>;
-using BF16 = Format<uint16_t, 0x7f80, 0x0080>;
-
 constexpr int64_t BLOCK = 2048;
-
-FOR_EACH_PROCESSOR uint64_t carries(const uint64_t* words, int64_t count) {
-  uint64_t all = 0;
-  for (int64_t i = 0; i < count; ++i) all |= F64::carry(words[i]);
-  return all & F64::TOP;
-}
-FOR_EACH_PROCESSOR uint32_t carries(const uint32_t* words, int64_t count) {
-  uint32_t all = 0;
-  for (int64_t i = 0; i < count; ++i) all |= F32::carry(words[i]);
-  return all & F32::TOP;
-}
-FOR_EACH_PROCESSOR uint16_t carries_f16(const uint16_t* words, int64_t count) {
-  uint16_t all = 0;
-  for (int64_t i = 0; i < count; ++i) all |= F16::carry(words[i]);
-  return all & F16::TOP;
-}
-FOR_EACH_PROCESSOR uint16_t carries_bf16(const uint16_t* words, int64_t count) {
-  uint16_t all = 0;
-  for (int64_t i = 0; i < count; ++i) all |= BF16::carry(words[i]);
-  return all & BF16::TOP;
-}
-
-template <class F>
-bool has_special(const typename F::Type* words, int64_t count) {
-  if constexpr (std::is_same_v<F, F16>) return carries_f16(words, count);
-  else if constexpr (std::is_same_v<F, BF16>) return carries_bf16(words, count);
-  else return carries(words, count);
-}
 
 struct Counts {
   int64_t nans = 0, infinities = 0;
@@ -211,14 +162,6 @@ Counts count_words(const c10::TensorImpl& tensor, int64_t per_element, Kinds unt
   counts.nans *= repeated;
   counts.infinities *= repeated;
   return counts;
-}
-
-// Whether a tensor has dense numbers in host memory: not a fake one or one of torch.func.
-bool readable(const c10::TensorImpl& tensor) {
-  const auto keys = tensor.key_set();
-  return keys.has(c10::DispatchKey::CPU) && !keys.has(c10::DispatchKey::Python) && tensor.has_storage() &&
-      !tensor.has_symbolic_sizes_strides() && tensor.layout() == c10::kStrided && tensor.numel() > 0 &&
-      tensor.unsafe_storage().data() != nullptr;
 }
 
 Counts count_in(const c10::TensorImpl& tensor, Kinds until) {

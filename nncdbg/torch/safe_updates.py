@@ -135,7 +135,7 @@ _KINDS = frozenset((each, True, torch.strided, dtype) for each in _CLASSES for d
 
 def _tensors_of(optimizer: torch.optim.Optimizer) -> list[Any]:
     """Return parameters and all that an optimizer keeps for them, except None."""
-    tensors = [*parameters_of(optimizer)]
+    tensors = parameters_of(optimizer)
     for state in optimizer.state.values():
         tensors += state.values()
     return tensors if None not in {*map(type, tensors)} else [each for each in tensors if each is not None]

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 from nncdbg.engine.ops.aten.internals import is_compiled_call, module_call
+from nncdbg.torch import guard_kernels
 
 Lines: TypeAlias = "tuple[tuple[str, int], ...]"
 """Source lines of the user, innermost first."""
@@ -48,6 +49,11 @@ def user_lines(frame: FrameType | None, most: int = _DEEPEST, within: CodeType |
     With `within`, only lines that this code has called.
     """
     global _compiled_calls
+    library = guard_kernels.used
+    if library is not None and within is None:
+        lines: Lines | None = library.user_lines(frame, most, kind_of_frame)
+        if lines is not None:
+            return lines
     found: list[tuple[str, int]] = []
     known = _KINDS
     while frame is not None and len(found) < most:
@@ -70,6 +76,15 @@ def user_lines(frame: FrameType | None, most: int = _DEEPEST, within: CodeType |
 def is_user_code(code: CodeType) -> bool:
     """Return whether code is outside of torch, nncdbg and the standard library.  It is kept from then on."""
     return _known(code)[1] == _USER
+
+
+def kind_of_frame(code: CodeType) -> int:
+    """Return what a frame with this code, which is kept from then on, is to `user_lines`.
+
+    0: it is passed over.  1: its line is one of the user.  2: `user_lines` does something else.
+    """
+    kind = _known(code)[1]
+    return 1 if kind == _USER else 2 if kind in (_RERUN, _COMPILED) else 0
 
 
 def is_optimizer_code(code: CodeType) -> bool:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import sys
-import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from threading import get_ident
 from typing import Any
 
 import torch
+from torch import is_grad_enabled
 from torch.compiler import is_compiling
 from torch.utils.hooks import RemovableHandle
 
 from nncdbg.engine.ops.aten.internals import (
     TRACERS,
+    any_autocast,
     innermost_mode,
     not_compiled,
     profiler_marks_undispatched,
@@ -93,7 +95,7 @@ class StepCalls:
         self._entered = ExitStack()
 
     def __enter__(self) -> StepCalls:
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
         for owner, name in _CALLS:
             self._replace(owner, name, _kept(self, vars(owner)[name]))
         for owner, name in TRACERS:
@@ -122,7 +124,7 @@ class StepCalls:
     @property
     def here(self) -> bool:
         """Whether this is the thread of the training."""
-        return threading.get_ident() == self._thread
+        return get_ident() == self._thread
 
     def stop_learning(self) -> None:
         """Call modules as usual; hooks on the outermost ones remain."""
@@ -169,21 +171,24 @@ class StepCalls:
     @not_compiled
     def _enter_module(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         # The compiler calls hooks of the modules that it traces.
-        if is_compiling() or not self.here:
+        if is_compiling() or get_ident() != self._thread:
             return
-        if not self._inside and torch.is_grad_enabled():
+        keeps = is_grad_enabled()
+        if keeps and not self._inside:
             self._before_module()
         tape, call = self.tape, None
-        if not tape.paused and not is_plain(args, kwargs):
-            self._inside.append((module, _TRANSFORMED))
-            return
-        keeps = not tape.paused and torch.is_grad_enabled()
-        tape.has_drawn = tape.has_drawn or not (keeps or tape.paused)
+        if not tape.paused:
+            if not is_plain(args, kwargs):
+                self._inside.append((module, _TRANSFORMED))
+                return
+            tape.has_drawn = tape.has_drawn or not keeps
+        else:
+            keeps = False
         tape.pause()
         if keeps:
             random = tape.starting() or RandomState()
             called = _unwrapped(module)
-            if self._repeatable and id(called) not in tape.module_buffers and called.training:
+            if self._repeatable and called.training and id(called) not in tape.module_buffers:
                 with tape.own_work():
                     tape.module_buffers[id(called)] = self._buffers.of(called)
             lines = user_lines(sys._getframe(1))
@@ -194,7 +199,9 @@ class StepCalls:
     @not_compiled
     def _leave_module(self, module: torch.nn.Module, args: Any, kwargs: Any, result: Any) -> None:
         # A hook that raises before the forward has not entered it: torch calls this one all the same.
-        if is_compiling() or not self.here or not self._inside or self._inside[-1][0] is not module:
+        if is_compiling() or get_ident() != self._thread:
+            return
+        if not self._inside or self._inside[-1][0] is not module:
             return
         _, call = self._inside.pop()
         if call is _TRANSFORMED:
@@ -208,15 +215,15 @@ class StepCalls:
         """Call one of `_CALLS`, and keep it on the tape."""
         __tracebackhide__ = True
         tape = self.tape
-        if tape.paused or not self.here or not is_plain(args, kwargs):
+        if tape.paused or get_ident() != self._thread or not is_plain(args, kwargs):
             return original(*args, **kwargs)
-        if getattr(original, "__name__", "") == "register_hook" and args[0].is_leaf:
+        if original is not backward and _is_hook_of_leaf(original, args):
             return original(*args, **kwargs)  # It has the hook in a second run as well.
         random = tape.starting()
         if random is None and (original is not backward or tape.has_drawn):
             random = RandomState()
         lines = user_lines(sys._getframe(2))
-        call = StepCall(original, args, kwargs, lines, torch.is_grad_enabled(), random=random)
+        call = StepCall(original, args, kwargs, lines, is_grad_enabled(), random=random)
         tape.run(call)
         if original is backward:
             self._after_backward(call)
@@ -243,12 +250,13 @@ class StepCalls:
         """Call one of `WHOLE_CALLS`; keep it on the tape, unless the user's modes must see its operators."""
         __tracebackhide__ = True
         tape = self.tape
-        if tape.paused or not self.here or innermost_mode() is not tape or not is_plain(args, kwargs):
+        if tape.paused or get_ident() != self._thread:
+            return original(*args, **kwargs)
+        if innermost_mode() is not tape or not is_plain(args, kwargs):
             return original(*args, **kwargs)
         tape.starting()
         lines = user_lines(sys._getframe(2))
-        enabled = torch.is_grad_enabled()
-        call = StepCall(original, args, kwargs, lines, enabled, autocast=_autocast())
+        call = StepCall(original, args, kwargs, lines, is_grad_enabled(), autocast=_autocast())
         return tape.run(call)
 
 
@@ -291,7 +299,13 @@ def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:
     return module
 
 
+def _is_hook_of_leaf(original: Callable[..., Any], args: Sequence[Any]) -> bool:
+    return getattr(original, "__name__", "") == "register_hook" and args[0].is_leaf
+
+
 def _autocast() -> tuple[str, torch.dtype] | None:
+    if not any_autocast():
+        return None
     for device in ("cpu", "cuda"):
         if torch.is_autocast_enabled(device):
             return device, torch.get_autocast_dtype(device)

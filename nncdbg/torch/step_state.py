@@ -13,19 +13,19 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 
+from nncdbg.torch import guard_kernels
 from nncdbg.torch.tensor_copies import TensorCopies
 
 
 class RandomState:
-    """The states of the random generators of torch, Python and, if it is imported, NumPy."""
+    """The states of the random generators of torch, Python and NumPy."""
 
     def __init__(self) -> None:
-        self.torch = torch.default_generator.get_state()
-        self.devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-        self.python = _python_state()
-        self.numpy = _numpy_state() if "numpy" in sys.modules else None
+        self.torch, self.python, self.numpy = _reader(guard_kernels.used)()
+        self.devices = torch.cuda.get_rng_state_all() if _HAS_DEVICES and torch.cuda.is_initialized() else []
 
     def restore(self) -> None:
         restore_generators(self.torch, self.devices, self.python, self.numpy)
@@ -40,7 +40,18 @@ def restore_generators(
         torch.cuda.set_rng_state_all(of_devices)
     random.setstate(python)
     if numpy is not None:
-        sys.modules["numpy"].random.set_state(numpy)
+        np.random.set_state(numpy)
+
+
+_numpy_random: Any = np.random  # Its type does not have all of its functions.
+
+_HAS_DEVICES = torch.backends.cuda.is_built()
+
+_TWISTER_BYTES = 625 * 4
+"""Size of the state of a Mersenne Twister in memory: 624 words and the position."""
+
+_SEEN_BYTES = 64
+"""How much of it is compared."""
 
 
 class _Twister:
@@ -64,8 +75,11 @@ class _Twister:
     def state(self, address: int) -> Any:
         """Return the state of the generator, with its position and some words at `address`.
 
-        If there was no pending number and these are unchanged, there still is none.
+        If there was no pending number and these are unchanged, there still is none.  With the address 0,
+        it is read each time.
         """
+        if not address:
+            return self._read()
         if address != self._address:
             self._address, self._words = address, (ctypes.c_char * _SEEN_BYTES).from_address(address)
         memory = self._words.raw
@@ -74,41 +88,64 @@ class _Twister:
         return self._state
 
 
-_TWISTER_BYTES = 625 * 4
-"""Size of the state of a Mersenne Twister in memory: 624 words and the position."""
+class _StateReader:
+    """Returns the states of the generators of torch, Python and NumPy."""
 
-_SEEN_BYTES = 64
-"""How much of it is compared."""
+    def __init__(self) -> None:
+        self._python = _Twister(*_OF_PYTHON)
+        self._python_address = _python_address()
+        self._numpy = _Twister(*_OF_NUMPY)
 
-_python_twister = _Twister(random.getstate, lambda state: state[2] is not None)
-_numpy_twister = _Twister(lambda: sys.modules["numpy"].random.get_state(), lambda state: bool(state[3]))
-
-
-def _python_state() -> Any:
-    """Return the state of Python's global generator."""
-    address = _python_address()
-    return random.getstate() if address is None else _python_twister.state(address)
+    def __call__(self) -> tuple[torch.Tensor, Any, Any]:
+        return (
+            torch.default_generator.get_state(),
+            self._python.state(self._python_address),
+            self._numpy.state(_numpy_address(_numpy_random.get_bit_generator())),
+        )
 
 
 @cache
-def _python_address() -> int | None:
-    """Return the address of the state of Python's global generator; None if it is not as CPython has it."""
+def _reader(library: Any | None) -> Callable[[], tuple[torch.Tensor, Any, Any]]:
+    """Return a `_StateReader`, or what the library has in its place."""
+    if library is None:
+        return _StateReader()
+    reader: Callable[[], tuple[torch.Tensor, Any, Any]] = library.StateReader(
+        torch.default_generator.get_state,
+        (*_OF_PYTHON, _python_address()),
+        (*_OF_NUMPY, 0),
+        _numpy_random.get_bit_generator,
+        _numpy_address,
+    )
+    return reader
+
+
+# How the state of each generator is read, and whether it has a number kept from a pair.
+_OF_PYTHON: tuple[Callable[[], Any], Callable[[Any], bool]] = (
+    random.getstate,
+    lambda state: state[2] is not None,
+)
+_OF_NUMPY: tuple[Callable[[], Any], Callable[[Any], bool]] = (
+    np.random.get_state,
+    lambda state: bool(state[3]),
+)
+
+
+def _python_address() -> int:
+    """Return the address of the state of Python's global generator; 0 if it is not as CPython has it."""
     generator: Any = random.getstate.__self__  # type: ignore[attr-defined]
     header = object.__basicsize__
     if sys.implementation.name != "cpython" or type(generator).__basicsize__ < header + _TWISTER_BYTES:
-        return None
+        return 0
     position, *words = struct.unpack("625I", ctypes.string_at(id(generator) + header, _TWISTER_BYTES))
-    return id(generator) + header if (*words, position) == random.getstate()[1] else None
+    return id(generator) + header if (*words, position) == random.getstate()[1] else 0
 
 
-def _numpy_state() -> Any:
-    """Return the state of NumPy's global generator."""
-    numpy_random = sys.modules["numpy"].random
-    generator = numpy_random.get_bit_generator()
-    if type(generator) is not numpy_random.MT19937:
-        return numpy_random.get_state()
+def _numpy_address(generator: Any) -> int:
+    """Return the address of the state of NumPy's global generator; 0 if it is no Mersenne Twister."""
+    if type(generator) is not np.random.MT19937:
+        return 0
     # NumPy stores the position after the words.
-    return _numpy_twister.state(generator.ctypes.state_address + _TWISTER_BYTES - _SEEN_BYTES)
+    return int(generator.ctypes.state_address) + _TWISTER_BYTES - _SEEN_BYTES
 
 
 class BufferState:
@@ -118,10 +155,17 @@ class BufferState:
         self._module = weakref.ref(module)
         self._owners = [each._buffers for each in module.modules()]
         self._copies = TensorCopies(self._buffers())
+        self._memory: Any = None
+        """Reads the buffers as long as they are the same ones, if the library is used."""
 
     def update(self) -> None:
         """Copy the buffers as they are now."""
-        self._copies.update(self._buffers())
+        content = None if self._memory is None else self._memory.content()
+        if content is None:
+            self._copies.update(self._buffers())
+            self._memory = self._copies.memory_of(self._owners)
+        else:
+            self._copies.take(content)
 
     def restore(self) -> None:
         self._copies.restore()

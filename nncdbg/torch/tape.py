@@ -17,12 +17,12 @@ import torch
 
 from nncdbg.engine.ops.aten.internals import (
     DispatchMode,
-    check_whole_graphs,
-    innermost_mode,
     is_wrapped,
     random_tag,
     transformation,
 )
+from nncdbg.torch.guard_kernels import LIBRARY
+from nncdbg.torch.mode_pauses import new_own_work, new_pause
 from nncdbg.torch.origin_watch import OriginWatch
 from nncdbg.torch.recording import UNSEEN
 from nncdbg.torch.source_lines import Lines, compiled_calls, user_lines
@@ -53,30 +53,6 @@ class StepCall:
     """After `backward`: parameter and gradient."""
 
 
-class _OwnWork:
-    """The blocks of `Tape.own_work`, which may be nested: one object, as each step enters several."""
-
-    __slots__ = ("_stopped", "_tape", "depth")
-
-    def __init__(self, tape: Tape) -> None:
-        self._tape = tape
-        self.depth = 0
-        """The number of blocks that run now."""
-        self._stopped: OriginWatch | None = None
-        """The watch that the outermost block has made inactive."""
-
-    def __enter__(self) -> None:
-        watch = self._tape.watch
-        if not self.depth and watch is not None and watch.active:
-            watch.active, self._stopped = False, watch
-        self.depth += 1
-
-    def __exit__(self, *_: object) -> None:
-        self.depth -= 1
-        if not self.depth and self._stopped is not None:
-            self._stopped.active, self._stopped = True, None
-
-
 class Tape(DispatchMode):
     """The calls of a step, kept while the tape is entered and not paused.
 
@@ -85,14 +61,11 @@ class Tape(DispatchMode):
 
     def __init__(self, *, keeps_operators: bool = True) -> None:
         super().__init__()
-        self._keeps_operators = keeps_operators
         self.calls: list[StepCall] = []
         self.start: RandomState | None = None
         """The state of the random generators before the first call."""
         self.module_buffers: dict[int, BufferState] = {}
         """The buffers of each outermost module before its first call."""
-        self.watch: OriginWatch | None = None
-        """Forgets what it has found when all calls are forgotten."""
         self.overflowed = False
         self._compiled_before = 0
         """The number of calls of compiled functions before the first call."""
@@ -102,14 +75,25 @@ class Tape(DispatchMode):
         """Each update of an optimizer, and the number of calls before it."""
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
         """The optimizers that ended an update."""
-        self._paused = 0
-        self._own_work = _OwnWork(self)
-        self._entered = False
-        self._ended = False
+        library = LIBRARY.module()
+        self._own_work = new_own_work(library)
+        self._pause = new_pause(self, library, enters=keeps_operators)
+        self.pause: Callable[[], None] = self._pause.begin
+        """Keep no operators until `resume`; both may be nested."""
+        self.resume: Callable[[], None] = self._pause.end
 
     @property
     def paused(self) -> bool:
-        return self._paused > 0
+        return bool(self._pause.depth)
+
+    @property
+    def watch(self) -> OriginWatch | None:
+        """The watch that does not see the work of nncdbg, and forgets what it has found with all calls."""
+        return self._own_work.watch
+
+    @watch.setter
+    def watch(self, watch: OriginWatch) -> None:
+        self._own_work.watch = watch
 
     @property
     def called_compiled(self) -> bool:
@@ -119,14 +103,11 @@ class Tape(DispatchMode):
     def begin(self) -> None:
         """Forget all calls and start to keep calls on this thread."""
         self.clear()
-        self._paused, self._ended = 0, False
-        self._enter()
+        self._pause.start()
 
     def end(self) -> None:
         """Forget all calls and stop keeping them, until `begin`."""
-        self._leave()
-        self._ended = True
-        self._paused = 1
+        self._pause.stop()
         self.clear()
 
     def clear(self) -> None:
@@ -136,8 +117,9 @@ class Tape(DispatchMode):
         self._compiled_before = compiled_calls()
         self.module_buffers = {}
         self._updates = []
-        if self.watch is not None:
-            self.watch.forget()
+        watch = self._own_work.watch
+        if watch is not None:
+            watch.forget()
 
     def updated(self, optimizer: Any, watched: Sequence[Any]) -> None:
         """Forget the calls before the last update of an optimizer; all, if each one has made an update.
@@ -160,18 +142,6 @@ class Tape(DispatchMode):
         needed = {id(each) for each in watched}
         if updated >= needed or (first and known | {id(optimizer)} >= needed):
             self.clear()
-
-    def pause(self) -> None:
-        """Keep no operators until `resume`; both may be nested."""
-        self._paused += 1
-        self._leave()
-
-    def resume(self) -> None:
-        if self._ended:
-            return
-        self._paused = max(self._paused - 1, 0)
-        if not self._paused:
-            self._enter()
 
     def own_work(self) -> AbstractContextManager[None]:
         """Return a block whose operators are those of nncdbg: neither the tape nor the watch sees them."""
@@ -206,12 +176,12 @@ class Tape(DispatchMode):
 
     def random_state(self) -> RandomState:
         """Return the state of the random generators, which is the kept one right before the first call."""
-        return RandomState() if self._paused else self.starting() or RandomState()
+        return RandomState() if self.paused else self.starting() or RandomState()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if self._paused or self._own_work.depth or func.namespace in UNSEEN:
+        if self._pause.depth or self._own_work.depth or func.namespace in UNSEEN:
             return func(*args, **(kwargs or {}))
         self.starting()
         call = StepCall(func, args, kwargs or {}, user_lines(sys._getframe(1)), torch.is_grad_enabled())
@@ -226,29 +196,16 @@ class Tape(DispatchMode):
         self.add(call)
         return call.result
 
-    def _enter(self) -> None:
-        if self._keeps_operators and not self._entered:
-            self.__enter__()
-            self._entered = True
-            check_whole_graphs(False)
-
-    def _leave(self) -> None:
-        """Leave the mode; one that the user entered after it must end first, and then this one only idles."""
-        if self._entered and innermost_mode() is self:
-            self.__exit__(None, None, None)
-            self._entered = False
-            check_whole_graphs(True)
-
 
 def tensors_in(value: Any) -> Iterator[Any]:
     """Yield the tensors in nested lists, tuples, dictionaries and objects with named fields."""
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item)
     elif isinstance(value, (list, tuple)):
         for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, Mapping):
+        for item in value.values():
             yield from tensors_in(item)
     elif hasattr(value, "__dataclass_fields__"):
         for name in value.__dataclass_fields__:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from nncdbg.engine.ops.aten.inspection import is_dense
 from nncdbg.engine.ops.aten.internals import is_wrapped, keeping_version, without_dispatch
+from nncdbg.torch import guard_kernels
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Classes of tensors that have memory of their own."""
@@ -45,6 +46,23 @@ class TensorCopies:
             with torch.no_grad():
                 self._begin(tensors)
 
+    def memory_of(self, owners: Sequence[Mapping[str, Any]]) -> Any | None:
+        """Return an object of the library whose `content` returns what `take` takes.
+
+        That is None if the values of `owners` are not these tensors in the same memory any more.  Returns
+        None without the library, and if the copies are not a few bytes of the CPU.
+        """
+        library = guard_kernels.used
+        if library is None or self._others or not {*map(type, self._dense)} <= {_FewBytes} or self._dense[1:]:
+            return None
+        return library.BufferMemory(owners, [*self._tensors])
+
+    def take(self, content: bytes) -> None:
+        """Replace the copies by a few bytes."""
+        for each in self._dense:
+            assert isinstance(each, _FewBytes)
+            each.content = content
+
     @property
     def size(self) -> int:
         """The bytes of the copies."""
@@ -68,7 +86,7 @@ class TensorCopies:
     def _begin(self, tensors: Sequence[Any]) -> None:
         dense = [each for each in tensors if _is_dense(each)]
         devices = dict.fromkeys(each.device for each in dense)
-        self._dense = [_DenseCopies([each for each in dense if each.device == one]) for one in devices]
+        self._dense = [_dense_copies([each for each in dense if each.device == one]) for one in devices]
         self._others = [(each, each.detach().clone()) for each in tensors if not _is_dense(each)]
         self._tensors, self._places = tensors, [] if self._others else _places(tensors)
 
@@ -83,47 +101,72 @@ class _DenseCopies:
     """Copies of dense tensors on one device, one after the other."""
 
     def __init__(self, tensors: Sequence[Any]) -> None:
-        self._tensors = tensors
-        self._layouts = [(each.shape, each.stride(), each.dtype) for each in tensors]
+        self.tensors = tensors
         self.size = sum(int(each.nbytes) for each in tensors)
         """The bytes of the copies."""
-        self._memory: Sequence[Any] = ()
-        """The memory of each tensor: bytes for `ctypes` if they are few, else a tensor."""
-        self._content: Any = None
-        self._few = tensors[0].is_cpu and self.size <= _SMALL
-        if self._few:
-            # No other tensor gets these addresses while they are in use.
-            self._storages = [each.untyped_storage() for each in tensors]
-            self._memory = [(ctypes.c_char * each.nbytes).from_address(each.data_ptr()) for each in tensors]
-        else:
-            # No dispatch mode sees the copies, so not one of the user either.
-            with without_dispatch():
-                flat = [each.detach().as_strided((each.numel(),), (1,)) for each in tensors]
-                self._memory = [each.view(torch.uint8) for each in flat]
-                self._content = torch.empty(self.size, dtype=torch.uint8, device=tensors[0].device)
-        self.update()
+        self._layouts = [(each.shape, each.stride(), each.dtype) for each in tensors]
 
     def update(self) -> None:
-        if self._few:
-            self._content = b"".join(self._memory)
-        else:
-            with without_dispatch():
-                torch.cat(self._memory, out=self._content)
+        """Copy the memory of the tensors."""
+        raise NotImplementedError
+
+    def _bytes(self) -> Any:
+        """Return the copies as one tensor of bytes."""
+        raise NotImplementedError
 
     def contents(self) -> Iterator[tuple[Any, Any]]:
         """Yield each tensor and its copy."""
-        content = self._content
-        if self._few:
-            # torch makes no tensor of an empty buffer.
-            content = torch.frombuffer(bytearray(content) or bytearray(1), dtype=torch.uint8)
-        start = 0
-        for tensor, memory, (shape, stride, dtype) in zip(
-            self._tensors, self._memory, self._layouts, strict=True
-        ):
-            stop = start + len(memory)
+        content, start = self._bytes(), 0
+        for tensor, (shape, stride, dtype) in zip(self.tensors, self._layouts, strict=True):
+            stop = start + shape.numel() * dtype.itemsize
             # Cloned, as bytes at any position cannot be read as wider numbers.
             yield tensor, content[start:stop].clone().view(dtype).as_strided(shape, stride)
             start = stop
+
+
+class _FewBytes(_DenseCopies):
+    """Copies of a little memory of the CPU, as an object of bytes."""
+
+    def __init__(self, tensors: Sequence[Any]) -> None:
+        super().__init__(tensors)
+        # No other tensor gets these addresses while they are in use.
+        self._storages = [each.untyped_storage() for each in tensors]
+        self._memory = [(ctypes.c_char * each.nbytes).from_address(each.data_ptr()) for each in tensors]
+        self.content = b""
+        self.update()
+
+    def update(self) -> None:
+        self.content = b"".join(self._memory)
+
+    def _bytes(self) -> Any:
+        # torch makes no tensor of an empty buffer.
+        return torch.frombuffer(bytearray(self.content) or bytearray(1), dtype=torch.uint8)
+
+
+class _ManyBytes(_DenseCopies):
+    """Copies that one operator makes, always in the same memory."""
+
+    def __init__(self, tensors: Sequence[Any]) -> None:
+        super().__init__(tensors)
+        # No dispatch mode sees the copies, so not one of the user either.
+        with without_dispatch():
+            flat = [each.detach().as_strided((each.numel(),), (1,)) for each in tensors]
+            self._memory = [each.view(torch.uint8) for each in flat]
+            self._content = torch.empty(self.size, dtype=torch.uint8, device=tensors[0].device)
+        self.update()
+
+    def update(self) -> None:
+        with without_dispatch():
+            torch.cat(self._memory, out=self._content)
+
+    def _bytes(self) -> Any:
+        return self._content
+
+
+def _dense_copies(tensors: Sequence[Any]) -> _DenseCopies:
+    """Return copies of dense tensors on one device."""
+    few = tensors[0].is_cpu and sum(each.nbytes for each in tensors) <= _SMALL
+    return _FewBytes(tensors) if few else _ManyBytes(tensors)
 
 
 def _is_dense(tensor: Any) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -48,7 +46,7 @@ class Trained:
 
     def watches(self, optimizer: torch.optim.Optimizer) -> bool:
         """Return whether an optimizer is one of these; all are if the user named none."""
-        return not self._optimizers or any(optimizer is each for each in self._optimizers)
+        return not self._optimizers or optimizer in self._optimizers
 
     def add_updated(self, optimizer: torch.optim.Optimizer) -> None:
         """Enter an optimizer that makes an update."""
@@ -57,8 +55,11 @@ class Trained:
 
     def parameters(self) -> list[Any]:
         """Return the parameters of the optimizers, or of the modules while no optimizer is known."""
-        if known := self.optimizers:
-            return [*chain.from_iterable(map(parameters_of, known))]
+        known = self.optimizers
+        if len(known) == 1:
+            return parameters_of(known[0])
+        if known:
+            return [each for optimizer in known for each in parameters_of(optimizer)]
         return [each for module in self.modules for each in module.parameters()]
 
     def all_parameters(self) -> list[Any]:
@@ -99,12 +100,12 @@ class Trained:
         return [(names.get(id(each), f"parameter{n}"), each) for n, each in enumerate(parameters)]
 
 
-_of_group = operator.itemgetter("params")
-
-
-def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[Any]:
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[Any]:
     """Return the parameters of an optimizer."""
-    return chain.from_iterable(map(_of_group, optimizer.param_groups))
+    found: list[Any] = []
+    for group in optimizer.param_groups:
+        found += group["params"]
+    return found
 
 
 def closure_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -112,7 +113,7 @@ def closure_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return kwargs.get("closure", args[1] if len(args) > 1 else None)
 
 
-def drop_gradients(parameters: Sequence[Any] | Iterator[Any]) -> None:
+def drop_gradients(parameters: Sequence[Any]) -> None:
     """Make the update change nothing: optimizers leave out parameters without a gradient."""
     for parameter in parameters:
         parameter.grad = None

@@ -92,7 +92,7 @@ class UpdateCheck:
             return
         self.repeating = True
         try:
-            models = self._trained.models_of([*parameters_of(optimizer)])
+            models = self._trained.models_of(parameters_of(optimizer))
             trip.recorded = record_update(self._before[optimizer], optimizer, models, self._evaluations)
         except Exception as error:  # noqa: BLE001  an optimizer of the user, which may not run twice
             trip.notes.append(f"the second run of the update failed: {type(error).__name__}: {error}")
@@ -111,7 +111,7 @@ class UpdateCheck:
 
     def _named(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, Any, Any]]:
         """Return name, parameter and tensor of each parameter and moment, parameters first."""
-        named = [(name, each, each) for name, each in self._trained.named([*parameters_of(optimizer)])]
+        named = [(name, each, each) for name, each in self._trained.named(parameters_of(optimizer))]
         names = {id(each): name for name, each, _ in named}
         for parameter, state in optimizer.state.items():
             name = names.get(id(parameter), "parameter")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -52,12 +52,10 @@ def whole_call(call: Callable[..., Any], original: Callable[..., Any]) -> Any:
     @wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        again = {name: _repeatable(each) for name, each in kwargs.items()}
-        return call(original, tuple(map(_repeatable, args)), again)
+        # A second run could not read an iterator again.
+        again = [[*each] if hasattr(each, "__next__") else each for each in args]
+        if kwargs:
+            kwargs = {name: [*each] if hasattr(each, "__next__") else each for name, each in kwargs.items()}
+        return call(original, again, kwargs)
 
     return stand_in(function, original)
-
-
-def _repeatable(argument: Any) -> Any:
-    """Return an iterator as a list, since a second run could not read it again."""
-    return [*argument] if isinstance(argument, Iterator) else argument

@@ -10,6 +10,8 @@ np = pytest.importorskip("numpy")
 from nncdbg.torch import step_state  # noqa: E402
 from nncdbg.torch.step_state import RandomState  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("either_kernels")
+
 
 def draws():
     """Return numbers from each generator, among them one of a pair."""
@@ -48,9 +50,34 @@ def test_restored_state_draws_the_same_numbers(first, second):
 
 
 def test_unchanged_state_is_not_read_again():
-    assert step_state._python_address() is not None
+    assert step_state._python_address()
+    assert step_state._numpy_address(np.random.get_bit_generator())
     random.seed(5)
-    first = step_state._python_state()
-    assert step_state._python_state() is first
+    np.random.seed(5)
+    first = RandomState()
+    again = RandomState()
+    assert (again.python is first.python, again.numpy is first.numpy) == (True, True)
     random.random()
-    assert step_state._python_state() is not first
+    drawn = RandomState()
+    assert (drawn.python is first.python, drawn.numpy is first.numpy) == (False, True)
+    np.random.random()
+    assert RandomState().numpy is not first.numpy
+
+
+def test_another_generator_of_numpy_is_read_each_time():
+    given = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64(5))
+    try:
+        for _ in range(3):
+            np.random.random()
+            state = RandomState()
+            expected = draws()
+            state.restore()
+            assert draws() == expected
+    finally:
+        np.random.set_bit_generator(given)
+    np.random.seed(5)
+    state = RandomState()
+    expected = draws()
+    state.restore()
+    assert draws() == expected

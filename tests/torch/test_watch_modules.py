@@ -47,6 +47,8 @@ class Net(nn.Module):
         return self.head(self.logarithm(positive))
 
 
+pytestmark = pytest.mark.usefixtures("either_kernels")
+
 LINES = {
     "first": Net.forward.__code__.co_firstlineno + 1,
     "logarithm": Net.forward.__code__.co_firstlineno + 7,
@@ -199,7 +201,10 @@ def test_bad_output_of_an_activation_is_named_there(build):
 
 
 @pytest.mark.parametrize("inplace", [False, True])
-def test_activation_of_a_checked_output_is_not_read(inplace, monkeypatch):
+def test_activation_of_a_checked_output_is_not_read(inplace, either_kernels, monkeypatch):
+    if either_kernels == "library":
+        pytest.skip("the library reads memory without a function that could be counted")
+
     def counted(tensor):
         checked.append(tuple(tensor.shape))
         return True

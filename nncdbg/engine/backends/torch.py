@@ -82,9 +82,9 @@ class Torch:
         return self._below_autograd()
 
     def compiled_statements(self) -> CompiledStatements | None:
-        from nncdbg.engine.backends.torch_statements import compiled_statements
+        from nncdbg.engine.backends.torch_statements import LIBRARY
 
-        return compiled_statements()
+        return LIBRARY.module()
 
     def to_device(self, array: Any) -> Any:
         if not isinstance(array, (np.ndarray, np.generic)) or array.dtype.hasobject:

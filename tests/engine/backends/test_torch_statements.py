@@ -28,7 +28,8 @@ from tests.presence import present
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from nncdbg.engine.backends import torch_statements  # noqa: E402
-from nncdbg.engine.backends.torch_statements import SWITCH, compiled_statements  # noqa: E402
+from nncdbg.engine.backends.torch_statements import LIBRARY  # noqa: E402
+from nncdbg.engine.ops.aten.optional_libraries import SWITCH, OptionalLibrary  # noqa: E402
 from tests.torch.steps import STEPS  # noqa: E402
 
 if os.environ.get(SWITCH) == "off":
@@ -430,45 +431,43 @@ def test_a_debugger_is_collected() -> None:
 # -- the library ------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Keep libraries in an empty folder."""
-    built = torch_statements._path()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(torch_statements, "_module", None)
-    for cached in (torch_statements._path, torch_statements._load):
-        cached.cache_clear()
-    yield built
-    for cached in (torch_statements._path, torch_statements._load):
-        cached.cache_clear()
+def new_library(patience: int = 1000) -> OptionalLibrary:
+    """Return the library as a new process has it, which is not loaded."""
+    source = Path(torch_statements.__file__).with_name("torch_kernels.cpp")
+    return OptionalLibrary(source, torch_statements.__name__, "the test", "the loop", patience=patience)
 
 
 def test_without_a_compiler_the_loop_is_asked_for_in_vain(
-    monkeypatch: pytest.MonkeyPatch, empty_cache: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", "no-such-compiler")
+    library = new_library()
     with pytest.raises(UsageError, match="CXX names no-such-compiler, which does not exist") as raised:
-        compiled_statements()
+        library.module()
     assert "NNCDBG_TORCH_KERNELS=off" in str(raised.value.hint)
     monkeypatch.delenv(SWITCH, raising=False)
-    assert compiled_statements() is None
+    assert library.module() is None
+    monkeypatch.setattr(torch_statements, "LIBRARY", library)
     debugger = opened(graph("%r = aten.exp.default(%x)"))
+    assert "Kernel" not in kinds(debugger)
     assert debugger.run().reason == "end"
 
 
-def test_a_library_of_another_machine_is_not_used(monkeypatch: pytest.MonkeyPatch, empty_cache: Path) -> None:
+def test_a_library_of_another_machine_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv(SWITCH, raising=False)
-    path = torch_statements._path()
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"not a library")
-    assert compiled_statements() is None
+    library = new_library()
+    library.path.parent.mkdir(parents=True)
+    library.path.write_bytes(b"not a library")
+    assert library.module() is None
 
 
 def test_many_statements_compile_the_library_in_the_background(
-    monkeypatch: pytest.MonkeyPatch, empty_cache: Path, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     compiler = tmp_path / "compiler"
-    copy = f"shutil.copy({str(empty_cache)!r}, sys.argv[sys.argv.index('-o') + 1])"
+    copy = f"shutil.copy({str(LIBRARY.path)!r}, sys.argv[sys.argv.index('-o') + 1])"
     compiler.write_text(f"#!{sys.executable}\nimport shutil, sys\n{copy}\n")
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
     begun: list[subprocess.Popen[bytes]] = []
@@ -479,12 +478,12 @@ def test_many_statements_compile_the_library_in_the_background(
         return begun[-1]
 
     monkeypatch.setattr(subprocess, "Popen", noted)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", str(compiler))
     monkeypatch.delenv(SWITCH, raising=False)
-    monkeypatch.setattr(torch_statements, "_PATIENCE", 3)
-    monkeypatch.setattr(torch_statements, "_vain", iter(range(100)))
-    found = [compiled_statements() for _ in range(10)]
+    library = new_library(patience=3)
+    found = [library.module() for _ in range(10)]
     assert found == [None] * 10
     assert len(begun) == 1
     assert begun[0].wait(timeout=120) == 0
-    assert compiled_statements() is not None
+    assert library.module() is not None

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +33,9 @@ _ERROR_LINES = 8
 
 @dataclass(frozen=True, slots=True)
 class CppLibrary:
-    """A library with one source file; with `python` it is an extension module of this version of Python.
+    """A library with one source file, which may include files beside it.
+
+    With `python`, it is an extension module of this version of Python.
 
     `user` and `name` are what errors call it: ``the tier native`` cannot compile ``its observer``.
     `otherwise` ends the hint of what to do without a compiler.
@@ -47,7 +51,7 @@ class CppLibrary:
     def path(self) -> Path:
         """Return where the library is kept: one for each source, version of torch and kind of machine."""
         parts = (
-            self.source.read_text(encoding="utf-8"),
+            *self._texts(),
             *_FLAGS,
             torch.__version__,
             str(torch.version.git_version),
@@ -58,6 +62,13 @@ class CppLibrary:
         )
         key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
         return cache_folder() / self.source.stem / f"{key}.so"
+
+    def _texts(self) -> Iterator[str]:
+        """Yield the texts of the source file and of the files beside it that it includes."""
+        text = self.source.read_text(encoding="utf-8")
+        yield text
+        for name in re.findall(r'^#include "(.+)"', text, re.MULTILINE):
+            yield self.source.with_name(name).read_text(encoding="utf-8")
 
     def compile(self) -> None:
         """Compile to a folder of its own, then rename: another process may compile or load the same library.

@@ -35,17 +35,25 @@ def not_compiled(function: Function) -> Function:
     return function
 
 
-_modes: dict[str, Any] = vars(_python_dispatch)
-_FLAGS = (
+mode_flags: dict[str, Any] = vars(_python_dispatch)
+"""A dictionary with `MODE_FLAGS`."""
+
+MODE_FLAGS = (
     "_is_in_torch_dispatch_mode",
     "_is_in_non_infra_torch_dispatch_mode",
     "_is_in_any_mode_without_ignore_compile_internals",
 )
-"""Entries of `_modes` that say which kinds of modes are entered now."""
+"""The names of three flags that say which kinds of modes are entered now."""
 
-_read_flags = operator.itemgetter(*_FLAGS)
-_in_mode = dict.fromkeys(_FLAGS, True)
-_tell_compiler: Any = _modes.get("set_is_in_mode_without_ignore_compile_internals")
+_flags_exist = {*MODE_FLAGS} <= mode_flags.keys()
+_read_flags = operator.itemgetter(*MODE_FLAGS)
+_in_mode = dict.fromkeys(MODE_FLAGS, True)
+
+tell_compiler_of_mode: Any = (
+    mode_flags.get("set_is_in_mode_without_ignore_compile_internals") if _flags_exist else None
+)
+"""Tells the compiler the last one of the flags; None if torch keeps other flags."""
+
 _push_mode: Any = torch._C._push_on_torch_dispatch_stack
 _pop_mode: Any = torch._C._pop_torch_dispatch_stack
 
@@ -65,19 +73,19 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[misc]
         not_compiled(cls.__torch_dispatch__)
 
     # Another version of torch may keep something else.
-    if _tell_compiler is not None and {*_FLAGS} <= _modes.keys():
+    if tell_compiler_of_mode is not None:
 
         def __enter__(self) -> DispatchMode:
-            self.old_dispatch_mode_flags.append(_read_flags(_modes))
-            _modes.update(_in_mode)
-            _tell_compiler(True)
+            self.old_dispatch_mode_flags.append(_read_flags(mode_flags))
+            mode_flags.update(_in_mode)
+            tell_compiler_of_mode(True)
             _push_mode(self)
             return self
 
         def __exit__(self, *_: object) -> None:
             flags = self.old_dispatch_mode_flags.pop()
-            _modes.update(zip(_FLAGS, flags, strict=True))
-            _tell_compiler(flags[-1])
+            mode_flags.update(zip(MODE_FLAGS, flags, strict=True))
+            tell_compiler_of_mode(flags[-1])
             _pop_mode(None)
 
     @classmethod
@@ -91,10 +99,11 @@ def check_whole_graphs(checked: bool) -> None:
     Without, they run eagerly under a dispatch mode, as all other compiled functions do there.
     """
     # A count that has begun belongs to an outer call, and only the outermost call raises.
-    _count_whole_graphs(-1 if checked else 0)
+    count_whole_graphs(-1 if checked else 0)
 
 
-_count_whole_graphs: Any = torch._C._dynamo.eval_frame.set_fullgraph_compiled_frame_count
+count_whole_graphs: Any = torch._C._dynamo.eval_frame.set_fullgraph_compiled_frame_count
+"""See `check_whole_graphs`."""
 
 
 def stand_in(replacement: Function, original: Callable[..., Any]) -> Function:
@@ -123,6 +132,9 @@ current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node
 
 next_sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr
 """Returns the number that the next autograd node of this thread gets."""
+
+any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
+"""Returns whether a block of `torch.autocast` is active on this thread, for any device."""
 
 innermost_mode: Callable[[], Any] = _get_current_dispatch_mode
 """Returns the dispatch mode that was entered last on this thread, None without one."""

@@ -1,0 +1,20 @@
+"""What several tests of PyTorch share."""
+
+import os
+
+import pytest
+
+
+@pytest.fixture(params=["library", "Python"])
+def either_kernels(request, monkeypatch):
+    """Run a test with the library of the guard, and with the functions of Python in its place."""
+    from nncdbg.engine.ops.aten.optional_libraries import SWITCH
+    from nncdbg.torch import guard_kernels
+
+    if request.param == "Python":
+        monkeypatch.setenv(SWITCH, "off")
+    elif os.environ.get(SWITCH) == "off":
+        pytest.skip("there is no C++ compiler with the headers of Python")
+    guard_kernels.use(guard_kernels.LIBRARY.module())
+    yield request.param
+    guard_kernels.use(None)
