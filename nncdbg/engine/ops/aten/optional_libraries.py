@@ -10,12 +10,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.cpp_libraries import CppLibrary
 
 SWITCH = "NNCDBG_TORCH_KERNELS"
@@ -23,6 +21,21 @@ SWITCH = "NNCDBG_TORCH_KERNELS"
 
 _LONGEST = 600
 """Seconds after which a compilation that has not ended counts as given up."""
+
+
+_IN_THE_BACKGROUND = """
+import os
+os.nice(19)
+if hasattr(os, "SCHED_IDLE"):
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+from {} import LIBRARY
+LIBRARY.prepare()
+"""
+"""The program that compiles a library.
+
+It uses a processor only when no other process does: threads of torch wait for each other, so that a training
+would otherwise wait for the compiler.
+"""
 
 
 class OptionalLibrary:
@@ -84,21 +97,15 @@ class OptionalLibrary:
                 return
             mark.touch()
             subprocess.Popen(
-                [sys.executable, "-c", f"from {self._owner} import LIBRARY; LIBRARY.prepare_quietly()"],
+                [sys.executable, "-c", _IN_THE_BACKGROUND.format(self._owner)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,
+                process_group=0,  # Not a session: Linux gives each one the same share of the processor.
             )
         except OSError:
             # A cache folder that cannot be written to: Python does the work.
             return
-
-    def prepare_quietly(self) -> None:
-        """Compile the library in a process that nobody waits for: one that fails has no effect."""
-        os.nice(10)
-        with suppress(UsageError):
-            self.prepare()
 
     def _load(self) -> Any | None:
         name = self._library.source.stem
