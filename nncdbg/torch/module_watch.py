@@ -230,8 +230,11 @@ class ModuleWatch:
     def _check_gradient(
         self, module: torch.nn.Module, lines: Lines, index: int, gradients: Sequence[Any]
     ) -> None:
+        # Compiled autograd traces hooks.
+        if is_compiling() or not self.active:
+            return
         gradient = gradients[index]
-        if not self.active or not _can_be_bad(gradient):
+        if not _can_be_bad(gradient):
             return
         if _finite(gradient):
             self._last_finite = module

@@ -218,6 +218,17 @@ def test_activation_of_a_checked_output_is_not_read(inplace, either_kernels, mon
     assert checked == [(5, 4), (5, 2, 1)]
 
 
+def test_compiled_autograd_runs_without_the_checks_of_gradients(net):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with nncdbg.torch.watch(net, optimizer, tier="hooks", on_nan="report") as report:
+        for bad in ("", "forward"):
+            net.bad = bad
+            with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+                net(torch.randn(8, 3)).mean().backward()
+            optimizer.step()
+    assert [[each.path for each in step.modules] for step in report.bad_steps] == [["logarithm"]]
+
+
 def test_loss_outside_of_modules_is_noted(net):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with nncdbg.torch.watch(net, optimizer, tier="hooks", on_nan="report") as report:
