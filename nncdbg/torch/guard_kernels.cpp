@@ -28,24 +28,10 @@
 #include <utility>
 #include <vector>
 
+#include "../engine/ops/aten/references.h"
 #include "elements.h"
 
 namespace {
-
-// A new reference that is dropped at the end of a block.
-struct Owned {
-  PyObject* object = nullptr;
-  explicit Owned(PyObject* object) : object(object) {}
-  Owned(Owned&& other) noexcept : object(other.release()) {}
-  Owned(const Owned&) = delete;
-  Owned& operator=(Owned&& other) noexcept {
-    std::swap(object, other.object);
-    return *this;
-  }
-  ~Owned() { Py_XDECREF(object); }
-  explicit operator bool() const { return object != nullptr; }
-  PyObject* release() { return std::exchange(object, nullptr); }
-};
 
 using Given = PyObject* const*;
 
@@ -201,7 +187,7 @@ struct Search {
   PyFrameObject* here() const { return reinterpret_cast<PyFrameObject*>(frame.object); }
 
   Owned frame;
-  Owned code{nullptr};  // of this frame
+  Owned code;  // of this frame
 };
 
 // user_lines(frame, most, kind_of_frame): a tuple of lines, or None if there are unusual frames.

@@ -119,13 +119,19 @@ def _reader(library: Any | None) -> Callable[[], tuple[torch.Tensor, Any, Any]]:
     return reader
 
 
+def _numpy_state() -> Any:
+    """Return the state of NumPy's global generator: a tuple for a Mersenne Twister, as NumPy's default is."""
+    # NumPy warns of another generator whose state is requested as a tuple.
+    return _numpy_random.get_state(legacy=type(_numpy_random.get_bit_generator()) is np.random.MT19937)
+
+
 # How the state of each generator is read, and whether it has a number kept from a pair.
 _OF_PYTHON: tuple[Callable[[], Any], Callable[[Any], bool]] = (
     random.getstate,
     lambda state: state[2] is not None,
 )
 _OF_NUMPY: tuple[Callable[[], Any], Callable[[Any], bool]] = (
-    np.random.get_state,
+    _numpy_state,
     lambda state: bool(state[3]),
 )
 

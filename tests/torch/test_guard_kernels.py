@@ -324,6 +324,35 @@ def test_an_exception_of_the_report_of_a_gradient_is_raised(library, monkeypatch
         (y * float("nan")).sum().backward()
 
 
+WRITES = {
+    "none": lambda tensor: None,
+    "numpy": lambda tensor: tensor.detach().numpy().fill(float("nan")),
+    "torch": lambda tensor: tensor.detach().fill_(float("nan")),
+}
+"""Writes to an output that was found finite; torch does not count that of NumPy."""
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("inplace", [False, True])
+def test_activation_of_a_checked_output_is_read_after_a_counted_write(library, inplace, write):
+    def otherwise(module, args, kwargs, result):
+        read.append(type(module).__name__)
+
+    read: list[str] = []
+    kept = {nn.ReLU: "keeps an element or makes it 0"}
+    check = library.OutputCheck(Watch(), otherwise, kept, type(None), kind_of_frame)
+    x = torch.ones(3)
+    check(nn.Identity(), (torch.ones(3),), {}, x)
+    WRITES[write](x)
+    activation = nn.ReLU(inplace)
+    y = activation(x)
+    check(activation, (x,), {}, y)
+    check(nn.Sequential(), (x,), {}, y)  # Returns it again.
+    assert read == (["ReLU"] if write == "torch" else [])
+    check(nn.Tanh(), (y,), {}, y * float("nan"))  # In no list: its output is read.
+    assert read[-1:] == ["Tanh"]
+
+
 def test_wrong_arguments_are_errors(library):
     check = library.OutputCheck(Watch(), print, {}, type(None), kind_of_frame)
     with pytest.raises(TypeError, match="takes a module"):

@@ -64,6 +64,7 @@ def test_unchanged_state_is_not_read_again():
     assert RandomState().numpy is not first.numpy
 
 
+@pytest.mark.filterwarnings("error")
 def test_another_generator_of_numpy_is_read_each_time():
     given = np.random.get_bit_generator()
     np.random.set_bit_generator(np.random.PCG64(5))

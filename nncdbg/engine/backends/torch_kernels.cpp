@@ -22,25 +22,11 @@
 #include <utility>
 #include <vector>
 
+#include "../ops/aten/references.h"
+
 namespace {
 
 using Operands = PyObject* const*;
-
-// A new reference that is dropped at the end of a block.
-struct Owned {
-  PyObject* object = nullptr;
-  Owned() = default;
-  explicit Owned(PyObject* object) : object(object) {}
-  Owned(Owned&& other) noexcept : object(std::exchange(other.object, nullptr)) {}
-  Owned(const Owned&) = delete;
-  Owned& operator=(Owned&& other) noexcept {
-    std::swap(object, other.object);
-    return *this;
-  }
-  ~Owned() { Py_XDECREF(object); }
-  explicit operator bool() const { return object != nullptr; }
-  PyObject* release() { return std::exchange(object, nullptr); }
-};
 
 // -- calls of operators -----------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ _ERROR_LINES = 8
 
 @dataclass(frozen=True, slots=True)
 class CppLibrary:
-    """A library with one source file, which may include files beside it.
+    """A library with one source file, which may include others of nncdbg by their relative path.
 
     With `python`, it is an extension module of this version of Python.
 
@@ -64,11 +64,11 @@ class CppLibrary:
         return cache_folder() / self.source.stem / f"{key}.so"
 
     def _texts(self) -> Iterator[str]:
-        """Yield the texts of the source file and of the files beside it that it includes."""
+        """Yield the texts of the source file and of the files of nncdbg that it includes."""
         text = self.source.read_text(encoding="utf-8")
         yield text
         for name in re.findall(r'^#include "(.+)"', text, re.MULTILINE):
-            yield self.source.with_name(name).read_text(encoding="utf-8")
+            yield (self.source.parent / name).read_text(encoding="utf-8")
 
     def compile(self) -> None:
         """Compile to a folder of its own, then rename: another process may compile or load the same library.

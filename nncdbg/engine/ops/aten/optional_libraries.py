@@ -24,10 +24,11 @@ _LONGEST = 600
 
 
 _IN_THE_BACKGROUND = """
-import os
+import contextlib, os
 os.nice(19)
 if hasattr(os, "SCHED_IDLE"):
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    with contextlib.suppress(PermissionError):  # A container may refuse it.
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 from {} import LIBRARY
 LIBRARY.prepare()
 """
