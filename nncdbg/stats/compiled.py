@@ -28,7 +28,7 @@ from numba.extending import intrinsic, overload
 from nncdbg.engine import dtypes
 from nncdbg.stats.kernel import MODERATE, Kernel
 
-_BLOCK = 512
+_BLOCK = 2048
 """Elements per block: few enough that the second loop over them reads from the L1 cache."""
 
 _LONG_BLOCK = 4096

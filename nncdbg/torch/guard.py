@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +33,7 @@ from nncdbg.torch.step_function import ACTIVE
 from nncdbg.torch.step_observer import StepObserver
 from nncdbg.torch.step_state import BufferState, KeptBuffers, RandomState
 from nncdbg.torch.tape import StepCall, tensors_in
-from nncdbg.torch.trained import Trained, closure_of, drop_gradients, parameters_of
+from nncdbg.torch.trained import Trained, closure_of, drop_gradients, gradients_of, parameters_of
 from nncdbg.torch.trips import GRADIENTS, LOSS, GuardTrip, UpdateCounts
 from nncdbg.torch.update_check import UpdateCheck
 
@@ -43,8 +42,6 @@ PATIENCE = 20
 
 _MANY_UPDATES = 1000
 """After so many updates, the library of the guard is compiled for the next training."""
-
-_gradient_of = operator.attrgetter("grad")
 
 _WATCHES: Mapping[str, Callable[[StepCalls, Trained], OriginWatch]] = {
     "hooks": lambda calls, trained: ModuleWatch(),
@@ -87,8 +84,10 @@ class Guard:
             weakref.WeakKeyDictionary()
         )
         """The updates that a gradient scaler left out since the last one of an optimizer."""
+        self._skipping = False
+        """Whether it left out any so far."""
         self._on_trip = on_trip
-        self._observer = observer or StepObserver()
+        self._observer = observer
         self._calls = StepCalls(self._before_module, self._after_backward, repeatable=tier != "live")
         self._tape = self._calls.tape
         self._runs_again = tier != "live"
@@ -120,8 +119,7 @@ class Guard:
         entered = self._entered
         ACTIVE.append(self)
         entered.callback(ACTIVE.remove, self)
-        guard_kernels.use(guard_kernels.LIBRARY.module())
-        entered.callback(guard_kernels.use, None)
+        entered.enter_context(guard_kernels.using_library())
         entered.callback(register_optimizer_step_pre_hook(self._before_update).remove)
         entered.callback(register_optimizer_step_post_hook(self._after_update).remove)
         entered.callback(on_skipped_step(self._after_skip))
@@ -194,16 +192,19 @@ class Guard:
             return
         if self._updating and not self._in_closure:
             self._abandon_update()
-        if not self._tape.paused:
+        if self._tape.calls and not self._tape.paused:
             self._forget_finished()
-        with self._tape.own_work():
-            self._observer.step_begins()
+        if self._observer is not None:
+            with self._tape.own_work():
+                self._observer.step_begins()
 
     def _after_backward(self, call: StepCall) -> None:
         parameters = self._trained.parameters()
-        call.gradients = [*zip(parameters, map(_gradient_of, parameters), strict=True)]
-        if not self._rerunning:
-            self._skipped = False
+        call.gradients = [*zip(parameters, gradients_of(parameters), strict=True)]
+        if self._rerunning:
+            return
+        self._skipped = False
+        if self._observer is not None:
             with self._tape.own_work():
                 self._observer.losses(_losses_of(call))
 
@@ -260,7 +261,8 @@ class Guard:
         if callable(closure):
             with self._tape.own_work():
                 self._updates.begin(optimizer)
-                self._observer.update_begins(optimizer)
+                if self._observer is not None:
+                    self._observer.update_begins(optimizer)
             checked = partial(self._checked_closure, optimizer, closure, lines)
             if "closure" in kwargs:
                 return args, {**kwargs, "closure": checked}
@@ -270,11 +272,12 @@ class Guard:
             if _is_skipped(optimizer):
                 self._check_skipped(optimizer, lines)
             else:
-                if self._skips_in_row:
+                if self._skipping:
                     self._skips_in_row.pop(optimizer, None)
                 moderate = self._check(optimizer, lines, self._tape_or_function())
                 self._safe = bool(moderate) and self._safe_updates.is_safe(optimizer, moderate)
-            self._observer.update_begins(optimizer)
+            if self._observer is not None:
+                self._observer.update_begins(optimizer)
         if self._safe and self._watch is not None:
             self._watch.idle = self._watch.skips_safe_updates
         return None
@@ -310,7 +313,8 @@ class Guard:
         try:
             with self._tape.own_work():
                 self._check_skipped(optimizer, partial(user_lines, sys._getframe(2)))
-                self._observer.update_ended(optimizer)
+                if self._observer is not None:
+                    self._observer.update_ended(optimizer)
         finally:
             self._tape.updated(optimizer, self._trained.optimizers)
             self._tape.resume()
@@ -323,6 +327,7 @@ class Guard:
         second step.
         """
         self.counts.skipped_by_scaler += 1
+        self._skipping = True
         self._skips_in_row[optimizer] = self._skips_in_row.get(optimizer, 0) + 1
         if self._has_lost() or self._skips_in_row[optimizer] >= PATIENCE:
             self._check(optimizer, lines, self._tape)
@@ -356,7 +361,8 @@ class Guard:
         again = StepFunction(closure, (), {}, random, buffers, (), self.counts.steps)
         self._updates.evaluated(result)
         with self._tape.own_work():
-            self._observer.losses(tensors_in(result))
+            if self._observer is not None:
+                self._observer.losses(tensors_in(result))
             self._check(optimizer, lines, again, [*tensors_in(result)])
         return result
 
@@ -377,7 +383,7 @@ class Guard:
         Return the gradients if all are moderate and the update may be safe, otherwise nothing.
         """
         parameters = self._trained.parameters() if optimizer is None else parameters_of(optimizer)
-        gradients = [each for each in map(_gradient_of, parameters) if each is not None]
+        gradients = [each for each in gradients_of(parameters) if each is not None]
         losses = [*losses, *self._losses()] if losses else self._losses()
         moderate = optimizer is not None and self._safe_updates.have_moderate(optimizer, gradients)
         if not suspicious(losses if moderate else [*gradients, *losses]):
@@ -461,7 +467,8 @@ class Guard:
         try:
             with self._tape.own_work():
                 self._check_update(optimizer, sys._getframe(2))
-                self._observer.update_ended(optimizer)
+                if self._observer is not None:
+                    self._observer.update_ended(optimizer)
         finally:
             self.counts.steps += 1
             if self.counts.steps == _MANY_UPDATES:

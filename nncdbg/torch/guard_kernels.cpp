@@ -1,17 +1,19 @@
 // The work of a guard in each step without Python: reading tensors, checking the outputs of modules, keeping the
-// state of generators and buffers, and leaving a dispatch mode.
+// state of generators and buffers, and leaving a dispatch mode.  A recording has the memory of operands from it.
 //
 // All of it does what Python does too (finiteness.py, module_watch.py, step_state.py, mode_pauses.py,
-// source_lines.py).  What is out of the ordinary is left to Python, and so is everything that is found.
+// source_lines.py, recording.py).  What is out of the ordinary is left to Python, and so is everything that is found.
 
 #include <Python.h>
 #include <structmember.h>
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/UndefinedTensorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/function.h>
@@ -23,6 +25,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -80,7 +83,7 @@ bool add_type(PyObject* module, PyTypeObject& type, const char* name, newfunc ma
 
 // Names of attributes.
 struct Names {
-  PyObject *active, *last_finite, *dictionary, *forward, *inplace, *check_gradient, *file;
+  PyObject *active, *last_finite, *dictionary, *forward, *inplace, *check_gradient, *file, *parameters;
 } names;
 
 // -- elements ---------------------------------------------------------------------------------
@@ -149,6 +152,135 @@ PyObject* moderate(PyObject*, Given given, Py_ssize_t count) {
   const long exponent = PyLong_AsLong(given[1]);
   if (exponent == -1 && PyErr_Occurred()) return nullptr;
   return all_stay_below(given[0], Limit::MODERATE, int(exponent));
+}
+
+// -- memory of tensors ------------------------------------------------------------------------
+
+// Whether a tensor is strided, with memory and a dtype that a program can hold; false for rare ones that are too.
+bool is_usual(const at::Tensor& tensor) {
+  constexpr c10::DispatchKeySet unusual{
+      c10::DispatchKey::NestedTensor, c10::DispatchKey::ZeroTensor, c10::DispatchKey::FuncTorchBatched,
+      c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::Functionalize};
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  if (!impl.has_storage() || tensor.is_meta() || tensor.layout() != c10::kStrided || impl.key_set().has_any(unusual) ||
+      impl.has_symbolic_sizes_strides())
+    return false;
+  switch (c10::typeMetaToScalarType(tensor.dtype())) {
+    case c10::ScalarType::Float:
+    case c10::ScalarType::Double:
+    case c10::ScalarType::Half:
+    case c10::ScalarType::BFloat16:
+    case c10::ScalarType::Long:
+    case c10::ScalarType::Int:
+    case c10::ScalarType::Bool: return true;
+    default: return false;
+  }
+}
+
+PyObject* tuple_of(c10::IntArrayRef numbers) {
+  Owned made(PyTuple_New(Py_ssize_t(numbers.size())));
+  for (size_t index = 0; made && index < numbers.size(); ++index) {
+    PyObject* number = PyLong_FromLongLong(numbers[index]);
+    if (number == nullptr) return nullptr;
+    PyTuple_SET_ITEM(made.object, Py_ssize_t(index), number);
+  }
+  return made.release();
+}
+
+// usual_key(tensor): what `internals.key_of` returns, or None for an unusual tensor
+PyObject* usual_key(PyObject*, PyObject* value) {
+  if (!is_plain(value)) Py_RETURN_NONE;
+  HANDLE_TH_ERRORS
+  const at::Tensor& tensor = THPVariable_Unpack(value);
+  if (!is_usual(tensor)) Py_RETURN_NONE;
+  return Py_BuildValue(
+      "(NLNNNi)", PyLong_FromVoidPtr(tensor.storage().unsafeGetStorageImpl()),
+      static_cast<long long>(tensor.storage_offset()), tuple_of(tensor.sizes()), tuple_of(tensor.strides()),
+      Py_NewRef(reinterpret_cast<PyObject*>(torch::getTHPDtype(tensor.scalar_type()))),
+      tensor.is_conj() + 2 * tensor.is_neg());
+  END_HANDLE_TH_ERRORS
+}
+
+// gradients(parameters): a list of them, with None for a parameter without one; None for unusual parameters
+PyObject* gradients(PyObject*, PyObject* parameters) {
+  if (!PyList_CheckExact(parameters)) Py_RETURN_NONE;
+  Owned found(PyList_New(PyList_GET_SIZE(parameters)));
+  if (!found) return nullptr;
+  HANDLE_TH_ERRORS
+  for (Py_ssize_t index = 0; index < PyList_GET_SIZE(parameters); ++index) {
+    PyObject* parameter = PyList_GET_ITEM(parameters, index);
+    // torch warns when the gradient of any tensor but a leaf is read.
+    if (!is_plain(parameter) || !THPVariable_Unpack(parameter).is_leaf()) Py_RETURN_NONE;
+    const at::Tensor& gradient = THPVariable_Unpack(parameter).grad();
+    PyObject* wrapped = gradient.defined() ? THPVariable_Wrap(gradient) : Py_NewRef(Py_None);
+    if (wrapped == nullptr) return nullptr;
+    PyList_SET_ITEM(found.object, index, wrapped);
+  }
+  return found.release();
+  END_HANDLE_TH_ERRORS
+}
+
+// The identities, addresses and versions of tensors, one after the other.
+struct Writes {
+  std::vector<uint64_t> identities, addresses, versions;
+
+  // Returns false for another value than a tensor of torch's own classes whose writes are counted.
+  bool add(PyObject* value) {
+    if (!is_plain(value)) return false;
+    const at::Tensor& tensor = THPVariable_Unpack(value);
+    if (tensor.is_inference() || !tensor.has_storage()) return false;
+    identities.push_back(reinterpret_cast<uintptr_t>(value));
+    addresses.push_back(reinterpret_cast<uintptr_t>(tensor.unsafeGetTensorImpl()->data()));
+    versions.push_back(tensor._version());
+    return true;
+  }
+
+  // Adds the values of a dictionary or the items of a list.
+  bool add_all(PyObject* values) {
+    if (PyList_CheckExact(values)) {
+      for (Py_ssize_t index = 0; index < PyList_GET_SIZE(values); ++index)
+        if (!add(PyList_GET_ITEM(values, index))) return false;
+      return true;
+    }
+    if (!PyDict_Check(values)) return false;
+    PyObject *key, *value;
+    for (Py_ssize_t place = 0; PyDict_Next(values, &place, &key, &value);)
+      if (value != Py_None && !add(value)) return false;
+    return true;
+  }
+};
+
+bool add_optimizer(Writes& writes, PyObject* groups, PyObject* state) {
+  for (Py_ssize_t index = 0; index < PyList_GET_SIZE(groups); ++index) {
+    PyObject* group = PyList_GET_ITEM(groups, index);
+    PyObject* parameters = PyDict_Check(group) ? PyDict_GetItemWithError(group, names.parameters) : nullptr;
+    if (parameters == nullptr || !writes.add_all(parameters)) return false;
+  }
+  PyObject *parameter, *entries;
+  for (Py_ssize_t place = 0; PyDict_Next(state, &place, &parameter, &entries);)
+    if (!writes.add_all(entries)) return false;
+  return true;
+}
+
+// writes(param_groups, state): what `safe_updates._writes_of` returns, as bytes; None for other values than tensors
+PyObject* writes(PyObject*, Given given, Py_ssize_t count) {
+  if (count != 2 || !PyList_CheckExact(given[0]) || !PyDict_Check(given[1])) {
+    PyErr_SetString(PyExc_TypeError, "writes takes the groups and the state of an optimizer");
+    return nullptr;
+  }
+  HANDLE_TH_ERRORS
+  Writes found;
+  if (!add_optimizer(found, given[0], given[1])) return PyErr_Occurred() ? nullptr : Py_NewRef(Py_None);
+  const size_t size = found.identities.size() * sizeof(uint64_t);
+  PyObject* bytes = PyBytes_FromStringAndSize(nullptr, Py_ssize_t(3 * size));
+  if (bytes == nullptr || size == 0) return bytes;
+  char* place = PyBytes_AS_STRING(bytes);
+  for (const auto* part : {&found.identities, &found.addresses, &found.versions}) {
+    std::memcpy(place, part->data(), size);
+    place += size;
+  }
+  return bytes;
+  END_HANDLE_TH_ERRORS
 }
 
 // -- lines of the user ------------------------------------------------------------------------
@@ -444,11 +576,15 @@ bool enter_mode(Pause& pause) {
   return call_with(pause.count_whole_graphs, Owned(PyLong_FromLong(0)));
 }
 
+// Whether the mode is entered, and none after it.
+bool is_innermost(const Pause& pause) {
+  const int64_t count = Modes::stack_len();
+  return pause.entered && count > 0 && Modes::get_stack_at(count - 1)->ptr(getPyInterpreter()) == pause.mode;
+}
+
 // Leaves the mode; one that the user entered after it must end first, and then this one only idles.
 bool leave_mode(Pause& pause) {
-  const int64_t count = Modes::stack_len();
-  if (!pause.entered || count == 0 || Modes::get_stack_at(count - 1)->ptr(getPyInterpreter()) != pause.mode)
-    return true;
+  if (!is_innermost(pause)) return true;
   for (int index = 0; index < 3; ++index)
     if (PyDict_SetItem(pause.flags, pause.flag_names[index], pause.before[index]) < 0) return false;
   if (!call_with(pause.tell_compiler, Owned(Py_NewRef(pause.before[2])))) return false;
@@ -518,7 +654,14 @@ PyObject* pause_new(PyTypeObject* type, PyObject* args, PyObject*) {
   return reinterpret_cast<PyObject*>(self);
 }
 
+PyObject* pause_is_innermost(PyObject* self, PyObject*) {
+  HANDLE_TH_ERRORS
+  return PyBool_FromLong(is_innermost(*reinterpret_cast<Pause*>(self)));
+  END_HANDLE_TH_ERRORS
+}
+
 PyMethodDef pause_methods[] = {
+    {"is_innermost", pause_is_innermost, METH_NOARGS, nullptr},
     {"start", pause_start, METH_NOARGS, nullptr},
     {"stop", pause_stop, METH_NOARGS, nullptr},
     {"begin", pause_begin, METH_NOARGS, nullptr},
@@ -608,21 +751,56 @@ PyObject* state_of(Twister& twister) {
   return state.release();
 }
 
+// What determines the state of torch's generator.
+struct TorchContent {
+  at::mt19937_data_pod engine;
+  std::optional<float> next_float;
+  std::optional<double> next_double;
+
+  bool operator==(const TorchContent& other) const {
+    return engine.seed_ == other.engine.seed_ && engine.left_ == other.engine.left_ &&
+        engine.seeded_ == other.engine.seeded_ && engine.next_ == other.engine.next_ &&
+        engine.state_ == other.engine.state_ && next_float == other.next_float && next_double == other.next_double;
+  }
+};
+
+TorchContent torch_content() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  auto& content = *generator.get<at::CPUGeneratorImpl>();
+  return {content.engine().data(), content.next_float_normal_sample(), content.next_double_normal_sample()};
+}
+
 // `_StateReader` of step_state.py.
 struct StateReader {
   PyObject_HEAD
   vectorcallfunc vectorcall;
   PyObject* torch_state;    // returns the state of torch's generator
+  PyObject* last_state;     // what it returned
+  TorchContent* last_content;
   PyObject* bit_generator;  // returns NumPy's
   PyObject* address_of;     // returns the address of the state of that
   PyObject* generator;      // the one with the address in `numpy`
   Twister python, numpy;
 
-  std::array<PyObject**, 10> references() {
-    return {&torch_state, &bit_generator, &address_of, &generator, &python.read, &python.pending,
+  std::array<PyObject**, 11> references() {
+    return {&torch_state, &last_state, &bit_generator, &address_of, &generator, &python.read, &python.pending,
             &python.state, &numpy.read, &numpy.pending, &numpy.state};
   }
+  void release() { delete last_content; }
 };
+
+// Returns the state of torch's generator, read only if it has changed; null with an exception.
+PyObject* state_of_torch(StateReader& reader) {
+  const TorchContent content = torch_content();
+  if (reader.last_state == nullptr || !(content == *reader.last_content)) {
+    Owned state(PyObject_CallNoArgs(reader.torch_state));
+    if (!state) return nullptr;
+    *reader.last_content = content;
+    Py_XSETREF(reader.last_state, state.release());
+  }
+  return Py_NewRef(reader.last_state);
+}
 
 // Finds the address of NumPy's state if the generator is another one; returns false with an exception.
 bool find_numpy(StateReader& reader) {
@@ -645,10 +823,12 @@ PyObject* state_reader_call(PyObject* self, Given, size_t flags, PyObject*) {
     return nullptr;
   }
   auto& reader = *reinterpret_cast<StateReader*>(self);
-  Owned of_torch(PyObject_CallNoArgs(reader.torch_state));
+  HANDLE_TH_ERRORS
+  Owned of_torch(state_of_torch(reader));
   Owned of_python(of_torch ? state_of(reader.python) : nullptr);
   Owned of_numpy(of_python && find_numpy(reader) ? state_of(reader.numpy) : nullptr);
   return of_numpy ? PyTuple_Pack(3, of_torch.object, of_python.object, of_numpy.object) : nullptr;
+  END_HANDLE_TH_ERRORS
 }
 
 // StateReader(torch_state, (read, pending, address), (read, pending, address), bit_generator, address_of)
@@ -663,6 +843,7 @@ PyObject* state_reader_new(PyTypeObject* type, PyObject* args, PyObject*) {
   if (self == nullptr) return nullptr;
   self->vectorcall = state_reader_call;
   self->torch_state = Py_NewRef(torch_state);
+  self->last_content = new TorchContent();
   self->bit_generator = Py_NewRef(bit_generator);
   self->address_of = Py_NewRef(address_of);
   for (int index : {0, 1}) {
@@ -757,6 +938,9 @@ PyTypeObject BufferMemoryType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 PyMethodDef functions[] = {
     {"squares_finite", squares_finite, METH_O, nullptr},
     {"moderate", as_method(moderate), METH_FASTCALL, nullptr},
+    {"usual_key", usual_key, METH_O, nullptr},
+    {"gradients", gradients, METH_O, nullptr},
+    {"writes", as_method(writes), METH_FASTCALL, nullptr},
     {"user_lines", as_method(user_lines), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
@@ -770,7 +954,7 @@ bool intern_names() {
   return intern(names.active, "active") && intern(names.last_finite, "_last_finite") &&
       intern(names.dictionary, "__dict__") && intern(names.forward, "forward") &&
       intern(names.inplace, "inplace") && intern(names.check_gradient, "_check_gradient_at") &&
-      intern(names.file, "co_filename");
+      intern(names.file, "co_filename") && intern(names.parameters, "params");
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
-"""The library guard_kernels.cpp: what a guard does in each step, without Python between its parts."""
+"""The library guard_kernels.cpp: what a guard and a recording do in each step, without Python in between."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,15 @@ LIBRARY = OptionalLibrary(
 )
 
 used: Any | None = None
-"""The module of the library while a guard is entered that uses it."""
+"""The module of the library in a block of `using_library`, if it is compiled."""
 
 
-def use(library: Any | None) -> None:
-    """Let all that a guard does use the library, or not any more."""
+@contextmanager
+def using_library() -> Iterator[None]:
+    """Let all that a guard or a recording does in the block use the library."""
     global used
-    used = library
+    before, used = used, LIBRARY.module()
+    try:
+        yield
+    finally:
+        used = before

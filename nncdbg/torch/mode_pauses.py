@@ -36,6 +36,9 @@ class Pause(Protocol):
 
     def end(self) -> None: ...
 
+    def is_innermost(self) -> bool:
+        """Return whether the mode is entered, and no mode of the user after it."""
+
 
 class OwnWork(Protocol):
     """Nested blocks whose operators are those of nncdbg: a watch is inactive in them."""
@@ -97,6 +100,9 @@ class _Pause:
         if not self.depth:
             self._enter()
 
+    def is_innermost(self) -> bool:
+        return self._entered and innermost_mode() is self._mode
+
     def _enter(self) -> None:
         if self._enters and not self._entered:
             self._mode.__enter__()
@@ -105,7 +111,7 @@ class _Pause:
 
     def _leave(self) -> None:
         """Leave the mode; one that the user entered after it must end first, and then this one only idles."""
-        if self._entered and innermost_mode() is self._mode:
+        if self.is_innermost():
             self._mode.__exit__(None, None, None)
             self._entered = False
             check_whole_graphs(True)

@@ -86,11 +86,11 @@ def own_tensors(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, to
 
 
 def named_tensors(
-    models: Mapping[str, torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]
+    own: Iterable[tuple[str, torch.Tensor]], optimizers: Iterable[torch.optim.Optimizer]
 ) -> list[NamedTensor]:
-    """Return the parameters, buffers, gradients (``w.grad``) and moments (``w.exp_avg``) that exist."""
+    """Return the tensors of `own_tensors` with their gradients (``w.grad``) and moments (``w.exp_avg``)."""
     found, owners = [], {}
-    for name, tensor in own_tensors(models):
+    for name, tensor in own:
         owners[id(tensor)] = name
         found.append(NamedTensor(name, tensor))
         # torch warns when the gradient of any other tensor is read.
@@ -109,4 +109,4 @@ def tensors_by_name(
     models: Mapping[str, torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]
 ) -> dict[str, torch.Tensor]:
     """Return the tensors of `named_tensors` by name."""
-    return {each.name: each.tensor for each in named_tensors(models, optimizers)}
+    return {each.name: each.tensor for each in named_tensors(own_tensors(models), optimizers)}

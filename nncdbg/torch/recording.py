@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -44,6 +44,8 @@ from nncdbg.engine.ops.aten.signatures import (
     written_tensors,
 )
 from nncdbg.engine.values.checksum import checksum
+from nncdbg.torch.copy_memory import CopyMemory
+from nncdbg.torch.guard_kernels import LIBRARY
 from nncdbg.torch.source_lines import Lines, is_optimizer_code, names_allocation, user_lines
 from nncdbg.torch.storages import SMALLER, Input, Key, NotCopied, copied_result, copy_content, tensor_at
 
@@ -134,6 +136,13 @@ class Recorder(DispatchMode):
         """The memory of a parameter, buffer, gradient or moment to its name."""
         self.parameters: dict[int, str] = {}
         """The identity of a parameter to its name."""
+        self.copies = CopyMemory()
+        """The memory of the inputs."""
+        library = LIBRARY.module()
+        self._usual_key: Callable[[Any], Key | None] = (
+            _without_library if library is None else library.usual_key
+        )
+        """Returns the memory of a tensor if that takes no look at it in Python, otherwise None."""
         self._storages: dict[int, int] = {}
         """Storage to a weak reference to it."""
         self._seen: dict[int, Any] = {}
@@ -242,7 +251,7 @@ class Recorder(DispatchMode):
         """Name the memory of a tensor, and return it; None if it has no memory of its own."""
         if tensor.layout is not _STRIDED or is_wrapped(tensor):
             return None
-        key = key_of(tensor)
+        key = self._usual_key(tensor) or key_of(tensor)
         self._hold(key[0], tensor)
         self.labels.setdefault(key, name)
         return key
@@ -252,7 +261,7 @@ class Recorder(DispatchMode):
         try:
             for kept in self.inputs.values():
                 if kept.content is None:
-                    copy_content(kept, whole=False)
+                    copy_content(kept, self.copies, whole=False)
         except _NO_MEMORY as error:
             self._give_up(error, ())
 
@@ -283,6 +292,7 @@ class Recorder(DispatchMode):
         )
         self.events.clear()
         self.inputs.clear()
+        self.copies = CopyMemory()
         self._seen.clear()
         self._used.clear()
         self._sources.clear()
@@ -362,7 +372,7 @@ class Recorder(DispatchMode):
                 event.written.append(key)
                 kept = self._seen[key[0]]
                 if kept is not None and kept.content is None:
-                    copy_content(kept, whole=True)
+                    copy_content(kept, self.copies, whole=True)
 
     def _ended(self, event: Event, args: Sequence[Any], keywords: Mapping[str, Any], result: Any) -> None:
         found = event.signature
@@ -390,7 +400,7 @@ class Recorder(DispatchMode):
     def _wrote(self, event: Event, args: Sequence[Any], keywords: Mapping[str, Any], result: Any) -> None:
         """Enter the results of an operator that writes, and what it wrote: its sizes may differ now."""
         written = written_tensors(event.signature, args, keywords)
-        keys = [_supported_key(each, event) for each in written]
+        keys = [self._usual_key(each) or _supported_key(each, event) for each in written]
         if len(set(keys)) < len(keys):
             event.opaque = event.opaque or "it writes to the same memory twice"
         if event.signature.results:
@@ -420,7 +430,7 @@ class Recorder(DispatchMode):
 
     def _read(self, tensor: Any, event: Event) -> Key | None:
         """Return the memory of an operand; an unknown one is an input."""
-        key = _supported_key(tensor, event)
+        key = self._usual_key(tensor) or _supported_key(tensor, event)
         if key is None:
             return None
         kept = self._seen.get(key[0], _UNKNOWN)
@@ -435,7 +445,7 @@ class Recorder(DispatchMode):
 
     def _made(self, tensor: Any, event: Event) -> Key | None:
         """Return the memory of a result."""
-        key = _supported_key(tensor, event)
+        key = self._usual_key(tensor) or _supported_key(tensor, event)
         if key is None:
             return None
         kept = self._seen.get(key[0], _UNKNOWN)
@@ -499,6 +509,10 @@ _PLAIN = frozenset({int, float, bool, str, torch.dtype, torch.device, torch.layo
 """Types of arguments that an event holds as they are."""
 
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+def _without_library(tensor: Any) -> Key | None:
+    return None
 
 
 def _supported_key(tensor: Any, event: Event) -> Key | None:

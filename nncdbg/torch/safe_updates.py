@@ -17,13 +17,14 @@ import operator
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.optim import SGD, Adam, AdamW
 from torch.optim import optimizer as torch_optimizers
 
 from nncdbg.engine.ops.aten.internals import dispatch_modes
+from nncdbg.torch import guard_kernels
 from nncdbg.torch.finiteness import are_moderate, suspicious
 from nncdbg.torch.trained import parameters_of
 
@@ -82,15 +83,16 @@ class SafeUpdates:
         kinds = {*map(_kind_of, gradients)}
         if len(kinds) != 1 or not kinds <= _KINDS:
             return False
-        tensors = _tensors_of(optimizer)
-        if moderate is None or not moderate.left or not moderate.is_unchanged(tensors):
+        writes = _writes_of(optimizer)
+        if moderate is None or not moderate.left or writes != moderate.writes:
+            tensors = _tensors_of(optimizer)
             if moderate is not None and moderate.left > _LONGEST - _FEW:
                 return self._wait(optimizer)
             if self._only_large and _bytes_of(optimizer) < _FASTER_READ * len(tensors):
                 return self._wait(optimizer)
             if not _are_moderate(optimizer, tensors, gradients[0].dtype):
                 return self._wait(optimizer)
-            moderate = _Moderate(tensors, _LONGEST)
+            moderate = _Moderate(tensors, writes, _LONGEST)
         self._known[optimizer] = moderate
         return True
 
@@ -98,7 +100,8 @@ class SafeUpdates:
         """Enter the end of a safe update."""
         moderate = self._known.pop(optimizer, None)
         if moderate is not None:
-            self._known[optimizer] = _Moderate(_tensors_of(optimizer), moderate.left - 1)
+            moderate.update_ended(optimizer)
+            self._known[optimizer] = moderate
 
     def _wait(self, optimizer: torch.optim.Optimizer) -> bool:
         """Return False for some updates."""
@@ -109,23 +112,37 @@ class SafeUpdates:
 class _Moderate:
     """Parameters and moments that were moderate, for as many as `left` updates."""
 
-    def __init__(self, tensors: Sequence[Any], left: int) -> None:
+    def __init__(self, tensors: Sequence[Any], writes: _Writes, left: int) -> None:
         self.left = left
+        self.writes = writes
+        """What `_writes_of` returned."""
         self._tensors = tensors
-        self._writes = _writes_to(tensors)
+        """Kept, as no other tensor has their identities then."""
 
-    def is_unchanged(self, tensors: Sequence[Any]) -> bool:
-        """Return whether these are the tensors, and torch has counted no write to them."""
-        return (
-            len(tensors) == len(self._tensors)
-            and all(map(operator.is_, tensors, self._tensors))
-            and _writes_to(tensors) == self._writes
-        )
+    def update_ended(self, optimizer: torch.optim.Optimizer) -> None:
+        """Enter a safe update of these tensors."""
+        writes, count = _writes_of(optimizer), len(self.writes) // 3
+        if len(writes) != len(self.writes) or writes[:count] != self.writes[:count]:
+            self._tensors = _tensors_of(optimizer)
+        self.left, self.writes = self.left - 1, writes
 
 
-def _writes_to(tensors: Sequence[Any]) -> list[int]:
-    """Return the address of each tensor, and how often it was written to."""
-    return [*map(torch.Tensor.data_ptr, tensors), *map(_version_of, tensors)]
+_Writes: TypeAlias = "bytes | list[int]"
+
+
+def _writes_of(optimizer: torch.optim.Optimizer) -> _Writes:
+    """Return the identities of parameters and moments, their addresses, and how often each was written to.
+
+    Empty if torch does not count the writes to one.
+    """
+    library = guard_kernels.used
+    found: bytes | None = None if library is None else library.writes(optimizer.param_groups, optimizer.state)
+    if found is not None:
+        return found
+    tensors = _tensors_of(optimizer)
+    if not {*map(type, tensors)} <= {*_CLASSES} or any(map(torch.Tensor.is_inference, tensors)):
+        return []
+    return [*map(id, tensors), *map(torch.Tensor.data_ptr, tensors), *map(_version_of, tensors)]
 
 
 _version_of = operator.attrgetter("_version")

@@ -21,6 +21,7 @@ from nncdbg.engine.ops.aten.internals import (
     uncompiled,
 )
 from nncdbg.engine.process.collector import collector_paused
+from nncdbg.torch.guard_kernels import using_library
 from nncdbg.torch.named_models import (
     Models,
     NamedTensor,
@@ -84,9 +85,10 @@ def recording_with(
     with ExitStack() as hooks:
         # Each event has some objects that stay: the collector would scan all modules for them.
         hooks.enter_context(collector_paused())
+        hooks.enter_context(using_library())
         own = [*own_tensors(modules)]
         recorder.parameters.update((id(tensor), name) for name, tensor in own)
-        _label(recorder, named_tensors(modules, optimizers))
+        _label(recorder, named_tensors(own, optimizers))
         for hook in _hooks(recorder, modules, own, optimizers):
             hooks.callback(hook.remove)
         # The compiler would trace the recorder as part of the functions that it compiles.
@@ -109,12 +111,12 @@ def step_so_far(
     """
     if recorder.failure is not None:
         raise recorder.failure.with_traceback(None)
-    named = named_tensors(modules, optimizers)
+    named = named_tensors(own_tensors(modules), optimizers)
     _label(recorder, named)
     inputs = {number: replace(kept, keys=dict(kept.keys)) for number, kept in recorder.inputs.items()}
     for kept in inputs.values():
         if kept.content is None:
-            copy_content(kept, whole=False)
+            copy_content(kept, recorder.copies, whole=False)
     step = RecordedStep()
     step._notes = _notes(compiled_before)
     step._build = partial(
@@ -138,7 +140,7 @@ def _finish(
     """Complete a step: its program is built on first use, from what was recorded."""
     step._notes = _notes(compiled_before)
     # Moments that the first step makes, and gradients that a user sets, exist only now.
-    named = named_tensors(modules, optimizers)
+    named = named_tensors(own_tensors(modules), optimizers)
     labelled = _label(recorder, named)
     recorder.copy_inputs()
     step._failure = recorder.failure

@@ -23,6 +23,8 @@ from nncdbg.torch.tensor_copies import TensorCopies
 class RandomState:
     """The states of the random generators of torch, Python and NumPy."""
 
+    __slots__ = ("torch", "python", "numpy", "devices")
+
     def __init__(self) -> None:
         self.torch, self.python, self.numpy = _reader(guard_kernels.used)()
         self.devices = torch.cuda.get_rng_state_all() if _HAS_DEVICES and torch.cuda.is_initialized() else []
@@ -173,6 +175,9 @@ class BufferState:
         else:
             self._copies.take(content)
 
+    def is_of(self, module: torch.nn.Module) -> bool:
+        return self._module() is module
+
     def restore(self) -> None:
         self._copies.restore()
 
@@ -193,14 +198,18 @@ class KeptBuffers:
 
     def __init__(self) -> None:
         self._states: weakref.WeakKeyDictionary[torch.nn.Module, BufferState] = weakref.WeakKeyDictionary()
+        self._last: BufferState | None = None
+        """The one that was returned last."""
 
     def of(self, module: torch.nn.Module) -> BufferState:
         """Return the state of a module now.  The state that was returned before for it is no longer valid."""
-        state = self._states.get(module)
+        last = self._last
+        state = last if last is not None and last.is_of(module) else self._states.get(module)
         if state is None:
             state = self._states[module] = BufferState(module)
         else:
             state.update()
+        self._last = state
         return state
 
 

@@ -9,14 +9,10 @@ from typing import Any, TypeAlias
 import torch
 
 from nncdbg.engine.errors import RunError
-from nncdbg.engine.memory.region import huge_pages
+from nncdbg.torch.copy_memory import LEAST, CopyMemory
 
 Key: TypeAlias = "tuple[int, int, torch.Size, tuple[int, ...], torch.dtype, int]"
 """The memory of a tensor: storage, offset, sizes, strides, dtype, and 1 for conjugated plus 2 for negated."""
-
-
-_LARGE = 1 << 20
-"""Size in bytes from which a copy has pages of its own."""
 
 SMALLER = "record with a smaller batch, or free memory before the step"
 """A hint for a recording without memory."""
@@ -48,22 +44,22 @@ class Input:
     """The position of the first copied element."""
 
 
-def copy_content(kept: Input, *, whole: bool) -> None:
-    """Copy the memory of an input, if not `whole` only the part that was used.
+def copy_content(kept: Input, memory: CopyMemory, *, whole: bool) -> None:
+    """Copy the memory of an input to `memory`, if not `whole` only the part that was used.
 
     Raises NotCopied without memory for the copy.
     """
     tensor = kept.tensor
     storage = tensor.untyped_storage()
     if _is_all_of(tensor, storage):
-        kept.content, kept.tensor = _copied(tensor.reshape(-1), kept), None
+        kept.content, kept.tensor = _copied(tensor.reshape(-1), kept, memory), None
         return
     flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
     kept.start, stop = 0, flat.numel()
     if not whole:
         kept.start = min(_start_byte(key) for key in kept.keys) // tensor.element_size()
         stop = -(-max(_stop_byte(key) for key in kept.keys) // tensor.element_size())
-    kept.content = _copied(flat[kept.start : stop].detach(), kept)
+    kept.content = _copied(flat[kept.start : stop].detach(), kept, memory)
     kept.tensor = None
 
 
@@ -82,13 +78,12 @@ def copied_result(tensor: Any) -> Any:
         return None
 
 
-def _copied(part: Any, kept: Input) -> Any:
+def _copied(part: Any, kept: Input, memory: CopyMemory) -> Any:
     """Return a copy of a part of an input on the CPU.  Raises NotCopied without memory for it."""
     try:
-        if part.nbytes < _LARGE or not part.is_contiguous():
+        if part.nbytes < LEAST or not part.is_contiguous():
             return part.clone().cpu()
-        pages = torch.frombuffer(huge_pages(part.nbytes), dtype=torch.uint8)
-        return pages[: part.nbytes].view(part.dtype).view(part.shape).copy_(part)
+        return memory.take(part.nbytes).view(part.dtype).view(part.shape).copy_(part)
     except (MemoryError, OSError, RuntimeError) as error:
         said = error.strerror if isinstance(error, OSError) else str(error)
         reason = (said or "").partition("\n")[0].rpartition("err == 0. ")[2] or "out of memory"

@@ -75,6 +75,8 @@ class Tape(DispatchMode):
         """Each update of an optimizer, and the number of calls before it."""
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
         """The optimizers that ended an update."""
+        self._last: weakref.ref[Any] | None = None
+        """The one of them that last ended one alone."""
         library = LIBRARY.module()
         self._own_work = new_own_work(library)
         self._pause = new_pause(self, library, enters=keeps_operators)
@@ -85,6 +87,11 @@ class Tape(DispatchMode):
     @property
     def paused(self) -> bool:
         return bool(self._pause.depth)
+
+    @property
+    def is_innermost(self) -> bool:
+        """Whether no mode of the user sees the operators first."""
+        return self._pause.is_innermost()
 
     @property
     def watch(self) -> OriginWatch | None:
@@ -128,7 +135,9 @@ class Tape(DispatchMode):
         optimizers learns the last one of the first round by its first update, which ends that round.
         """
         if len(watched) == 1 and watched[0] is optimizer:
-            self._known.add(optimizer)
+            if self._last is None or self._last() is not optimizer:
+                self._known.add(optimizer)
+                self._last = weakref.ref(optimizer)
             self.clear()
             return
         before = [count for each, count in self._updates if each is optimizer]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from nncdbg.engine.ops.aten.internals import uncompiled_name
+from nncdbg.torch import guard_kernels
 from nncdbg.torch.found_models import owners_of
 from nncdbg.torch.named_models import Models, Optimizers, listed_optimizers, named_models
 
@@ -106,6 +108,16 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[Any]:
     for group in optimizer.param_groups:
         found += group["params"]
     return found
+
+
+def gradients_of(parameters: list[Any]) -> list[Any]:
+    """Return the gradient of each parameter, or None."""
+    library = guard_kernels.used
+    found: list[Any] | None = None if library is None else library.gradients(parameters)
+    return [*map(_gradient_of, parameters)] if found is None else found
+
+
+_gradient_of = operator.attrgetter("grad")
 
 
 def closure_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

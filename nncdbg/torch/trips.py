@@ -14,6 +14,9 @@ from nncdbg.torch.source_lines import Lines
 
 GRADIENTS, LOSS, UPDATE = "gradients", "loss", "update"
 
+NOT_THIS_UPDATE = "cause: not this update"
+"""How the note begins that blames other code for a NaN that is found after an update."""
+
 
 @dataclass
 class UpdateCounts:

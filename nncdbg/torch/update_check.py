@@ -28,6 +28,8 @@ class UpdateCheck:
             weakref.WeakKeyDictionary()
         )
         """The parameters and moments that were NaN or Inf before the first update of an optimizer."""
+        self._last: weakref.ref[torch.optim.Optimizer] | None = None
+        """The last optimizer of them."""
         self._trained = trained
         self._keeps = keeps
         self._evaluations: list[Any] = []
@@ -39,8 +41,10 @@ class UpdateCheck:
     def begin(self, optimizer: torch.optim.Optimizer) -> None:
         """Keep the state before an update."""
         self._evaluations = []
-        if optimizer not in self._given:
-            self._given[optimizer] = frozenset(self._bad(optimizer, moments=True))
+        if self._last is None or self._last() is not optimizer:
+            self._last = weakref.ref(optimizer)
+            if optimizer not in self._given:
+                self._given[optimizer] = frozenset(self._bad(optimizer, moments=True))
         if not self._keeps:
             return
         if optimizer in self._before:

@@ -11,6 +11,7 @@ import torch
 
 from nncdbg.engine.ops.aten.signatures import DTYPES
 from nncdbg.torch.safe_updates import is_usual
+from nncdbg.torch.trips import NOT_THIS_UPDATE
 
 _ADAM = "p - lr * m / (sqrt(v) + eps), with bias-corrected moments m and v of the gradient and its square"
 
@@ -102,7 +103,7 @@ def _element(
     cause = _cause(_STEPS.get(_class_of(optimizer)), numbers, group, parameter.dtype)
     if not cause and _is_finite_step(optimizer, numbers, group, parameter.dtype) and math.isnan(number):
         cause = (
-            f"cause: not this update: its step is finite at {place}, so the element was NaN or Inf before; "
+            f"{NOT_THIS_UPDATE}: its step is finite at {place}, so the element was NaN or Inf before; "
             "look for code that writes to the parameter after the forward pass, through NumPy or `.data`"
         )
     return [found, cause] if cause else [found]

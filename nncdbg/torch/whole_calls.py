@@ -53,7 +53,10 @@ def whole_call(call: Callable[..., Any], original: Callable[..., Any]) -> Any:
     def function(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         # A second run could not read an iterator again.
-        again = [[*each] if hasattr(each, "__next__") else each for each in args]
+        again = [
+            each if each.__class__ is torch.Tensor or not hasattr(each, "__next__") else [*each]
+            for each in args
+        ]
         if kwargs:
             kwargs = {name: [*each] if hasattr(each, "__next__") else each for name, each in kwargs.items()}
         return call(original, again, kwargs)

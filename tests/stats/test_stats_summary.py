@@ -22,7 +22,7 @@ from nncdbg.stats.summary import Summary
 from tests.stats.statistics_reference import assert_agrees, expected
 
 NUMBERS = [name for name in dtypes.NUMPY if name != "str"]
-SHAPES = [(), (0,), (3, 0, 2), (1,), (7,), (511,), (512,), (513,), (5, 7), (2, 3, 4, 5), (1300,)]
+SHAPES = [(), (0,), (3, 0, 2), (1,), (7,), (2047,), (2048,), (2049,), (5, 7), (2, 3, 4, 5), (5300,)]
 LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "plain": lambda a: a,
     "fortran": np.asfortranarray,
@@ -57,16 +57,16 @@ def test_statistics_of_every_dtype_shape_and_layout_are_exact(
 SPECIAL = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -2.5]
 FLOAT_TENSORS: dict[str, list[float]] = {
     "every special": SPECIAL,
-    "all nan": [math.nan] * 600,
-    "all inf": [math.inf] * 600,
+    "all nan": [math.nan] * 2500,
+    "all inf": [math.inf] * 2500,
     "all -inf": [-math.inf] * 3,
-    "zeros": [0.0] * 600,
-    "negative zeros": [-0.0] * 600,
-    "one nan at the end": [1.0] * 1024 + [math.nan],
-    "one inf at the start": [math.inf] + [3.0] * 1024,
-    "a mask": [0.0, -math.inf] * 700,
+    "zeros": [0.0] * 2500,
+    "negative zeros": [-0.0] * 2500,
+    "one nan at the end": [1.0] * 4096 + [math.nan],
+    "one inf at the start": [math.inf] + [3.0] * 4096,
+    "a mask": [0.0, -math.inf] * 2500,
     "only negative": [-3.0, -1.0, -2.0],
-    "a block of nan between": [1.0] * 512 + [math.nan] * 512 + [2.0] * 512,
+    "a block of nan between": [1.0] * 2048 + [math.nan] * 2048 + [2.0] * 2048,
 }
 
 

@@ -15,6 +15,5 @@ def either_kernels(request, monkeypatch):
         monkeypatch.setenv(SWITCH, "off")
     elif os.environ.get(SWITCH) == "off":
         pytest.skip("there is no C++ compiler with the headers of Python")
-    guard_kernels.use(guard_kernels.LIBRARY.module())
-    yield request.param
-    guard_kernels.use(None)
+    with guard_kernels.using_library():
+        yield request.param

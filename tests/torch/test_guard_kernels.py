@@ -22,11 +22,13 @@ from nncdbg.engine.ops.aten.internals import (  # noqa: E402
     DispatchMode,
     dispatch_modes,
     innermost_mode,
+    key_of,
     mode_flags,
 )
 from nncdbg.engine.ops.aten.optional_libraries import SWITCH  # noqa: E402
 from nncdbg.torch import guard, guard_kernels  # noqa: E402
 from nncdbg.torch.mode_pauses import new_own_work, new_pause  # noqa: E402
+from nncdbg.torch.safe_updates import _writes_of  # noqa: E402
 from nncdbg.torch.source_lines import call_again, kind_of_frame, user_lines  # noqa: E402
 from nncdbg.torch.step_state import BufferState  # noqa: E402
 from tests.torch.steps.training import same_bits  # noqa: E402
@@ -63,7 +65,9 @@ class Other(TorchDispatchMode):
 
 def states_in(pause, mode, blocks):
     """Yield what can be seen before and in nested blocks: pauses, and modes of the user."""
-    yield pause.depth, dispatch_modes(), innermost_mode() is mode, [mode_flags[each] for each in MODE_FLAGS]
+    innermost = innermost_mode() is mode
+    assert pause.is_innermost() == innermost
+    yield pause.depth, dispatch_modes(), innermost, [mode_flags[each] for each in MODE_FLAGS]
     for kind, inner in blocks:
         if kind == "pause":
             pause.begin()
@@ -353,6 +357,110 @@ def test_activation_of_a_checked_output_is_read_after_a_counted_write(library, i
     assert read[-1:] == ["Tanh"]
 
 
+USUAL = {
+    "contiguous": lambda: torch.ones(3, 4),
+    "number": lambda: torch.tensor(2),
+    "empty": lambda: torch.ones(0, 3),
+    "view": lambda: torch.arange(24.0).reshape(4, 6)[1:, ::2].T,
+    "expanded": lambda: torch.ones(1).expand(300, 4),
+    "parameter": lambda: nn.Parameter(torch.ones(3)),
+    "negated": lambda: torch.ones(2, dtype=torch.float64)._neg_view(),
+    **{str(each): (lambda dtype=each: torch.ones(2, dtype=dtype)) for each in (torch.bfloat16, torch.bool)},
+    **{str(each): (lambda dtype=each: torch.ones(2, dtype=dtype)) for each in (torch.half, torch.int32)},
+}
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+UNUSUAL = {
+    "no tensor": lambda: 3.0,
+    "complex": lambda: torch.ones(2, dtype=torch.complex64),
+    "sparse": lambda: torch.eye(3).to_sparse(),
+    "meta": lambda: torch.ones(2, device="meta"),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+    "zeros without memory": lambda: torch._efficientzerotensor((2, 3)),
+    "subclass": lambda: torch.ones(2).as_subclass(Subclass),
+    "lazy": lambda: nn.LazyLinear(2).weight,
+}
+
+
+@pytest.mark.parametrize("name", USUAL)
+def test_memory_is_that_of_python(library, name):
+    tensor = USUAL[name]()
+    found = library.usual_key(tensor)
+    assert found == key_of(tensor)
+    assert {found: 1}[key_of(tensor)] == 1
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_memory_of_unusual_tensors_is_left_to_python(library, name):
+    assert library.usual_key(UNUSUAL[name]()) is None
+
+
+def test_memory_inside_of_a_transformation_is_left_to_python(library):
+    found = []
+
+    def inner(x):
+        found.append(library.usual_key(x))
+        return x.sum()
+
+    torch.func.vmap(inner)(torch.ones(2, 3))
+    torch.func.grad(inner)(torch.ones(3))
+    assert found == [None, None]
+
+
+def test_gradients_are_those_of_the_parameters(library):
+    model = nn.Linear(3, 2)
+    parameters = [*model.parameters()]
+    assert library.gradients(parameters) == [None, None]
+    model.weight.sum().backward()
+    found = library.gradients(parameters)
+    assert found[0] is model.weight.grad
+    assert found[1] is None
+    assert library.gradients([]) == []
+    assert library.gradients([model.weight * 2]) is None
+    assert library.gradients([model.weight, "text"]) is None
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_writes_to_an_optimizer_are_those_of_python(library, kind, monkeypatch):
+    model = nn.Linear(3, 2)
+    optimizer = kind([{"params": [model.weight]}, {"params": [model.bias], "lr": 0.1}])
+    for change in (
+        lambda: None,
+        model(torch.ones(1, 3)).sum().backward,
+        optimizer.step,
+        model.bias.detach().zero_,
+    ):
+        change()
+        monkeypatch.setattr(guard_kernels, "used", library)
+        found = _writes_of(optimizer)
+        monkeypatch.setattr(guard_kernels, "used", None)
+        assert isinstance(found, bytes)
+        assert [*memoryview(found).cast("Q")] == _writes_of(optimizer)
+
+
+@pytest.mark.parametrize("entry", [torch.ones(2).as_subclass(Subclass), 3.0, "text"], ids=type)
+def test_writes_that_are_not_counted_are_left_to_python(library, entry):
+    parameter = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.Adam([parameter])
+    optimizer.state[parameter]["exp_avg"] = entry
+    assert library.writes(optimizer.param_groups, optimizer.state) is None
+    assert _writes_of(optimizer) == []
+
+
+def test_writes_to_inference_tensors_are_left_to_python(library):
+    parameter = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.Adam([parameter])
+    with torch.inference_mode():
+        optimizer.state[parameter]["exp_avg"] = torch.ones(2)
+    assert library.writes(optimizer.param_groups, optimizer.state) is None
+    assert _writes_of(optimizer) == []
+
+
 def test_wrong_arguments_are_errors(library):
     check = library.OutputCheck(Watch(), print, {}, type(None), kind_of_frame)
     with pytest.raises(TypeError, match="takes a module"):
@@ -361,6 +469,8 @@ def test_wrong_arguments_are_errors(library):
         library.OutputCheck(Watch())
     with pytest.raises(TypeError):
         library.moderate([torch.ones(1)])
+    with pytest.raises(TypeError, match="groups and the state"):
+        library.writes([], 3)
     assert library.squares_finite("text") is None
     assert library.squares_finite([1.0]) is None
 

@@ -221,7 +221,7 @@ def test_unknown_module_is_refused_once_the_models_are_known():
 
 @pytest.mark.parametrize("history", [False, True])
 def test_training_without_memory_for_a_stop_continues(history, monkeypatch):
-    def fail(part, kept):
+    def fail(part, kept, memory):
         raise NotCopied(kept.keys, part.nbytes, "out of memory")
 
     monkeypatch.setattr(storages, "_copied", fail)

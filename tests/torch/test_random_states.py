@@ -21,16 +21,21 @@ def draws():
         np.random.random(),
         np.random.standard_normal(),
         torch.rand(()).item(),
+        torch.randn(()).item(),
     )
 
 
 CHANGES = {
     "no draw": lambda: None,
     "draw": draws,
-    "one of a pair": lambda: (random.gauss(0, 1), np.random.standard_normal()),
+    "one of a pair": lambda: (random.gauss(0, 1), np.random.standard_normal(), torch.randn(())),
     "seed": lambda: (random.seed(7), np.random.seed(7), torch.manual_seed(7)),
     "the same seed": lambda: (random.seed(5), np.random.seed(5), torch.manual_seed(5)),
-    "624 draws of 32 bits": lambda: (random.getrandbits(624 * 32), np.random.bytes(624 * 4)),
+    "624 draws of 32 bits": lambda: (
+        random.getrandbits(624 * 32),
+        np.random.bytes(624 * 4),
+        torch.empty(624, dtype=torch.int32).random_(),
+    ),
     "another seed after equal draws": lambda: (random.seed(8), np.random.seed(8), draws()),
 }
 
@@ -49,7 +54,7 @@ def test_restored_state_draws_the_same_numbers(first, second):
         assert draws() == expected
 
 
-def test_unchanged_state_is_not_read_again():
+def test_unchanged_state_is_not_read_again(either_kernels):
     assert step_state._python_address()
     assert step_state._numpy_address(np.random.get_bit_generator())
     random.seed(5)
@@ -62,6 +67,10 @@ def test_unchanged_state_is_not_read_again():
     assert (drawn.python is first.python, drawn.numpy is first.numpy) == (False, True)
     np.random.random()
     assert RandomState().numpy is not first.numpy
+    if either_kernels == "library":
+        assert drawn.torch is first.torch
+        torch.rand(())
+        assert RandomState().torch is not first.torch
 
 
 @pytest.mark.filterwarnings("error")

@@ -19,6 +19,8 @@ from nncdbg.torch.live.training import LiveTraining  # noqa: E402
 from nncdbg.torch.safe_updates import SafeUpdates  # noqa: E402
 from nncdbg.torch.update_check import UpdateCheck  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("either_kernels")
+
 
 @pytest.fixture(autouse=True)
 def _compiled_check():

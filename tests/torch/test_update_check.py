@@ -188,6 +188,8 @@ def test_nan_that_other_code_wrote_before_the_update_is_not_blamed_on_it(name):
     causes = [note.partition(";")[0] for note in bad.notes if note.startswith("cause")]
     expected = "cause: not this update: its step is finite at 0[1], so the element was NaN or Inf before"
     assert causes == ([] if name.startswith("not shown") else [expected])
+    said = "made NaN or Inf" if name.startswith("not shown") else "NaN or Inf after the update of"
+    assert said in str(bad)
 
 
 def test_update_of_a_parameter_that_has_left_its_group_is_described_without_options():

@@ -11,7 +11,7 @@ from nncdbg.engine.text.counting import counted
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.presentation.source_files import short_path
 from nncdbg.representation import PrintedRecord
-from nncdbg.torch.trips import UpdateCounts
+from nncdbg.torch.trips import NOT_THIS_UPDATE, UpdateCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -84,6 +84,8 @@ class BadStep:
         names = [f"{name} ({counts})" for name, counts in self.bad.items()]
         more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
         listed = ", ".join(names[:_MOST]) + more
+        if any(note.startswith(NOT_THIS_UPDATE) for note in self.notes):
+            return f"step {self.step}: NaN or Inf after the update of {self.optimizer}: {listed}"
         if self.where == "update":
             return f"step {self.step}: {self.optimizer} made NaN or Inf from finite gradients: {listed}"
         return f"step {self.step}: NaN or Inf before the update: {listed}"

@@ -377,6 +377,8 @@ def uncompiled(module: Any) -> Any:
 
 def uncompiled_name(path: str) -> str:
     """Return a path in a module without the wrappers of `torch.compile`."""
+    if _COMPILED not in path:
+        return path
     return ".".join(part for part in path.split(".") if part != _COMPILED)
 
 
