@@ -6,7 +6,6 @@ Memory that the system has just allocated costs about as much as the copy into i
 from __future__ import annotations
 
 import mmap
-import resource
 import weakref
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 
 from nncdbg.engine.memory.region import huge_pages
+from nncdbg.engine.process.address_space import address_space_limit
 
 LEAST = 1 << 16
 """The bytes of a copy from which this memory is faster than that of torch."""
@@ -73,7 +73,7 @@ def _block(size: int) -> Any:
 
 def _keep(pages: mmap.mmap, size: int) -> None:
     """Keep a block that became free, if there is room."""
-    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+    if address_space_limit() is not None:
         return  # The training may need the addresses (ulimit -v).
     if sum(each * len(blocks) for each, blocks in [*_spare.items()]) + size <= _MOST_SPARE:
         assert _FREE is not None
