@@ -199,8 +199,8 @@ class Guard:
                 self._observer.step_begins()
 
     def _after_backward(self, call: StepCall) -> None:
-        parameters = self._trained.parameters()
-        call.gradients = [*zip(parameters, gradients_of(parameters), strict=True)]
+        call.parameters = self._trained.parameters()
+        call.gradients = gradients_of(call.parameters)
         if self._rerunning:
             return
         self._skipped = False
@@ -216,7 +216,7 @@ class Guard:
         passes = [call for call in self._tape.calls if call.function is backward]
         if not passes:
             return
-        gradients = {id(each): each.grad for call in passes for each, _ in call.gradients}
+        gradients = {id(each): each.grad for call in passes for each in call.parameters}
         with self._tape.own_work():
             lost = self._has_lost()
             finite = not lost and not suspicious([each for each in gradients.values() if each is not None])

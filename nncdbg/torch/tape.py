@@ -10,7 +10,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -49,8 +49,10 @@ class StepCall:
     """Device and dtype of the autocast around a module or a loss."""
     generator: tuple[Any, Any] | None = None
     """The generator that the user passed to an operator, and its state before."""
-    gradients: list[tuple[Any, Any]] = field(default_factory=list)
-    """After `backward`: parameter and gradient."""
+    parameters: Sequence[Any] = ()
+    """Of a `backward`: the parameters that are trained."""
+    gradients: Sequence[Any] = ()
+    """Their gradients after it."""
 
 
 class Tape(DispatchMode):

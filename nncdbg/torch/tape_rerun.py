@@ -64,7 +64,7 @@ class _Rerun:
             result = call_again(call.function, args, kwargs, call.lines)
         for before, now in zip(tensors_in(call.result), tensors_in(result), strict=False):
             self._bind(before, now)
-        for parameter, gradient in call.gradients:
+        for parameter, gradient in zip(call.parameters, call.gradients, strict=True):
             if gradient is not None and parameter.grad is not None:
                 self._bind(gradient, parameter.grad)
 

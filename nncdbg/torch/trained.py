@@ -110,7 +110,7 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[Any]:
     return found
 
 
-def gradients_of(parameters: list[Any]) -> list[Any]:
+def gradients_of(parameters: Sequence[Any]) -> list[Any]:
     """Return the gradient of each parameter, or None."""
     library = guard_kernels.used
     found: list[Any] | None = None if library is None else library.gradients(parameters)
