@@ -1,6 +1,7 @@
 """Memory for copies: no two parts overlap, and blocks are used again when no tensor needs them."""
 
 import gc
+import mmap
 
 import pytest
 from hypothesis import given
@@ -62,7 +63,7 @@ def test_a_large_part_has_a_block_of_its_own():
     assert again.data_ptr() - small.data_ptr() == copy_memory._ALIGNMENT
     del large
     (size,) = spare()
-    assert 3 * BLOCK < size <= 3 * BLOCK + copy_memory.mmap.PAGESIZE
+    assert 3 * BLOCK < size <= 3 * BLOCK + mmap.PAGESIZE
 
 
 def test_only_so_many_bytes_are_kept(monkeypatch):

@@ -365,12 +365,14 @@ USUAL = {
     "expanded": lambda: torch.ones(1).expand(300, 4),
     "parameter": lambda: nn.Parameter(torch.ones(3)),
     "negated": lambda: torch.ones(2, dtype=torch.float64)._neg_view(),
-    **{str(each): (lambda dtype=each: torch.ones(2, dtype=dtype)) for each in (torch.bfloat16, torch.bool)},
-    **{str(each): (lambda dtype=each: torch.ones(2, dtype=dtype)) for each in (torch.half, torch.int32)},
+    "bf16": lambda: torch.ones(2, dtype=torch.bfloat16),
+    "f16": lambda: torch.ones(2, dtype=torch.half),
+    "i32": lambda: torch.ones(2, dtype=torch.int32),
+    "bool": lambda: torch.ones(2, dtype=torch.bool),
 }
 
 
-class Subclass(torch.Tensor):
+class Subclass(torch.Tensor):  # type: ignore[name-defined]
     pass
 
 
