@@ -41,34 +41,39 @@ class CopyMemory:
         self._used = 0
 
     def take(self, size: int) -> Any:
-        """Return a uint8 tensor of `size` bytes, with any content.
+        """Return a uint8 tensor with a storage of `size` bytes, with any content.
 
         Raises OSError or ValueError if the system has no address space of this size.
         """
         if size >= _BLOCK:
-            return _block_of_its_own(size)
+            return _part(_block(size), 0, size)
         if self._block is None or self._used + size > _BLOCK:
             try:
                 self._block, self._used = _block(_BLOCK), 0
             except OSError:
                 # The address space is limited, and the rest is less than a block.
-                return _block_of_its_own(size)
+                return _part(_block(size), 0, size)
         start = self._used
         self._used += -(-size // _ALIGNMENT) * _ALIGNMENT
-        return self._block[start : start + size]
+        return _part(self._block, start, size)
 
 
-def _block_of_its_own(size: int) -> Any:
-    return _block(-(-size // mmap.PAGESIZE) * mmap.PAGESIZE)[:size]
+def _part(block: Any, start: int, size: int) -> Any:
+    """Return a tensor over a part of a block, which it keeps; its storage is only this part."""
+    return torch.frombuffer(block, dtype=torch.uint8, count=size, offset=start)
 
 
 def _block(size: int) -> Any:
-    spare = _spare.get(size)
-    pages = spare.pop() if spare else huge_pages(size)
+    """Return an array of at least so many bytes, in whole pages."""
+    size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    try:
+        pages = _spare[size].pop()
+    except (KeyError, IndexError):
+        pages = huge_pages(size)
     array = np.frombuffer(pages, np.uint8)
     if _FREE is not None:
         weakref.finalize(array, _keep, pages, size).atexit = False
-    return torch.frombuffer(array, dtype=torch.uint8)
+    return array
 
 
 def _keep(pages: mmap.mmap, size: int) -> None:

@@ -139,6 +139,7 @@ class StepCalls:
             or not self.here
             or module in self.modules
             or next(module.parameters(), None) is None
+            or isinstance(module, torch.jit.ScriptModule)  # It takes no hooks: the tape keeps its operators.
         ):
             return
         self.modules.add(module)

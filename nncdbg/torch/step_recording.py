@@ -188,19 +188,25 @@ def _hooks(
     own: Iterable[tuple[str, torch.Tensor]],
     optimizers: Iterable[torch.optim.Optimizer],
 ) -> Iterator[Any]:
-    for model in map(uncompiled, models.values()):
+    # A module of TorchScript takes no hooks.
+    for model in filter(_takes_hooks, map(uncompiled, models.values())):
         yield model.register_forward_pre_hook(
             _naming_arguments(recorder, model), prepend=True, with_kwargs=True
         )
     for name, module in submodules(models):
-        yield module.register_forward_pre_hook(_entering(recorder, name), prepend=True)
-        yield module.register_forward_hook(_leaving(recorder, name), always_call=True)
+        if _takes_hooks(module):
+            yield module.register_forward_pre_hook(_entering(recorder, name), prepend=True)
+            yield module.register_forward_hook(_leaving(recorder, name), always_call=True)
     for name, tensor in own:
         if tensor.requires_grad and tensor.is_leaf:
             yield tensor.register_post_accumulate_grad_hook(_accumulated(recorder, f"{name}.grad"))
     for optimizer in optimizers:
         yield optimizer.register_step_pre_hook(_beginning_update(recorder))
         yield optimizer.register_step_post_hook(_ending_update(recorder))
+
+
+def _takes_hooks(module: torch.nn.Module) -> bool:
+    return not isinstance(module, torch.jit.ScriptModule)
 
 
 def _naming_arguments(recorder: Recorder, model: torch.nn.Module) -> Callable[..., None]:

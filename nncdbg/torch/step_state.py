@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import random
 import struct
 import sys
@@ -187,10 +188,13 @@ class BufferState:
         return self if module is None else BufferState(module)
 
     def _buffers(self) -> list[Any]:
-        found = [*chain.from_iterable(map(dict.values, self._owners))]
+        found = [*chain.from_iterable(map(_values_of, self._owners))]
         if {*map(type, found)} <= {torch.Tensor}:
             return found
         return [each for each in found if each is not None and not torch.nn.parameter.is_lazy(each)]
+
+
+_values_of = operator.methodcaller("values")  # A module of TorchScript has no dictionary.
 
 
 class KeptBuffers:

@@ -11,7 +11,7 @@ import torch
 from nncdbg.engine.errors import RunError
 from nncdbg.torch.copy_memory import LEAST, CopyMemory
 
-Key: TypeAlias = "tuple[int, int, torch.Size, tuple[int, ...], torch.dtype, int]"
+Key: TypeAlias = "tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype, int]"
 """The memory of a tensor: storage, offset, sizes, strides, dtype, and 1 for conjugated plus 2 for negated."""
 
 SMALLER = "record with a smaller batch, or free memory before the step"

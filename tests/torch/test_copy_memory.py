@@ -37,7 +37,7 @@ def test_parts_do_not_overlap(sizes):
     for number, part in enumerate(parts):
         part.fill_(number)
     for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
-        assert part.numel() == size
+        assert part.numel() == part.untyped_storage().nbytes() == size
         assert part.data_ptr() % copy_memory._ALIGNMENT == 0
         assert part.eq(number).all()
 
