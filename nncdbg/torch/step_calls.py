@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
@@ -22,6 +21,7 @@ from nncdbg.engine.ops.aten.internals import (
     not_compiled,
     profiler_marks_undispatched,
 )
+from nncdbg.torch.hidden_hooks import hidden_hooks
 from nncdbg.torch.source_lines import user_lines
 from nncdbg.torch.step_state import KeptBuffers, RandomState
 from nncdbg.torch.tape import StepCall, Tape, is_plain
@@ -107,7 +107,7 @@ class StepCalls:
         torch.nn.Module.__call__ = _learning(self, self._call_module)
         self._entered.callback(self.stop_learning)
         self._entered.callback(self._remove_hooks)
-        self._entered.callback(_leave_out_hooks(self._without_hooks))
+        self._entered.enter_context(hidden_hooks(self._hooks))
         self._entered.enter_context(profiler_marks_undispatched())
         self.tape.begin()
         self._entered.callback(self.tape.end)
@@ -151,23 +151,6 @@ class StepCalls:
         for each in self._hooks:
             each.remove()
         self._hooks.clear()
-
-    def _without_hooks(self, state: Any) -> Any:
-        """Return the attributes of a module without its hooks of this watch."""
-        if not isinstance(state, dict):
-            return state
-        own = {
-            id(hooks): each.id
-            for each in self._hooks
-            for reference in (each.hooks_dict_ref, *each.extra_dict_ref)
-            if (hooks := reference()) is not None
-        }
-        return {
-            name: OrderedDict((key, hook) for key, hook in value.items() if key != own[id(value)])
-            if id(value) in own
-            else value
-            for name, value in state.items()
-        }
 
     @not_compiled
     def _enter_module(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
@@ -271,26 +254,6 @@ def _learning(calls: StepCalls, original: Callable[..., Any]) -> Callable[..., A
         return original(module, *args, **kwargs)
 
     return __call__
-
-
-def _leave_out_hooks(without_hooks: Callable[[Any], Any]) -> Callable[[], None]:
-    """Let `without_hooks` change the attributes of a module that is copied or pickled.
-
-    Return a function that ends this.
-    """
-    original = torch.nn.Module.__reduce_ex__
-
-    def __reduce_ex__(module: torch.nn.Module, protocol: Any) -> Any:
-        reduced = original(module, protocol)
-        if not isinstance(reduced, tuple) or len(reduced) < 3:
-            return reduced
-        return *reduced[:2], without_hooks(reduced[2]), *reduced[3:]
-
-    def restore() -> None:
-        del torch.nn.Module.__reduce_ex__
-
-    torch.nn.Module.__reduce_ex__ = __reduce_ex__
-    return restore
 
 
 def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:

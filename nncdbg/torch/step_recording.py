@@ -22,6 +22,7 @@ from nncdbg.engine.ops.aten.internals import (
 )
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.torch.guard_kernels import using_library
+from nncdbg.torch.hidden_hooks import hidden_hooks
 from nncdbg.torch.named_models import (
     Models,
     NamedTensor,
@@ -90,6 +91,7 @@ def recording_with(
         recorder.parameters.update((id(tensor), name) for name, tensor in own)
         _label(recorder, named_tensors(own, optimizers))
         removable: list[Any] = []
+        hooks.enter_context(hidden_hooks(removable))
         hooks.callback(_remove, removable)
         removable += _hooks(recorder, modules, own, optimizers)
         # The compiler would trace the recorder as part of the functions that it compiles.

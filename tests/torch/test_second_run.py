@@ -1,6 +1,7 @@
 """A step that runs again leaves what the script wrote between its modules as it was."""
 
 import copy
+import gc
 import io
 import pickle
 
@@ -120,7 +121,7 @@ class Described(nn.Linear):
         return self.__dict__ | {"described": True}
 
 
-@pytest.mark.parametrize("tier", ["guard", "hooks"])
+@pytest.mark.parametrize("tier", ["guard", "hooks", "live"])
 @pytest.mark.parametrize("copied", [copy.deepcopy, reloaded, lambda model: pickle.loads(pickle.dumps(model))])
 @pytest.mark.parametrize("model", [nn.Sequential(nn.Linear(3, 2)), Described(3, 2)])
 def test_copy_of_a_watched_module_has_the_hooks_of_the_user_alone(tier, copied, model):
@@ -130,11 +131,35 @@ def test_copy_of_a_watched_module_has_the_hooks_of_the_user_alone(tier, copied, 
         other = copied(model)
         handle.remove()
     assert list(other._forward_hooks.values()) == [forward_hook]
-    assert not other._forward_pre_hooks
+    assert not any(each._forward_hooks for each in other.children())
+    assert not any(each._forward_pre_hooks for each in other.modules())
     assert not other._forward_hooks_with_kwargs
     assert torch.equal(other(torch.ones(1, 3)), model(torch.ones(1, 3)))
     assert not model._forward_hooks
     assert "__reduce_ex__" not in vars(nn.Module)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, reloaded])
+def test_copy_of_a_recorded_module_has_the_hooks_of_the_user_alone(copied):
+    model = nn.Sequential(nn.Linear(3, 2))
+    handle = model.register_forward_hook(forward_hook)
+    with nncdbg.torch.watch(model), nncdbg.torch.record(model):
+        model(torch.ones(1, 3))
+        other = copied(model)
+    handle.remove()
+    assert list(other._forward_hooks.values()) == [forward_hook]
+    assert not any(each._forward_hooks for each in other.children())
+    assert not any(each._forward_pre_hooks for each in other.modules())
+    assert not model._forward_hooks
+    assert "__reduce_ex__" not in vars(nn.Module)
+
+
+def test_module_is_copied_after_another_watched_one_was_freed():
+    with nncdbg.torch.watch():
+        nn.Linear(3, 2)(torch.ones(1, 3)).sum().backward()
+        gc.collect()
+        other = nn.Linear(3, 2, bias=False)
+        assert copy.deepcopy(other).bias is None
 
 
 def forward_hook(module, args, result):
