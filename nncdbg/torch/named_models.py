@@ -76,6 +76,11 @@ def submodules(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, tor
                 yield ".".join(part for part in (prefix, uncompiled_name(name)) if part), module
 
 
+def takes_hooks(module: torch.nn.Module) -> bool:
+    """Return whether a module takes hooks: one of TorchScript does not."""
+    return not isinstance(module, torch.jit.ScriptModule)
+
+
 def own_tensors(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield parameters and buffers by name, but for those of lazy modules that have no size yet."""
     for prefix, model in models.items():

@@ -22,6 +22,7 @@ from nncdbg.engine.ops.aten.internals import (
     profiler_marks_undispatched,
 )
 from nncdbg.torch.hidden_hooks import hidden_hooks
+from nncdbg.torch.named_models import takes_hooks
 from nncdbg.torch.source_lines import user_lines
 from nncdbg.torch.step_state import KeptBuffers, RandomState
 from nncdbg.torch.tape import StepCall, Tape, is_plain
@@ -139,7 +140,7 @@ class StepCalls:
             or not self.here
             or module in self.modules
             or next(module.parameters(), None) is None
-            or isinstance(module, torch.jit.ScriptModule)  # It takes no hooks: the tape keeps its operators.
+            or not takes_hooks(module)  # The tape keeps its operators.
         ):
             return
         self.modules.add(module)

@@ -33,6 +33,7 @@ from nncdbg.torch.named_models import (
     named_tensors,
     own_tensors,
     submodules,
+    takes_hooks,
 )
 from nncdbg.torch.program import program_of
 from nncdbg.torch.recorded_step import RecordedStep
@@ -190,13 +191,12 @@ def _hooks(
     own: Iterable[tuple[str, torch.Tensor]],
     optimizers: Iterable[torch.optim.Optimizer],
 ) -> Iterator[Any]:
-    # A module of TorchScript takes no hooks.
-    for model in filter(_takes_hooks, map(uncompiled, models.values())):
+    for model in filter(takes_hooks, map(uncompiled, models.values())):
         yield model.register_forward_pre_hook(
             _naming_arguments(recorder, model), prepend=True, with_kwargs=True
         )
     for name, module in submodules(models):
-        if _takes_hooks(module):
+        if takes_hooks(module):
             yield module.register_forward_pre_hook(_entering(recorder, name), prepend=True)
             yield module.register_forward_hook(_leaving(recorder, name), always_call=True)
     for name, tensor in own:
@@ -205,10 +205,6 @@ def _hooks(
     for optimizer in optimizers:
         yield optimizer.register_step_pre_hook(_beginning_update(recorder))
         yield optimizer.register_step_post_hook(_ending_update(recorder))
-
-
-def _takes_hooks(module: torch.nn.Module) -> bool:
-    return not isinstance(module, torch.jit.ScriptModule)
 
 
 def _naming_arguments(recorder: Recorder, model: torch.nn.Module) -> Callable[..., None]:

@@ -121,6 +121,13 @@ class Described(nn.Linear):
         return self.__dict__ | {"described": True}
 
 
+def assert_has_only_the_users_hook(module):
+    assert list(module._forward_hooks.values()) == [forward_hook]
+    assert not any(each._forward_hooks for each in module.children())
+    assert not any(each._forward_pre_hooks for each in module.modules())
+    assert not module._forward_hooks_with_kwargs
+
+
 @pytest.mark.parametrize("tier", ["guard", "hooks", "live"])
 @pytest.mark.parametrize("copied", [copy.deepcopy, reloaded, lambda model: pickle.loads(pickle.dumps(model))])
 @pytest.mark.parametrize("model", [nn.Sequential(nn.Linear(3, 2)), Described(3, 2)])
@@ -130,10 +137,7 @@ def test_copy_of_a_watched_module_has_the_hooks_of_the_user_alone(tier, copied, 
         model(torch.ones(1, 3)).sum().backward()
         other = copied(model)
         handle.remove()
-    assert list(other._forward_hooks.values()) == [forward_hook]
-    assert not any(each._forward_hooks for each in other.children())
-    assert not any(each._forward_pre_hooks for each in other.modules())
-    assert not other._forward_hooks_with_kwargs
+    assert_has_only_the_users_hook(other)
     assert torch.equal(other(torch.ones(1, 3)), model(torch.ones(1, 3)))
     assert not model._forward_hooks
     assert "__reduce_ex__" not in vars(nn.Module)
@@ -147,9 +151,7 @@ def test_copy_of_a_recorded_module_has_the_hooks_of_the_user_alone(copied):
         model(torch.ones(1, 3))
         other = copied(model)
     handle.remove()
-    assert list(other._forward_hooks.values()) == [forward_hook]
-    assert not any(each._forward_hooks for each in other.children())
-    assert not any(each._forward_pre_hooks for each in other.modules())
+    assert_has_only_the_users_hook(other)
     assert not model._forward_hooks
     assert "__reduce_ex__" not in vars(nn.Module)
 
