@@ -149,10 +149,11 @@ class Slicing:
                 return False
             given = [(visit.slots[outer], frame.slots[inner]) for outer, inner in frame.code.captures]
             return all(a is b for a, b in given)
-        operands = [visit.slots[slot] for slot in code.operands[pc]]
-        inputs = frame.slots[1 : 1 + len(operands)]
-        same = all(a is b for a, b in zip(operands, inputs, strict=True))
-        return frame.code.path == (code.nodes[pc].op[1:],) and frame.code.formula is code.formula and same
+        if frame.code.path != (code.nodes[pc].op[1:],) or frame.code.formula is not code.formula:
+            return False
+        operands = code.operands[pc]
+        given = zip(operands, frame.slots[1 : 1 + len(operands)], strict=True)
+        return all(visit.slots[slot] is value for slot, value in given)
 
     def _result(self, inner: BlockVisit, index: int) -> tuple[BlockVisit, int] | None:
         """Return the value inside a block that became its result `index`."""
