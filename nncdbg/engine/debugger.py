@@ -19,6 +19,7 @@ from nncdbg.engine.compilation.needed import Part
 from nncdbg.engine.compilation.partial import partial_run, used_inputs
 from nncdbg.engine.compilation.states import given_states, lowered, states_with_buffers
 from nncdbg.engine.compilation.tracked_values import check_data, tracked_lines
+from nncdbg.engine.diagnosis.entering import Entering
 from nncdbg.engine.diagnosis.instrumentation import allocation_on
 from nncdbg.engine.differentiation.expansion import expanded
 from nncdbg.engine.errors import NotComputed, UnsupportedOp, UsageError
@@ -65,6 +66,7 @@ from nncdbg.stats import Summary, summarize
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.diagnosing import Diagnosing
+    from nncdbg.engine.diagnosis.retracing import Retracing, Traced
     from nncdbg.engine.execution.black_box import BlackBox
     from nncdbg.engine.observers.oracle import MicroCheck
     from nncdbg.engine.observers.statement_times import StatementTimes
@@ -248,6 +250,7 @@ class Debugger(RichOutput):
             self.observers.races,
             loaded.listing_of,
             self.inputs,
+            Entering(self.retracing, self.backend.to_host),
         )
         self.control = Control(machine, self.timeline, traps, judge, loaded.formula)
         loaded.allocation.begin(machine, self.control.check_budget, loaded.line)
@@ -529,6 +532,23 @@ class Debugger(RichOutput):
         from nncdbg.engine.diagnosis.diagnosing import Diagnosing
 
         return Diagnosing(self.loaded)
+
+    def retracing(self, between: Callable[[], None] = lambda: None) -> Retracing:
+        """Return an object that finds the origins of NaN and Inf in the values of this moment.
+
+        `between` is called before each value is read.
+        """
+        from nncdbg.engine.diagnosis.retracing import Retracing
+
+        return Retracing(self.loaded, self.timeline, between)
+
+    def traced_finding(self, between: Callable[[], None] = lambda: None) -> list[Traced]:
+        """Return the origins behind the finding that stopped the program; empty at other stops."""
+        stop = self.stop
+        if stop.finding is None or stop.frame is None or stop.finding.output is None:
+            return []
+        retracing = self.retracing(between)
+        return retracing.finding(retracing.slicing.visit_of_frame(stop.frame), stop.finding)
 
     def mark(self, name: str) -> Mark:
         """Name this moment, for `go_to`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -11,6 +11,7 @@ from rich.text import Text
 from nncdbg.engine.compilation.code import EVICTED, UNSET, Code, Statement
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.expression import spelled
+from nncdbg.engine.ops.causes import SET_BY_HAND, Cause
 from nncdbg.engine.values.slicing import BlockVisit, Origin, Slicing
 from nncdbg.presentation.short_statements import named
 from nncdbg.presentation.stops import layout_in, names_on, statement_lines
@@ -20,6 +21,7 @@ from nncdbg.stats import Summary, summarize
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.diagnosis.diagnosing import Diagnosis
+    from nncdbg.engine.diagnosis.retracing import Traced
     from nncdbg.presentation.screen import Screen
 
 _INDENT = "    "
@@ -71,22 +73,23 @@ class InLines:
         return summarize(np.asarray(array)) if isinstance(array, (np.ndarray, np.generic)) else None
 
 
-def show_slice(screen: Screen, debugger: Debugger, origins: Sequence[Origin]) -> None:
+def show_slice(screen: Screen, births: Births, origins: Sequence[Origin]) -> None:
     """Print the statements and values of a slice."""
-    for line in slice_lines(debugger, origins[:_MANY], InLines(debugger, screen)):
+    for line in slice_lines(births, origins[:_MANY]):
         screen.put_wrapped(line)
     if len(origins) > _MANY:
         screen.put(f"    and {len(origins) - _MANY} more values")
 
 
-def followed(
-    debugger: Debugger, visit: BlockVisit, slots: Sequence[int], depth: int, showing: Showing
-) -> Iterator[Origin]:
+def followed(births: Births, visit: BlockVisit, slots: Sequence[int], depth: int) -> Iterator[Origin]:
     """Return the origins of values; for a value with NaN, Inf or only zeros, the path to its origin."""
+    slicing = births.slicing
 
     def troubles(origin: Origin) -> set[str] | None:
-        content = content_of(debugger, origin.visit, origin.slot)
-        return None if content is UNSET else troubles_of(content, origin.visit.code, origin.slot, showing)
+        content = slicing.content(origin.visit, origin.slot)
+        return (
+            None if content is UNSET else troubles_of(content, origin.visit.code, origin.slot, births.showing)
+        )
 
     wanted: set[str] = set().union(*(troubles(Origin(visit, slot, 0)) or () for slot in slots if slot))
     if wanted == {ZEROS}:
@@ -98,21 +101,20 @@ def followed(
         found = troubles(origin)
         return not wanted or found is None or bool(found & wanted)
 
-    found = Slicing(debugger.timeline).origins(visit, slots, depth, leads_on)
-    return (each for each in found if each.name)
+    return (each for each in slicing.origins(visit, slots, depth, leads_on) if each.name)
 
 
-def slice_lines(debugger: Debugger, origins: Iterable[Origin], showing: Showing) -> Iterator[Text]:
+def slice_lines(births: Births, origins: Iterable[Origin]) -> Iterator[Text]:
     """Yield a line per statement, and below it one per value of the statement in the slice."""
     previous: tuple[BlockVisit, int] | None = None
     for origin in origins:
         here = (origin.visit, origin.pc)
         if origin.pc >= 0 and here != previous:
-            yield statement_line(debugger, origin.visit, origin.pc, showing)
+            yield statement_line(births.debugger, origin.visit, origin.pc, births.showing)
         previous = here if origin.pc >= 0 else None
         yield from (
             Text(_INDENT).append_text(part)
-            for line in _value_lines(debugger, origin, showing)
+            for line in _value_lines(births, origin)
             for part in line.split("\n")
         )
 
@@ -128,21 +130,82 @@ def statement_line(debugger: Debugger, visit: BlockVisit, pc: int, showing: Show
     return Text().append(head, "bold").append(showing.statement(visit.code, line, head)[len(head) :])
 
 
-def _value_lines(debugger: Debugger, origin: Origin, showing: Showing) -> Iterator[Text]:
+class Births:
+    """What originates in the values of a slice, by one search for the origins of the value in question."""
+
+    def __init__(
+        self,
+        debugger: Debugger,
+        showing: Showing,
+        visit: BlockVisit,
+        slots: Sequence[int],
+        between: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.debugger = debugger
+        self.showing = showing
+        self.retracing = debugger.retracing(between)
+        self.slicing = self.retracing.slicing
+        self.traced = self.retracing.origins(visit, [slot for slot in slots if slot])
+        self._at: dict[tuple[int, int], list[Traced]] = {}
+        for each in self.traced:
+            self._at.setdefault((id(each.at.visit.slots), each.at.slot), []).append(each)
+
+    def of(self, origin: Origin) -> list[tuple[str, Diagnosis, Traced | None]]:
+        """Return the troubles that originate in a value, each with its cause."""
+        traced = self._at.get((id(origin.visit.slots), origin.slot), [])
+        found = [(kind_words(each), diagnosis_of(each), each) for each in traced]
+        zeros = zeros_originate(self.debugger, self.slicing, origin, self.showing)
+        return [*found, *([(ZEROS, zeros, None)] if zeros is not None else [])]
+
+
+def causes_at_stop(
+    debugger: Debugger, showing: Showing, between: Callable[[], None] = lambda: None
+) -> Iterator[Text]:
+    """Yield the causes of the finding that stopped the program, the earliest origin first."""
+    for each in debugger.traced_finding(between):
+        stop, code = debugger.stop, each.at.visit.code
+        if not each.entered and code.nodes[each.at.pc] is not stop.node:
+            line = debugger.loaded.line(code, each.at.pc)
+            yield Text(f"  {kind_words(each)} originates at line {line}, {code.nodes[each.at.pc].op}:")
+        yield from cause_lines(showing, code, diagnosis_of(each), each)
+
+
+def kind_words(traced: Traced) -> str:
+    """Return `NaN` or `Inf`, or the kind of another finding."""
+    return {"nan": "NaN", "inf": "Inf"}.get(traced.sighting.kind, traced.sighting.kind)
+
+
+def diagnosis_of(traced: Traced) -> Diagnosis:
+    """Return the cause of an origin, and where within its op."""
+    sighting = traced.sighting
+    assert sighting.cause is not None, "the tracker gives each origin a cause"
+    return sighting.cause, sighting.within
+
+
+def _value_lines(births: Births, origin: Origin) -> Iterator[Text]:
     """Yield the line of a value and, if NaN, Inf or zeros originate there, the causes."""
-    visit, slot = origin.visit, origin.slot
-    content = content_of(debugger, visit, slot)
+    visit, slot, showing = origin.visit, origin.slot, births.showing
+    content = births.slicing.content(visit, slot)
     if content is UNSET:
-        yield Text(f"{spelled(origin.name)} is no longer valid", "dim")
+        yield Text(f"{spelled(origin.name)} {missing_words(births.debugger, visit, slot)}", "dim")
         return
     line = showing.line(origin.name, content, visit.code, slot)
     if origin.pc < 0:
-        yield line.append(f"  ({origin_of_input(origin)})", "dim")
-        return
-    born = originating(debugger, origin, content, showing)
-    yield line.append(f"  <- {' and '.join(born)} {verb(born)} here", "bold") if born else line
-    for name in born:
-        yield from cause_lines(debugger, origin, name, showing)
+        line.append(f"  ({origin_of_input(origin)})", "dim")
+    born = births.of(origin)
+    kinds = [kind for kind, _, _ in born]
+    yield line.append(f"  <- {' and '.join(kinds)} {verb(kinds)} here", "bold") if born else line
+    for _, found, traced in born:
+        yield from cause_lines(showing, visit.code, found, traced)
+
+
+def missing_words(debugger: Debugger, visit: BlockVisit, slot: int) -> str:
+    """Return why a value that was computed is not available: dropped, or its memory was used again."""
+    content = visit.slots[slot]
+    if content is EVICTED:
+        return "was dropped to keep within the history budget"
+    gone = debugger.timeline.standing(content)
+    return f"is no longer valid: {gone}" if gone is not None else "is not computed yet"
 
 
 def verb(troubles: Sequence[str]) -> str:
@@ -150,66 +213,44 @@ def verb(troubles: Sequence[str]) -> str:
     return "originate" if len(troubles) > 1 or ZEROS in troubles else "originates"
 
 
-def cause_lines(debugger: Debugger, origin: Origin, name: str, showing: Showing) -> Iterator[Text]:
+def cause_lines(showing: Showing, code: Code, found: Diagnosis, traced: Traced | None) -> Iterator[Text]:
     """Return the cause of a trouble that originates at a statement, and the hint."""
-    found = diagnosed(debugger, origin, name)
-    if isinstance(found, str):
-        yield Text(f"  {found}", "dim")
-    elif found is not None:
-        cause, within = found
-        inside = f" (inside, at {within.code.nodes[within.pc].op})" if within is not None else ""
-        evidence = f"{inside}: {cause.evidence}" if cause.evidence else ""
-        code = origin.visit.code
-        yield Text(showing.sentence(f"  cause: {cause.name}{evidence}", code))
-        if cause.hint:
-            yield Text(showing.sentence(f"  hint: {cause.hint}", code), "dim")
+    cause, within = found
+    inside = f" (inside, at {within.code.nodes[within.pc].op})" if within is not None else ""
+    evidence = f"{inside}: {cause.evidence}" if cause.evidence else ""
+    yield Text(showing.sentence(f"  cause: {cause.name}{evidence}", code))
+    if traced is not None and traced.intentional:
+        yield Text("  intentional: ONNX defines this result, or the program uses it as a mask", "dim")
+    elif cause.hint:
+        yield Text(showing.sentence(f"  hint: {cause.hint}", code), "dim")
 
 
-def diagnosed(debugger: Debugger, origin: Origin, name: str) -> Diagnosis | str | None:
-    """Return the cause of a NaN, an Inf or zeros (`name`), or a sentence: intentional, or set by hand.
-
-    None if operands were dropped to keep within the history budget and would have to be recomputed.
-    """
-    code, pc = origin.visit.code, origin.pc
-    output = code.result_slots(pc).index(origin.slot)
-    edit = debugger.timeline.edit_that_set(origin.visit.slots[origin.slot])
-    if edit is not None:
-        return f"cause: set by hand at step {edit.tick}; {code.nodes[pc].op} did not compute it"
-    needed = [*code.operands[pc], origin.slot]
-    if any(origin.visit.slots[slot] is EVICTED or origin.visit.slots[slot] is UNSET for slot in needed):
-        return None
-    statement, slots = Statement(code, pc), origin.visit.slots
-    if name == ZEROS:
-        return debugger.diagnosis.zeros(statement, slots, output), None
-    return (
-        debugger.diagnosis.at(name.lower(), statement, slots, output)
-        or "intentional: ONNX defines this result"
-    )
-
-
-def content_of(debugger: Debugger, visit: BlockVisit, slot: int) -> Any:
-    """Return the content of a slot; UNSET if it is no longer valid."""
-    content = visit.slots[slot]
-    if content is EVICTED and visit.depth is not None:
-        content = debugger.timeline.recompute(visit.depth, slot)
-    return UNSET if content is EVICTED or debugger.timeline.standing(content) is not None else content
-
-
-def originating(debugger: Debugger, origin: Origin, result: Any, showing: Showing) -> list[str]:
-    """Return the troubles in a result that none of its operands has, such as `NaN` and `Inf`."""
+def zeros_originate(
+    debugger: Debugger, slicing: Slicing, origin: Origin, showing: Showing
+) -> Diagnosis | None:
+    """Return why zeros originate in a value that its statement made only of zeros; None if they do not."""
     visit, pc = origin.visit, origin.pc
-    troubles = troubles_of(result, visit.code, origin.slot, showing)
-    if pc < 0 or not troubles or not visit.code.runs_kernel(pc):
-        return []
-    for slot in filter(None, visit.code.operands[pc]):
-        content = content_of(debugger, visit, slot)
-        known = showing.summary(content, visit.code, slot) if content is not UNSET else None
-        if content is UNSET or (known is None and hasattr(content, "dtype")):
-            return []  # An unavailable operand may have it.
-        troubles -= troubles_of(content, visit.code, slot, showing)
-        if known is not None and known.count and known.zero == known.count:
-            troubles.discard(ZEROS)  # zeros of another type count as zeros
-    return sorted(troubles, reverse=True)
+    content = slicing.content(visit, origin.slot)
+    known = pc >= 0 and visit.code.runs_kernel(pc) and content is not UNSET
+    if not known or ZEROS not in troubles_of(content, visit.code, origin.slot, showing):
+        return None
+    edit = debugger.timeline.edit_that_set(content)
+    if edit is not None:
+        op = visit.code.nodes[pc].op
+        return Cause(SET_BY_HAND, f"at step {edit.tick}; {op} did not compute it", ""), None
+    operands = [slot for slot in visit.code.operands[pc] if slot]
+    for slot in operands:
+        # An operand that is not available, or of another type, may be 0 too.
+        operand = slicing.content(visit, slot)
+        summary = showing.summary(operand, visit.code, slot) if operand is not UNSET else None
+        if summary is None and (operand is UNSET or hasattr(operand, "dtype")):
+            return None
+        if summary is not None and summary.count and summary.zero == summary.count:
+            return None
+    if any(visit.slots[slot] is EVICTED for slot in operands):
+        return Cause("unknown", "the operands were dropped to keep within the history budget", ""), None
+    output = visit.code.result_slots(pc).index(origin.slot)
+    return debugger.diagnosis.zeros(Statement(visit.code, pc), visit.slots, output), None
 
 
 def troubles_of(content: Any, code: Code, slot: int, showing: Showing) -> set[str]:

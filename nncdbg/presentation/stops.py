@@ -47,6 +47,11 @@ def show_stop(screen: Screen, debugger: Debugger, stop: Stop, before: object, wr
         screen.complain(stop.error if isinstance(stop.error, NncdbgError) else str(stop.error))
     elif words := _reason(debugger, stop):
         screen.put(with_short_names(debugger, screen, words))
+        if stop.finding is not None:
+            from nncdbg.presentation.slices import InLines, causes_at_stop
+
+            for line in causes_at_stop(debugger, InLines(debugger, screen)):
+                screen.put_wrapped(line)
     frame = debugger.control.stack[-1]
     if place_of(frame) != before:
         screen.put_line(Text(f"in {frame_title(debugger.frames, 0)}", "bold"))

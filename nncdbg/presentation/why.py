@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from nncdbg.engine.compilation.code import UNSET, Statement
+from nncdbg.engine.diagnosis.sightings import entrance_words
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.expression import spelled
 from nncdbg.engine.values.slicing import Slicing
 from nncdbg.presentation.slices import (
     ZEROS,
+    Births,
     InLines,
     cause_lines,
-    content_of,
     followed,
-    originating,
+    origin_of_input,
     show_slice,
     statement_line,
     troubles_of,
@@ -27,6 +29,8 @@ from nncdbg.presentation.stops import layout_at, operand_names, value_or_reason
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.diagnosis.diagnosing import Diagnosis
+    from nncdbg.engine.diagnosis.retracing import Traced
     from nncdbg.engine.graph import Node
     from nncdbg.engine.values.slicing import Origin
     from nncdbg.engine.values.values import ValueLocation
@@ -54,28 +58,34 @@ def explain(screen: Screen, debugger: Debugger, name: str, depth: int | None = N
     Raises NotComputed or ExpressionError for the name.
     """
     place = debugger.values.place(name)
-    showing = InLines(debugger, screen)
     visit = Slicing(debugger.timeline).visit_of(place)
+    births = Births(debugger, InLines(debugger, screen), visit, [place.slot])
     if depth is not None:
-        show_slice(screen, debugger, [*followed(debugger, visit, [place.slot], depth, showing)])
+        show_slice(screen, births, [*followed(births, visit, [place.slot], depth)])
         return
     screen.put_line(value_or_reason(debugger, name, layout_at(debugger, screen)))
-    origins = [*followed(debugger, visit, [place.slot], _FAR, showing)]
+    origins = [*followed(births, visit, [place.slot], _FAR)]
 
     def troubled(origin: Origin) -> bool:
-        content = content_of(debugger, origin.visit, origin.slot)
-        return content is UNSET or bool(troubles_of(content, origin.visit.code, origin.slot, showing))
+        content = births.slicing.content(origin.visit, origin.slot)
+        return content is UNSET or bool(
+            troubles_of(content, origin.visit.code, origin.slot, births.showing)
+        )
 
     if origins and troubled(origins[0]):
-        _show_origins(screen, debugger, origins, showing)
+        _show_origins(screen, births, origins)
         _show_path(screen, debugger, [each for each in origins if troubled(each)])
+        return
+    if births.traced:
+        screen.put("the value is finite, but depends on NaN or Inf:")
+        _show_origins(screen, births, origins)
     else:
-        _show_suspicions(screen, debugger, origins, showing)
-        near = [origin for origin in origins if origin.distance <= _NEAR]
-        show_slice(screen, debugger, near)
-        if len(near) < len(origins):
-            left = len(origins) - len(near)
-            screen.put(f"and {left} earlier value{'s' if left > 1 else ''}: `why -v`")
+        _show_suspicions(screen, births, origins)
+    near = [origin for origin in origins if origin.distance <= _NEAR]
+    show_slice(screen, births, near)
+    if len(near) < len(origins):
+        left = len(origins) - len(near)
+        screen.put(f"and {left} earlier value{'s' if left > 1 else ''}: `why -v`")
 
 
 def abnormal(debugger: Debugger, screen: Screen, names: Sequence[str]) -> tuple[str, list[str]] | None:
@@ -120,55 +130,79 @@ def _names_here(debugger: Debugger, failed: Node | None) -> list[str]:
     return done or [value.name for value in frame.code.graph.inputs]
 
 
-def _show_origins(screen: Screen, debugger: Debugger, origins: Sequence[Origin], showing: InLines) -> None:
-    """Print the statements where troubles originate, the earliest first, with their causes."""
-    found = []
-    for origin in origins:
-        content = content_of(debugger, origin.visit, origin.slot)
-        born = [] if content is UNSET else originating(debugger, origin, content, showing)
-        if born:
-            found.append((origin, born))
-    for origin, born in reversed(found[-_ORIGINS:]):
-        screen.put_line(
-            Text(f"{' and '.join(born).replace('zeros', 'Zeros')} {verb(born)} at this statement:", "bold")
-        )
-        statement = statement_line(debugger, origin.visit, origin.pc, showing)
-        screen.put_wrapped(statement)
-        place = source_place(debugger.program, origin.visit.code.nodes[origin.pc].location)
-        if place and " loc(" not in statement.plain:
-            screen.put_wrapped(Text(f"  {place}", "dim"))
-        for line in _operands_and_result(debugger, origin, showing):
-            screen.put_wrapped(Text("    ").append_text(line))
-        for trouble in born:
-            for line in cause_lines(debugger, origin, trouble, showing):
-                screen.put_wrapped(Text("  ").append_text(line))
-    if len(found) > _ORIGINS:
-        screen.put(f"and {len(found) - _ORIGINS} more statements: `why -v`")
-    if not found:
-        if words := _earlier_origin(debugger, origins, showing):
-            screen.put(words)
+def _show_origins(screen: Screen, births: Births, origins: Sequence[Origin]) -> None:
+    """Print where troubles originate, the earliest first, with their causes."""
+    debugger = births.debugger
+    places = [each.at for each in births.traced]
+    if not places:
+        places = [each for each in reversed(origins) if births.of(each)]
+    places = list({(id(each.visit.slots), each.slot): each for each in places}.values())
+    for origin in places[:_ORIGINS]:
+        born = births.of(origin)
+        for line in origin_lines(births, origin, born):
+            screen.put_wrapped(line)
+    if len(places) > _ORIGINS:
+        screen.put(f"and {len(places) - _ORIGINS} more origins: `why -v`")
+    if births.retracing.unknown or not places:
+        screen.put(_end_of_path(births, origins))
     elif any(frame.code.epoch is not None for frame in debugger.frames):
         screen.put("for the learning rate, the loss scale and the data of a training, run `nncdbg watch`")
 
 
-def _earlier_origin(debugger: Debugger, origins: Sequence[Origin], showing: InLines) -> str:
-    """Return where a trouble comes from that originates at none of these statements; "" if unknown."""
-    first, last = origins[0], origins[-1]
-    if last.pc < 0 and last.visit.depth == 0:
-        return f"the value comes from the input %{last.name}"
-    content = content_of(debugger, first.visit, first.slot)
-    known = content is not UNSET and debugger.program.runs and debugger.timeline.last_edit < 0
-    troubles = troubles_of(content, first.visit.code, first.slot, showing) if known else set()
-    kinds = " ".join(sorted(each.lower() for each in troubles - {ZEROS}))
-    return f"the origin is no longer in the history: `catch {kinds}` and `run` stop there" if kinds else ""
+def origin_lines(
+    births: Births, origin: Origin, born: Sequence[tuple[str, Diagnosis, Traced | None]]
+) -> Iterator[Text]:
+    """Return the lines of one origin: the statement with its values, or the value that was bad already."""
+    debugger, showing, visit, pc = births.debugger, births.showing, origin.visit, origin.pc
+    entered = [traced for _, _, traced in born if traced is not None and traced.entered]
+    if entered:
+        words = "; ".join(entrance_words(each.sighting) for each in entered)
+        yield Text(showing.sentence(words, visit.code), "bold")
+    else:
+        kinds = [kind for kind, _, _ in born]
+        headline = " and ".join(kinds).replace("zeros", "Zeros")
+        yield Text(f"{headline} {verb(kinds)} at this statement:", "bold")
+    if pc >= 0:
+        statement = statement_line(debugger, visit, pc, showing)
+        yield statement
+        place = source_place(debugger.program, visit.code.nodes[pc].location)
+        if place and " loc(" not in statement.plain:
+            yield Text(f"  {place}", "dim")
+        for line in _operands_and_result(births, origin):
+            yield Text("    ").append_text(line)
+    elif origin.name:
+        content = births.slicing.content(visit, origin.slot)
+        yield Text("    ").append_text(showing.line(origin.name, content, visit.code, origin.slot))
+    for _, found, traced in born:
+        for line in cause_lines(showing, visit.code, found, traced):
+            yield Text("  ").append_text(line)
+    for used in filter(None, (each.sighting.used for each in entered)):
+        at = used.statement
+        yield Text(f"    used by {at.code.nodes[at.pc].op}, line {debugger.loaded.line(at.code, at.pc)}")
 
 
-def _operands_and_result(debugger: Debugger, origin: Origin, showing: InLines) -> Iterator[Text]:
+def _end_of_path(births: Births, origins: Sequence[Origin]) -> str:
+    """Return why the origin cannot be found: where the path ends, and what to do."""
+    debugger, first, last = births.debugger, origins[0], [*origins, *births.retracing.unknown][-1]
+    content = births.slicing.content(first.visit, first.slot)
+    troubles = troubles_of(content, first.visit.code, first.slot, births.showing) - {ZEROS}
+    kinds = " ".join(sorted(each.lower() for each in troubles)) or "nan inf"
+    if debugger.timeline.last_edit >= 0:
+        return (
+            f"the path ends at {spelled(last.name)}: blocks that ended before the edit at step "
+            f"{debugger.timeline.last_edit} are not followed; `restart`, `catch {kinds}` and `run` stop there"
+        )
+    if births.retracing.unknown or births.slicing.content(last.visit, last.slot) is UNSET:
+        return f"the origin is no longer in the history: `catch {kinds}` and `run` stop there"
+    return f"the path ends at {spelled(last.name)}: no rule finds a cause; `step into` its op, or `why -v`"
+
+
+def _operands_and_result(births: Births, origin: Origin) -> Iterator[Text]:
     visit = origin.visit
     for slot in dict.fromkeys((*visit.code.operands[origin.pc], origin.slot)):
-        content = content_of(debugger, visit, slot) if visit.code.names[slot] else UNSET
+        content = births.slicing.content(visit, slot) if visit.code.names[slot] else UNSET
         if content is not UNSET:
-            yield showing.line(visit.code.names[slot], content, visit.code, slot)
+            yield births.showing.line(visit.code.names[slot], content, visit.code, slot)
 
 
 def _show_path(screen: Screen, debugger: Debugger, origins: Sequence[Origin]) -> None:
@@ -188,15 +222,15 @@ def _show_path(screen: Screen, debugger: Debugger, origins: Sequence[Origin]) ->
     screen.put("`why -v` shows the values on the path")
 
 
-def _show_suspicions(screen: Screen, debugger: Debugger, origins: Sequence[Origin], showing: InLines) -> None:
+def _show_suspicions(screen: Screen, births: Births, origins: Sequence[Origin]) -> None:
     """Print statements that are often mistakes, the earliest first."""
-    found = []
+    debugger, found = births.debugger, []
     for origin in reversed(origins):
         code, pc = origin.visit.code, origin.pc
         if pc < 0 or not code.runs_kernel(pc):
             continue
         needed = (*code.operands[pc], origin.slot)
-        if any(content_of(debugger, origin.visit, slot) is UNSET for slot in needed):
+        if any(births.slicing.content(origin.visit, slot) is UNSET for slot in needed):
             continue
         words = debugger.diagnosis.suspicion(Statement(code, pc), origin.visit.slots)
         if words:
@@ -204,7 +238,7 @@ def _show_suspicions(screen: Screen, debugger: Debugger, origins: Sequence[Origi
     if found:
         screen.put("no NaN or Inf, and not all zeros; suspicious statements:")
     for origin, words in found[:_SUSPICIOUS]:
-        screen.put_wrapped(statement_line(debugger, origin.visit, origin.pc, showing))
+        screen.put_wrapped(statement_line(debugger, origin.visit, origin.pc, births.showing))
         screen.put_line(Text(f"    {words}", "bold"))
     if len(found) > _SUSPICIOUS:
         screen.put(f"    and {len(found) - _SUSPICIOUS} more")

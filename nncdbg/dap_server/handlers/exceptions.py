@@ -8,8 +8,10 @@ from nncdbg.dap_server.breakpoints.exception_filters import FILTERS, FilterReque
 from nncdbg.dap_server.protocol.requests import ExceptionInfoBody, SetExceptionBreakpointsBody
 from nncdbg.dap_server.protocol.types import ExceptionDetails
 from nncdbg.dap_server.registry import CONFIGURABLE, STOPPED, request
+from nncdbg.dap_server.variables.origin_slice import Glancing
 from nncdbg.engine.errors import MemoryFault, NncdbgError, UsageError
 from nncdbg.engine.expression import spelled
+from nncdbg.presentation.slices import causes_at_stop
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import (
@@ -55,9 +57,11 @@ def _finding_info(session: Session, stop: Stop, finding: Finding) -> ExceptionIn
     code, pc = finding.binding.code, finding.binding.pc
     outputs = code.nodes[pc].outputs
     name = outputs[finding.output].name if finding.output is not None else ""
+    shown, check = Glancing(session), session.queue.check_cancelled
+    causes = [line.plain for line in causes_at_stop(session.program.debugger, shown, check)]
     return ExceptionInfoBody(
         exception_id=finding.kind,
-        description=stop.detail or finding.detail,
+        description="\n".join([stop.detail or finding.detail, *causes]),
         break_mode="always",
         details=ExceptionDetails(
             message=stop.detail or finding.detail,

@@ -21,17 +21,13 @@ from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.expression import resolve_name, spelled
 from nncdbg.engine.values.slicing import Slicing
 from nncdbg.presentation.elements import SMALL, count_of, is_text
-from nncdbg.presentation.slices import (
-    content_of,
-    diagnosed,
-    followed,
-    origin_of_input,
-    originating,
-)
+from nncdbg.presentation.slices import Births, followed, missing_words, origin_of_input
 from nncdbg.stats.blocks import reduce_blocks
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
+    from nncdbg.engine.diagnosis.diagnosing import Diagnosis
+    from nncdbg.engine.diagnosis.retracing import Traced
     from nncdbg.engine.values.slicing import BlockVisit, Origin
 
 MOST_STATEMENTS = 100
@@ -82,9 +78,10 @@ def explain(session: Session, arguments: ExplainArguments) -> dict[str, Any]:
         place = scope.place(resolve_name(arguments.expression, scope.has, scope.names))
         visit, slot = slicing.visit_of(place), place.slot
     shown = Glancing(session)
-    origins = list(followed(debugger, visit, [slot], DEPTH, shown))
+    births = Births(debugger, shown, visit, [slot], session.queue.check_cancelled)
+    origins = list(followed(births, visit, [slot], DEPTH))
     steps = [
-        _step(session, shown, list(same))
+        _step(session, shown, births, list(same))
         for _, same in groupby(origins, key=lambda one: (id(one.visit.slots), one.pc))
     ]
     return {
@@ -94,7 +91,7 @@ def explain(session: Session, arguments: ExplainArguments) -> dict[str, Any]:
     }
 
 
-def _step(session: Session, shown: Glancing, origins: list[Origin]) -> dict[str, Any]:
+def _step(session: Session, shown: Glancing, births: Births, origins: list[Origin]) -> dict[str, Any]:
     """A statement with its relevant values; without a statement, the inputs of a block."""
     session.queue.check_cancelled()
     visit, pc = origins[0].visit, origins[0].pc
@@ -107,7 +104,7 @@ def _step(session: Session, shown: Glancing, origins: list[Origin]) -> dict[str,
         "op": visit.code.nodes[pc].op if pc >= 0 else None,
         "graph": _title(visit),
         "source": session.program.sources.of_frame(frame),
-        "values": [_value(session, shown, origin) for origin in origins],
+        "values": [_value(session, shown, births, origin) for origin in origins],
     }
 
 
@@ -116,12 +113,12 @@ def _title(visit: BlockVisit) -> str:
     return name if visit.iteration is None else f"{name} #{visit.iteration}"
 
 
-def _value(session: Session, shown: Glancing, origin: Origin) -> dict[str, Any]:
-    debugger, visit = session.program.debugger, origin.visit
-    content = content_of(debugger, visit, origin.slot)
+def _value(session: Session, shown: Glancing, births: Births, origin: Origin) -> dict[str, Any]:
+    visit = origin.visit
+    content = births.slicing.content(visit, origin.slot)
     fields: dict[str, Any] = {"name": spelled(origin.name)}
     if content is UNSET:
-        return {**fields, "note": "no longer kept: the history budget is used up"}
+        return {**fields, "note": missing_words(births.debugger, visit, origin.slot)}
     fields["type"] = type_text(content)
     if origin.pc < 0:
         fields["note"] = origin_of_input(origin)
@@ -132,21 +129,18 @@ def _value(session: Session, shown: Glancing, origin: Origin) -> dict[str, Any]:
         fields["elements"] = shown.glance.text(content).removeprefix(fields["type"]).strip()
     elif (picture := _picture(session, content)) is not None:
         fields["picture"] = picture
-    if origin.pc >= 0:
-        found = originating(debugger, origin, content, shown)
-        fields["origin"] = [_cause(session, origin, each) for each in found]
+    born = births.of(origin)
+    if origin.pc >= 0 or born:
+        fields["origin"] = [_cause(*each) for each in born]
     return fields
 
 
-def _cause(session: Session, origin: Origin, kind: str) -> dict[str, Any]:
-    """The cause of a NaN or Inf that originates at a statement, as far as it can be determined."""
-    found = diagnosed(session.program.debugger, origin, kind)
-    if found is None:
-        return {"kind": kind}
-    if isinstance(found, str):
-        return {"kind": kind, "note": found}
+def _cause(kind: str, found: Diagnosis, traced: Traced | None) -> dict[str, Any]:
+    """The cause of a NaN, Inf or zeros that originates in a value."""
     cause, within = found
     inside = {} if within is None else {"inside": within.code.nodes[within.pc].op}
+    if traced is not None and traced.intentional:
+        inside["note"] = "intentional"
     return {"kind": kind, "cause": cause.name, "evidence": cause.evidence, "hint": cause.hint, **inside}
 
 

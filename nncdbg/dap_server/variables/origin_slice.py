@@ -12,7 +12,7 @@ from nncdbg.dap_server.variables.value_text import Glance, is_tensor
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.values.slicing import Slicing
 from nncdbg.presentation.short_statements import without_location
-from nncdbg.presentation.slices import followed, slice_lines, statement_line
+from nncdbg.presentation.slices import Births, followed, slice_lines, statement_line
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
@@ -71,6 +71,6 @@ def _slice(session: Session, stop: Stop, output: int | None) -> Iterator[str]:
     else:
         yield statement_line(debugger, visit, pc, showing).plain
         slots = list(dict.fromkeys(code.operands[pc]))
-    named = followed(debugger, visit, slots, _DEPTH, showing)
-    for line in slice_lines(debugger, named, showing):
+    births = Births(debugger, showing, visit, slots, session.queue.check_cancelled)
+    for line in slice_lines(births, followed(births, visit, slots, _DEPTH)):
         yield line.plain

@@ -13,11 +13,10 @@ from nncdbg.engine.diagnosis.intentional import consumed, role_of
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Role, Stage, groups_of, masks_of
 from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.diagnosis.sightings import Sightings, StatementVisit
-from nncdbg.engine.diagnosis.step import Step, marks_key, step_of
+from nncdbg.engine.diagnosis.step import Position, Step, marks_key, step_of
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.loaded import Loaded, MicroPrograms
-from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.observers.nonfinite import array_of, influenced, shaped
 from nncdbg.engine.ops import Op
 from nncdbg.engine.ops.aten.names import is_torch
@@ -84,7 +83,7 @@ class Carrier:
     marks: MarkedTensors
     seen: Sightings
     program: Loaded
-    machine: Machine
+    machine: Position
     rounded: set[int] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
     _formulas: Formulas = field(init=False)

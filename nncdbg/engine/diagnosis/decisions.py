@@ -6,14 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from nncdbg.engine.diagnosis.marks import MarkedTensors, groups_of
+from nncdbg.engine.diagnosis.marks import MarkedTensors
 from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed, Skipped
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.ops.influence import Marked, whole
 
 
 @dataclass(slots=True)
@@ -24,24 +20,24 @@ class Decisions:
     _decided: dict[int, tuple[Origins, Origins]] = field(default_factory=dict)
     """For each frame the origins, and the recorded findings nearest to the condition."""
 
-    def hear(self, event: Event, machine: Machine) -> None:
+    def hear(self, event: Event, frames: Sequence[Frame]) -> None:
         """Record the origins of a frame's condition; mark the results when the frame ends."""
         if not self.marks:
             return
         if isinstance(event, Pushed):
-            outer = machine.frames[-2]
+            outer = frames[-2]
             node = outer.code.nodes[outer.pc]
             if node.op in ("if", "while"):
                 self._decide(event.frame, outer.code.operands_of(outer.pc, outer.slots)[:1])
         elif isinstance(event, Skipped):
-            outer = machine.frames[-1]
+            outer = frames[-1]
             self._decide(event.frame, outer.code.operands_of(outer.pc - 1, outer.slots)[:1])
             self._end(event.frame, outer)
         elif isinstance(event, Iterated):
             self._breaks(event.frame, event.before)
             self._collect(event.frame, event.before)
         elif isinstance(event, Popped):
-            self._end(event.frame, machine.frames[-1])
+            self._end(event.frame, frames[-1])
 
     def _breaks(self, frame: Frame, slots: Sequence[Any]) -> None:
         """Record the conditions of `break` in a completed iteration."""
@@ -82,14 +78,4 @@ class Decisions:
         for result, items, last in zip(results[carried:], loop.collected, latest, strict=False):
             # A loop that ends by `break` does not collect in its last iteration.
             values = [*items, loop.slots[last]][: len(result)]
-            known = [self.marks.of(value) for value in values]
-            for name in ("real", "meant"):
-                for key in groups_of(known, name):
-                    masks = [getattr(each, name).get(key) if each else None for each in known]
-                    self.marks.add(result, name, key, _stacked(masks, values))
-            self.marks.note(result, NONE.union(*(each.latest for each in known if each)))
-
-
-def _stacked(masks: Sequence[Marked], values: Sequence[Any]) -> Marked:
-    pairs = zip(masks, values, strict=True)
-    return np.stack([whole(value, False) if marks is None else marks for marks, value in pairs])
+            self.marks.stack(values, result)

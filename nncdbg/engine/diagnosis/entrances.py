@@ -20,7 +20,7 @@ from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sightings
 from nncdbg.engine.execution.events import Event, Pushed
 from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.aten.names import RECORDED_INPUT
-from nncdbg.engine.ops.causes import Cause
+from nncdbg.engine.ops.causes import SET_BY_HAND, Cause
 from nncdbg.stats import summarize
 from nncdbg.stats.finiteness import bad, is_finite
 
@@ -53,6 +53,11 @@ def cause_of_recorded(name: str, array: Array, kind: str) -> Cause:
     evidence = f"%{name}, the recorded result of an operator that cannot run again, "
     hint = "its statement, torch.recorded, names the operator and the line where the training ran it"
     return Cause("bad input", evidence + _what_is_bad(array, kind), hint)
+
+
+def cause_by_hand(name: str, tick: int, array: Array, kind: str) -> Cause:
+    """Return the cause for a value that the user has set."""
+    return Cause(SET_BY_HAND, f"%{name}, set at step {tick}, {_what_is_bad(array, kind)}", "")
 
 
 def _cause_of(name: str, code: Code) -> Callable[[str, Array, str], Cause]:
@@ -141,6 +146,10 @@ class Entrances:
         slots = statement.code.operands[statement.pc]
         name = statement.code.names[slots[index]] if index < len(slots) else ""
         return self._enter(value, partial(cause_of_constant, name), statement.code, name)
+
+    def by_hand(self, value: Any, code: Code, name: str, tick: int) -> None:
+        """Mark a value that the user has set at `tick`."""
+        self._enter(value, partial(cause_by_hand, name, tick), code, name)
 
     def _enter(
         self, value: Any, cause: Callable[[Any, str], Cause], code: Code, name: str, pc: int = ENTRANCE

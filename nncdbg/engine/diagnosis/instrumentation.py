@@ -137,6 +137,7 @@ class Instrumentation:
             begin,
             lambda: control.timeline.replaying,
         )
+        control.machine.listeners.append(self.trail.hear)
         self._link()
         if self.trail.start():
             self._follow_statements()

@@ -122,6 +122,15 @@ class MarkedTensors:
             self.add_shape(target, known.shape)
         self.note(target, known.latest, known.role)
 
+    def stack(self, items: Sequence[Any], result: Any) -> None:
+        """Give a tensor the marks of the items that were stacked to it along its first axis."""
+        known = [self.of(item) for item in items]
+        for name in ("real", "meant"):
+            for key in groups_of(known, name):
+                masks = [getattr(each, name).get(key) if each else None for each in known]
+                self.add(result, name, key, np.stack(_complete(masks, items)))
+        self.note(result, NONE.union(*(each.latest for each in known if each)))
+
     def add_shape(self, value: Any, origins: Origins) -> None:
         """Add origins to the shape of a tensor."""
         for item in value if isinstance(value, (list, tuple)) else (value,):
@@ -145,7 +154,7 @@ class MarkedTensors:
         return known
 
 
-def _complete(masks: Sequence[Marked], value: Sequence[Any]) -> Marked:
+def _complete(masks: Sequence[Marked], value: Sequence[Any]) -> list[Marked]:
     return [whole(item, False) if marks is None else marks for marks, item in zip(masks, value, strict=True)]
 
 

@@ -12,8 +12,8 @@ from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks, Stage
 from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.diagnosis.sightings import Seen, Sighting, Sightings, StatementVisit
+from nncdbg.engine.diagnosis.step import Position
 from nncdbg.engine.execution.findings import Finding
-from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.graph import type_of
 from nncdbg.engine.ops.causes import Cause
 from nncdbg.stats import summarize
@@ -23,7 +23,7 @@ from nncdbg.stats import summarize
 class Notes:
     """Adds recorded findings to `seen`, and their numbers to the marks of tensors."""
 
-    machine: Machine
+    machine: Position
     to_host: Callable[[Any], Any]
     seen: Sightings
     marks: MarkedTensors

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.diagnosis.register import NONE, Origins
-from nncdbg.engine.ops.causes import Cause
+from nncdbg.engine.ops.causes import SET_BY_HAND, Cause
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.stats.summary import Summary
 
 if TYPE_CHECKING:
@@ -92,6 +93,17 @@ class Sighting:
     def born(self) -> bool:
         """Whether the value originates here, in the program or in its inputs and constants."""
         return self.role == "birth" or self.statement.pc == ENTRANCE
+
+
+def entrance_words(sighting: Sighting) -> str:
+    """Return `%w has NaN before the program runs`, for a value that no statement made bad."""
+    name = f"%{name_text(sighting.value)}" if sighting.value else "a number in the text"
+    kind = {"nan": "NaN", "inf": "Inf"}[sighting.kind]
+    when = "since it was set" if sighting.cause and sighting.cause.name == SET_BY_HAND else _FROM_THE_START
+    return f"{name} has {kind} {when}"
+
+
+_FROM_THE_START = "before the program runs"
 
 
 @dataclass(slots=True)

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from nncdbg.engine.diagnosis.marks import Marks
 from nncdbg.engine.execution.findings import Finding
+from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Binding
 from nncdbg.engine.observers.nonfinite import array_of, bad_in
 from nncdbg.engine.ops.influence import Application, Marked
 from nncdbg.stats.finiteness import bad
+
+
+class Position(Protocol):
+    """Where a program is: its stack, outermost first, and the number of executed statements."""
+
+    @property
+    def frames(self) -> Sequence[Frame]: ...
+
+    @property
+    def tick(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)

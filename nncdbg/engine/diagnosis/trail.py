@@ -25,11 +25,10 @@ from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks, hits
 from nncdbg.engine.diagnosis.noting import Notes, key_of
 from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.diagnosis.sightings import Sighting, Sightings
-from nncdbg.engine.diagnosis.step import Step, alone, either, step_of
+from nncdbg.engine.diagnosis.step import Position, Step, alone, either, step_of
 from nncdbg.engine.execution.events import Event
 from nncdbg.engine.execution.findings import STATE_RESET, Finding
 from nncdbg.engine.execution.linking import Binding, Execute
-from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.observers.integer_checks import fault_of
 from nncdbg.engine.observers.nonfinite import KINDS, array_of, bad_in, influenced, shaped
 from nncdbg.engine.ops.causes import WHERE_TRAP, Cause
@@ -44,14 +43,14 @@ _READ_NOTHING = (NOTHING.find, CHECK.find)
 
 @dataclass(slots=True)
 class Trail:
-    """The NaN tracker of a run; `machine` runs the program, `inputs` are its inputs by name.
+    """The NaN tracker of a run; `machine` is where the program is, `inputs` are its inputs by name.
 
     The inputs are the values in the machine's slots. `whole` returns whether every element of a tensor
     is initialized. `begin` schedules its argument before the next statement, from which on all are
     tracked. `quiet` returns whether the past is being recomputed, so that nothing is recorded.
     """
 
-    machine: Machine
+    machine: Position
     inputs: Mapping[str, Any]
     to_host: Callable[[Any], Any]
     whole: Callable[[Any], bool]
@@ -59,16 +58,16 @@ class Trail:
     begin: Callable[[Callable[[], None]], None]
     quiet: Callable[[], bool] = lambda: False
     _seen: Sightings = field(default_factory=Sightings)
-    _marks: MarkedTensors = field(default_factory=MarkedTensors)
+    marks: MarkedTensors = field(default_factory=MarkedTensors)
     _carrier: Carrier = field(init=False)
     _notes: Notes = field(init=False)
-    _entrances: Entrances = field(init=False)
+    entrances: Entrances = field(init=False)
     _decisions: Decisions = field(init=False)
     _asked: bool = False
     _followed: bool = False
     _reported: bool = False
     """Whether a result of the statement in execution contains NaN or Inf."""
-    _legal: set[int] = field(default_factory=set)
+    legal: set[int] = field(default_factory=set)
     """The origins of infinities that are legal by definition."""
     _explaining: set[int] = field(default_factory=set)
     """Records of misused memory, wrong integers and inner overflows, which explain dependent values."""
@@ -78,27 +77,26 @@ class Trail:
     """Statements that read uninitialized memory before tracking began."""
 
     def __post_init__(self) -> None:
-        self._carrier = Carrier(self._marks, self._seen, self.diagnosing.loaded, self.machine)
-        self._notes = Notes(self.machine, self.to_host, self._seen, self._marks)
-        self._entrances = Entrances(self._seen, self._marks, self.to_host)
-        self._decisions = Decisions(self._marks)
-        self.machine.listeners.append(self._hear)
+        self._carrier = Carrier(self.marks, self._seen, self.diagnosing.loaded, self.machine)
+        self._notes = Notes(self.machine, self.to_host, self._seen, self.marks)
+        self.entrances = Entrances(self._seen, self.marks, self.to_host)
+        self._decisions = Decisions(self.marks)
 
     def start(self) -> bool:
         """Inspect inputs and constants; return whether a NaN or Inf requires tracking every statement."""
         frame = self.machine.frames[0]
-        if self._entrances.of_inputs(frame.code, self.inputs) | self._entrances.of_constants(frame.code):
+        if self.entrances.of_inputs(frame.code, self.inputs) | self.entrances.of_constants(frame.code):
             self._asked = self._followed = True
         return self._followed
 
     def marks_of(self, value: Any) -> Marks | None:
         """Return the marks of a tracked tensor; None without any."""
-        return self._marks.of(value)
+        return self.marks.of(value)
 
     @property
     def unmarked(self) -> bool:
         """Whether no tensor has marks."""
-        return not self._marks
+        return not self.marks
 
     def sighting(self, number: int) -> Sighting:
         """Return a record by its number."""
@@ -109,7 +107,7 @@ class Trail:
         return self._effect().reaching([value for _, value in outputs], [name for name, _ in outputs])
 
     def _effect(self) -> Effect:
-        return Effect(self._marks, self._seen, self.to_host, self._legal)
+        return Effect(self.marks, self._seen, self.to_host, self.legal)
 
     @property
     def problems(self) -> list[str]:
@@ -139,7 +137,7 @@ class Trail:
             binding = finding.binding
             assert isinstance(binding, Binding)
             results = [None] * (finding.output or 0) + [finding.result]
-            self._trace(binding, finding.inputs, results, reported=True, kinds=(finding.kind,))
+            self.trace(binding, finding.inputs, results, reported=True, kinds=(finding.kind,))
 
     def _integer_fault(self, finding: Finding) -> None:
         """Record wrong integers; those caused by a NaN or Inf get its origin."""
@@ -149,7 +147,7 @@ class Trail:
             self._notes.birth(finding, cause=self.diagnosing.cause(finding)[0])
             return
         host = array_of(self.to_host(finding.result))
-        binding, known = finding.binding, [self._marks.of(value) for value in finding.inputs]
+        binding, known = finding.binding, [self.marks.of(value) for value in finding.inputs]
         assert isinstance(binding, Binding)
         given: list[Marked] = [None] * len(operands)
         blamed, marks = operands[fault.operand], known[fault.operand]
@@ -189,15 +187,15 @@ class Trail:
             self._unfollowed.append((finding.binding, origins))
         # The finding is about an operand: later reads of that operand depend on it.
         for value in finding.inputs:
-            if not self.whole(value) and not self._depends_on_memory(self._marks.of(value)):
+            if not self.whole(value) and not self._depends_on_memory(self.marks.of(value)):
                 self._mark_whole(value, origins)
 
     def _depends_on_memory(self, marks: Marks | None) -> bool:
         return marks is not None and bool(marks.origins & self._explaining)
 
     def _mark_whole(self, value: Any, origins: Origins) -> None:
-        self._marks.add(value, "real", origins, whole(self.to_host(value)))
-        self._marks.note(value, origins)
+        self.marks.add(value, "real", origins, whole(self.to_host(value)))
+        self.marks.note(value, origins)
 
     # -- tracking ----------------------------------------------------------------------------------
 
@@ -224,20 +222,21 @@ class Trail:
                 # NumPy has one object for each bool, so results would share their marks.
                 results = np.asarray(results)
             reported, self._reported = self._reported, False
-            if (self._marks or reported) and not self.quiet():
-                self._trace(binding, inputs, results if binding.several else (results,), reported=reported)
+            if (self.marks or reported) and not self.quiet():
+                self.trace(binding, inputs, results if binding.several else (results,), reported=reported)
             return results
 
         return followed
 
-    def _hear(self, event: Event) -> None:
+    def hear(self, event: Event) -> None:
+        """Handle a transfer of control; called by the machine."""
         if self.quiet():
             return
-        if self._entrances.hear(event):
+        if self.entrances.hear(event):
             self._follow()
-        self._decisions.hear(event, self.machine)
+        self._decisions.hear(event, self.machine.frames)
 
-    def _trace(
+    def trace(
         self,
         binding: Binding,
         inputs: Sequence[Any],
@@ -247,12 +246,12 @@ class Trail:
         kinds: Sequence[str] = KINDS,
     ) -> None:
         """Propagate marks from operands to results, and record the changes of NaN and Inf."""
-        known = [self._marks.of(value) for value in inputs]
+        known = [self.marks.of(value) for value in inputs]
         if not reported and not any(known):
             return
         for index, each in enumerate(known):
-            if each is None and self._entrances.of_operand(inputs[index], binding, index):
-                known[index] = self._marks.of(inputs[index])
+            if each is None and self.entrances.of_operand(inputs[index], binding, index):
+                known[index] = self.marks.of(inputs[index])
         marked = any(known)
         step = step_of(binding, inputs, results, known, self.to_host)
         if marked:
@@ -277,7 +276,7 @@ class Trail:
         there &= ~self._misused_in(step, index)
         explained = self._explained(step, index, kind)
         born, given = there & ~explained, there & explained
-        marks = self._marks.of(result) or Marks()
+        marks = self.marks.of(result) or Marks()
         if born.any():
             parents = NONE.union(*hits(marks.real, born))
             self._originates(step, index, kind, explained, parents)
@@ -292,7 +291,7 @@ class Trail:
         """Return the elements of a result that a memory finding at this statement explains."""
         found, marks = (
             np.zeros(step.application.results[index].shape, bool),
-            self._marks.of(step.results[index]),
+            self.marks.of(step.results[index]),
         )
         given = NONE.union(*(known.origins for known in step.known if known))
         for origins, mask in marks.real.items() if marks else ():
@@ -324,7 +323,7 @@ class Trail:
         if known is not None:
             known.count += 1
             known.parents |= parents
-            self._notes.mark_birth(result, known.number, born, meant=known.number in self._legal)
+            self._notes.mark_birth(result, known.number, born, meant=known.number in self.legal)
             return
         apart = alone(finding, step.application, born)
         legal = self.diagnosing.is_legal(apart, slots)
@@ -335,12 +334,12 @@ class Trail:
         if kind == "inf" and cause.is_overflow:
             self._carrier.rounded.add(sighting.number)
         if legal:
-            self._legal.add(sighting.number)
+            self.legal.add(sighting.number)
         self._notes.mark_birth(result, sighting.number, born, meant=legal)
 
     def _healed(self, step: Step) -> None:
         """Record bad operands with finite results: the value is lost, or influences a result."""
-        depends = NONE.union(*(marks.origins for marks in map(self._marks.of, step.results) if marks))
+        depends = NONE.union(*(marks.origins for marks in map(self.marks.of, step.results) if marks))
         for kind in KINDS:
             origins, known = NONE, []
             for value, each in zip(step.application.operands, step.known, strict=True):

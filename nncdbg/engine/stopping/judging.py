@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 from nncdbg.engine.compilation.code import EVICTED, Code, Statement
+from nncdbg.engine.diagnosis.entering import Entering
+from nncdbg.engine.diagnosis.sightings import entrance_words
 from nncdbg.engine.errors import NncdbgError, NotComputed
 from nncdbg.engine.execution.findings import RACE, STATE_RESET, Finding
 from nncdbg.engine.execution.frame import Frame
@@ -36,7 +38,7 @@ class Judge:
     """Judges breakpoints and findings with `scope`, the names and values of the innermost frame.
 
     `traps` has the breakpoints at each place; `catches` has the kinds of findings that stop the program.
-    `resets` finds updates of an optimizer's states to 0, `races` races of a schedule.  `listing_in` returns
+    `entering` finds the first uses of values that were bad from the start.  `resets` finds updates of an optimizer's states to 0, `races` races of a schedule.  `listing_in` returns
     the listing of a block; `inputs` are the entry graph's arrays.
     """
 
@@ -49,7 +51,9 @@ class Judge:
         races: Races,
         listing_in: Callable[[Code], Listing],
         inputs: Mapping[str, Array],
+        entering: Entering,
     ) -> None:
+        self.entering = entering
         self.scope = scope
         self.machine = scope.machine
         self.traps = traps
@@ -191,7 +195,32 @@ class Judge:
 
     def concerns(self, finding: Finding) -> bool:
         """Return whether a finding can stop the program; `settle` evaluates its condition."""
-        return not self.scope.timeline.replaying and any(True for _ in self.catches.qualifying(finding))
+        if self.scope.timeline.replaying:
+            return False
+        return any(True for _ in self.catches.qualifying(finding)) or self._may_enter(finding)
+
+    def _may_enter(self, finding: Finding) -> bool:
+        """Return whether a caught NaN or Inf may come from a value that was bad from the start."""
+        if finding.kind not in _TOLD_AS or finding.kind not in self.catches.conditions:
+            return False
+        frames = self.machine.frames
+        return frames[-1].code is finding.binding.code and self.entering.uses(
+            finding, len(frames) - 1, self.machine.tick
+        )
+
+    def _caught(self, finding: Finding, frame: Frame) -> Iterator[tuple[Finding, Expression | None]]:
+        """Yield the finding for each caught kind, with the condition that remains to be evaluated."""
+        originates = False
+        for originates, each in enumerate(self.catches.qualifying(finding), 1):
+            yield each
+        if originates or finding.kind not in _TOLD_AS or finding.kind not in self.catches.conditions:
+            return
+        entered = self.entering.first_used(finding, frame, self.machine.tick)
+        if entered:
+            op = finding.binding.code.nodes[finding.binding.pc].op
+            names = [*dict.fromkeys(entrance_words(each.sighting) for each in entered)]
+            detail = f"{'; '.join(names)}; {op} is the first to use it"
+            yield replace(finding, detail=detail), self.catches.conditions[finding.kind]
 
     def settle(self, finding: Finding) -> Stop | None:
         """Return the stop for a finding if it is caught and its condition holds.
@@ -203,7 +232,7 @@ class Judge:
         frame = next(f for f in chain(reversed(self.machine.frames), left) if f.code is statement.code)
         if finding.kind == STATE_RESET and self._was_zero(frame, statement.pc, finding.output or 0):
             return None
-        for caught, when in self.catches.qualifying(finding):
+        for caught, when in self._caught(finding, frame):
             detail = caught.detail
             try:
                 current = Current.after(frame, statement.pc)

@@ -63,9 +63,22 @@ class Slicing:
     """Follows values back through the current state of a program."""
 
     def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
         self.machine = timeline.machine
         self.edited = timeline.last_edit
         """The tick of the last value set by hand."""
+        self._recomputed: dict[tuple[int, int], tuple[BlockVisit, Any]] = {}
+        """Values that were dropped; the visit is kept so that its id stays its own."""
+
+    def content(self, visit: BlockVisit, slot: int) -> Any:
+        """Return the content of a slot, computed again if it was dropped; UNSET if it is no longer valid."""
+        content = visit.slots[slot]
+        if content is EVICTED and visit.depth is not None:
+            key = (id(visit.slots), slot)
+            if key not in self._recomputed:
+                self._recomputed[key] = visit, self.timeline.recompute(visit.depth, slot)
+            content = self._recomputed[key][1]
+        return UNSET if content is EVICTED or self.timeline.standing(content) is not None else content
 
     # -- starting points --------------------------------------------------------------------
 
@@ -80,12 +93,33 @@ class Slicing:
 
     def visit_of(self, place: ValueLocation) -> BlockVisit:
         """Return the frame that contains a place."""
-        return BlockVisit(place.code, place.slots, None) if place.depth is None else self.visit(place.depth)
+        return self._left(place.slots) if place.depth is None else self.visit(place.depth)
 
     def visit_of_frame(self, frame: Frame) -> BlockVisit:
         """Return the visit of a frame that is on the stack or was left."""
         standing = [depth for depth, each in enumerate(self.machine.frames) if each is frame]
-        return self.visit(standing[0]) if standing else BlockVisit(frame.code, frame.slots, None)
+        return self.visit(standing[0]) if standing else self._left(frame.slots)
+
+    def _left(self, slots: list[Any]) -> BlockVisit:
+        """Return the visit of a frame that was left, with the statement that began it, if that is known."""
+        found = next(each for each in self.machine.finished() if each.slots is slots)
+        frame = found.frame if isinstance(found, FramePopped) else Frame(found.code, slots)
+        standing = [(each.code, each.slots, depth) for depth, each in enumerate(self.machine.frames)]
+        for code, there, depth in (*reversed(standing), *self._left_after(found.tick)):
+            visit = BlockVisit(code, there, None)
+            began = (pc for pc in range(len(code.nodes)) if code.transfers(pc))
+            pc = next((pc for pc in began if self._begun_by(visit, pc, frame)), None)
+            if pc is not None:
+                outer = self._left(there) if depth is None else self.visit(depth)
+                return BlockVisit(found.code, slots, outer, pc, None, found.tick)
+        return BlockVisit(found.code, slots, None, until=found.tick)
+
+    def _left_after(self, tick: int) -> Iterator[tuple[Code, list[Any], None]]:
+        """Yield the frames and iterations that ended after `tick`, the latest first."""
+        for each in self.machine.finished():
+            if each.tick <= tick:
+                return
+            yield each.code, each.slots, None
 
     # -- following ---------------------------------------------------------------------------
 
@@ -108,14 +142,14 @@ class Slicing:
             for here, slot in sorted(level, key=lambda one: -one[0].code.definition[one[1]]):
                 origin = Origin(here, slot, distance)
                 yield origin
-                for source in self._sources(here, slot) if leads_on(origin) else ():
+                for source in self.sources(here, slot) if leads_on(origin) else ():
                     key = (id(source[0].slots), source[1])
                     if key not in seen:
                         seen.add(key)
                         following.append(source)
             level = following
 
-    def _sources(self, visit: BlockVisit, slot: int) -> Sequence[tuple[BlockVisit, int]]:
+    def sources(self, visit: BlockVisit, slot: int) -> Sequence[tuple[BlockVisit, int]]:
         """Return the slots that one value was computed from."""
         code, pc = visit.code, visit.code.definition[slot]
         if pc < 0:
@@ -123,8 +157,7 @@ class Slicing:
             return () if given is None else (given,)
         inner = self._inside(visit, pc)
         if inner is not None:
-            result = self._result(inner, code.result_slots(pc).index(slot))
-            return () if result is None else (result,)
+            return self._results(inner, code.result_slots(pc).index(slot))
         read = [one for one in code.operands[pc] if one]
         captured = sorted(code.reads(pc) - set(read) - {0})
         return [(visit, one) for one in (*read, *captured)]
@@ -133,8 +166,7 @@ class Slicing:
 
     def _inside(self, visit: BlockVisit, pc: int) -> BlockVisit | None:
         """Return the finished frame that the statement at `pc` began; None if none exists or is kept."""
-        node = visit.code.nodes[pc]
-        if not node.op.startswith("@") and pc not in visit.code.bodies:
+        if not visit.code.transfers(pc):
             return None
         for each in self._finished(FramePopped, visit.until):
             if self._begun_by(visit, pc, each.frame):
@@ -155,19 +187,32 @@ class Slicing:
         given = zip(operands, frame.slots[1 : 1 + len(operands)], strict=True)
         return all(visit.slots[slot] is value for slot, value in given)
 
-    def _result(self, inner: BlockVisit, index: int) -> tuple[BlockVisit, int] | None:
-        """Return the value inside a block that became its result `index`."""
+    def _results(self, inner: BlockVisit, index: int) -> Sequence[tuple[BlockVisit, int]]:
+        """Return the values inside a block that became its result `index`, the latest iteration first.
+
+        They are several for a result that a loop collects.
+        """
         code = inner.code
         results = code.operands[len(code.nodes)]
         if not code.is_loop:
-            return inner, results[index]
-        carried = len(code.graph.inputs) - 1
-        if self._broken(inner):
-            if index < carried:
-                return inner, 2 + index
-            before = self._iteration_before(inner)
-            return (before, results[index]) if before is not None else None
-        return inner, results[index]
+            return [(inner, results[index])]
+        broken = self._broken(inner)
+        if index < len(code.graph.inputs) - 1:
+            return [(inner, 2 + index if broken else results[index])]
+        return [(each, results[index]) for each in self._iterations(inner)[broken:]]
+
+    def visits(self, visit: BlockVisit, pc: int) -> Sequence[BlockVisit]:
+        """Return the frame that a call, a branch or a loop began, each iteration, the latest first."""
+        inner = self._inside(visit, pc)
+        return () if inner is None else self._iterations(inner)
+
+    def _iterations(self, last: BlockVisit) -> Sequence[BlockVisit]:
+        found: list[BlockVisit] = []
+        each: BlockVisit | None = last
+        while each is not None:
+            found.append(each)
+            each = self._iteration_before(each) if each.code.is_loop else None
+        return found
 
     def _broken(self, inner: BlockVisit) -> bool:
         """Return whether a loop ended by its `break`: its last iteration did not reach its end."""

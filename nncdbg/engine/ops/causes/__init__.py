@@ -164,6 +164,9 @@ TRAINING_NAMES = (
 )
 """Further names of causes, in training steps of PyTorch."""
 
+SET_BY_HAND = "set by hand"
+"""The cause of a value that the user has set at a stop; a watch has none."""
+
 WHERE_TRAP = "where trap in backward"
 
 _OVERFLOWS = frozenset(
