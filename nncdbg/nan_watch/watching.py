@@ -103,7 +103,7 @@ def watch_run(
     elif stop.reason != "end":
         report.error = _failure(stop)
         report.unchecked.append(f"statements after line {stop.line}: the run did not finish")
-    report.unchecked += [*_unchecked(debugger, gates), *left]
+    report.unchecked += [*_unchecked(debugger, gates), *debugger.observers.failed_rules, *left]
     return report
 
 

@@ -16,7 +16,7 @@ from nncdbg.engine.observers.integer_checks import fault_of
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.causes import Birth, Cause, Made
-from nncdbg.engine.ops.schema import complete, version_of
+from nncdbg.engine.ops.schema import for_rules, version_of
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.within import Within
@@ -91,7 +91,7 @@ class Diagnosing:
             finding.kind,
             node.op,
             opset,
-            complete(node.op, opset, node.attributes),
+            for_rules(node.op, opset, node.attributes),
             [code.names[slot] for slot in code.operands[pc]],
             [*map(self.backend.to_host, finding.inputs)],
             np.asarray(self.backend.to_host(finding.result)),
@@ -148,7 +148,7 @@ class Diagnosing:
         code, pc = statement.code, statement.pc
         node = code.nodes[pc]
         version = version_of(node.op, code.opsets)
-        attributes = complete(node.op, version, node.attributes)
+        attributes = for_rules(node.op, version, node.attributes)
         operands = [*map(self.backend.to_host, code.operands_of(pc, slots))]
         results = [*map(self.backend.to_host, code.results_of(pc, slots))]
         return lookup(node.op, version), attributes, operands, results

@@ -21,6 +21,7 @@ from nncdbg.engine.observers.observation import Observer
 from nncdbg.engine.observers.overflow_checks import OverflowChecks
 from nncdbg.engine.observers.races import Races
 from nncdbg.engine.observers.state_resets import StateResets
+from nncdbg.engine.ops.causes import RuleFailed
 from nncdbg.stats.inspection import Flag
 
 GUARDS = Flag.GUARD_BEFORE | Flag.GUARD_AFTER
@@ -47,8 +48,10 @@ class Instrumentation:
         self.catches = Catches(to_host=linker.backend.to_host)
         self.trail: Trail | None = None
         self.log, self._observer = _statistics_on(linker.backend, report, statistics)
-        self._integers = IntegerChecks(report, linker.backend.to_host)
-        self._overflows = OverflowChecks(report, linker.backend.to_host)
+        self.failed_rules: dict[str, None] = {}
+        """The failures of rules of ops: what these rules find was not checked."""
+        self._integers = IntegerChecks(report, linker.backend.to_host, self._rule_failed)
+        self._overflows = OverflowChecks(report, linker.backend.to_host, self._rule_failed)
         self.resets = StateResets(loaded.program, report, linker.backend.to_host)
         self.races = Races(loaded.program, report)
         self._devices = DeviceChecks(linker.backend)
@@ -61,6 +64,9 @@ class Instrumentation:
         caught = ", ".join(self.catches.conditions) or "nothing"
         logged = "not logged" if self.log is None else "logged"
         return f"<Instrumentation: statistics {logged}, catches {caught}>"
+
+    def _rule_failed(self, failure: RuleFailed) -> None:
+        self.failed_rules[str(failure)] = None
 
     def check_devices(self, inputs: Iterable[Any]) -> None:
         """Check the devices of operands, if values of a run with these inputs can be on several devices."""

@@ -27,7 +27,7 @@ from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.causes import Birth, Cause
 from nncdbg.engine.ops.causes.numbers import overflow_hint, shown
 from nncdbg.engine.ops.causes.places import at, flat, spot
-from nncdbg.engine.ops.schema import complete, version_of
+from nncdbg.engine.ops.schema import for_rules, version_of
 from nncdbg.stats.finiteness import holds
 
 MOST_WORK = 1 << 22
@@ -286,7 +286,7 @@ def _birth(binding: Binding, inputs: Sequence[Any], result: Any, index: int, kin
     code, node = binding.code, binding.node
     opset = version_of(node.op, code.opsets)
     names = [code.names[slot] for slot in code.operands[binding.pc]]
-    attributes = complete(node.op, opset, node.attributes)
+    attributes = for_rules(node.op, opset, node.attributes)
     return Birth(kind, node.op, opset, attributes, names, list(inputs), np.array(result), index)
 
 

@@ -19,6 +19,7 @@ from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.findings import Finding, Report
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.graph import Array
+from nncdbg.engine.ops.causes import RuleFailed, contained
 from nncdbg.engine.text.counting import elements
 
 RELATIVE = 2.0**-6
@@ -28,8 +29,11 @@ RELATIVE = 2.0**-6
 class OverflowChecks:
     """Reports findings of the kind `inf`, with `elements`; `to_host` returns a value as a NumPy array."""
 
-    def __init__(self, report: Report, to_host: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, report: Report, to_host: Callable[[Any], Any], failed: Callable[[RuleFailed], None]
+    ) -> None:
         self.report = report
+        self.failed = failed
         self.to_host = to_host
 
     def wrap(self, binding: Binding, execute: Execute) -> Execute:
@@ -41,13 +45,15 @@ class OverflowChecks:
         def checked(*inputs: Any) -> Any:
             results = execute(*inputs)
             result = results[0] if binding.several else results
-            if squares.suspicious(binding.attributes, inputs, result):
-                self._check(binding, inputs, result)
+            contained(self.failed, binding.op.name, "squares", self._check, binding, inputs, result)
             return results
 
         return checked
 
     def _check(self, binding: Binding, inputs: Sequence[Any], result: Any) -> None:
+        assert binding.op.squares is not None, "other ops are not wrapped"
+        if not binding.op.squares.suspicious(binding.attributes, inputs, result):
+            return
         wrong = overflowed(binding, [*map(self.to_host, inputs)], np.asarray(self.to_host(result)))
         if wrong is None:
             return

@@ -279,6 +279,16 @@ def complete(name: str, version: int, attributes: Mapping[str, Any]) -> dict[str
     return {**found.attributes, **given}
 
 
+def for_rules(name: str, version: int, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a statement as the rules of an op read them.
+
+    The rules serve every version: an attribute that this version lacks has the default of the newest one.
+    """
+    versions = versions_of(name)
+    newest = schema(name, versions[-1]) if versions else None
+    return {**(newest.attributes if newest is not None else {}), **complete(name, version, attributes)}
+
+
 def attribute_errors(found: Schema, version: int, given: Mapping[str, Any]) -> Iterator[GraphError]:
     """Yield an error for each attribute that is unknown to the op, of another type, or missing.
 

@@ -37,6 +37,17 @@ def applied(op: str, fact: str, declared: Rule | str, *arguments: Any) -> Any:
         raise RuleFailed(op, fact, name, error, own=isinstance(declared, str)) from error
 
 
+def contained(
+    failed: Callable[[RuleFailed], None], op: str, fact: str, declared: Rule | str, *arguments: Any
+) -> Any:
+    """Return what a rule finds; None if it raises, after a call of `failed`."""
+    try:
+        return applied(op, fact, declared, *arguments)
+    except RuleFailed as error:
+        failed(error)
+        return None
+
+
 def _full_name(rule: Callable[..., Any]) -> str:
     return f"{getattr(rule, '__module__', '')}.{getattr(rule, '__qualname__', type(rule).__name__)}"
 
