@@ -545,7 +545,7 @@ class Debugger(RichOutput):
     def traced_finding(self, between: Callable[[], None] = lambda: None) -> list[Traced]:
         """Return the origins behind the finding that stopped the program; empty at other stops."""
         stop = self.stop
-        if stop.finding is None or stop.frame is None or stop.finding.output is None:
+        if stop.finding is None or stop.frame is None:
             return []
         retracing = self.retracing(between)
         return retracing.finding(retracing.slicing.visit_of_frame(stop.frame), stop.finding)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.diagnosis.diagnosing import Diagnosis
     from nncdbg.engine.diagnosis.retracing import Traced
+    from nncdbg.engine.execution.findings import Finding
     from nncdbg.presentation.screen import Screen
 
 _INDENT = "    "
@@ -145,7 +146,12 @@ class Births:
         self.showing = showing
         self.retracing = debugger.retracing(between)
         self.slicing = self.retracing.slicing
-        self.traced = self.retracing.origins(visit, [slot for slot in slots if slot])
+        slots = [slot for slot in slots if slot]
+        finding, frame = debugger.stop.finding, debugger.stop.frame
+        if finding is not None and frame is not None and concerned(finding, visit, slots, frame.slots):
+            self.traced = self.retracing.finding(visit, finding)
+        else:
+            self.traced = self.retracing.origins(visit, slots)
         self._at: dict[tuple[int, int], list[Traced]] = {}
         for each in self.traced:
             self._at.setdefault((id(each.at.visit.slots), each.at.slot), []).append(each)
@@ -158,15 +164,25 @@ class Births:
         return [*found, *([(ZEROS, zeros, None)] if zeros is not None else [])]
 
 
+def concerned(finding: Finding, visit: BlockVisit, slots: Sequence[int], there: list[Any]) -> bool:
+    """Return whether the finding of a stop, in the frame with the slots `there`, is about these values."""
+    code, pc = visit.code, finding.binding.pc
+    if visit.slots is not there or code is not finding.binding.code:
+        return False
+    if finding.output is None or pc >= len(code.nodes):
+        return set(slots) <= {*code.operands[pc]}
+    return [*slots] == [code.result_slots(pc)[finding.output]]
+
+
 def causes_at_stop(
     debugger: Debugger, showing: Showing, between: Callable[[], None] = lambda: None
 ) -> Iterator[Text]:
     """Yield the causes of the finding that stopped the program, the earliest origin first."""
     for each in debugger.traced_finding(between):
         stop, code = debugger.stop, each.at.visit.code
-        if not each.entered and code.nodes[each.at.pc] is not stop.node:
-            line = debugger.loaded.line(code, each.at.pc)
-            yield Text(f"  {kind_words(each)} originates at line {line}, {code.nodes[each.at.pc].op}:")
+        if 0 <= each.pc < len(code.nodes) and code.nodes[each.pc] is not stop.node:
+            line = debugger.loaded.line(code, each.pc)
+            yield Text(f"  {kind_words(each)} originates at line {line}, {code.nodes[each.pc].op}:")
         yield from cause_lines(showing, code, diagnosis_of(each), each)
 
 

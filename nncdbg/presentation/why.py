@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.diagnosing import Diagnosis
     from nncdbg.engine.diagnosis.retracing import Traced
     from nncdbg.engine.graph import Node
-    from nncdbg.engine.values.slicing import Origin
+    from nncdbg.engine.values.slicing import BlockVisit, Origin
     from nncdbg.engine.values.values import ValueLocation
     from nncdbg.presentation.screen import Screen
 
@@ -72,7 +72,7 @@ def explain(screen: Screen, debugger: Debugger, name: str, depth: int | None = N
             troubles_of(content, origin.visit.code, origin.slot, births.showing)
         )
 
-    if origins and troubled(origins[0]):
+    if (origins and troubled(origins[0])) or debugger.stop.finding is not None and births.traced:
         _show_origins(screen, births, origins)
         _show_path(screen, debugger, [each for each in origins if troubled(each)])
         return
@@ -109,8 +109,11 @@ def value_in_question(debugger: Debugger, screen: Screen) -> str:
     Raises UsageError if no value is computed.
     """
     node, finding = debugger.stop.node, debugger.stop.finding
-    if finding is not None and node is not None:
-        return node.outputs[finding.output or 0].name
+    if finding is not None and node is not None and finding.output is not None:
+        return node.outputs[finding.output].name
+    if finding is not None and debugger.stop.frame is not None:
+        code, pc = debugger.stop.frame.code, finding.binding.pc
+        return finding.operand or next(filter(None, (code.names[slot] for slot in code.operands[pc])))
     names = _names_here(debugger, node if debugger.stop.error is not None else None)
     if not names:
         raise UsageError("nothing has been computed here yet", hint="run `next`, or add a value: `why %h`")
@@ -153,26 +156,26 @@ def origin_lines(
     births: Births, origin: Origin, born: Sequence[tuple[str, Diagnosis, Traced | None]]
 ) -> Iterator[Text]:
     """Return the lines of one origin: the statement with its values, or the value that was bad already."""
-    debugger, showing, visit, pc = births.debugger, births.showing, origin.visit, origin.pc
-    entered = [traced for _, _, traced in born if traced is not None and traced.entered]
+    debugger, showing, visit = births.debugger, births.showing, origin.visit
+    entered = [traced for _, _, traced in born if traced is not None and traced.pc < 0]
+    pc = next((traced.pc for _, _, traced in born if traced is not None), origin.pc)
     if entered:
         words = "; ".join(entrance_words(each.sighting) for each in entered)
         yield Text(showing.sentence(words, visit.code), "bold")
+        content = births.slicing.content(visit, origin.slot)
+        yield Text("    ").append_text(showing.line(origin.name, content, visit.code, origin.slot))
     else:
         kinds = [kind for kind, _, _ in born]
         headline = " and ".join(kinds).replace("zeros", "Zeros")
         yield Text(f"{headline} {verb(kinds)} at this statement:", "bold")
-    if pc >= 0:
         statement = statement_line(debugger, visit, pc, showing)
         yield statement
-        place = source_place(debugger.program, visit.code.nodes[pc].location)
+        location = visit.code.nodes[pc].location if pc < len(visit.code.nodes) else None
+        place = source_place(debugger.program, location)
         if place and " loc(" not in statement.plain:
             yield Text(f"  {place}", "dim")
-        for line in _operands_and_result(births, origin):
+        for line in _operands_and_results(births, visit, pc):
             yield Text("    ").append_text(line)
-    elif origin.name:
-        content = births.slicing.content(visit, origin.slot)
-        yield Text("    ").append_text(showing.line(origin.name, content, visit.code, origin.slot))
     for _, found, traced in born:
         for line in cause_lines(showing, visit.code, found, traced):
             yield Text("  ").append_text(line)
@@ -197,12 +200,13 @@ def _end_of_path(births: Births, origins: Sequence[Origin]) -> str:
     return f"the path ends at {spelled(last.name)}: no rule finds a cause; `step into` its op, or `why -v`"
 
 
-def _operands_and_result(births: Births, origin: Origin) -> Iterator[Text]:
-    visit = origin.visit
-    for slot in dict.fromkeys((*visit.code.operands[origin.pc], origin.slot)):
-        content = births.slicing.content(visit, slot) if visit.code.names[slot] else UNSET
+def _operands_and_results(births: Births, visit: BlockVisit, pc: int) -> Iterator[Text]:
+    code = visit.code
+    results = code.result_slots(pc) if pc < len(code.nodes) else ()
+    for slot in dict.fromkeys((*code.operands[pc], *results)):
+        content = births.slicing.content(visit, slot) if code.names[slot] else UNSET
         if content is not UNSET:
-            yield births.showing.line(visit.code.names[slot], content, visit.code, slot)
+            yield births.showing.line(code.names[slot], content, code, slot)
 
 
 def _show_path(screen: Screen, debugger: Debugger, origins: Sequence[Origin]) -> None:

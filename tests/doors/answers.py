@@ -35,19 +35,32 @@ _CAUSE = re.compile(r"^\s+cause: ([^:(]+)(?: \(inside| *$|:)")
 _EARLIER = re.compile(r"^  \w+ originates at (line \d+),")
 
 
-def disagreements(case: Case) -> dict[str, str]:
-    """Return the user interfaces that report another origin or cause than `watch`, with what they report."""
+def disagreements(case: Case) -> dict[str, str] | None:
+    """Return the user interfaces that report another origin or cause than `watch`, with what they report.
+
+    None if the watch finds nothing: the bad element has no effect.
+    """
     with case.kernels():
         report = nncdbg.watch(case.program, case.inputs, fail_on=case.gates, strict=case.strict)
         first = next((each for each in report.findings if each.first), None)
         if first is None:
-            return {"watch": f"no finding: {report.status} {report.error or ''}"}
+            assert isinstance(case, Case) and case.bug is None, f"{case}: watch finds nothing"
+            return None
         wanted = place_of(first.site.op, first.site.line, first.site.value), first.cause
         found = {}
         for door, answers in _answers(case, report).items():
-            if answers is not None and wanted not in answers:
+            if answers is not None and not _has(answers, wanted):
                 found[door] = f"{answers[:4]} instead of {wanted}"
         return found
+
+
+def _has(answers: list[Answer], wanted: Answer) -> bool:
+    """Whether an answer is the wanted one; a screen may shorten the name of a value to its end."""
+    place, cause = wanted
+    return any(
+        name == cause and (at == place or (at[0] == "%" and place.endswith((f".{at[1:]}", f"/{at[1:]}"))))
+        for at, name in answers
+    )
 
 
 def place_of(op: str, line: int | None, value: str) -> str:
@@ -119,7 +132,7 @@ class Stops:
             here = f"line {typed.debugger.stop.line}"
             answers = [*parsed(shown, here)]
             self.caught += answers
-            if wanted in answers:
+            if _has(answers, wanted):
                 self.why = [*parsed(typed.type("why"), here)]
                 body = exception_info(adapter(typed.debugger), ExceptionInfoArguments(thread_id=1))
                 self.exception = [*parsed(body.description or "", here)]
@@ -143,10 +156,9 @@ class AtEnd:
 
 
 def _explained(body: dict[str, Any]) -> Iterator[Answer]:
-    for step in body["steps"]:
-        for value in step["values"]:
-            for origin in value.get("origin", ()):
-                yield f"line {step['line']}" if step["op"] else value["name"], origin["cause"]
+    for origin in body["origins"]:
+        line = origin["line"]
+        yield origin["name"] if line is None else f"line {line}", origin["cause"]
 
 
 def parsed(text: str, here: str) -> Iterator[Answer]:

@@ -21,7 +21,14 @@ from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.expression import resolve_name, spelled
 from nncdbg.engine.values.slicing import Slicing
 from nncdbg.presentation.elements import SMALL, count_of, is_text
-from nncdbg.presentation.slices import Births, followed, missing_words, origin_of_input
+from nncdbg.presentation.slices import (
+    Births,
+    diagnosis_of,
+    followed,
+    kind_words,
+    missing_words,
+    origin_of_input,
+)
 from nncdbg.stats.blocks import reduce_blocks
 
 if TYPE_CHECKING:
@@ -58,6 +65,7 @@ class ExplainArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 def explain(session: Session, arguments: ExplainArguments) -> dict[str, Any]:
     """Return the statements from which a value was computed: `value`, `steps` (nearest first) and `more`.
 
+    `origins` has the origins of NaN and Inf, the earliest first, with the fields of `origin`, `line` and `name`.
     Each step has `line`, `text`, `op`, `graph`, `source` and `values`.  Each value has `name`, `type` and
     `stats`, and `elements` (small tensors) or `picture` (large tensors).  If a NaN or Inf originates in the
     value, `origin` has `kind`, `cause`, `evidence` and `hint`.
@@ -88,6 +96,18 @@ def explain(session: Session, arguments: ExplainArguments) -> dict[str, Any]:
         "value": spelled(visit.code.names[slot]),
         "steps": steps[: arguments.count],
         "more": len(steps) > arguments.count,
+        "origins": [_origin(session, each) for each in births.traced],
+    }
+
+
+def _origin(session: Session, traced: Traced) -> dict[str, Any]:
+    """The place and the cause of an origin; `line` is None for a value that no statement made."""
+    code, debugger = traced.at.visit.code, session.program.debugger
+    line = debugger.loaded.line(code, traced.pc) if traced.pc >= 0 else None
+    return {
+        "line": None if line is None else session.client.outgoing_line(line),
+        "name": spelled(traced.sighting.value) if traced.sighting.value else "",
+        **_cause(kind_words(traced), diagnosis_of(traced), traced),
     }
 
 

@@ -36,6 +36,11 @@ class Traced:
     intentional: bool
 
     @property
+    def pc(self) -> int:
+        """The statement where the value originates, or that contains it as a number; -1 for other entrances."""
+        return self.sighting.statement.pc
+
+    @property
     def entered(self) -> bool:
         """Whether no statement made the value: an input, a constant, or a value set by hand."""
         return self.sighting.tick < 0
@@ -99,18 +104,19 @@ class Retracing:
         return sorted((Traced(at, each, intentional) for at, each in found), key=_moment)
 
     def finding(self, visit: BlockVisit, finding: Finding) -> list[Traced]:
-        """Return the origins of what the statement that has just run is reported for."""
+        """Return the origins of what a statement is reported for: it has just run, or is about to."""
         code, pc = visit.code, finding.binding.pc
-        slot = code.result_slots(pc)[finding.output or 0]
+        results = code.result_slots(pc) if pc < len(code.nodes) else ()
         if finding.kind in KINDS and finding.elements is None:
-            return self.origins(visit, [slot])
+            return self.origins(visit, [results[finding.output or 0]])
         for operand in filter(None, code.operands[pc]):
             self._follow(visit, operand)
         self._enter(visit, pc)
         before = len(self._trail.sightings)
         self._trail.found(finding)
         born = [each for each in self._trail.sightings[before:] if each.role == "birth"]
-        return [Traced(Origin(visit, slot, 0), each, False) for each in born]
+        slots = [*results, *code.operands[pc]] if finding.output is not None else code.operands[pc]
+        return [Traced(Origin(visit, slots[0], 0), each, False) for each in born]
 
     # -- following ---------------------------------------------------------------------------------
 
@@ -234,8 +240,8 @@ def _meet(mask: Any, there: Any) -> bool:
 def _moment(traced: Traced) -> tuple[Any, ...]:
     """Return a key in the order of execution: inputs and constants first, by the beginning of their blocks."""
     steps: list[tuple[int, int]] = []
-    pc, at = traced.at.pc, traced.at.visit
-    entered = traced.entered and pc < 0
+    pc, at = traced.pc, traced.at.visit
+    entered = pc < 0
     if not entered:
         steps.append((at.iteration or 0, pc))
     while at.outer is not None:
