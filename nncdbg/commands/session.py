@@ -347,6 +347,7 @@ class CommandSession:
 
     def _say_trouble(self) -> None:
         """At the end, suggest the command that explains an output with NaN, Inf or only zeros."""
+        from nncdbg.engine.diagnosis.sightings import entrance_words
         from nncdbg.engine.expression import spelled
         from nncdbg.presentation.why import abnormal
 
@@ -361,7 +362,11 @@ class CommandSession:
             # `why` sees only the steps that are in the history.
             hint = f"{stop} at the origin"
         else:
-            hint = "`why` shows the origin" + (f"; {stop} there" if stop else "")
+            traced = self.debugger.traced_value(name) if kinds else []
+            masks = any(each.intentional for each in traced)
+            hint = "`why` shows the origin" + (f"; {stop} there" if stop and traced and not masks else "")
+            if traced and traced[0].pc < 0:
+                hint = f"{entrance_words(traced[0].sighting)}; {hint}"
         self.screen.put(f"{spelled(name)} has {words}: {hint}")
 
     def show_displays(self, numbers: Iterable[int] | None = None) -> None:

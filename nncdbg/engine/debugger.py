@@ -306,7 +306,7 @@ class Debugger(RichOutput):
         """
         scope = self.values
         expression = check_condition(scope.read(when)) if when else None
-        self.observers.catch(kinds, expression)
+        self.observers.catch(kinds, expression, self.control.stack[0].slots)
 
     def uncatch(self, *kinds: str) -> None:
         """Stop catching these kinds; without arguments, all."""
@@ -541,6 +541,11 @@ class Debugger(RichOutput):
         from nncdbg.engine.diagnosis.retracing import Retracing
 
         return Retracing(self.loaded, self.timeline, between)
+
+    def traced_value(self, name: str) -> list[Traced]:
+        """Return the origins of the NaN and Inf in a value, the earliest first.  Raises as `value` does."""
+        place, retracing = self.values.place(name), self.retracing()
+        return retracing.origins(retracing.slicing.visit_of(place), [place.slot])
 
     def traced_finding(self, between: Callable[[], None] = lambda: None) -> list[Traced]:
         """Return the origins behind the finding that stopped the program; empty at other stops."""

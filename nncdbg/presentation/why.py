@@ -18,7 +18,6 @@ from nncdbg.presentation.slices import (
     InLines,
     cause_lines,
     followed,
-    origin_of_input,
     show_slice,
     statement_line,
     troubles_of,
@@ -68,9 +67,7 @@ def explain(screen: Screen, debugger: Debugger, name: str, depth: int | None = N
 
     def troubled(origin: Origin) -> bool:
         content = births.slicing.content(origin.visit, origin.slot)
-        return content is UNSET or bool(
-            troubles_of(content, origin.visit.code, origin.slot, births.showing)
-        )
+        return content is UNSET or bool(troubles_of(content, origin.visit.code, origin.slot, births.showing))
 
     if (origins and troubled(origins[0])) or debugger.stop.finding is not None and births.traced:
         _show_origins(screen, births, origins)

@@ -1,1 +1,1 @@
-"""Planted faults, asked through every user interface: each must report the same origin and cause."""
+"""Planted faults: every user interface must report the same origin and cause."""

@@ -44,7 +44,7 @@ def disagreements(case: Case) -> dict[str, str] | None:
         report = nncdbg.watch(case.program, case.inputs, fail_on=case.gates, strict=case.strict)
         first = next((each for each in report.findings if each.first), None)
         if first is None:
-            assert isinstance(case, Case) and case.bug is None, f"{case}: watch finds nothing"
+            assert case.bug is None, f"{case}: watch finds nothing"
             return None
         wanted = place_of(first.site.op, first.site.line, first.site.value), first.cause
         found = {}
@@ -76,7 +76,11 @@ def _answers(case: Case, report: Report) -> dict[str, list[Answer] | None]:
     }
     kinds = {"inf": ["inf"], "overflow": ["overflow"], "nan": ["nan"]}.get(first.kind, [first.kind])
     stops = Stops(case, kinds, (place_of(first.site.op, first.site.line, first.site.value), first.cause))
-    found["catch"], found["why at the stop"], found["exceptionInfo"] = stops.caught, stops.why, stops.exception
+    found["catch"], found["why at the stop"], found["exceptionInfo"] = (
+        stops.caught,
+        stops.why,
+        stops.exception,
+    )
     numeric = first.kind in ("nan", "inf", "overflow")
     ended = numeric and first.reaches_output and report.error is None
     at_end = AtEnd(case) if ended else None
@@ -168,9 +172,7 @@ def parsed(text: str, here: str) -> Iterator[Answer]:
         if _BORN.search(line):
             at = _LINE.match(next(lines))
             place = at[0] if at else place
-        elif found := _ENTERED.match(line):
-            place = found[1]
-        elif found := _EARLIER.match(line):
+        elif (found := _ENTERED.match(line)) or (found := _EARLIER.match(line)):
             place = found[1]
         elif found := _CAUSE.match(line):
             yield place, found[1]

@@ -87,7 +87,8 @@ graph @layer(%a: f32[2]) -> (%b: f32[2]) {
 """
     session = opened(nncdbg.parse(text), x=np.array([1, np.nan], np.float32))
     shown = output_of(session, capsys, "break Relu", "run", "next", "why")
-    assert "the value comes from the input %x" in shown
+    assert "%x has NaN before the program runs" in shown
+    assert "cause: bad input: input %x has 1 NaN among 2 elements, the first at [1]" in shown
 
 
 def test_why_follows_the_infinity_that_a_nan_originates_from(
@@ -218,7 +219,8 @@ def test_a_nan_set_by_hand_is_not_attributed_to_the_kernel(
     shown = output_of(
         session, capsys, "until 12", "set %scores[0, 0] = nan", "delete", "continue", "why %probs"
     )
-    assert "cause: set by hand at step 6; MatMul did not compute it" in shown
+    assert "%scores has NaN since it was set" in shown
+    assert "cause: set by hand: %scores, set at step 6, has 1 NaN among 6 elements" in shown
     assert "report the bug" not in shown
 
 
@@ -227,7 +229,7 @@ def test_zeros_set_by_hand_are_not_attributed_to_the_op(
 ) -> None:
     session = opened(nncdbg.load(str(repository / "examples" / "first_steps.nnc")))
     shown = output_of(session, capsys, "until 12", "set %scores = 0", "why %scores")
-    assert "cause: set by hand at step 6; MatMul did not compute it" in shown
+    assert "cause: set by hand: at step 6; MatMul did not compute it" in shown
 
 
 def test_diff_of_branches_counts_nan_on_one_side(

@@ -65,7 +65,7 @@ class ExplainArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 def explain(session: Session, arguments: ExplainArguments) -> dict[str, Any]:
     """Return the statements from which a value was computed: `value`, `steps` (nearest first) and `more`.
 
-    `origins` has the origins of NaN and Inf, the earliest first, with the fields of `origin`, `line` and `name`.
+    `origins` has the origins of NaN and Inf, the earliest first: the fields of `origin`, `line`, `name`.
     Each step has `line`, `text`, `op`, `graph`, `source` and `values`.  Each value has `name`, `type` and
     `stats`, and `elements` (small tensors) or `picture` (large tensors).  If a NaN or Inf originates in the
     value, `origin` has `kind`, `cause`, `evidence` and `hint`.

@@ -32,13 +32,13 @@ MASKS = "use a finite number: an infinity works as a mask only in Where, Max, Mi
 
 def cause_of_input(name: str, array: Array, kind: str) -> Cause:
     """Return the cause for an input with NaN or Inf, and their index in its batch."""
-    hint = "check the source of the data; no statement has run yet"
+    hint = "check the source of the data: it was bad before the first statement"
     return Cause("bad input", f"input %{name} {_what_is_bad(array, kind)}", hint)
 
 
 def cause_of_constant(name: str, array: Array, kind: str) -> Cause:
     """Return the cause for a parameter of the model with NaN or Inf."""
-    hint = "check the training or the conversion of the model"
+    hint = "the model was saved like this: check its training, or its conversion"
     return Cause("bad parameter", f"%{name} {_what_is_bad(array, kind)}", MASKS if kind == "inf" else hint)
 
 

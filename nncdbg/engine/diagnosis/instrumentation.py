@@ -15,8 +15,10 @@ from nncdbg.engine.expression import Expression
 from nncdbg.engine.memory import allocation
 from nncdbg.engine.observers.catching import Catches
 from nncdbg.engine.observers.device_checks import DeviceChecks
+from nncdbg.engine.observers.entrance_uses import EntranceUses
 from nncdbg.engine.observers.host_reads import HostReads
 from nncdbg.engine.observers.integer_checks import IntegerChecks
+from nncdbg.engine.observers.nonfinite import KINDS
 from nncdbg.engine.observers.observation import Observer
 from nncdbg.engine.observers.overflow_checks import OverflowChecks
 from nncdbg.engine.observers.races import Races
@@ -52,6 +54,7 @@ class Instrumentation:
         """The failures of rules of ops: what these rules find was not checked."""
         self._integers = IntegerChecks(report, linker.backend.to_host, self._rule_failed)
         self._overflows = OverflowChecks(report, linker.backend.to_host, self._rule_failed)
+        self._entrances = EntranceUses(report, linker.backend.to_host)
         self.resets = StateResets(loaded.program, report, linker.backend.to_host)
         self.races = Races(loaded.program, report)
         self._devices = DeviceChecks(linker.backend)
@@ -89,8 +92,8 @@ class Instrumentation:
         self.linker.instrument({Instrument.MICRO_CHECK: self.micro.wrap})
         self.catches.add("micro")
 
-    def catch(self, kinds: Iterable[str], condition: Expression | None) -> None:
-        """Also stop at these kinds.
+    def catch(self, kinds: Iterable[str], condition: Expression | None, given: Iterable[Any] = ()) -> None:
+        """Also stop at these kinds; `given` are the values that the program begins with.
 
         Raises UsageError for an unknown kind, or one that cannot be found here.
         """
@@ -100,6 +103,8 @@ class Instrumentation:
                 why, hint = beyond[kind]
                 raise UsageError(why, hint=hint)
             self.catches.add(kind, condition)
+        if self.catches.conditions.keys() & KINDS and self._entrances.look(given, self.linker.codes):
+            self.linker.instrument({Instrument.ENTRANCES: self._entrances.wrap})
         self._link()
 
     def catch_only(self, conditions: Mapping[str, Expression | None]) -> None:

@@ -37,7 +37,7 @@ class Traced:
 
     @property
     def pc(self) -> int:
-        """The statement where the value originates, or that contains it as a number; -1 for other entrances."""
+        """The statement where the value originates, or that has it as a number; -1 for other entrances."""
         return self.sighting.statement.pc
 
     @property
@@ -238,7 +238,7 @@ def _meet(mask: Any, there: Any) -> bool:
 
 
 def _moment(traced: Traced) -> tuple[Any, ...]:
-    """Return a key in the order of execution: inputs and constants first, by the beginning of their blocks."""
+    """Return a key in the order of execution: inputs and constants first, by the start of their blocks."""
     steps: list[tuple[int, int]] = []
     pc, at = traced.pc, traced.at.visit
     entered = pc < 0

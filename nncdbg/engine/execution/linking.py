@@ -147,6 +147,7 @@ class Instrument(IntEnum):
     HOST_READS = auto()
     INTEGER_CHECKS = auto()
     OVERFLOW_CHECKS = auto()
+    ENTRANCES = auto()
     STATE_RESETS = auto()
     RACES = auto()
     MICRO_CHECK = auto()

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 from nncdbg.engine.compilation.code import EVICTED, Code, Statement
-from nncdbg.engine.diagnosis.entering import Entering
-from nncdbg.engine.diagnosis.sightings import entrance_words
 from nncdbg.engine.errors import NncdbgError, NotComputed
 from nncdbg.engine.execution.findings import RACE, STATE_RESET, Finding
 from nncdbg.engine.execution.frame import Frame
@@ -34,12 +32,23 @@ from nncdbg.stats.finiteness import holds
 _TOLD_AS = {"nan": ("nan",), "inf": ("inf", "overflow")}
 
 
+class FirstUses(Protocol):
+    """Finds the first uses of NaN and Inf in inputs, constants and values set by hand."""
+
+    def uses(self, finding: Finding, depth: int, tick: int) -> bool:
+        """Return whether the statement in execution may be such a use."""
+
+    def first_used(self, finding: Finding, frame: Frame, tick: int) -> str:
+        """Return which values the statement that has just run uses first; empty if none."""
+
+
 class Judge:
     """Judges breakpoints and findings with `scope`, the names and values of the innermost frame.
 
     `traps` has the breakpoints at each place; `catches` has the kinds of findings that stop the program.
-    `entering` finds the first uses of values that were bad from the start.  `resets` finds updates of an optimizer's states to 0, `races` races of a schedule.  `listing_in` returns
-    the listing of a block; `inputs` are the entry graph's arrays.
+    `entering` finds the first uses of values that were bad from the start.  `resets` finds updates of an
+    optimizer's states to 0, `races` races of a schedule.  `listing_in` returns the listing of a block;
+    `inputs` are the entry graph's arrays.
     """
 
     def __init__(
@@ -51,7 +60,7 @@ class Judge:
         races: Races,
         listing_in: Callable[[Code], Listing],
         inputs: Mapping[str, Array],
-        entering: Entering,
+        entering: FirstUses,
     ) -> None:
         self.entering = entering
         self.scope = scope
@@ -210,17 +219,12 @@ class Judge:
 
     def _caught(self, finding: Finding, frame: Frame) -> Iterator[tuple[Finding, Expression | None]]:
         """Yield the finding for each caught kind, with the condition that remains to be evaluated."""
-        originates = False
-        for originates, each in enumerate(self.catches.qualifying(finding), 1):
-            yield each
-        if originates or finding.kind not in _TOLD_AS or finding.kind not in self.catches.conditions:
-            return
-        entered = self.entering.first_used(finding, frame, self.machine.tick)
-        if entered:
-            op = finding.binding.code.nodes[finding.binding.pc].op
-            names = [*dict.fromkeys(entrance_words(each.sighting) for each in entered)]
-            detail = f"{'; '.join(names)}; {op} is the first to use it"
-            yield replace(finding, detail=detail), self.catches.conditions[finding.kind]
+        born = [*self.catches.qualifying(finding)]
+        yield from born
+        if not born and finding.kind in _TOLD_AS and finding.kind in self.catches.conditions:
+            used = self.entering.first_used(finding, frame, self.machine.tick)
+            if used:
+                yield replace(finding, detail=used), self.catches.conditions[finding.kind]
 
     def settle(self, finding: Finding) -> Stop | None:
         """Return the stop for a finding if it is caught and its condition holds.

@@ -142,11 +142,27 @@ class Values:
                     f"%{name} is not available in this frame",
                     hint=f"select the inner frame @{inner.code.graph.name}",
                 )
-            raise NotComputed(
-                f"%{name} is not available in this frame",
-                hint="run the block again: it has not run since the last edit, or its history was dropped",
-            )
+            raise self._outside(name)
         raise self._unknown(name)
+
+    def _outside(self, name: str) -> NotComputed:
+        """Return why a value of a block that is not on the stack is missing."""
+        edited, floor = self.timeline.last_edit, self.machine.floor
+        ran = any(name in each.code.slot_of for each in self.machine.finished())
+        if ran and edited >= 0:
+            return NotComputed(
+                f"%{name} is not available in this frame: its block ran before the edit at step {edited}",
+                hint="run the block again: after an edit it may compute another value",
+            )
+        if floor > 0:
+            return NotComputed(
+                f"%{name} is not available in this frame: the history begins at step {floor}",
+                hint="step into its block, or increase --history",
+            )
+        return NotComputed(
+            f"%{name} is not available in this frame: its block has not run",
+            hint="step into its block, or set a breakpoint there",
+        )
 
     def inner_frame(self, name: str) -> Frame | None:
         """Return the frame inside the selected one that has a value; None if no such frame has it."""
