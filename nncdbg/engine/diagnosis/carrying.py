@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.diagnosis.intentional import consumed, role_of
+from nncdbg.engine.diagnosis.intentional import Consumed, consumed, role_of
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Role, Stage, groups_of, masks_of
 from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.diagnosis.sightings import Sightings, StatementVisit
@@ -21,6 +21,11 @@ from nncdbg.engine.observers.nonfinite import array_of, influenced, shaped
 from nncdbg.engine.ops import Op
 from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.influence import EVERYTHING, NOTHING, Infinities, Marked, whole
+from nncdbg.stats.finiteness import bad
+
+
+_SELECTING = frozenset({Infinities.KEPT, Infinities.ABSORBED})
+"""How ops treat an infinity that they only move or select."""
 
 
 def inherits(op: Op) -> bool:
@@ -76,14 +81,17 @@ class Formulas:
 class Carrier:
     """Propagates marks from the operands of statements to their results.
 
-    `rounded` holds the origins of infinities that are not exact results: overflows, and constants used as
-    data. `problems` lists what could not be tracked exactly, and why.
+    `explaining` holds the origins that explain the NaN and Inf that depend on them, and `data` those of
+    inputs and constants with an Inf that is no mask. `rounded` holds the origins of infinities that are not
+    exact results: overflows, and constants used as data. `problems` lists what could not be tracked exactly, and why.
     """
 
     marks: MarkedTensors
     seen: Sightings
     program: Loaded
     machine: Position
+    explaining: set[int]
+    data: set[int]
     rounded: set[int] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
     _formulas: Formulas = field(init=False)
@@ -154,9 +162,20 @@ class Carrier:
         for result, host, marks in pairs:
             if marks is None:
                 continue
-            now = consumed(row, stage, step.known, shaped(host, marks), host)
+            there = shaped(host, marks)
+            now = consumed(row, stage, step.known, there, host)
+            data = number in self.data and not row.pointwise and row.infinities not in _SELECTING
+            if data and not isinstance(there, list):
+                now = self._blamed(now, number, there & bad(host, "nan"))
             self.marks.add(result, "meant", (number, now.stage), now.meant)
             self._spoil(step, number, result, now.spoiled)
+
+    def _blamed(self, now: Consumed, number: int, made: Any) -> Consumed:
+        """Return what is left of an Inf in data; the NaN that it has `made` are explained by it."""
+        if not made.any():
+            return now
+        self.explaining.add(number)
+        return replace(now, spoiled=made if now.spoiled is None else now.spoiled | made)
 
     def _spoil(self, step: Step, number: int, result: Any, spoiled: Marked) -> None:
         """Mark an intentional infinity as data, except where the element is bad for another reason."""

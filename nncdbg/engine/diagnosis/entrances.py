@@ -103,6 +103,8 @@ class Entrances:
     seen: Sightings
     marks: MarkedTensors
     to_host: Callable[[Any], Any]
+    data: set[int] = field(default_factory=set)
+    """The numbers of infinities among other numbers: no masks, which are -Inf among zeros, or one number."""
     _inspected: set[Code] = field(default_factory=set)
 
     def hear(self, event: Event) -> bool:
@@ -177,4 +179,6 @@ class Entrances:
                 self.marks.note(value, frozenset({number}))
             else:
                 self.marks.add(value, "meant", (number, Stage.RAW), there)
+                if host.size > 1 and np.any(np.isfinite(host) & (host != 0)):
+                    self.data.add(number)
         return True

@@ -77,9 +77,16 @@ class Trail:
     """Statements that read uninitialized memory before tracking began."""
 
     def __post_init__(self) -> None:
-        self._carrier = Carrier(self.marks, self._seen, self.diagnosing.loaded, self.machine)
         self._notes = Notes(self.machine, self.to_host, self._seen, self.marks)
         self.entrances = Entrances(self._seen, self.marks, self.to_host)
+        self._carrier = Carrier(
+            self.marks,
+            self._seen,
+            self.diagnosing.loaded,
+            self.machine,
+            self._explaining,
+            self.entrances.data,
+        )
         self._decisions = Decisions(self.marks)
 
     def start(self) -> bool:
