@@ -107,7 +107,8 @@ def value_in_question(debugger: Debugger, screen: Screen) -> str:
     """
     node, finding = debugger.stop.node, debugger.stop.finding
     if finding is not None and node is not None and finding.output is not None:
-        return node.outputs[finding.output].name
+        outputs = [node.outputs[finding.output].name, *(value.name for value in node.outputs)]
+        return next(filter(None, outputs))
     if finding is not None and debugger.stop.frame is not None:
         code, pc = debugger.stop.frame.code, finding.binding.pc
         return finding.operand or next(filter(None, (code.names[slot] for slot in code.operands[pc])))

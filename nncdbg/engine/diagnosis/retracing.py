@@ -7,7 +7,7 @@ does during a watch. So `why`, `catch` and the debug adapter report the origins 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -106,6 +106,7 @@ class Retracing:
     def finding(self, visit: BlockVisit, finding: Finding) -> list[Traced]:
         """Return the origins of what a statement is reported for: it has just run, or is about to."""
         code, pc = visit.code, finding.binding.pc
+        finding = replace(finding, kind="inf") if finding.kind == "overflow" else finding
         results = code.result_slots(pc) if pc < len(code.nodes) else ()
         if finding.kind in KINDS and finding.elements is None:
             return self.origins(visit, [results[finding.output or 0]])

@@ -80,7 +80,8 @@ class Catches:
         if finding.detail:
             return finding.detail
         node = finding.binding.code.nodes[finding.binding.pc]
-        name = f"%{node.outputs[finding.output or 0].name}"
+        number = finding.output or 0
+        name = f"%{node.outputs[number].name}" if node.outputs[number].name else f"result {number + 1}"
         what = {"nan": "the first NaN", "inf": "the first Inf", "overflow": "an overflow to Inf"}[kind]
         has = "NaN" if kind == "nan" else "Inf"
         mixed = any(holds(self.to_host(value), finding.kind) for value in finding.inputs)
