@@ -241,9 +241,10 @@ def show(session: CommandSession, text: str) -> None:
 def why(session: CommandSession, text: str) -> None:
     """Show where NaN, Inf or zeros in a value originate, and why.
 
-    Also show the path from the origin.  Without %value, explain the value that caused the stop, or an
-    output after the program has ended.  If the value has no NaN, Inf or zeros, show the values used to
-    compute it, and suspicious statements: a Softmax along an axis other than the last, a broadcast of
+    The origin is a statement, or an input, a constant or a value set by hand that was bad already: the
+    origin and cause are those of `nncdbg watch`.  Also show the path from the origin.  Without %value,
+    explain the value that caused the stop, or an output after the program has ended.  A finite value can
+    depend on a NaN or Inf too.  If it does not, show the values used to compute it, and suspicious statements: a Softmax along an axis other than the last, a broadcast of
     both operands, and a constant result.  `why -v` shows all values on the path, at most DEPTH
     statements back (default: 20).
     """

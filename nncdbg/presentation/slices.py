@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -183,7 +184,10 @@ def causes_at_stop(
         if 0 <= each.pc < len(code.nodes) and code.nodes[each.pc] is not stop.node:
             line = debugger.loaded.line(code, each.pc)
             yield Text(f"  {kind_words(each)} originates at line {line}, {code.nodes[each.pc].op}:")
-        yield from cause_lines(showing, code, diagnosis_of(each), each)
+        cause, within = diagnosis_of(each)
+        if stop.finding is not None and cause.evidence == stop.finding.detail:
+            cause = replace(cause, evidence="")  # The line above has it.
+        yield from cause_lines(showing, code, (cause, within), each)
 
 
 def kind_words(traced: Traced) -> str:

@@ -23,7 +23,6 @@ from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.influence import EVERYTHING, NOTHING, Infinities, Marked, whole
 from nncdbg.stats.finiteness import bad
 
-
 _SELECTING = frozenset({Infinities.KEPT, Infinities.ABSORBED})
 """How ops treat an infinity that they only move or select."""
 
