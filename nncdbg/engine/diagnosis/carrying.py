@@ -82,7 +82,8 @@ class Carrier:
 
     `explaining` holds the origins that explain the NaN and Inf that depend on them, and `data` those of
     inputs and constants with an Inf that is no mask. `rounded` holds the origins of infinities that are not
-    exact results: overflows, and constants used as data. `problems` lists what could not be tracked exactly, and why.
+    exact results: overflows, and constants used as data. `problems` lists what could not be
+    tracked exactly, and why.
     """
 
     marks: MarkedTensors

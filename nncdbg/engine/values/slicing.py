@@ -184,8 +184,8 @@ class Slicing:
         if frame.code.path != (code.nodes[pc].op[1:],) or frame.code.formula is not code.formula:
             return False
         operands = code.operands[pc]
-        given = zip(operands, frame.slots[1 : 1 + len(operands)], strict=True)
-        return all(visit.slots[slot] is value for slot, value in given)
+        inputs = zip(operands, frame.slots[1 : 1 + len(operands)], strict=True)
+        return all(visit.slots[slot] is value for slot, value in inputs)
 
     def _results(self, inner: BlockVisit, index: int) -> Sequence[tuple[BlockVisit, int]]:
         """Return the values inside a block that became its result `index`, the latest iteration first.

@@ -22,7 +22,7 @@ from tests.engine.diagnosis.test_causes_over_ops import Template, templates
 
 
 def older(template: Template) -> Iterator[tuple[Op, int, dict[str, Any]]]:
-    """Yield the op of a case in each version up to that of the case, with the attributes that it has there."""
+    """Yield the op of a case in each version up to that of the case, with its attributes there."""
     for version in versions_of(template.op):
         op, found = lookup(template.op, version), schema(template.op, version)
         if op is None or found is None or version > template.opset:
