@@ -1,0 +1,125 @@
+"""`catch nan inf` stops at the first use of a value that was bad before the program runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nncdbg
+
+IN_A_GRAPH = """#nncdbg 1
+opset 18
+graph @main(%x: f32[2]) -> (%y: f32[2]) {
+  %s: f32[2] = Mul(%x, 2.0)
+  while @again (%v: f32[2] = %s) times 3 {
+    %t: f32[2] = @layer(%v)
+    next %v = %t
+  } -> (%y: f32[2] = %v)
+  return %y
+}
+graph @layer(%a: f32[2]) -> (%b: f32[2]) {
+  %w: f32[2] = [1.0, nan]
+  %b: f32[2] = Mul(%a, %w)
+  return %b
+}
+"""
+
+MASK = """#nncdbg 1
+opset 18
+graph @main(%x: f32[2,2]) -> (%y: f32[2,2]) {
+  %mask: f32[2,2] = [[0.0, -inf], [0.0, 0.0]]
+  %s: f32[2,2] = Add(%x, %mask)
+  %y: f32[2,2] = Softmax(%s, axis=-1)
+  return %y
+}
+"""
+
+LOST = """#nncdbg 1
+opset 18
+graph @main(%x: f32[2]) -> (%y: f32[2]) {
+  %scale: f32[2] = [1.0, inf]
+  %y: f32[2] = Div(%x, %scale)
+  return %y
+}
+"""
+
+ONES = np.ones(2, np.float32)
+
+
+def test_a_bad_constant_stops_once_where_it_is_used_first() -> None:
+    debugger = nncdbg.Debugger(nncdbg.parse(IN_A_GRAPH), {"x": ONES})
+    debugger.catch("nan")
+    stop = debugger.run()
+    assert (stop.reason, stop.line) == ("exception", 13)
+    assert stop.detail == "%w has NaN before the program runs; Mul is the first to use it"
+    (origin,) = debugger.traced_finding()
+    assert origin.sighting.cause is not None
+    assert origin.sighting.cause.name == "bad parameter"
+    assert origin.sighting.cause.evidence == "%w has 1 NaN among 2 elements, the first at [1]"
+    assert debugger.run().reason == "end"
+
+
+def test_a_second_run_stops_at_the_same_use() -> None:
+    debugger = nncdbg.Debugger(nncdbg.parse(IN_A_GRAPH), {"x": ONES})
+    debugger.catch("nan")
+    first = debugger.run()
+    debugger.run()
+    debugger.restart()
+    again = debugger.run()
+    assert (again.line, again.detail) == (first.line, first.detail)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_bad_input_stops_inside_of_the_graph_that_uses_it(bad: float) -> None:
+    text = IN_A_GRAPH.replace("nan", "2.0").replace("%s: f32[2] = Mul(%x, 2.0)", "%s: f32[2] = Identity(%x)")
+    debugger = nncdbg.Debugger(nncdbg.parse(text), {"x": np.array([1, bad], np.float32)})
+    debugger.catch("nan", "inf")
+    stop = debugger.run()
+    name = "NaN" if np.isnan(bad) else "Inf"
+    assert stop.detail.startswith(f"%x has {name} before the program runs")
+
+
+def test_a_mask_of_infinities_is_no_finding() -> None:
+    debugger = nncdbg.Debugger(nncdbg.parse(MASK), {"x": np.ones((2, 2), np.float32)})
+    debugger.catch("nan", "inf")
+    assert debugger.run().reason == "end"
+
+
+def test_an_infinity_that_becomes_zero_stops_where_it_is_lost() -> None:
+    debugger = nncdbg.Debugger(nncdbg.parse(LOST), {"x": ONES})
+    debugger.catch("inf")
+    stop = debugger.run()
+    assert (stop.line, stop.detail) == (
+        5,
+        "%scale has Inf before the program runs; Div is the first to use it",
+    )
+
+
+def test_a_nan_set_by_hand_is_named_as_such() -> None:
+    debugger = nncdbg.Debugger(nncdbg.parse(LOST.replace("inf", "2.0")), {"x": ONES})
+    debugger.catch("nan")
+    debugger.set_value("x", np.nan, 0)
+    stop = debugger.run()
+    assert stop.detail == "%x has NaN since it was set; Div is the first to use it"
+    assert debugger.run().reason == "end"
+    (origin,) = debugger.traced_value("y")
+    assert origin.sighting.cause is not None
+    assert origin.sighting.cause.name == "set by hand"
+
+
+@pytest.mark.parametrize("number", [np.inf, -np.inf])
+def test_the_weight_of_a_recurrent_layer_is_blamed_for_its_infinity(number: float) -> None:
+    text = """#nncdbg 1
+opset 18
+graph @main(%x: f32[3,1,2], %w: f32[1,9,2], %r: f32[1,9,3]) -> (%y) {
+  %y, %h = GRU(%x, %w, %r, hidden_size=3)
+  return %y
+}
+"""
+    draw = np.random.default_rng(0).standard_normal
+    inputs = {name: draw(shape).astype("f") for name, shape in (("x", (3, 1, 2)), ("w", (1, 9, 2)))}
+    inputs["r"] = draw((1, 9, 3)).astype("f")
+    inputs["r"][0, 0, 1] = number
+    report = nncdbg.watch(nncdbg.parse(text), inputs)
+    first = next(each for each in report.findings if each.first)
+    assert (first.op, first.value, first.cause) == ("", "r", "bad input")
