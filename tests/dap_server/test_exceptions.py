@@ -93,7 +93,7 @@ def test_a_nan_is_reported_at_its_origin_with_its_cause(client: Client) -> None:
     info = client.request("exceptionInfo", {"threadId": 1})
     assert info["exceptionId"] == "nan"
     assert info["breakMode"] == "always"
-    assert info["description"] == stop["text"]
+    assert info["description"].splitlines()[0] == stop["text"]
     details = info["details"]
     assert (details["typeName"], details["evaluateName"]) == ("nan", "%terms")
     lines = details["stackTrace"].splitlines()
@@ -140,7 +140,7 @@ def test_a_reset_of_an_optimizer_state_is_an_exception(client: Client, tmp_path:
     assert stop["text"] == "the optimizer's state %m is reset: all of its 2 elements become 0"
     info = client.request("exceptionInfo", {"threadId": 1})
     assert info["exceptionId"] == "state-reset"
-    assert info["description"] == stop["text"]
+    assert info["description"].splitlines()[0] == stop["text"]
     frame = client.request("stackTrace", {"threadId": 1})["stackFrames"][0]
     assert RESET.split("\n")[frame["line"] - 1].strip().startswith("update")
 
