@@ -12,6 +12,7 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import MemoryFault, NncdbgError, RunError
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.graph import Program
+from nncdbg.engine.memory.lean import LeanAllocation
 from nncdbg.engine.ops.declaration import revision
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.values.values import Outputs
@@ -111,6 +112,7 @@ def _run(
         fallback=fallback,
         seed=seed,
         outputs=outputs,
+        allocator=LeanAllocation() if kept else None,
         history=0,
         statistics=False,
         **options,
