@@ -236,6 +236,7 @@ class Debugger(RichOutput):
             loaded.names_in,
             loaded.listing.prefixes,
             Differentiation(loaded),
+            frozenset(state.value.name for state in self.program.states),
             to_host=self.backend.to_host,
             supplied=self._awaited.content,
         )
