@@ -35,7 +35,7 @@ from nncdbg.version import __version__
 COMMANDS = {
     "watch": (
         "nncdbg.nan_watch.commands.watch",
-        "find where the first NaN originates, in a model or a training script",
+        "find where the first NaN of a model or training script originates",
     ),
     "run": ("nncdbg.terminal.one_shot.run", "run to the end; print outputs with statistics"),
     "profile": ("nncdbg.terminal.one_shot.profile", "measure the times of statements, ops and layers"),
