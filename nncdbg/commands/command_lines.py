@@ -15,6 +15,10 @@ _OPERATOR = re.compile(r"(?:[<>*/+@,]|==|!=|%\s)\s*\S|-\s|(?:and|or)\s")
 """Marks a line that starts with a value name as an expression, even if a command has that name."""
 
 
+_WITH_FORMAT = re.compile(r"(p|print)/[a-z] ")
+"""A command such as `p/x %i`, also where `%p` is a value."""
+
+
 def split_command(text: str) -> tuple[str, str]:
     """Return the first word, which may touch a sigil (`p%x`), and the rest; `!` is a word."""
     end = int(text.startswith("!"))
@@ -59,6 +63,8 @@ def is_expression(debugger: Debugger, text: str) -> bool:
     """
     from nncdbg.engine.expression.functions import PREFIXES, function_name
 
+    if _WITH_FORMAT.match(text):
+        return False
     scope = debugger.values
     word, rest = split_command(text)
     follows = text[len(word) : len(word) + 1]

@@ -14,6 +14,7 @@ from nncdbg.engine.compilation.search import declared_type
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate_index, resolve_name, spelled, split_target
 from nncdbg.presentation.breakpoint_syntax import split_value
+from nncdbg.presentation.elements import type_of
 from nncdbg.presentation.expressions import result_text, value_named
 from nncdbg.presentation.stops import (
     layout_at,
@@ -29,24 +30,48 @@ if TYPE_CHECKING:
     from nncdbg.engine.values.values import ValueLocation
 
 
-@command("print", "p", group="looking", arguments="EXPR[, EXPR...]", completes=("value", "function"))
+_FORMATS = {"x": "#x", "o": "#o", "t": "#b", "d": "d", "f": "f", "e": "e"}
+"""Maps letters of gdb to formats of Python."""
+
+
+@command(
+    "print", "p", group="looking", arguments="[/FORMAT] EXPR[, EXPR...]", completes=("value", "function")
+)
 def print_(session: CommandSession, text: str) -> None:
     """Print expressions: `p mean(%h, axis=0)[3] / 2`, `p %x, %h`.
 
     `$out` is the first result of the current statement, and `$in0` is its first operand.  `$_` is the last
     printed value; `$x = EXPR` defines a name.  `help expressions` lists syntax and functions.
-    `print` is optional: `%h[0] * 2`.
+    `print` is optional: `%h[0] * 2`.  FORMAT is x (hexadecimal), o (octal), t (binary), d, f or e: `p/x %i`.
     """
+    letter = ""
+    if text.startswith("/"):
+        letter, _, text = text[1:].partition(" ")
+        if letter not in _FORMATS:
+            raise UsageError(f"there is no format `/{letter}`", hint=f"use one of: /{', /'.join(_FORMATS)}")
     for expression in separated(needs("print", text)):
         result = session.debugger.evaluate(expression)
         session.debugger.values.convenience["_"] = result
-        session.screen.put(result_text(session.screen, result))
+        shown = _formatted(result, letter) if letter else result_text(session.screen, result)
+        session.screen.put(shown)
+
+
+def _formatted(result: Any, letter: str) -> str:
+    """Return a tensor or a number with its elements in a format of Python."""
+
+    def element(value: Any) -> str:
+        number = value.item() if isinstance(value, np.generic) else value
+        return format(float(number) if letter in "fe" else number, _FORMATS[letter])
+
+    try:
+        return np.array2string(np.asarray(result), formatter={"all": element}, threshold=64, separator=" ")
+    except (TypeError, ValueError):
+        raise UsageError(f"`/{letter}` cannot show {type_of(result)}", hint="omit the format") from None
 
 
 @command("whatis", group="looking", arguments="EXPR", completes=("value", "function"))
 def whatis(session: CommandSession, text: str) -> None:
     """Show the type of an expression, and a value's full name, device and statement."""
-    from nncdbg.presentation.elements import type_of
 
     name = value_named(session.debugger, needs("whatis", text))
     if name is None:
@@ -77,7 +102,6 @@ def _on_device(session: CommandSession, name: str) -> str:
 def _type_here(session: CommandSession, name: str) -> str:
     """Return the type of a value: of its content, or the static type before it is computed."""
     from nncdbg.engine.errors import NotComputed
-    from nncdbg.presentation.elements import type_of
 
     try:
         return str(type_of(session.debugger.value(name)))
@@ -172,8 +196,6 @@ def _exact(number: float | None) -> str:
 
 def _titled(session: CommandSession, name: str, array: Array) -> Any:
     from rich.text import Text
-
-    from nncdbg.presentation.elements import type_of
 
     if session.debugger.values.has(name):
         return described(name, array, layout_at(session.debugger, session.screen))

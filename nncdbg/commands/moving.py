@@ -45,10 +45,18 @@ def run(session: CommandSession, text: str) -> None:
     session.move(from_the_start)
 
 
-@command("continue", "c", group="moving", repeats=True)
+@command("continue", "c", group="moving", arguments="[COUNT]", repeats=True)
 def continue_(session: CommandSession, text: str) -> None:
-    """Continue to the next breakpoint, finding, failure or the end."""
-    no_arguments("continue", text)
+    """Continue to the next breakpoint, finding, failure or the end.
+
+    With COUNT, the breakpoint of this stop stops at its COUNT-th next hit.
+    """
+    count = _times("continue", text)
+    debugger = session.debugger
+    if count > 1 and not debugger.stop.breakpoints:
+        raise UsageError("`continue COUNT` needs a stop at a breakpoint", hint="omit COUNT")
+    for number in debugger.stop.breakpoints if count > 1 else ():
+        debugger.breakpoints.ignore(number, count - 1)
     session.go_on()
 
 
@@ -94,11 +102,13 @@ def stepi(session: CommandSession, text: str) -> None:
     session.move(lambda: session.debugger.step_into(micro=True), _times("stepi", text))
 
 
-@command("finish", "fin", group="moving", repeats=True)
+@command("finish", "fin", group="moving", arguments="[COUNT]", repeats=True)
 def finish(session: CommandSession, text: str) -> None:
-    """Run to the end of the current graph, branch, loop or micro program."""
-    no_arguments("finish", text)
-    session.move(session.debugger.step_out)
+    """Run to the end of the current graph, branch, loop or micro program.
+
+    With COUNT, leave COUNT of them, or stop at a breakpoint before.
+    """
+    session.move(session.debugger.step_out, _times("finish", text))
 
 
 @command("until", group="moving", arguments="[LINE]", repeats=True, completes=("line",))

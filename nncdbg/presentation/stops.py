@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.stopping.breakpoints import Breakpoint
     from nncdbg.engine.stopping.stops import Stop
     from nncdbg.engine.text.short_names import ProgramNames
+    from nncdbg.engine.values.values import Values
     from nncdbg.presentation.elements import Layout
     from nncdbg.presentation.screen import Screen
 
@@ -121,12 +122,12 @@ def layout_in(debugger: Debugger, screen: Screen, code: Code, indent: str = "") 
     return replace(layout, width=layout.width - len(indent), names=names.at(code.path) if names else None)
 
 
-def value_or_reason(debugger: Debugger, name: str, layout: Layout) -> Text:
-    """Return the lines of a value, or the reason why it is not available."""
+def value_or_reason(values: Debugger | Values, name: str, layout: Layout) -> Text:
+    """Return the lines of a value in the selected frame or another one, or why it is not available."""
     from nncdbg.engine.errors import NotComputed
 
     try:
-        return described(name, debugger.value(name), layout)
+        return described(name, values.value(name), layout)
     except NotComputed as error:
         return Text(error.message.replace(f"%{name}", layout.forms(name)[0], 1), "dim")
 
