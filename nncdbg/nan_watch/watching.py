@@ -171,7 +171,7 @@ def _finding(sighting: Sighting, gates: Gates, debugger: Debugger, judge: Traini
         role = "masked"
     cause = sighting.cause
     loop = judge.verdict(sighting)
-    evidence = [cause.evidence if cause else "", loop.evidence if loop else ""]
+    evidence = [cause.evidence if cause else "", loop.evidence if loop else "", sighting.effect]
     hints = [loop.hint if loop else "", cause.hint if cause else ""]
     return WatchFinding(
         kind=gates.kind_of(sighting),

@@ -88,6 +88,7 @@ class Decisions:
                     masks = [getattr(each, name).get(key) if each else None for each in known]
                     self.marks.add(result, name, key, _stacked(masks, values))
             self.marks.note(result, NONE.union(*(each.latest for each in known if each)))
+            self.marks.stack_exact(result, values)
 
 
 def _stacked(masks: Sequence[Marked], values: Sequence[Any]) -> Marked:

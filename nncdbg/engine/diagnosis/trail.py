@@ -26,6 +26,7 @@ from nncdbg.engine.diagnosis.noting import Notes, key_of
 from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.diagnosis.sightings import Sighting, Sightings
 from nncdbg.engine.diagnosis.step import Step, alone, either, step_of
+from nncdbg.engine.diagnosis.widened import Widened
 from nncdbg.engine.execution.events import Event
 from nncdbg.engine.execution.findings import STATE_RESET, Finding
 from nncdbg.engine.execution.linking import Binding, Execute
@@ -61,6 +62,7 @@ class Trail:
     _seen: Sightings = field(default_factory=Sightings)
     _marks: MarkedTensors = field(default_factory=MarkedTensors)
     _carrier: Carrier = field(init=False)
+    _widened: Widened = field(init=False)
     _notes: Notes = field(init=False)
     _entrances: Entrances = field(init=False)
     _decisions: Decisions = field(init=False)
@@ -79,6 +81,7 @@ class Trail:
 
     def __post_init__(self) -> None:
         self._carrier = Carrier(self._marks, self._seen, self.diagnosing.loaded, self.machine)
+        self._widened = Widened(self._marks)
         self._notes = Notes(self.machine, self.to_host, self._seen, self._marks)
         self._entrances = Entrances(self._seen, self._marks, self.to_host)
         self._decisions = Decisions(self._marks)
@@ -104,12 +107,12 @@ class Trail:
         """Return a record by its number."""
         return self._seen[number]
 
-    def reaching(self, outputs: Sequence[tuple[str, Any]]) -> Origins:
-        """Return the numbers of the origins that these values, with their names, depend on."""
+    def reaching(self, outputs: Sequence[tuple[str, Any]]) -> dict[int, str]:
+        """Return the numbers of the origins that these values, with their names, depend on, with evidence."""
         return self._effect().reaching([value for _, value in outputs], [name for name, _ in outputs])
 
     def _effect(self) -> Effect:
-        return Effect(self._marks, self._seen, self.to_host, self._legal)
+        return Effect(self._marks, self._seen, self.to_host, self._legal, self._widened)
 
     @property
     def problems(self) -> list[str]:
@@ -176,6 +179,11 @@ class Trail:
         self._carrier.rounded.add(number)
         self._explaining.add(number)
         self._notes.mark_birth(finding.result, number, finding.elements, meant=False)
+        self._widened.judged.add(number)
+        binding, known = finding.binding, [self._marks.of(value) for value in finding.inputs]
+        assert isinstance(binding, Binding)
+        results = [finding.result] + [None] * (binding.outputs - 1)
+        self._widened.judge(step_of(binding, finding.inputs, results, known, self.to_host), inner=True)
 
     def _misused(self, finding: Finding) -> None:
         cause = Cause(_misuse_of(finding), finding.detail, "")
@@ -263,6 +271,7 @@ class Trail:
             for kind in kinds
             if not isinstance(host, (list, tuple)) and not is_finite(host)
         ]
+        self._widened.judge(step)
         if marked and not any(noted) and binding.op.influence.find not in _READ_NOTHING:
             self._healed(step)
 
@@ -336,6 +345,8 @@ class Trail:
             self._carrier.rounded.add(sighting.number)
         if legal:
             self._legal.add(sighting.number)
+        elif kind == "inf":
+            self._widened.judged.add(sighting.number)
         self._notes.mark_birth(result, sighting.number, born, meant=legal)
 
     def _healed(self, step: Step) -> None:
@@ -367,8 +378,12 @@ class Trail:
             outputs = [*zip(step_outputs(frame.code), results, strict=True)]
         reaching, values = self.reaching(outputs), [value for _, value in outputs]
         effect = self._effect()
-        self._carrier.report(reaching)
-        self._seen.conclude(reaching, effect.nearest(values), ended=ended or bool(outputs))
+        self._carrier.report(frozenset(reaching))
+        for number in self._widened.right - reaching.keys():
+            self._seen[number].effect = "harmless: the result is right"
+        for number, evidence in reaching.items():
+            self._seen[number].effect = evidence
+        self._seen.conclude(frozenset(reaching), effect.nearest(values), ended=ended or bool(outputs))
         for sighting in self._seen.reported:
             # The NaN of a where trap is reported; in forward, the infinity behind it was dropped.
             if sighting.number in self._trapped - effect.of_scalars(values):
