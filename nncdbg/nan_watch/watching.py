@@ -21,6 +21,8 @@ from nncdbg.engine.schedules.streams import streams_of
 from nncdbg.nan_watch.measuring.dead_units import dead_unit_warnings
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.measuring.index_faults import index_fault
+from nncdbg.nan_watch.measuring.progress import KIND as PROGRESS
+from nncdbg.nan_watch.measuring.progress import progress_of
 from nncdbg.nan_watch.measuring.state_resets import ResetGate
 from nncdbg.nan_watch.measuring.step_norms import StepNorms
 from nncdbg.nan_watch.measuring.steps import FirstBadStep, step_at
@@ -97,6 +99,11 @@ def watch_run(
     if "dead" not in gated:
         for history in report.training:
             measured += dead_unit_warnings(norms.activities(history), debugger)
+    if stop.reason == "end":
+        explained, trips = any(each.is_warning for each in measured), PROGRESS in gates.kinds
+        judged, unjudged = progress_of(norms, report, debugger, explained=explained, trips=trips)
+        measured = [*judged, *measured]
+        left = [*left, *(unjudged if trips else [])]
     _tell(report, trail.sightings, measured, gates, debugger, max_findings)
     if bad.step is not None:
         report.notes.append(bad.note())

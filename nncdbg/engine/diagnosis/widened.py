@@ -67,7 +67,8 @@ class Widened:
             for result in step.results:
                 self._unknown(result, exact)
             return
-        hosts, exact, plain = [*flat(step.application.results)], [*flat(exact)], []
+        hosts, exact = [*flat(step.application.results)], [*flat(exact)]
+        plain: Sequence[Any] = ()
         for index, (result, host) in enumerate(zip(flat(step.results), hosts, strict=True)):
             marks = self.marks.of(result)
             every, alone = self._elements(marks)
@@ -89,7 +90,8 @@ class Widened:
 
     def _elements(self, marks: Marks | None) -> tuple[Array | None, Any]:
         """Return the elements that depend on judged origins, None without any; and on no others."""
-        every, others = None, False
+        every: Array | None = None
+        others: Any = False
         for origins, there in marks.real.items() if marks is not None else ():
             if origins & self.judged:
                 every = there if every is None else every | there

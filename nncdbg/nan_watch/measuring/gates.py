@@ -31,6 +31,7 @@ KINDS = {
     "guard": "a kernel writes outside of its buffer",
     "race": "a schedule does not order two uses of the same memory, or has a wrong event",
     STATE_RESET: "an update sets a moment or step counter of an optimizer back to 0",
+    "training": "a training diverges, learns nothing, or has a learning rate of 0 or below",
 }
 """Kinds of findings, each with its meaning."""
 
