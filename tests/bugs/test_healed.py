@@ -11,6 +11,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.dtypes import NUMPY
+from nncdbg.nan_watch.measuring.gates import USUAL
 from nncdbg.nan_watch.records import Report
 
 NUMBERS = {
@@ -218,7 +219,7 @@ HARMFUL: dict[str, tuple[str, ...]] = {
 }
 
 
-def _watch(dtype: str, given: str, body: str, **options: object) -> Report:
+def _watch(dtype: str, given: str, body: str, fail_on: str | tuple[str, ...] = USUAL) -> Report:
     for name, number in NUMBERS[dtype].items():
         given = given.replace(name, number)
         body = (
@@ -231,7 +232,7 @@ def _watch(dtype: str, given: str, body: str, **options: object) -> Report:
     text = "\n".join(
         ["#nncdbg 1", "opset 21", f"graph @main(%x: {dtype}[{len(x)}]) -> (%y) {{", *lines, "return %y", "}"]
     )
-    return nncdbg.watch(nncdbg.parse(text + "\n"), {"x": x}, **options)
+    return nncdbg.watch(nncdbg.parse(text + "\n"), {"x": x}, fail_on=fail_on)
 
 
 def _rows(table: dict[str, tuple[str, ...]]) -> list[object]:
@@ -273,6 +274,6 @@ def test_an_infinity_that_decides_a_branch_is_not_checked() -> None:
 
 
 def test_the_gate_overflow_trips_for_a_right_result() -> None:
-    sigmoid = HARMLESS["sigmoid"]
-    report = _watch("f32", *sigmoid[1:], fail_on="overflow")
+    _, given, body = HARMLESS["sigmoid"]
+    report = _watch("f32", given, body, fail_on="overflow")
     assert [each.kind for each in report.tripping] == ["overflow"]

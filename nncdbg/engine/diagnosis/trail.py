@@ -23,7 +23,7 @@ from nncdbg.engine.diagnosis.effect import Effect, step_outputs
 from nncdbg.engine.diagnosis.entrances import Entrances
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks, hits
 from nncdbg.engine.diagnosis.noting import Notes, key_of
-from nncdbg.engine.diagnosis.register import NONE, Origins
+from nncdbg.engine.diagnosis.register import NONE, Origins, Register
 from nncdbg.engine.diagnosis.sightings import Sighting, Sightings
 from nncdbg.engine.diagnosis.step import Step, alone, either, step_of
 from nncdbg.engine.diagnosis.widened import Widened
@@ -76,6 +76,10 @@ class Trail:
     """Records of misused memory, wrong integers and inner overflows, which explain dependent values."""
     _trapped: Origins = NONE
     """The origins of infinities that a mask dropped in forward, and that backward multiplied by 0."""
+    _zeros: Register = field(default_factory=Register)
+    """The operands with a 0 from which an infinity originates."""
+    _again: dict[int, Origins] = field(default_factory=dict)
+    """The origins of NaN that read such an operand again, as backward does, with those of the infinities."""
     _unfollowed: list[tuple[Statement, Origins]] = field(default_factory=list)
     """Statements that read uninitialized memory before tracking began."""
 
@@ -347,7 +351,16 @@ class Trail:
             self._legal.add(sighting.number)
         elif kind == "inf":
             self._widened.judged.add(sighting.number)
+            self._note_zeros(step, sighting)
+        elif found := self._zeros.union(step.inputs, "inf"):
+            self._again[sighting.number] = found
         self._notes.mark_birth(result, sighting.number, born, meant=legal)
+
+    def _note_zeros(self, step: Step, sighting: Sighting) -> None:
+        if sighting.cause is not None and not sighting.cause.is_overflow:
+            for value, host in zip(step.inputs, step.application.operands, strict=True):
+                if isinstance(host, np.ndarray) and (host == 0).any():
+                    self._zeros.mark(value, "inf", frozenset({sighting.number}))
 
     def _healed(self, step: Step) -> None:
         """Record bad operands with finite results: the value is lost, or influences a result."""
@@ -378,6 +391,9 @@ class Trail:
             outputs = [*zip(step_outputs(frame.code), results, strict=True)]
         reaching, values = self.reaching(outputs), [value for _, value in outputs]
         effect = self._effect()
+        for number in self._again.keys() & reaching.keys():
+            # The zero that made a harmless infinity in forward makes this NaN in backward.
+            reaching |= dict.fromkeys(self._again[number] - reaching.keys(), "")
         self._carrier.report(frozenset(reaching))
         for number in self._widened.right - reaching.keys():
             self._seen[number].effect = "harmless: the result is right"

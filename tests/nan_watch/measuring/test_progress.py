@@ -7,6 +7,7 @@ import re
 import pytest
 
 import nncdbg
+from nncdbg.nan_watch.measuring.gates import USUAL as GATES
 from nncdbg.nan_watch.records import Report
 
 PROGRAM = """#nncdbg 1
@@ -179,7 +180,7 @@ CLEAN: dict[str, dict[str, str]] = {
 }
 
 
-def _watch(changes: dict[str, str], fail_on: str | None = None, program: str = PROGRAM) -> Report:
+def _watch(changes: dict[str, str], fail_on: str | tuple[str, ...] = GATES, program: str = PROGRAM) -> Report:
     parts = USUAL | changes
     if re.fullmatch(r"[-.e\d]+", parts["RATE"]):
         parts["RATE"] = f"%rate: f64[] = Add(%zero, {parts['RATE']})"
@@ -188,8 +189,7 @@ def _watch(changes: dict[str, str], fail_on: str | None = None, program: str = P
     parts |= {"STEP1": step.replace("@", "w1"), "STEP2": step.replace("@", "w2")}
     names = "|".join(parts)
     text = re.sub(rf"\b({names})\b", lambda match: parts[match[0]].replace(";", "\n"), program)
-    gates = {} if fail_on is None else {"fail_on": fail_on}
-    return nncdbg.watch(nncdbg.parse(text), **gates)
+    return nncdbg.watch(nncdbg.parse(text), fail_on=fail_on)
 
 
 def _verdicts(report: Report) -> list[str]:
