@@ -277,3 +277,56 @@ def test_the_gate_overflow_trips_for_a_right_result() -> None:
     _, given, body = HARMLESS["sigmoid"]
     report = _watch("f32", given, body, fail_on="overflow")
     assert [each.kind for each in report.tripping] == ["overflow"]
+
+
+def test_a_harmless_infinity_does_not_end_a_training() -> None:
+    text = """#nncdbg 1
+opset 21
+state %w: f32[2,1] = RandomNormal(seed=1.0, shape=[2,1])
+
+graph @train() -> (%l: f32[]) {
+  %x: f32[2,2] = [[200.0, 0.0], [0.5, 1.0]]
+  %l: f32[], %g: f32[2,1] = @loss(%x)
+  %e = MatMul(%x, %g)
+  %w.1: f32[2,1] = nncdbg.SGD(%w, %g, lr=0.01)
+  update %w = %w.1
+  return %l
+}
+
+graph @loss(%x: f32[2,2]) -> (%l: f32[], %g: f32[2,1]) {
+  %s: f32[2,1] = [[-200.0], [1.0]]
+  %n = Neg(%s)
+  %e = Exp(%n)
+  %o = Add(%e, 1.0)
+  %gate: f32[2,1] = Div(1.0, %o)
+  %y: f32[2,1] = MatMul(%x, %w)
+  %z: f32[2,1] = Mul(%y, %gate)
+  %l: f32[] = ReduceMean(%z, keepdims=0)
+  %g: f32[2,1] = Mul(%w, %gate)
+  return %l, %g
+}
+
+run @train steps 5
+"""
+    report = nncdbg.watch(nncdbg.parse(text))
+    assert (report.status, report.training[0].steps) == ("ok", [*range(5)])
+
+
+@pytest.mark.skipif(
+    np.finfo(np.longdouble).max == np.finfo(np.float64).max, reason="no type is wider than f64 here"
+)
+def test_f64_is_judged_in_longdouble() -> None:
+    graph = "graph @main(%x: f64[2]) -> (%y) {{\n{}\n  return %y\n}}\n"
+    x = {"x": np.array([1e200, -1e200])}
+    right = graph.format("  %s = Mul(%x, %x)\n  %o = Add(%s, 1.0)\n  %y = Reciprocal(%o)")
+    wrong = graph.format("  %s = Mul(%x, %x)\n  %r = Sqrt(%s)\n  %y = Div(%x, %r)")
+    assert nncdbg.watch(nncdbg.parse(right), x).ok
+    assert "%y at [0] is 0, exactly 1" in next(nncdbg.watch(nncdbg.parse(wrong), x).tripping).evidence
+
+
+def test_a_random_op_behind_an_infinity_is_not_checked() -> None:
+    body = "%s = Mul(%x, %x); %r = Reciprocal(%s); %y, %mask = Dropout(%r, 0.5, true)"
+    report = _watch("f32", "[S, 1.0]", body)
+    assert next(report.tripping).evidence.endswith(
+        "not checked in a wider type: Dropout draws random numbers"
+    )

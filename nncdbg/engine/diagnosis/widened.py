@@ -159,8 +159,8 @@ class Widened:
 
     def _computed(self, step: Step, operands: Sequence[Any]) -> Sequence[Any]:
         """Return the results over these operands; none if that fails."""
-        result, given = step.application.results[0], getattr(operands[0], "dtype", np.dtype(object))
-        if step.binding.node.op in _CASTS and is_float(result) and given.kind in "biuf":
+        result = step.application.results[0]
+        if step.binding.node.op in _CASTS and is_float(result) and operands[0].dtype.kind in "biuf":
             return [operands[0].astype(wider(result).dtype)]
         try:
             return run_definition(step.binding.code, step.binding.pc, operands)

@@ -79,7 +79,9 @@ def _is(value: Any, dtype: str) -> bool:
 
 def wider(value: Any) -> Any:
     """Return a float array in f64, and one of f64 in NumPy's longdouble; other values as they are."""
-    if not isinstance(value, (np.ndarray, np.generic)) or name_of(value.dtype) not in FLOATS:
+    if not isinstance(value, (np.ndarray, np.generic)) or value.dtype == np.longdouble:
+        return value
+    if name_of(value.dtype) not in FLOATS:
         return value
     return value.astype(np.longdouble if value.dtype == np.float64 else np.float64)
 
