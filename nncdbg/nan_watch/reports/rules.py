@@ -81,6 +81,8 @@ CAUSES = {
     "unsynchronized start": "Let each stream of a graph wait for its beginning.",
     "unsynchronized end": "Let the end of a graph wait for each of its streams.",
     "use after free": "Free the value after its last reader.",
+    "double free": "Free each value once, after its last reader.",
+    "operands of two devices": "Copy the operand to the device of the others, with a statement of its own.",
     "overwritten value": "Place the two values at different bytes: both are still in use.",
     "too many launches": "Let the host wait for an event of the stream from time to time.",
     "unbound stream": "Write the binding wherever the graph uses the logical stream.",
