@@ -13,12 +13,14 @@ from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.diagnosis.sightings import Sighting
 from nncdbg.engine.errors import StoppedRun
+from nncdbg.engine.execution.check_results import NOT_CHECKED, CheckResult
 from nncdbg.engine.execution.findings import NUMERIC, STATE_RESET
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.lean import LeanAllocation
 from nncdbg.engine.ops.aten.names import allocates_only
 from nncdbg.engine.schedules.streams import streams_of
 from nncdbg.nan_watch.measuring.dead_units import dead_unit_warnings
+from nncdbg.nan_watch.measuring.gate_results import gate_results
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.measuring.index_faults import index_fault
 from nncdbg.nan_watch.measuring.progress import KIND as PROGRESS
@@ -44,18 +46,17 @@ MAX_FINDINGS = 20
 def usual_allocation(
     allocator: str | Allocation | None,
     backend: str | Backend,
-    gates: Gates,
     statistics: bool,
     in_place_states: bool = False,
 ) -> str | Allocation | None:
     """Return the allocator of a watched run: the requested one, else the cheapest that detects everything.
 
-    Only the buffers of `debug` detect out-of-bounds writes and support statistics.  For states in place,
-    return None: Debugger chooses an allocator that overwrites them.
+    Only the buffers of `debug` support statistics; `lean` guards those of kernels that are not nncdbg's own.
+    For states in place, return None: Debugger chooses an allocator that overwrites them.
     """
     if allocator is not None or in_place_states or not backend_of(backend).on_host:
         return allocator
-    return "debug" if statistics or "guard" in gates.kinds else LeanAllocation()
+    return "debug" if statistics else LeanAllocation()
 
 
 def watch_run(
@@ -109,8 +110,9 @@ def watch_run(
         report.notes.append(bad.note())
     elif stop.reason != "end":
         report.error = _failure(stop)
-        report.unchecked.append(f"statements after line {stop.line}: the run did not finish")
-    report.unchecked += [*_unchecked(debugger, gates), *left]
+        rest = f"statements after line {stop.line}"
+        report.results.append(CheckResult(rest, NOT_CHECKED, "the run did not finish"))
+    report.results += gate_results(debugger, gates, left)
     return report
 
 
@@ -118,14 +120,6 @@ def _failure(stop: Stop) -> Exception:
     if isinstance(stop.error, Exception):
         return stop.error
     return StoppedRun(f"the run was stopped: {stop.detail or stop.reason}")
-
-
-def _unchecked(debugger: Debugger, gates: Gates) -> list[str]:
-    beyond = debugger.observers.beyond()
-    return [
-        f"{kind}: {beyond[kind][0]}"
-        for kind in sorted(gates.kinds & {"uninitialized", "guard", STATE_RESET} & set(beyond))
-    ]
 
 
 def _tell(

@@ -158,8 +158,8 @@ class ScheduleWording:
                 f"free {name} only once, after its last reader",
             ),
             "devices": (
-                f"{other} computes {name} on {self._device(problem.first)}, and line {line} reads it with other "
-                f"operands on {self._device(problem.second)}",
+                f"{other} computes {name} on {self._device(problem.first)}, and line {line} reads it with "
+                f"other operands on {self._device(problem.second)}",
                 f"copy {name} first, with Identity on a stream of {self._device(problem.second)}",
             ),
             "overwritten": (

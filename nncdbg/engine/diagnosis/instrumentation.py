@@ -16,8 +16,8 @@ from nncdbg.engine.memory import allocation
 from nncdbg.engine.observers.catching import Catches
 from nncdbg.engine.observers.device_checks import DeviceChecks
 from nncdbg.engine.observers.host_reads import HostReads
-from nncdbg.engine.observers.integer_checks import IntegerChecks
 from nncdbg.engine.observers.observation import Observer
+from nncdbg.engine.observers.operand_checks import FAULTS, OperandChecks
 from nncdbg.engine.observers.overflow_checks import OverflowChecks
 from nncdbg.engine.observers.races import Races
 from nncdbg.engine.observers.state_resets import StateResets
@@ -25,7 +25,7 @@ from nncdbg.stats.inspection import Flag
 
 GUARDS = Flag.GUARD_BEFORE | Flag.GUARD_AFTER
 
-_FAULTS = {"integer", "inf", "overflow"}
+_FAULTS = {*FAULTS, "inf", "overflow"}
 """Kinds of findings that the checks of single ops report."""
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Instrumentation:
         self.catches = Catches(to_host=linker.backend.to_host)
         self.trail: Trail | None = None
         self.log, self._observer = _statistics_on(linker.backend, report, statistics)
-        self._integers = IntegerChecks(report, linker.backend.to_host)
+        self._operands = OperandChecks(report, linker.backend.to_host)
         self._overflows = OverflowChecks(report, linker.backend.to_host)
         self.resets = StateResets(loaded.program, report, linker.backend.to_host)
         self.races = Races(loaded.program, report)
@@ -185,7 +185,7 @@ class Instrumentation:
         self.linker.instrument(
             {
                 Instrument.FINDINGS: wrap if wanted else None,
-                Instrument.INTEGER_CHECKS: self._integers.wrap if checked else None,
+                Instrument.OPERAND_CHECKS: self._operands.wrap if checked else None,
                 Instrument.OVERFLOW_CHECKS: self._overflows.wrap if checked else None,
                 Instrument.STATE_RESETS: self.resets.wrap if STATE_RESET in self.catches.conditions else None,
                 Instrument.RACES: self.races.wrap if RACE in self.catches.conditions else None,

@@ -31,8 +31,8 @@ from nncdbg.engine.execution.events import Event
 from nncdbg.engine.execution.findings import STATE_RESET, Finding
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.observers.integer_checks import fault_of
 from nncdbg.engine.observers.nonfinite import KINDS, array_of, bad_in, influenced, shaped
+from nncdbg.engine.observers.operand_checks import FAULTS, faults_of
 from nncdbg.engine.ops.causes import WHERE_TRAP, Cause
 from nncdbg.engine.ops.influence import CHECK, NOTHING, Application, Infinities, Marked, whole
 from nncdbg.stats.finiteness import bad, is_finite
@@ -134,8 +134,8 @@ class Trail:
         if self.quiet() or finding.kind in ("micro", STATE_RESET):
             return
         self._follow()
-        if finding.kind == "integer":
-            self._integer_fault(finding)
+        if finding.kind in FAULTS:
+            self._faulty_operand(finding)
         elif finding.elements is not None:
             self._overflowed(finding)
         elif finding.kind not in KINDS:
@@ -148,10 +148,10 @@ class Trail:
             results = [None] * (finding.output or 0) + [finding.result]
             self._trace(binding, finding.inputs, results, reported=True, kinds=(finding.kind,))
 
-    def _integer_fault(self, finding: Finding) -> None:
-        """Record wrong integers; those caused by a NaN or Inf get its origin."""
+    def _faulty_operand(self, finding: Finding) -> None:
+        """Record the results of a faulty operand; those caused by a NaN or Inf get its origin."""
         operands = [array_of(self.to_host(value)) for value in finding.inputs]
-        fault = fault_of(finding.binding, operands)
+        fault = dict(faults_of(finding.binding, operands)).get(finding.kind)
         if fault is None or finding.result is None:
             self._notes.birth(finding, cause=self.diagnosing.cause(finding)[0])
             return

@@ -29,6 +29,7 @@ from nncdbg.engine.ops.valid_integers import IntegerRule
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Array, Operand
     from nncdbg.engine.ops.causes import Birth, Cause, Maker
+    from nncdbg.engine.ops.contracts import FindBrokenContract
     from nncdbg.engine.ops.gradient import Applied, Emit
     from nncdbg.engine.ops.integer_faults import FindIntegerFault
     from nncdbg.engine.ops.optimizers.statement import Optimizer
@@ -131,6 +132,8 @@ class Facts:
     """The cause of a result of only zeros; a function or a name, as for `cause`."""
     no_gradient: str = ""
     """Why an op of floats has no gradient."""
+    contract: FindBrokenContract | None = None
+    """Finds operands that the definition of the op does not allow (`ops/contracts.py`)."""
     legal: LegalRule | str | None = None
     """Which infinities are legal by definition and never reported; a function or a name."""
 

@@ -10,6 +10,7 @@ import numpy as np
 from nncdbg.engine.dtypes import INTEGERS, NUMPY, integer_range, name_of
 from nncdbg.engine.errors import RunError
 from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops.cast import cast_to
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.gradient import nothing
@@ -86,6 +87,7 @@ _ROW = Influence(
     vjp=nothing,
     influence=_ROW,
     integer_fault=_bad_scale,
+    contract=contracts.positive_scale,
     saturates=True,
     cause="casts.quantize",
 )
@@ -136,6 +138,7 @@ def _dequantize_types(attributes: Attributes, types: Types) -> Types:
     vjp=dequantized,
     influence=_ROW,
     cause="casts.dequantize",
+    contract=contracts.quantized_zero,
 )
 def dequantize_linear(
     xp: Any,

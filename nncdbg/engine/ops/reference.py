@@ -19,7 +19,7 @@ import numpy as np
 from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import GraphError, RunError, UnsupportedOp
 from nncdbg.engine.graph import SequenceType, TensorType, Type
-from nncdbg.engine.ops import feature_formula
+from nncdbg.engine.ops import contracts, feature_formula
 from nncdbg.engine.ops import gradient_indices as indices
 from nncdbg.engine.ops.declaration import Op, describe, facts_of
 from nncdbg.engine.ops.gradient import nothing
@@ -65,7 +65,7 @@ describe(
     cause="softmax.attention",
     legal="softmax.masked_scores",
 )
-describe("CenterCropPad", content=Content.BOUNDED)
+describe("CenterCropPad", content=Content.BOUNDED, contract=contracts.distinct_axes(None))
 describe("DynamicQuantizeLinear", saturates=True, cause="casts.dynamic")
 describe("AffineGrid", vjp=affine_grid)
 describe("DFT", vjp=transformed)

@@ -15,8 +15,8 @@ from nncdbg.engine.execution.transfers import FramePopped
 from nncdbg.engine.expression import Expression, condition, evaluate
 from nncdbg.engine.graph import Array
 from nncdbg.engine.observers.catching import Catches
-from nncdbg.engine.observers.integer_checks import fault_of, finding_of
 from nncdbg.engine.observers.nonfinite import array_of
+from nncdbg.engine.observers.operand_checks import FAULTS, faults_of, finding_of
 from nncdbg.engine.observers.races import Races
 from nncdbg.engine.observers.state_resets import StateResets, is_zero, old_slot
 from nncdbg.engine.stopping.breakpoints import Breakpoint
@@ -231,7 +231,7 @@ class Judge:
         caught = [
             kind for kind in _TOLD_AS if any(name in self.catches.conditions for name in _TOLD_AS[kind])
         ]
-        if not caught and not {"integer", STATE_RESET, RACE} & self.catches.conditions.keys():
+        if not caught and not {*FAULTS, STATE_RESET, RACE} & self.catches.conditions.keys():
             return None
         if RACE in self.catches.conditions:
             for race in self.races.at(Statement(frame.code, pc)):
@@ -248,12 +248,12 @@ class Judge:
             stop = next((each for each in found if each is not None), None)
             if stop is not None:
                 return stop
-        if "integer" in self.catches.conditions:
+        if self.catches.conditions.keys() & {*FAULTS}:
             statement = Statement(frame.code, pc)
-            fault = fault_of(statement, inputs)
-            stop = None if fault is None else self.settle(finding_of(statement, fault, inputs, outputs[0]))
-            if stop is not None:
-                return stop
+            for kind, fault in faults_of(statement, inputs):
+                stop = self.settle(finding_of(statement, kind, fault, inputs, outputs[0]))
+                if stop is not None:
+                    return stop
         for index, output in enumerate(outputs):
             for kind in caught:
                 if holds(to_host(output), kind):

@@ -159,7 +159,7 @@ def _bundle(
     if finding is None:
         screen.note("no gate tripped, so no bundle was written")
         return []
-    from nncdbg.nan_watch.measuring.gates import REUSE
+    from nncdbg.nan_watch.records import REUSE
 
     if finding.kind == REUSE:
         return [

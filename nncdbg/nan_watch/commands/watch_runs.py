@@ -75,7 +75,6 @@ def _once(
         allocator = usual_allocation(
             configuration.allocator,
             configuration.backend,
-            gates,
             statistics,
             configuration.in_place_states,
         )

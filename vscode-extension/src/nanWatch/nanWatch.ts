@@ -18,7 +18,7 @@ const EXCLUDED = "**/{.*,node_modules,site-packages,__pycache__}/**";
 /** The most models that are listed; others are added when they are opened. */
 const MOST_LISTED = 1000;
 /** Kinds of findings that stop a session; other kinds are known only at the end of the run. */
-const CATCHABLE = new Set(["nan", "inf", "uninitialized", "integer", "overflow", "guard"]);
+const CATCHABLE = new Set(["nan", "inf", "uninitialized", "integer", "contract", "overflow", "guard"]);
 
 export class NanWatch implements vscode.Disposable {
   private readonly problems = vscode.languages.createDiagnosticCollection("nncdbg watch");
