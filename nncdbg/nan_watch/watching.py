@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -87,6 +87,7 @@ def watch_run(
     seconds = time.perf_counter() - started
     trail.conclude(ended=stop.reason == "end", outputs=bad.reached)
     report = Report(ops=debugger.timeline.tick, seconds=seconds, notes=[*map(str, debugger.notes)])
+    report.notes += [*_remarks(debugger)]
     report.training, report.tracks = norms.finished(), debugger.tracks
     measured, left = measuring.found() if measuring is not None else ([], [])
     measured += resets.findings if resets is not None else []
@@ -114,6 +115,14 @@ def watch_run(
         report.results.append(CheckResult(rest, NOT_CHECKED, "the run did not finish"))
     report.results += gate_results(debugger, gates, left)
     return report
+
+
+def _remarks(debugger: Debugger) -> Iterator[str]:
+    """Yield the remarks of ops about their results, in the order of the text."""
+    found = debugger.observers.remarks.found
+    placed = [(debugger.loaded.line(code, pc), code.nodes[pc], words) for (code, pc), words in found.items()]
+    for line, node, words in sorted(placed, key=lambda each: each[0] or 0):
+        yield f"%{node.outputs[0].name} at {node.op}, line {line}: {words}"
 
 
 def _failure(stop: Stop) -> Exception:

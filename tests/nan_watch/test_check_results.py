@@ -171,3 +171,10 @@ def test_several_runs_are_not_checked_if_one_was_not(op: Any) -> None:
     assert report.status == "not checked"
     assert results(report)["guard"] == "not checked"
     assert results(report)["nan"] == "passed"
+
+
+def test_kernels_of_the_reference_need_no_guards() -> None:
+    program = nncdbg.parse(
+        "opset 22\ngraph @main(%n: i64[]) -> (%y) {\n  %y = HannWindow(%n)\n  return %y\n}\n"
+    )
+    assert nncdbg.watch(program, {"n": np.int64(8)}).status == "ok"

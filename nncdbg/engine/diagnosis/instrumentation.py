@@ -20,6 +20,7 @@ from nncdbg.engine.observers.observation import Observer
 from nncdbg.engine.observers.operand_checks import FAULTS, OperandChecks
 from nncdbg.engine.observers.overflow_checks import OverflowChecks
 from nncdbg.engine.observers.races import Races
+from nncdbg.engine.observers.remarks import Remarks
 from nncdbg.engine.observers.state_resets import StateResets
 from nncdbg.stats.inspection import Flag
 
@@ -50,6 +51,7 @@ class Instrumentation:
         self._operands = OperandChecks(report, linker.backend.to_host)
         self._overflows = OverflowChecks(report, linker.backend.to_host)
         self.resets = StateResets(loaded.program, report, linker.backend.to_host)
+        self.remarks = Remarks()
         self.races = Races(loaded.program, report)
         self._devices = DeviceChecks(linker.backend)
         self.micro: MicroCheck | None = None
@@ -187,6 +189,7 @@ class Instrumentation:
                 Instrument.FINDINGS: wrap if wanted else None,
                 Instrument.OPERAND_CHECKS: self._operands.wrap if checked else None,
                 Instrument.OVERFLOW_CHECKS: self._overflows.wrap if checked else None,
+                Instrument.REMARKS: self.remarks.wrap if self.trail and self.linker.backend.on_host else None,
                 Instrument.STATE_RESETS: self.resets.wrap if STATE_RESET in self.catches.conditions else None,
                 Instrument.RACES: self.races.wrap if RACE in self.catches.conditions else None,
             }

@@ -22,9 +22,10 @@ from nncdbg.engine.diagnosis.decisions import Decisions
 from nncdbg.engine.diagnosis.effect import Effect, step_outputs
 from nncdbg.engine.diagnosis.entrances import Entrances
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks, hits
+from nncdbg.engine.diagnosis.masked import masked_factor, masked_words
 from nncdbg.engine.diagnosis.noting import Notes, key_of
 from nncdbg.engine.diagnosis.register import NONE, Origins, Register
-from nncdbg.engine.diagnosis.sightings import Sighting, Sightings
+from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting, Sightings
 from nncdbg.engine.diagnosis.step import Step, alone, either, step_of
 from nncdbg.engine.diagnosis.widened import Widened
 from nncdbg.engine.execution.events import Event
@@ -296,10 +297,30 @@ class Trail:
             self._originates(step, index, kind, explained, parents)
         if given.any():
             origins = NONE.union(*hits(marks.real, given))
+            if kind == "nan":
+                self._masked_by_zero(step)
             if origins and not born.any():
                 finding = Finding(kind, step.binding, "", step.inputs, index, result=result)
                 self._notes.hand_on("propagated", finding, origins, step.known, result)
         return True
+
+    def _masked_by_zero(self, step: Step) -> None:
+        """Add to the cause of a bad input or parameter that a product gives each of its elements weight 0."""
+        found = masked_factor(step.application)
+        marks = None if found is None else step.known[found[0]]
+        if found is None or marks is None:
+            return
+        code, pc = step.binding.code, step.binding.pc
+        names = [code.names[code.operands[pc][number]] for number in found]
+        evidence, hint = masked_words(names, step.binding.node.op)
+        for number in NONE.union(*hits(marks.real, bad_in(step.application.operands[found[0]], "nan"))):
+            known = self._seen[number]
+            if (
+                known.cause is not None
+                and known.statement.pc == ENTRANCE
+                and evidence not in known.cause.evidence
+            ):
+                known.cause = Cause(known.cause.name, f"{known.cause.evidence}; {evidence}", hint)
 
     def _misused_in(self, step: Step, index: int) -> Any:
         """Return the elements of a result that a memory finding at this statement explains."""

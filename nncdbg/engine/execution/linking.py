@@ -151,6 +151,7 @@ class Instrument(IntEnum):
     HOST_READS = auto()
     OPERAND_CHECKS = auto()
     OVERFLOW_CHECKS = auto()
+    REMARKS = auto()
     STATE_RESETS = auto()
     RACES = auto()
     MICRO_CHECK = auto()

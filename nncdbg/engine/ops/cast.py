@@ -14,6 +14,7 @@ from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import gradient_shape as gradients
+from nncdbg.engine.ops import remarks
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.influence import MOVED, POINTWISE, Content, Infinities, of_first
 from nncdbg.engine.ops.integer_faults import cast_as_other, cast_by_attribute
@@ -108,6 +109,7 @@ def _cast_types(attributes: Attributes, types: Types) -> Types:
     content=Content.CAST,
     saturates=True,
     cause="casts.cast",
+    remark=remarks.underflowed,
     zeros="zeros.underflow",
 )
 def cast(xp: Any, x: Any, *, to: int, saturate: int = 1, round_mode: str = "up") -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from nncdbg.engine.dtypes import INTEGERS, NUMPY, integer_range, name_of
 from nncdbg.engine.errors import RunError
 from nncdbg.engine.graph import TensorType
-from nncdbg.engine.ops import contracts
+from nncdbg.engine.ops import contracts, remarks
 from nncdbg.engine.ops.cast import cast_to
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.gradient import nothing
@@ -88,6 +88,7 @@ _ROW = Influence(
     influence=_ROW,
     integer_fault=_bad_scale,
     contract=contracts.positive_scale,
+    remark=remarks.clipped,
     saturates=True,
     cause="casts.quantize",
 )
