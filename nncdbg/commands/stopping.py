@@ -120,6 +120,7 @@ def catch(session: CommandSession, text: str) -> None:
       overflow       an Inf that does not come from a division by zero
       uninitialized  a read of memory that was never written
       integer        integer division by zero, a cast out of range, a quantization scale of zero
+      contract       operands that an op does not allow, such as duplicate scatter indices
       guard          a write past the end of a buffer
       state-reset    an update that sets a moment or step counter of an optimizer back to 0
       race           a statement that a schedule does not order with another use of its memory
