@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from xml.etree import ElementTree
 
@@ -16,10 +16,14 @@ from nncdbg.engine.ops import declaration
 from nncdbg.nan_watch.records import Report
 from nncdbg.nan_watch.reports import FORMS
 from nncdbg.nan_watch.reports.wording import verdict
+from nncdbg.nan_watch.watched import Watched
+
+Kernel = Callable[..., Any]
+Declare = Callable[..., Callable[[Kernel], Kernel]]
 
 
 @pytest.fixture
-def op() -> Iterator[Any]:
+def op() -> Iterator[Declare]:
     """Declare ops for one test."""
     known = dict(declaration._DECLARED)
     yield nncdbg.op
@@ -45,7 +49,7 @@ def results(report: Report) -> dict[str, str]:
 
 
 def write_past_the_end(buffer: Any) -> None:
-    ctypes.memmove(buffer.ctypes.data + buffer.nbytes, np.float32([7]).ctypes.data, 4)
+    ctypes.memmove(buffer.ctypes.data + buffer.nbytes, np.array([7], np.float32).ctypes.data, 4)
 
 
 ALLOCATIONS = {
@@ -58,7 +62,7 @@ ALLOCATIONS = {
 
 
 @pytest.mark.parametrize("how", ALLOCATIONS)
-def test_a_write_past_a_buffer_of_xp_trips_by_default(op: Any, how: str) -> None:
+def test_a_write_past_a_buffer_of_xp_trips_by_default(op: Declare, how: str) -> None:
     @op(f"checks.Over_{how}")
     def over(xp: Any, x: Any) -> Any:
         out = ALLOCATIONS[how](xp, x)
@@ -73,7 +77,7 @@ def test_a_write_past_a_buffer_of_xp_trips_by_default(op: Any, how: str) -> None
     assert results(report)["guard"] == "failed"
 
 
-def test_a_write_past_a_scratch_buffer_or_the_given_one_trips(op: Any) -> None:
+def test_a_write_past_a_scratch_buffer_or_the_given_one_trips(op: Declare) -> None:
     @op("checks.Scratch", infer=lambda attributes, types: [types[0]], accepts_out=True)
     def scratch(xp: Any, x: Any, *, out: Any) -> Any:
         work = xp.empty(4, x.dtype)
@@ -88,7 +92,7 @@ def test_a_write_past_a_scratch_buffer_or_the_given_one_trips(op: Any) -> None:
     )
 
 
-def test_a_kernel_that_writes_inside_its_buffer_passes(op: Any) -> None:
+def test_a_kernel_that_writes_inside_its_buffer_passes(op: Declare) -> None:
     @op("checks.Inside")
     def inside(xp: Any, x: Any) -> Any:
         out = xp.empty_like(x)
@@ -100,7 +104,7 @@ def test_a_kernel_that_writes_inside_its_buffer_passes(op: Any) -> None:
     assert verdict(report).startswith("ok in 4 statements")
 
 
-def test_memory_that_is_not_from_xp_is_not_checked(op: Any) -> None:
+def test_memory_that_is_not_from_xp_is_not_checked(op: Declare) -> None:
     @op("checks.Own")
     def own(xp: Any, x: Any) -> Any:
         return np.array(x)
@@ -111,7 +115,7 @@ def test_memory_that_is_not_from_xp_is_not_checked(op: Any) -> None:
     assert verdict(report).endswith("; not checked: uninitialized, guard")
     (words,) = report.unchecked
     assert words.startswith("uninitialized, guard: checks.Own returned memory that is not from xp.empty")
-    document = json.loads(FORMS["json"](report))
+    document = json.loads(FORMS["json"](report, Watched()))
     assert document["status"] == "not checked"
     guard = next(each for each in document["checks"] if each["check"] == "guard")
     assert guard["result"] == "not checked"
@@ -149,20 +153,19 @@ def test_no_gate_passes_in_a_run_that_did_not_finish() -> None:
     assert {"nan", "inf"} <= {each.check for each in report.checks if each.result == "not checked"}
 
 
-def test_junit_skips_what_was_not_checked(op: Any) -> None:
+def test_junit_skips_what_was_not_checked(op: Declare) -> None:
     @op("checks.Skipped")
     def skipped(xp: Any, x: Any) -> Any:
         return np.array(x)
 
     report = watched("checks.Skipped")
-    assert report.watched is not None
-    suite = ElementTree.fromstring(FORMS["junit"](report, report.watched))
+    suite = ElementTree.fromstring(FORMS["junit"](report, report.watched or Watched()))
     states = {test.get("name"): [each.tag for each in test] for test in suite.iter("testcase")}
     assert "skipped" in states["guard"]
     assert "skipped" not in states["nan"]
 
 
-def test_several_runs_are_not_checked_if_one_was_not(op: Any) -> None:
+def test_several_runs_are_not_checked_if_one_was_not(op: Declare) -> None:
     @op("checks.Several")
     def several(xp: Any, x: Any) -> Any:
         return np.array(x)

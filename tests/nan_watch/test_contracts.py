@@ -28,7 +28,7 @@ def _type(value: Any) -> str:
 
 
 def f(*numbers: float) -> Any:
-    return np.float32(numbers)
+    return np.array(numbers, np.float32)
 
 
 ZEROS, ONES = np.zeros((5, 3), "f4"), np.ones((5, 3), "f4")
@@ -38,50 +38,60 @@ LSTM = {
     "r": np.ones((1, 4, 1), "f4"),
 }
 NORM = {"x": np.ones((1, 2, 3), "f4"), "s": f(1, 1), "b": f(0, 0), "m": f(0, 0)}
-QUANTIZED = {"x": np.int32([1, 2]), "s": np.float32(0.5)}
+QUANTIZED = {"x": np.array([1, 2], np.int32), "s": np.float32(0.5)}
 
 BROKEN: list[tuple[str, str, Inputs, str]] = [
     (
         "duplicate index",
         "%y = ScatterND(%a, %i, %u)",
-        {"a": ZEROS, "i": np.int64([[0], [2], [2], [4], [4]]), "u": ONES},
+        {"a": ZEROS, "i": np.array([[0], [2], [2], [4], [4]], np.int64), "u": ONES},
         "%i at [1] and at [2] both write [2] of the result: 2 of 5 updates are lost "
         "(2 places are written more than once)",
     ),
     (
         "duplicate index",
         "%y = ScatterND(%a, %i, %u)",
-        {"a": ZEROS, "i": np.int64([[4], [-1]]), "u": ONES[:2]},
+        {"a": ZEROS, "i": np.array([[4], [-1]], np.int64), "u": ONES[:2]},
         "%i at [0] and at [1] both write [4] of the result: 1 of 2 updates are lost",
     ),
     (
         "duplicate index",
         "%y = ScatterElements(%a, %i, %u, axis=1)",
-        {"a": ZEROS, "i": np.int64([[0, 1, 1]]), "u": ONES[:1]},
+        {"a": ZEROS, "i": np.array([[0, 1, 1]], np.int64), "u": ONES[:1]},
         "%i at [0, 1] and at [0, 2] both write [0, 1] of the result: 1 of 3 updates are lost",
     ),
     (
         "duplicate axis",
         "%y = Slice(%x, %s, %e, %a)",
-        {"x": ZEROS, "s": np.int64([0, 1]), "e": np.int64([2, 3]), "a": np.int64([0, -2])},
+        {
+            "x": ZEROS,
+            "s": np.array([0, 1], np.int64),
+            "e": np.array([2, 3], np.int64),
+            "a": np.array([0, -2], np.int64),
+        },
         "%a has the axes [0, -2]",
     ),
     (
         "duplicate axis",
         "%y = Pad(%x, %p, %v, %a)",
-        {"x": ZEROS, "p": np.int64([1, 0, 0, 0]), "v": np.float32(0), "a": np.int64([1, 1])},
+        {
+            "x": ZEROS,
+            "p": np.array([1, 0, 0, 0], np.int64),
+            "v": np.float32(0),
+            "a": np.array([1, 1], np.int64),
+        },
         "%a has the axes [1, 1]",
     ),
     (
         "length out of range",
         "%y = LSTM(%x, %w, %r, _, %n, hidden_size=1)",
-        {**LSTM, "n": np.int32([3, 4])},
+        {**LSTM, "n": np.array([3, 4], np.int32)},
         "%n[1] is 4, but a length must be in 0 to 3",
     ),
     (
         "length out of range",
         "%y = ReverseSequence(%x, %n, batch_axis=1, time_axis=0)",
-        {"x": ZEROS, "n": np.int64([1, 5, 0])},
+        {"x": ZEROS, "n": np.array([1, 5, 0], np.int64)},
         "%n[2] is 0, but a length must be in 1 to 5",
     ),
     (
@@ -111,7 +121,7 @@ BROKEN: list[tuple[str, str, Inputs, str]] = [
     (
         "shift out of range",
         '%y = BitShift(%x, %n, direction="LEFT")',
-        {"x": np.uint8([1, 1]), "n": np.uint8([1, 8])},
+        {"x": np.array([1, 1], np.uint8), "n": np.array([1, 8], np.uint8)},
         "%n[1] is 8, but a shift must be in 0 to 7",
     ),
 ]
@@ -136,11 +146,14 @@ def test_every_contract_has_a_test_and_a_rule() -> None:
     [
         (
             '%y = ScatterND(%a, %i, %u, reduction="add")',
-            {"a": ZEROS, "i": np.int64([[2], [2]]), "u": ONES[:2]},
+            {"a": ZEROS, "i": np.array([[2], [2]], np.int64), "u": ONES[:2]},
         ),
-        ("%y = ScatterND(%a, %i, %u)", {"a": ZEROS, "i": np.int64([[2], [1]]), "u": ONES[:2]}),
-        ("%y = ScatterElements(%a, %i, %u)", {"a": ZEROS, "i": np.int64([[0, 0, 1]]), "u": ONES[:1]}),
-        ("%y = LSTM(%x, %w, %r, _, %n, hidden_size=1)", {**LSTM, "n": np.int32([3, 0])}),
+        ("%y = ScatterND(%a, %i, %u)", {"a": ZEROS, "i": np.array([[2], [1]], np.int64), "u": ONES[:2]}),
+        (
+            "%y = ScatterElements(%a, %i, %u)",
+            {"a": ZEROS, "i": np.array([[0, 0, 1]], np.int64), "u": ONES[:1]},
+        ),
+        ("%y = LSTM(%x, %w, %r, _, %n, hidden_size=1)", {**LSTM, "n": np.array([3, 0], np.int32)}),
         ("%y = BatchNormalization(%x, %s, %b, %m, %v)", {**NORM, "v": f(1, 0)}),
         ("%y = DequantizeLinear(%x, %s, %z)", {**QUANTIZED, "z": np.int32(0)}),
         ("%y = Bernoulli(%x)", {"x": f(0, 1)}),
@@ -160,9 +173,9 @@ graph @main(%a: f32[4], %i: i64[2,1], %u: f32[2]) -> (%y) {
   return %y
 }
 """)
-    report = nncdbg.watch(program, {"a": f(0, 0, 0, 0), "i": np.int64([[3], [3]]), "u": f(1, 2)})
+    report = nncdbg.watch(program, {"a": f(0, 0, 0, 0), "i": np.array([[3], [3]], np.int64), "u": f(1, 2)})
     assert (report.exit_code, report.findings[0].role) == (0, "masked")
-    report = nncdbg.watch(program, {"a": f(0, 0, 0, 0), "i": np.int64([[1], [1]]), "u": f(1, 2)})
+    report = nncdbg.watch(program, {"a": f(0, 0, 0, 0), "i": np.array([[1], [1]], np.int64), "u": f(1, 2)})
     assert report.exit_code == 1
 
 
@@ -174,7 +187,9 @@ graph @main(%a: f32[4], %i: i64[2,1], %u: f32[2]) -> (%y) {
   return %y
 }
 """)
-    debugger = nncdbg.Debugger(program, {"a": f(0, 0, 0, 0), "i": np.int64([[3], [3]]), "u": f(1, 2)})
+    debugger = nncdbg.Debugger(
+        program, {"a": f(0, 0, 0, 0), "i": np.array([[3], [3]], np.int64), "u": f(1, 2)}
+    )
     debugger.catch("contract")
     stop = debugger.run()
     assert stop.reason == "exception"

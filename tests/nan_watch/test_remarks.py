@@ -46,7 +46,7 @@ def test_a_sum_inside_an_op_beyond_f16_is_remarked(body: str, reached: str) -> N
 
 
 def test_a_sum_of_f32_is_no_remark() -> None:
-    assert notes("%y = ReduceMean(%x)", {"x": np.float32([1e6, 1e6])}, "f32[2]") == []
+    assert notes("%y = ReduceMean(%x)", {"x": np.array([1e6, 1e6], np.float32)}, "f32[2]") == []
 
 
 @pytest.mark.parametrize(
@@ -72,11 +72,11 @@ def test_a_constant_that_a_cast_rounds_to_zero_is_remarked() -> None:
     body = """%eps: f32[] = 1e-8
   %half = Cast(%eps, to=10)
   %y = Add(%x, %half)"""
-    (found,) = notes(body, {"x": np.float16([1, 2])}, "f16[2]")
+    (found,) = notes(body, {"x": np.array([1, 2], np.float16)}, "f16[2]")
     assert found.startswith(
         "%half at Cast, line 4: the constant is rounded to 0, such as 1e-08: too small for f16"
     )
 
 
 def test_data_that_a_cast_rounds_to_zero_is_no_remark() -> None:
-    assert notes("%y = Cast(%x, to=10)", {"x": np.float32([1e-8, 1])}, "f32[2]") == []
+    assert notes("%y = Cast(%x, to=10)", {"x": np.array([1e-8, 1], np.float32)}, "f32[2]") == []

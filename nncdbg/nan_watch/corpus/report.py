@@ -107,14 +107,14 @@ def _merged(results: Iterable[CheckResult], runs_with: Counter[CheckResult], run
     for each in results:
         by_check.setdefault(each.check, []).append(each)
     found = []
-    for each in by_check.values():
-        left = [result for result in each if result.result == NOT_CHECKED]
-        passed = [result for result in each if result.result == PASSED]
+    for same in by_check.values():
+        left = [result for result in same if result.result == NOT_CHECKED]
+        passed = [result for result in same if result.result == PASSED]
         for result in left:
             some = runs_with.get(result, runs)
             part = "" if some == runs else f" (in {some} of {runs} runs)"
             found.append(replace(result, reason=result.reason + part))
-        found += [] if left else (passed or each)[:1]
+        found += [] if left else (passed or same)[:1]
     return found
 
 

@@ -10,7 +10,7 @@ NAN = np.nan
 
 def evidence(body: str, first: list[list[float]], second: list[list[float]]) -> tuple[str, str]:
     """Return the evidence and hint of the first finding of a product of %a and %b."""
-    a, b = np.float32(first), np.float32(second)
+    a, b = np.array(first, np.float32), np.array(second, np.float32)
     types = (f"%{name}: f32[{x.shape[0]},{x.shape[1]}]" for name, x in (("a", a), ("b", b)))
     text = f"opset 18\ngraph @main({', '.join(types)}) -> (%y) {{\n  %y = {body}\n  return %y\n}}\n"
     finding = next(each for each in nncdbg.watch(nncdbg.parse(text), {"a": a, "b": b}).findings if each.first)
