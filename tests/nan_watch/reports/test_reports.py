@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import nncdbg
+from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops.causes import NAMES
 from nncdbg.nan_watch.measuring.gates import gate_names
 from nncdbg.nan_watch.memory import wording as memory_words
@@ -144,7 +145,7 @@ def test_the_text_of_a_failed_run() -> None:
 
 
 def test_every_cause_and_every_gate_has_a_help_text() -> None:
-    assert set(CAUSES) == {*NAMES, *memory_words.CAUSES, *SCHEDULE_CAUSES}
+    assert set(CAUSES) == {*NAMES, *contracts.CAUSES, *memory_words.CAUSES, *SCHEDULE_CAUSES}
     for kind in (*gate_names(), "reuse", "state", "plan"):
         assert rule_of(kind, "").help != f"The gate {kind} tripped."
     assert rule_of("dead", "").id == "dead"
