@@ -101,11 +101,14 @@ def watch_run(
     if "dead" not in gated:
         for history in report.training:
             measured += dead_unit_warnings(norms.activities(history), debugger)
+    trips = PROGRESS in gates.kinds
     if stop.reason == "end":
-        explained, trips = any(each.is_warning for each in measured), PROGRESS in gates.kinds
+        explained = any(each.is_warning for each in measured)
         judged, unjudged = progress_of(norms, report, debugger, explained=explained, trips=trips)
         measured = [*judged, *measured]
         left = [*left, *(unjudged if trips else [])]
+    elif trips:
+        left = [*left, CheckResult(PROGRESS, NOT_CHECKED, "the training did not run to its end")]
     _tell(report, trail.sightings, measured, gates, debugger, max_findings)
     if bad.step is not None:
         report.notes.append(bad.note())

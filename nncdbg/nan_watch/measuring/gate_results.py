@@ -26,7 +26,7 @@ def gate_results(debugger: Debugger, gates: Gates, left: Sequence[CheckResult] =
     measured = [CheckResult(str(each), PASSED) for each in gates.thresholds]
     ops = [*_ops(debugger)]
     kinds = [_of_kind(kind, debugger, ops) for kind in KINDS if kind in gates.kinds]
-    return [*kinds, *(each for each in (*measured, *ranges) if each.check not in known), *left]
+    return [*(each for each in (*kinds, *measured, *ranges) if each.check not in known), *left]
 
 
 def _of_kind(kind: str, debugger: Debugger, ops: Iterable[Op]) -> CheckResult:

@@ -23,6 +23,7 @@ import numpy as np
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.trained import parameters_of
 from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.execution.check_results import NOT_APPLICABLE, NOT_CHECKED, CheckResult
 from nncdbg.engine.graph import Array, Graph, Literal, Node, Program, has_cotangent
 from nncdbg.engine.tracking.series import TrackedSeries, weighted_mean
 from nncdbg.nan_watch.measuring.latest_iterations import maker_of
@@ -81,23 +82,26 @@ class _Loss:
 
 def progress_of(
     norms: StepNorms, report: Report, debugger: Debugger, *, explained: bool, trips: bool
-) -> tuple[list[WatchFinding], list[str]]:
+) -> tuple[list[WatchFinding], list[CheckResult]]:
     """Return at most one finding for each run, and what is not judged; `trips` is whether the gate is on.
 
     `explained` is whether another warning explains why a training learns nothing.
     """
-    found, left = [], [] if report.training else [f"{KIND}: the program has no training"]
+    found: list[WatchFinding] = []
+    left = [] if report.training else [CheckResult(KIND, NOT_APPLICABLE, "the program has no training")]
     for history in report.training:
         code, steps = norms.code_of(history), history.steps[-1] + 1 if history.steps else 0
         if code is None or steps < STEPS:
-            left.append(f"{KIND}: @{history.graph} ran {steps} steps, fewer than {STEPS}")
+            few = f"@{history.graph} ran {steps} steps, fewer than {STEPS}"
+            left.append(CheckResult(KIND, NOT_CHECKED, few))
             continue
         course = _Course(norms, history, debugger, report.tracks)
         verdict = course.verdict(explained=explained)
         if verdict is not None:
             found.append(_finding(verdict, code, debugger, trips))
         elif course.loss is None:
-            left.append(f"{KIND}: no result of @{history.graph} is a loss of a `backward` line")
+            without = f"no result of @{history.graph} is a loss of a `backward` line"
+            left.append(CheckResult(KIND, NOT_CHECKED, without))
     return found, left
 
 

@@ -141,10 +141,6 @@ FAULTY: dict[str, tuple[str, dict[str, str]]] = {
         | {"LOSS": LABEL_LOSS.replace("HOT", "0.0, 1.0").replace("Neg(", "Identity("), "RATE": "0.01"},
     ),
     "initial weights far too large": ("first loss too large", CLASSES | {"WIDTH": "30.0"}),
-    "variance without a square": (
-        "first loss too large",
-        CLASSES | {"ACTIVE": WITHOUT_SQUARE, "LOSS": LABEL_LOSS.replace("HOT", "0.02, 0.96"), "STEP": ADAM},
-    ),
     "outputs far too large": (
         "first loss too large",
         CLASSES | {"GAIN": "100.0", "RATE": "0.00001", "LOSS": LABEL_LOSS.replace("HOT", "0.0, 1.0")},
@@ -222,8 +218,16 @@ def test_a_gate_that_cannot_judge_says_so() -> None:
     few = _watch(CLEAN["classifier with random labels in few steps"], fail_on="training")
     assert few.unchecked == ["training: @train ran 15 steps, fewer than 20"]
     graph = "graph @main() -> (%y) {\n  %y = Add(1.0, 2.0)\n  return %y\n}\n"
-    assert nncdbg.watch(nncdbg.parse(graph), fail_on="training").unchecked == [
-        "training: the program has no training"
+    without = nncdbg.watch(nncdbg.parse(graph), fail_on="training")
+    assert [(each.check, each.result) for each in without.checks] == [("training", "not applicable")]
+
+
+def test_a_variance_without_a_square_is_named_as_the_cause() -> None:
+    report = _watch(
+        CLASSES | {"ACTIVE": WITHOUT_SQUARE, "LOSS": LABEL_LOSS.replace("HOT", "0.02, 0.96"), "STEP": ADAM}
+    )
+    assert [(each.kind, each.verdict or each.cause) for each in report.findings] == [
+        ("contract", "negative variance")
     ]
 
 
