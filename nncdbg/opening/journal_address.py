@@ -64,9 +64,11 @@ def is_journal(path: str | os.PathLike[str]) -> bool:
     if connections is not None and connections.is_open(Path(path)):
         return True
     try:
+        if not os.path.isfile(path):
+            return False
         with open(path, "rb") as file:
             header = file.read(_APPLICATION.stop)
-    except OSError:
+    except (OSError, ValueError):
         return False
     if not header.startswith(_MAGIC):
         return False
