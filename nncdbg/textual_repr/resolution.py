@@ -79,12 +79,17 @@ def shown(name: str) -> str:
 def explain_all(unresolved: Iterable[Unresolved], blocks: Sequence[Block]) -> Iterator[tuple[int, Flaw]]:
     """Yield a line and an explanation per unresolved name, after the graph with `blocks` is parsed."""
     needs = cache(partial(_needs, blocks))
+    defined = {name: line for block in reversed(blocks) for name, line in block.names.items()}
     for count, use in enumerate(unresolved):
-        yield use.line, _explain(use, blocks, needs, suggest=count < SUGGESTIONS)
+        yield use.line, _explain(use, defined, needs, suggest=count < SUGGESTIONS)
 
 
 def _explain(
-    use: Unresolved, blocks: Sequence[Block], needs: Callable[[], Mapping[str, set[str]]], *, suggest: bool
+    use: Unresolved,
+    defined: Mapping[str, int],
+    needs: Callable[[], Mapping[str, set[str]]],
+    *,
+    suggest: bool,
 ) -> Flaw:
     """Explain an undefined name; with `suggest`, search for the nearest name or a dependency cycle."""
     mark = use.mark
@@ -99,7 +104,7 @@ def _explain(
             return Flaw(f"cycle: {message}", mark.start, mark.width, hint, code="undefined", related=later)
         hint = "statements run from top to bottom: move its definition up"
         return Flaw(message, mark.start, mark.width, hint, code="undefined", related=later)
-    inside = next((b.names[mark.name] for b in blocks if mark.name in b.names), None)
+    inside = defined.get(mark.name)
     if inside is not None:
         hint = f"it is defined at line {inside}, inside a block: pass it out by yield, next or collect"
         message = f"{name} is not visible here"
