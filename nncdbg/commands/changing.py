@@ -18,6 +18,7 @@ from nncdbg.engine.expression import (
 )
 from nncdbg.engine.inputs.data_specs import split_data
 from nncdbg.engine.text.counting import counted
+from nncdbg.engine.text.lexemes import integer_of
 from nncdbg.engine.time.timeline import Mark
 from nncdbg.engine.values.editing import late_decisions
 from nncdbg.presentation.run_progress import print_messages
@@ -128,10 +129,11 @@ def goto(session: CommandSession, text: str) -> None:
 
 def _moment(debugger: Debugger, place: str) -> str | int | Mark:
     """Return the mark or the number of statements that `goto` names."""
-    found = re.fullmatch(r"(\d+):(\d+)", place)
+    found = re.fullmatch(r"([0-9]{1,18}):([0-9]{1,18})", place)
     if found is not None:
         return Mark("", known_branch(debugger, int(found[1])), int(found[2]))
-    return int(place) if place.lstrip("+-").isdigit() else place
+    number = integer_of(place)
+    return place if number is None else number
 
 
 @command("branches", group="changing")

@@ -13,6 +13,7 @@ from nncdbg.commands.table import command, needs, whole_number
 from nncdbg.engine.compilation.search import declared_type
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate_index, resolve_name, spelled, split_target
+from nncdbg.engine.text.lexemes import integer_of
 from nncdbg.presentation.breakpoint_syntax import split_value
 from nncdbg.presentation.elements import type_of
 from nncdbg.presentation.expressions import result_text, value_named
@@ -152,8 +153,9 @@ def stats(session: CommandSession, text: str) -> None:
         _statement_stats(session)
         return
     value, _, count = text.rpartition(" ")
-    if count.isdecimal() and (found := value_named(session.debugger, value)) is not None:
-        _visit_stats(session, found, max(1, int(count)))
+    number = integer_of(count)
+    if number is not None and (found := value_named(session.debugger, value)) is not None:
+        _visit_stats(session, found, max(1, number))
         return
     name, array = _array(session, text)
     summary = summarize(array)
@@ -228,8 +230,9 @@ def hist(session: CommandSession, text: str) -> None:
     needs("hist", text)
     bins = 16
     first, rest = split_value(text)
-    if rest.isdecimal():
-        text, bins = first, int(rest)
+    number = integer_of(rest)
+    if number is not None:
+        text, bins = first, number
     name, array = _array(session, text)
     counts = histogram(array, bins)
     session.screen.put_line(_titled(session, name, array))

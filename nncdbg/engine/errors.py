@@ -20,6 +20,7 @@ Protocol; `str` escapes terminal control sequences.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +50,13 @@ class Excerpt:
 
 
 _LONGEST = 120
+
+_LONG_WORD = re.compile(r"\S{1000,}")
+
+
+def _clipped(message: str) -> str:
+    """Return a message in which words of 1000 characters or more are cut, such as a number of a bad input."""
+    return _LONG_WORD.sub(lambda word: f"{word[0][:_LONGEST]}… ({len(word[0])} characters)", message)
 
 
 def _window(text: str, column: int) -> tuple[str, int]:
@@ -88,6 +96,7 @@ class NncdbgError(Exception):
         operands: Sequence[str] = (),
         hint: str | None = None,
     ) -> None:
+        message = _clipped(message)
         super().__init__(message)
         self.message = message
         self.excerpt = excerpt

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.text.lexemes import integer_of
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -85,6 +86,8 @@ def split_place(text: str) -> tuple[str, str, str]:
     if sigil:
         return ("graph" if sigil == "@" else "value"), name, rest
     if not match["quoted"] and re.fullmatch(r"[+-]?\d+", name):
+        if integer_of(name) is None:
+            raise UsageError(f"there is no line {name}", hint=FORMS)
         return "line", name, rest
     return ("op" if split_source(name) is None else "source"), name, rest
 
@@ -92,7 +95,8 @@ def split_place(text: str) -> tuple[str, str, str]:
 def split_source(text: str) -> tuple[str, int] | None:
     """Return ("net.py", 11) for `net.py:11`, a line of the user's model; None for anything else."""
     file, colon, line = text.rpartition(":")
-    return (file, int(line)) if file and colon and line.isdecimal() else None
+    number = integer_of(line)
+    return (file, number) if file and colon and line[:1].isdigit() and number is not None else None
 
 
 def split_watched(text: str) -> tuple[str, str | None, str | None]:

@@ -22,6 +22,7 @@ from nncdbg.engine.inputs.generated import generate
 from nncdbg.engine.inputs.given import check_shape, given_array, misfit, title
 from nncdbg.engine.inputs.npy import choice
 from nncdbg.engine.ops.valid_integers import Integers
+from nncdbg.engine.text.lexemes import integer_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,10 @@ def parse_spec(text: str) -> tuple[str, str]:
 def parse_dim(text: str) -> tuple[str, int]:
     """Parse ``N=4`` of the command line.  Raises UsageError unless it is a name and a size."""
     name, _, size = text.rpartition("=")
-    if not name or not (size.isascii() and size.isdigit()):
+    number = integer_of(size)
+    if not name or number is None or not size[0].isdigit():
         raise UsageError(f'"{text}" is not NAME=SIZE', hint="write, for example, --dim N=4")
-    return name, int(size)
+    return name, number
 
 
 def bind(

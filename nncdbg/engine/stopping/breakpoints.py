@@ -148,7 +148,7 @@ class Breakpoint:
         return " ".join(parts)
 
 
-_HITS = re.compile(r"\s*(==|>=|>|<=|<|%)?\s*(\d+)\s*\Z")
+_HITS = re.compile(r"\s*(==|>=|>|<=|<|%)?\s*([0-9]{1,18})\s*\Z")
 
 
 def hit_rule(text: str) -> Hits:
@@ -159,7 +159,7 @@ def hit_rule(text: str) -> Hits:
     match = _HITS.match(text)
     if match is None:
         raise UsageError(
-            f"hit count {text!r} is not a number",
+            f"hit count {text!r} is not a number of at most 18 digits",
             hint="write a number, optionally after an operator: == >= > <= < %",
         )
     sign, number = match[1] or "==", int(match[2])
