@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from nncdbg.commands.table import find
 from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.engine.process.regular_file import read_regular
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -48,8 +49,7 @@ def separated(text: str) -> list[str]:
 def read_commands(path: str) -> list[str]:
     """Return the lines of a command file. Raises UsageError if it cannot be read."""
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.read().splitlines()
+        return read_regular(path).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageError(f"cannot read the commands in {path}: {reason}") from None

@@ -105,7 +105,7 @@ class TerminalWindow:
     def _serve_line(self, line: bytes) -> None:
         try:
             requested = msgspec.json.decode(line, type=_TerminalRequest)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._send({"error": f"the message is malformed: {error}"})
             return
         if requested.pause:

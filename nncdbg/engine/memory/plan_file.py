@@ -184,7 +184,7 @@ class _Names:
         where = f"{self.source}: %{name} of {key}"
         try:
             entry = msgspec.json.decode(raw, type=PlanEntry)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise UsageError(
                 f"{where}: {error}", hint='write an object such as {"offset": 0, "size": 64}'
             ) from None

@@ -26,6 +26,7 @@ from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.execution.check_results import NOT_CHECKED, CheckResult
 from nncdbg.engine.graph import Program
+from nncdbg.engine.process.regular_file import read_regular
 from nncdbg.engine.text.counting import counted
 from nncdbg.nan_watch.measuring.gates import MEASURES, Gates, Threshold
 from nncdbg.nan_watch.measuring.tracks import Track
@@ -107,7 +108,7 @@ def read(path: str | os.PathLike[str]) -> Recording:
     try:
         if os.path.getsize(path) > _LARGEST:
             raise LoadError(f"the recording {path} is larger than {_LARGEST:,} bytes")
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        document = json.loads(read_regular(path))
     except OSError as error:
         raise LoadError(f"cannot read the recording {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
