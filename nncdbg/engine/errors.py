@@ -51,6 +51,9 @@ class Excerpt:
 
 _LONGEST = 120
 
+_MOST_ERRORS = 50
+"""The most errors of a text that are printed."""
+
 _LONG_WORD = re.compile(r"\S{1000,}")
 
 
@@ -102,7 +105,7 @@ class NncdbgError(Exception):
         self.excerpt = excerpt
         self.source = source
         self.operands = tuple(operands)
-        self.hint = hint
+        self.hint = hint if hint is None else _clipped(hint)
 
     @property
     def line(self) -> int | None:
@@ -170,7 +173,9 @@ class ParseError(GraphError):
 
     def __str__(self) -> str:
         if len(self.errors) > 1:
-            return printable("\n".join([self.message, *(str(error) for error in self.errors)]))
+            more = len(self.errors) - _MOST_ERRORS
+            rest = [f"... and {more:,} more errors"] if more > 0 else []
+            return printable("\n".join([self.message, *map(str, self.errors[:_MOST_ERRORS]), *rest]))
         return super().__str__()
 
 

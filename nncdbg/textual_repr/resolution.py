@@ -21,6 +21,9 @@ from nncdbg.textual_repr.statements import NameSpan
 SUGGESTIONS = 20
 """Maximum number of unknown names with a suggestion: each look-up takes about 1 ms."""
 
+_LONGEST_CYCLE = 20
+"""Maximum number of names of a cycle in an error."""
+
 _NEAR_LIMIT = 500
 """Maximum number of names compared for a suggestion; beyond it, only names of similar length."""
 
@@ -99,7 +102,10 @@ def _explain(
         message = f"{name} is used before it is defined at line {later}"
         circle = _cycle(use, needs()) if suggest else []
         if circle:
-            text = " needs ".join(map(shown, circle))
+            names = [*map(shown, circle)]
+            if len(names) > _LONGEST_CYCLE:
+                names[_LONGEST_CYCLE - 2 : -1] = [f"({len(names) - _LONGEST_CYCLE + 1:,} more)"]
+            text = " needs ".join(names)
             hint = f"{text}; write loops with while and next"
             return Flaw(f"cycle: {message}", mark.start, mark.width, hint, code="undefined", related=later)
         hint = "statements run from top to bottom: move its definition up"
