@@ -31,7 +31,7 @@ def inside(statement: str, *, times: int = 1) -> str:
     return OPEN + statement * times + "}\n"
 
 
-N = 20_000
+N = 5_000
 TEXTS: dict[str, str] = {
     "unclosed if": OPEN + "  if %x @a {\n" * N,
     "unclosed while": OPEN + "  while @b () {\n" * N,
