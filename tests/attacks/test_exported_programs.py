@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch")
 
-import sympy  # noqa: E402
+import sympy  # type: ignore[import-untyped] # noqa: E402
 import torch  # noqa: E402
 from torch._export.serde.serialize import serialize  # noqa: E402
 
@@ -35,7 +35,7 @@ class Opens:
         return open, (MARKER, "w")
 
 
-class Net(torch.nn.Module):
+class Net(torch.nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.fc = torch.nn.Linear(4, 2)
@@ -426,9 +426,12 @@ def test_no_text_of_the_file_is_parsed_by_sympy_and_nothing_is_unpickled(
 
     parsed: list[Any] = []
     real = sympy.sympify
-    monkeypatch.setattr(
-        sympy, "sympify", lambda given, *a, **k: (parsed.append(given), real(given, *a, **k))[1]
-    )
+
+    def sympify(given: Any, *others: Any, **options: Any) -> Any:
+        parsed.append(given)
+        return real(given, *others, **options)
+
+    monkeypatch.setattr(sympy, "sympify", sympify)
     for name in ("Unpickler", "load", "loads"):
         monkeypatch.setattr(pickle, name, refused)
     program = nncdbg.load("m.pt2")

@@ -106,7 +106,7 @@ class _Records:
         if issubclass(kind, IntEnum):
             _check(type(data) is int and data in kind._value2member_map_, place, "unknown number")
             return kind(data)
-        if not dataclasses.is_dataclass(kind):
+        if not hasattr(kind, "__dataclass_fields__"):
             _check(type(data) is kind, place, f"a value of type {kind.__name__} is expected")
             return data
         _check(isinstance(data, dict), place, "an object is expected")

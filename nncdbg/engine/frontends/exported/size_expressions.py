@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 from torch.utils._sympy import functions
 
 _OF_TORCH = (
