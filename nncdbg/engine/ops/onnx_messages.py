@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from nncdbg.engine import dtypes
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.errors import GraphError, UsageError
 from nncdbg.engine.graph import Dim, Inline, OptionalType, SequenceType, TensorType, Type
 
 
@@ -108,3 +109,35 @@ def attribute_data(value: Any) -> Any:
     if isinstance(value, tuple):
         return [attribute_data(item) for item in value]
     return value
+
+
+def types_by_onnx(name: str, version: int) -> Callable[[Mapping[str, Any], Sequence[Any]], Sequence[Any]]:
+    """Return a type rule that runs ONNX's inference; it infers nothing if an input's type is unknown."""
+    return partial(_types_by_onnx, name, version)
+
+
+def _types_by_onnx(
+    name: str, version: int, attributes: Mapping[str, Any], types: Sequence[Any]
+) -> Sequence[Any]:
+    import onnx.defs
+    from onnx import helper, shape_inference
+    from onnx.checker import ValidationError
+
+    domain, _, local = name.rpartition(".")
+    schema = onnx.defs.get_schema(local, version, domain)
+    given = {f"input_{index}": type_proto(known) for index, known in enumerate(types) if known is not None}
+    own = {key: value for key, value in attributes.items() if key != "outputs_count"}
+    outputs = attributes.get("outputs_count", max(schema.min_output, 1))
+    given_operands = [known is not None for known in types]
+    node = node_proto(name, version, own, given_operands, outputs)
+    opsets = [helper.make_opsetid(domain, version)]
+    try:
+        found = shape_inference.infer_node_outputs(schema, node, given, opset_imports=opsets)
+    except (shape_inference.InferenceError, ValidationError, RuntimeError) as error:
+        raise GraphError(f"the operands of {name} are invalid: {_fact(error)}") from error
+    return [type_of_proto(found[output]) if output in found else None for output in node.output]
+
+
+def _fact(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__

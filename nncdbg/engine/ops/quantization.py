@@ -159,3 +159,23 @@ def dequantize_linear(
     result = shifted * widened(xp, _spread(xp, scale, x.shape, axis, block_size))
     target = NUMPY[element_type(output_dtype)] if output_dtype else scale.dtype
     return xp.asarray(result, dtype=target)
+
+
+@op(
+    "DynamicQuantizeLinear",
+    since=11,
+    infer=lambda attributes, types: (
+        TensorType("u8", shape_at(types, 0)),
+        TensorType("f32", ()),
+        TensorType("u8", ()),
+    ),
+    saturates=True,
+    cause="casts.dynamic",
+)
+def dynamic_quantize_linear(xp: Any, x: Any) -> Any:
+    """`x` as u8, with the scale and zero point that cover its range and 0; the scale of zeros is 1."""
+    least, most = xp.minimum(x.min(initial=0), 0), xp.maximum(x.max(initial=0), 0)
+    scale = xp.where(most == least, x.dtype.type(1), (most - least) / x.dtype.type(255)).astype(x.dtype)
+    zero = xp.clip(xp.rint(-least / scale), 0, 255)
+    y = xp.clip(xp.rint(x / scale) + zero, 0, 255)
+    return y.astype(xp.uint8), xp.asarray(scale), xp.asarray(zero).astype(xp.uint8)
