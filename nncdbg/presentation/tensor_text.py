@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.graph import Array
+from nncdbg.engine.graph import Array, Map, holds_maps
 from nncdbg.presentation.character_images import channel_strip, image, spark
 from nncdbg.presentation.element_grid import grid
 from nncdbg.presentation.elements import (
@@ -69,7 +69,27 @@ def described(name: str, content: Any, layout: Layout | None = None) -> Text:
     head = (layout or Layout()).forms(name)[0]
     if content is None:
         return text(f"{head} (none)")
+    if holds_maps(content):
+        return _headed([f"{head} seq({content[0].type})"], [text(maps_text(content))], layout or Layout())
     return text(f"{head} {type(content).__name__} of {len(content)}")
+
+
+def map_text(content: Map, most: int = 6) -> str:
+    """Return a map as ``{setosa: 0.9766, versicolor: 0.02339}``, with at most `most` entries."""
+    return "{" + ", ".join(_cut([f"{key}: {_entry(value)}" for key, value in content.items], most)) + "}"
+
+
+def _entry(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def maps_text(content: Sequence[Map]) -> str:
+    """Return a sequence of maps in one line, with the first three of them."""
+    return "[" + ", ".join(_cut([map_text(each) for each in content[:4]], 3)) + "]"
+
+
+def _cut(parts: list[str], most: int) -> list[str]:
+    return parts if len(parts) <= most else [*parts[:most], "…"]
 
 
 def _elements(array: Array, layout: Layout) -> Text:

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.errors import GraphError
+from nncdbg.engine.graph import Map, MapType, SequenceType, TensorType
 from nncdbg.engine.ops import feature_formula
+from nncdbg.engine.ops.cast import cast_to as cast_to_type
 from nncdbg.engine.ops.declaration import composite, op
 from nncdbg.engine.ops.gradient import nothing
 from nncdbg.engine.ops.onnx_messages import types_by_onnx
@@ -22,6 +24,8 @@ from nncdbg.engine.ops.support_vector_formula import (
     svm_classifier_formula,
     svm_regressor_formula,
 )
+
+_OF_MAPS = "its operand is a map"
 
 for _name, _formula in (
     ("LinearClassifier", feature_formula.linear_classifier_formula),
@@ -232,3 +236,71 @@ def one_hot_encoder(
             operand=0,
         )
     return found.astype(np.float32)
+
+
+def _zipped_types(attributes: Any, types: Any) -> Any:
+    texts = bool(attributes["classlabels_strings"])
+    return (SequenceType(MapType("str" if texts else "i64", "f32")),)
+
+
+@op("ai.onnx.ml.ZipMap", infer=_zipped_types, no_gradient="its result is a map")
+def zip_map(xp: ModuleType, x: Any, **labels: Any) -> Any:
+    """A map from classes to scores for each row of x [N, classes] or [classes]."""
+    classes, rows = labels_of(labels["classlabels_int64s"], labels["classlabels_strings"]), rows_of(x)
+    if len(classes) != rows.shape[1]:
+        raise GraphError(f"ZipMap has {len(classes)} classes, but X has {rows.shape[1]} columns", operand=0)
+    return [Map([classes, row.copy()]) for row in rows]
+
+
+@op("ai.onnx.ml.DictVectorizer", infer=types_by_onnx("ai.onnx.ml.DictVectorizer", 1), no_gradient=_OF_MAPS)
+def dict_vectorizer(xp: ModuleType, x: Any, **words: Any) -> Any:
+    """The values of a map in the order of a vocabulary [1, words]; 0 for a word that is not in the map."""
+    vocabulary = labels_of(words["int64_vocabulary"], words["string_vocabulary"]).tolist()
+    given, zero = dict(x.items), "" if x[1].dtype.kind == "O" else 0
+    return np.array([[given.get(word, zero) for word in vocabulary]], x[1].dtype)
+
+
+_CASTS = {"TO_FLOAT": np.float32, "TO_INT64": np.int64, "TO_STRING": object}
+
+
+@op("ai.onnx.ml.CastMap", infer=types_by_onnx("ai.onnx.ml.CastMap", 1), no_gradient=_OF_MAPS)
+def cast_map(xp: ModuleType, x: Any, *, cast_to: str, map_form: str, max_map: int) -> Any:
+    """The values of a map as a tensor [1, N], in the order of the keys; `SPARSE` places them at the keys."""
+    order, dtype = np.argsort(x[0]), np.dtype(_CASTS[cast_to])
+    keys, values = x[0][order], cast_to_type(np, x[1][order], dtype)
+    if map_form == "DENSE":
+        return values.reshape(1, -1)
+    if len(keys) and not 0 <= keys.min() <= keys.max() < max_map:
+        raise GraphError(f"the keys {keys.min()} to {keys.max()} are not in [0, {max_map})", operand=0)
+    result = np.full((1, max_map), "" if dtype.kind == "O" else 0, dtype)
+    result[0, keys] = values
+    return result
+
+
+def _mapped_types(attributes: Any, types: Any) -> Any:
+    given = types[0]
+    return (None if given is None else TensorType("i64" if given.dtype == "str" else "str", given.shape),)
+
+
+@op("ai.onnx.ml.CategoryMapper", infer=_mapped_types, vjp=nothing)
+def category_mapper(
+    xp: ModuleType,
+    x: Any,
+    *,
+    cats_int64s: Any = None,
+    cats_strings: Any = None,
+    default_int64: int = -1,
+    default_string: str = "_Unused",
+) -> Any:
+    """Strings replaced by the integers of their category, or integers by the strings."""
+    numbers, texts = list(cats_int64s or ()), list(cats_strings or ())
+    if len(numbers) != len(texts):
+        raise GraphError(f"CategoryMapper has {len(numbers)} integers, but {len(texts)} strings")
+    of_texts = x.dtype.kind == "O"
+    found: dict[Any, Any] = dict(
+        zip(texts, numbers, strict=True) if of_texts else zip(numbers, texts, strict=True)
+    )
+    default = default_int64 if of_texts else default_string
+    result = np.empty(x.size, np.int64 if of_texts else object)
+    result[:] = [found.get(value, default) for value in x.reshape(-1).tolist()]
+    return result.reshape(x.shape)

@@ -8,11 +8,11 @@ from typing import Any
 
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import GraphError, UsageError
-from nncdbg.engine.graph import Dim, Inline, OptionalType, SequenceType, TensorType, Type
+from nncdbg.engine.graph import Dim, Inline, MapType, OptionalType, SequenceType, TensorType, Type
 
 
 def type_of_proto(proto: Any) -> Type | None:
-    """Convert a TypeProto to a type; None if it is empty, a map or a sparse tensor."""
+    """Convert a TypeProto to a type; None if it is empty or a sparse tensor."""
     kind = None if proto is None else proto.WhichOneof("value")
     if kind == "tensor_type":
         return _tensor_type(proto.tensor_type)
@@ -22,6 +22,9 @@ def type_of_proto(proto: Any) -> Type | None:
     if kind == "optional_type":
         element = type_of_proto(proto.optional_type.elem_type)
         return OptionalType(element) if element is not None else None
+    if kind == "map_type":
+        key, value = dtypes.FROM_ONNX.get(proto.map_type.key_type), type_of_proto(proto.map_type.value_type)
+        return MapType(key, value.dtype) if key and isinstance(value, TensorType) else None
     return None
 
 
@@ -53,6 +56,9 @@ def type_proto(type_: Type | None) -> Any:
         return helper.make_sequence_type_proto(type_proto(type_.element))
     if isinstance(type_, OptionalType):
         return helper.make_optional_type_proto(type_proto(type_.element))
+    if isinstance(type_, MapType):
+        value = helper.make_tensor_type_proto(dtypes.ONNX[type_.value], ())
+        return helper.make_map_type_proto(dtypes.ONNX[type_.key], value)
     return helper.make_tensor_type_proto(dtypes.ONNX[type_.dtype], type_.shape)
 
 
@@ -104,7 +110,7 @@ def attribute_data(value: Any) -> Any:
         return numpy_helper.from_array(value.array)
     if isinstance(value, np.ndarray):
         return numpy_helper.from_array(value)
-    if isinstance(value, (TensorType, SequenceType, OptionalType)):
+    if isinstance(value, (TensorType, SequenceType, OptionalType, MapType)):
         return type_proto(value)
     if isinstance(value, tuple):
         return [attribute_data(item) for item in value]

@@ -469,7 +469,7 @@ class Values:
 def copied(content: Any) -> Any:
     """Return a value in memory of its own, unaffected when its buffers are reused."""
     if isinstance(content, list):
-        return [copied(each) for each in content]
+        return type(content)(map(copied, content))
     return np.array(content) if isinstance(content, np.ndarray) else content
 
 

@@ -160,7 +160,9 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add_check(parser)
     add_verification(parser)
     add_determinism(parser)
-    parser.add_argument("--save-outputs", metavar="DIR", help="write each output to a .npy file in DIR")
+    parser.add_argument(
+        "--save-outputs", metavar="DIR", help="write each output to a .npy or .json file in DIR"
+    )
     parser.add_argument("--save-states", metavar="FILE", help="write the states to a .safetensors file")
     parser.add_argument(
         "--accesses",
@@ -229,10 +231,19 @@ def _kernels(debugger: Debugger | None) -> dict[str, Any]:
 
 
 def _output(name: str, content: Any, files: dict[str, str]) -> dict[str, Any]:
-    from nncdbg.engine.graph import type_of
+    from nncdbg.engine.graph import holds_maps, type_of
+    from nncdbg.presentation.tensor_files import maps_as_json
     from nncdbg.stats import summarize
 
-    entry: dict[str, Any] = {"name": name, "type": str(type_of(content)) if type_of(content) else None}
+    if holds_maps(content):
+        entry = {
+            "name": name,
+            "type": f"seq({content[0].type})",
+            "stats": None,
+            "items": maps_as_json(content),
+        }
+        return entry | ({"file": files[name]} if name in files else {})
+    entry = {"name": name, "type": str(type_of(content)) if type_of(content) else None}
     entry["stats"] = summarize(content).as_dict() if isinstance(content, np.ndarray) else None
     if name in files:
         entry["file"] = files[name]
@@ -241,7 +252,8 @@ def _output(name: str, content: Any, files: dict[str, str]) -> dict[str, Any]:
 
 def _save(debugger: Debugger, folder: str) -> dict[str, str]:
     """Write every output to a file; in file names, only letters, digits and `_ . -` are kept."""
-    from nncdbg.presentation.tensor_files import write_tensors
+    from nncdbg.engine.graph import holds_maps
+    from nncdbg.presentation.tensor_files import write_maps, write_tensors
 
     directory = Path(folder)
     try:
@@ -257,5 +269,9 @@ def _save(debugger: Debugger, folder: str) -> dict[str, str]:
         while stem in taken:
             stem += "_"
         taken.add(stem)
-        files[name] = str(write_tensors(directory / f"{stem}.npy", {name: content}))
+        files[name] = str(
+            write_maps(directory / f"{stem}.json", content)
+            if holds_maps(content)
+            else write_tensors(directory / f"{stem}.npy", {name: content})
+        )
     return files

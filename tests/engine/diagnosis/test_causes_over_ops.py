@@ -60,6 +60,7 @@ WITHOUT_A_RULE = {
 }
 WITHOUT_A_RULE |= {"StringNormalizer", "StringSplit"}
 WITHOUT_A_RULE |= {f"ai.onnx.ml.{name}" for name in ("LabelEncoder", "OneHotEncoder", "SVMClassifier")}
+WITHOUT_A_RULE |= {f"ai.onnx.ml.{name}" for name in ("CastMap", "CategoryMapper", "DictVectorizer", "ZipMap")}
 WITHOUT_A_RULE |= {f"ai.onnx.ml.TreeEnsemble{kind}" for kind in ("", "Classifier", "Regressor")}
 WITHOUT_A_RULE |= {f"nncdbg.{name}" for name in ("Cofactors", "Im2Col", "Positions", "ResizeTransposed")}
 WITHOUT_A_RULE |= {f"nncdbg.{name}" for name in ("SGD", "SequenceSum", "SumAt", "SumWindows")}

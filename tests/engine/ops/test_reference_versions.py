@@ -19,7 +19,6 @@ from tests.engine.ops.reference_samples import ML, SAMPLES, Sample, floats, inte
 onnxruntime = pytest.importorskip("onnxruntime")
 
 WITHOUT_SAMPLE = {
-    f"{ML}DictVectorizer": "its operand is a map: see test_maps.py",
     f"{ML}TreeEnsembleClassifier 5": "deprecated: ONNX refuses it in this version",
     f"{ML}TreeEnsembleRegressor 5": "deprecated: ONNX refuses it in this version",
 }
