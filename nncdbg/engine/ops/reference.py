@@ -21,6 +21,7 @@ from nncdbg.engine.errors import GraphError, RunError, UnsupportedOp
 from nncdbg.engine.graph import SequenceType, TensorType, Type
 from nncdbg.engine.ops import contracts, feature_formula
 from nncdbg.engine.ops import gradient_indices as indices
+from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import Op, describe, facts_of
 from nncdbg.engine.ops.gradient import nothing
 from nncdbg.engine.ops.gradient_matrix import affine_grid
@@ -82,7 +83,13 @@ describe(
     cause="softmax.attention",
     legal="softmax.masked_scores",
 )
-describe("CenterCropPad", content=Content.BOUNDED, contract=contracts.distinct_axes(None))
+describe(
+    "CenterCropPad",
+    content=Content.BOUNDED,
+    contract=contracts.distinct_axes(None),
+    integers=valid.sizes(1),
+)
+describe("RotaryEmbedding", integers=valid.indices(3, axis=0, into=1))
 describe("TfIdfVectorizer", corrected=_weighted)
 describe("AffineGrid", vjp=affine_grid)
 describe("DFT", vjp=transformed)
@@ -98,9 +105,13 @@ for _model, _formula in (
     describe(f"ai.onnx.ml.{_model}", formula=_formula)
 for _choice in ("Binarizer",):
     describe(f"ai.onnx.ml.{_choice}", vjp=nothing)
-describe("ai.onnx.ml.ArrayFeatureExtractor", vjp=indices.moved("ai.onnx.ml.ArrayFeatureExtractor"))
+describe(
+    "ai.onnx.ml.ArrayFeatureExtractor",
+    vjp=indices.moved("ai.onnx.ml.ArrayFeatureExtractor"),
+    integers=valid.indices(1, axis=-1),
+)
 for _window in ("HannWindow", "HammingWindow", "BlackmanWindow"):
-    describe(_window, cause="constants.shape_of_window")
+    describe(_window, cause="constants.shape_of_window", integers=valid.sizes(0))
 describe("ai.onnx.preview.training.Adagrad", cause="recurrent.adagrad")
 describe("ai.onnx.preview.training.Adam", cause="recurrent.adam")
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.errors import GraphError, RunError
+from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import composite, op
 from nncdbg.engine.ops.influence import Content, probed
 from nncdbg.engine.ops.onnx_messages import types_by_onnx
@@ -68,6 +69,7 @@ def _images(numbers: Sequence[float], count: int) -> list[int]:
     since=1,
     infer=_region_types,
     formula=max_roi_pool_formula,
+    integers=valid.indices(1, axis=0),
     influence=probed(0),
     content=Content.BOUNDED,
 )
@@ -102,4 +104,9 @@ def max_roi_pool(
 
 for _since in (10, 16, 22):
     # `onnx.reference` shifts regions by half a pixel in all versions; ONNX does so from 16 on.
-    composite("RoiAlign", since=_since, infer=types_by_onnx("RoiAlign", _since))(roi_align_formula)
+    composite(
+        "RoiAlign",
+        since=_since,
+        infer=types_by_onnx("RoiAlign", _since),
+        integers=valid.indices(2, axis=0),
+    )(roi_align_formula)

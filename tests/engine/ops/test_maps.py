@@ -33,7 +33,11 @@ def zipped(**labels: Any) -> Any:
         helper.make_node("ZipMap", ["x"], ["scores"], domain=ML, **labels),
     ]
     inputs = [helper.make_tensor_value_info("x", 1, ["N", 2])]
-    outputs = [helper.make_tensor_value_info("label", 7, ["N"]), onnx.ValueInfoProto(name="scores")]
+    scores = onnx.ValueInfoProto(name="scores")
+    key = 7 if "classlabels_int64s" in labels else 8
+    each = helper.make_map_type_proto(key, helper.make_tensor_type_proto(1, []))
+    scores.type.CopyFrom(helper.make_sequence_type_proto(each))
+    outputs = [helper.make_tensor_value_info("label", 7, ["N"]), scores]
     graph = helper.make_graph(nodes, "g", inputs, outputs)
     imports = [helper.make_opsetid("", 13), helper.make_opsetid(ML, 1)]
     return helper.make_model(graph, opset_imports=imports, ir_version=8)
@@ -162,3 +166,17 @@ def test_category_mapper_agrees_with_onnxruntime() -> None:
     assert debugger.run().reason == "end"
     wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
     assert debugger.value("%y").tolist() == wanted.tolist()
+
+
+def test_a_map_is_an_input_from_python() -> None:
+    text = (
+        "#nncdbg 1\nopset 13\nopset ai.onnx.ml 1\n\ngraph @g(%x: map(str,f32)) -> (%y) {\n"
+        '  %y = ai.onnx.ml.DictVectorizer(%x, string_vocabulary=["a","b"])\n  return %y\n}\n'
+    )
+    program = nncdbg.parse(text)
+    debugger = nncdbg.Debugger(program, {"x": {"b": 2.5}})
+    assert debugger.run().reason == "end"
+    assert debugger.value("%y").tolist() == [[0.0, 2.5]]
+    for wrong in ([1.0], {"a": "text"}):
+        with pytest.raises(nncdbg.NncdbgError, match="input %x"):
+            nncdbg.Debugger(program, {"x": wrong})
