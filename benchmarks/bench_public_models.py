@@ -100,7 +100,7 @@ def differs(got: Any, wanted: Any) -> bool:
     if got.shape != wanted.shape:
         return True
     if got.dtype.kind == "O" or wanted.dtype.kind == "O":
-        return got.tolist() != wanted.tolist()
+        return bool(got.tolist() != wanted.tolist())
     # The runtime returns types of 8 bits or fewer in different containers.
     a, b = (each.astype(np.complex128 if each.dtype.kind == "c" else np.float64) for each in (got, wanted))
     narrow = got.dtype.itemsize < 4 and got.dtype.kind not in "iub"

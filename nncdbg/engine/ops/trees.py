@@ -6,7 +6,6 @@ of a regressor, and no f64 attributes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -208,7 +207,7 @@ def tree_ensemble(xp: ModuleType, x: Any, **given: Any) -> Any:
     return one_score(scores, _TRANSFORMS[given["post_transform"]]).astype(x.dtype)
 
 
-def _members(values: Any, nodes: Sequence[int]) -> dict[int, Any]:
+def _members(values: Any, nodes: Any) -> dict[int, Any]:
     """Return the accepted values of each node; NaN separates the lists."""
     if not len(nodes):
         return {}

@@ -235,16 +235,10 @@ def _output(name: str, content: Any, files: dict[str, str]) -> dict[str, Any]:
     from nncdbg.presentation.tensor_files import maps_as_json
     from nncdbg.stats import summarize
 
-    if holds_maps(content):
-        entry = {
-            "name": name,
-            "type": f"seq({content[0].type})",
-            "stats": None,
-            "items": maps_as_json(content),
-        }
-        return entry | ({"file": files[name]} if name in files else {})
-    entry = {"name": name, "type": str(type_of(content)) if type_of(content) else None}
+    entry: dict[str, Any] = {"name": name, "type": str(type_of(content)) if type_of(content) else None}
     entry["stats"] = summarize(content).as_dict() if isinstance(content, np.ndarray) else None
+    if holds_maps(content):
+        entry |= {"type": f"seq({content[0].type})", "items": maps_as_json(content)}
     if name in files:
         entry["file"] = files[name]
     return entry
@@ -262,7 +256,8 @@ def _save(debugger: Debugger, folder: str) -> dict[str, str]:
         raise UsageError(f"cannot create the folder {folder}: {error.strerror}") from None
     files: dict[str, str] = {}
     taken: set[str] = set()
-    for name, content in (debugger.outputs or {}).items():
+    outputs: dict[str, Any] = debugger.outputs or {}
+    for name, content in outputs.items():
         stem = (
             "".join(char if char.isalnum() or char in "_.-" else "_" for char in name).lstrip(".") or "output"
         )

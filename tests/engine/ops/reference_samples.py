@@ -104,21 +104,25 @@ TWO: dict[str, Any] = {
     "nodes_values": [0.2, 0, -0.3, 0, 0, 0.1, 0, 0],
 }
 XT = np.concatenate([X, floats([np.nan, 0.1, 0.4], [0.2, 0.1, -0.3])])
-THREE = {
+THREE: dict[str, Any] = {
     "class_ids": [0, 1, 2, 0, 1, 2, 1],
     "class_nodeids": [1, 1, 3, 4, 1, 2, 2],
     "class_treeids": [0, 0, 0, 0, 1, 1, 1],
     "class_weights": [0.5, 0.3, 0.2, 0.1, 0.2, 0.7, 0.25],
 }
-ONE = {"class_ids": [0] * 5, "class_nodeids": [1, 3, 4, 1, 2], "class_treeids": [0, 0, 0, 1, 1]}
-TARGETS = {
+ONE: dict[str, Any] = {
+    "class_ids": [0] * 5,
+    "class_nodeids": [1, 3, 4, 1, 2],
+    "class_treeids": [0, 0, 0, 1, 1],
+}
+TARGETS: dict[str, Any] = {
     "n_targets": 2,
     "target_ids": [0, 1, 0, 1, 0, 1],
     "target_nodeids": [1, 3, 4, 1, 2, 2],
     "target_treeids": [0, 0, 0, 1, 1, 1],
     "target_weights": [1.5, -2.5, 0.25, 0.75, 3.0, -1.0],
 }
-FULL = {
+FULL: dict[str, Any] = {
     "n_targets": 2,
     "target_ids": [0, 1] * 5,
     "target_nodeids": [1, 1, 3, 3, 4, 4, 1, 1, 2, 2],

@@ -33,7 +33,7 @@ def program_of(op: str, version: int, operands: list[Any], outputs: int, **attri
     node = Node(op, tuple(names), results, {key: value for key, value in given.items() if value is not None})
     graph = Graph("main", tuple(Value(name) for name in names if name), results, (node,), ())
     domain = split(op)[0]
-    opsets = {domain: version} if not domain else {"": 21, domain: version}
+    opsets: dict[str, int] = {"": 21, domain: version}
     inputs = {name: value for name, value in zip(names, operands, strict=True) if name}
     return Program({"main": graph}, "main", opsets=opsets), inputs
 
