@@ -46,8 +46,13 @@ _PLAIN: tuple[tuple[str, str, str], ...] = (
 
 def fault_of(
     error: BaseException, node: Node, operands: Sequence[Any], opsets: Mapping[str, int]
-) -> RunError:
-    """Return an exception of a kernel as an error that names what is wrong with the operands."""
+) -> NncdbgError:
+    """Return an exception of a kernel as an error that names what is wrong with the operands.
+
+    An error of nncdbg is returned unchanged.
+    """
+    if isinstance(error, NncdbgError):
+        return error
     op = node.op
     found = lookup(op, version_of(op, opsets))
     if isinstance(error, MemoryError):
@@ -103,7 +108,9 @@ _COMPARE = "check the types and shapes of the operands"
 
 def _named(node: Node, index: int) -> str:
     operand = node.inputs[index] if index < len(node.inputs) else None
-    return f"%{operand}" if isinstance(operand, str) else f"operand {index}"
+    # `nncdbg.eager` names operands "operand 0" and so on.
+    named = isinstance(operand, str) and " " not in operand
+    return f"%{operand}" if named else f"operand {index}"
 
 
 def _wrong_elements(
