@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from io import StringIO
 from typing import TYPE_CHECKING
@@ -82,10 +81,7 @@ def _case(case: Case, names: Callable[[str], str]) -> Text:
     if case.cause is not None:
         words.append(case.cause.text)
     if case.worst is not None and case.worst.elements is not None:
-        factor = case.worst.excess.factor
-        words.append(
-            "beyond a tolerance of 0" if factor == math.inf else f"at most {times_tolerance(factor)}"
-        )
+        words.append(f"{'' if case.worst.unmeasured else 'at most '}{times_tolerance(case.worst)}")
     return line.append("".join(f"; {each}" if index else f": {each}" for index, each in enumerate(words)))
 
 

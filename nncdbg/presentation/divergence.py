@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from io import StringIO
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -35,17 +37,28 @@ _HEADLINES = {
 }
 
 
-def print_report(screen: Screen, report: DiffReport) -> None:
-    """Print a report; long names are shortened on a terminal, but not in a pipe."""
+def print_report(screen: Screen, report: DiffReport, *, everything: bool = False) -> None:
+    """Print a report; long names are shortened on a terminal, but not in a pipe.
+
+    Without `everything`, lists are cut, rows after the first distance without a number are omitted, and a
+    report without differences has no table.
+    """
     names = _names(screen, report)
+    listed = None if everything else _LISTED
     _verdict(screen, report, names)
-    _causes(screen, report, names)
+    _causes(screen, report, names, listed)
     if report.worst is not None and report.worst is not report.first:
         _divergence(screen, names, "worst", report.worst)
-    _ties(screen, report, names)
-    _differences(screen, report)
-    _growth(screen, report.growth, names)
-    _outputs(screen, report, names)
+    _ties(screen, report, names, listed)
+    _differences(screen, report, listed)
+    if everything or not report.equal:
+        _growth(screen, report.growth if everything else _until_unmeasured(report.growth), names)
+        rest = len(report.growth) - len(_until_unmeasured(report.growth))
+        if rest and not everything:
+            screen.put(f"and {counted(rest, 'later row')}; --all prints all")
+    else:
+        _largest(screen, report.growth, names)
+    _outputs(screen, report, names, listed)
 
 
 def print_match(screen: Screen, title: str, match: Match, causes: Sequence[str] = ()) -> None:
@@ -105,7 +118,7 @@ def _verdict(screen: Screen, report: DiffReport, names: _Names) -> None:
             )
 
 
-def _causes(screen: Screen, report: DiffReport, names: _Names) -> None:
+def _causes(screen: Screen, report: DiffReport, names: _Names, listed: int | None) -> None:
     """Print the first statement that introduces a difference, and its value; then the others."""
     cause, first = report.cause, report.first
     if cause is None:
@@ -122,33 +135,38 @@ def _causes(screen: Screen, report: DiffReport, names: _Names) -> None:
         screen.put_wrapped(Text("cause: ", "bold").append_text(site_text(cause.site, names)).append(side))
         screen.put(f"  {cause.text}")
         _divergence(screen, names, "first", cause.match)
-    for other in report.causes[1:_LISTED]:
+    for other in report.causes[1:listed]:
         screen.put_wrapped(
             Text("also: ", "bold").append_text(site_text(other.site, names)).append(f": {other.text}")
         )
-    if len(report.causes) > _LISTED:
-        screen.put(f"and {len(report.causes) - _LISTED} more; --json lists all")
+    _more(screen, len(report.causes), listed, "more cause")
 
 
-def _ties(screen: Screen, report: DiffReport, names: _Names) -> None:
-    for match in report.ties[:_LISTED]:
+def _more(screen: Screen, count: int, listed: int | None, what: str) -> None:
+    """Print how many items of a list are omitted."""
+    if listed is not None and count > listed:
+        screen.put(f"and {counted(count - listed, what)}; --all prints all")
+
+
+def _ties(screen: Screen, report: DiffReport, names: _Names, listed: int | None) -> None:
+    for match in report.ties[:listed]:
         total = match.comparison.count if match.comparison is not None else None
         count = counted(match.excess.count, "element")
         if total is not None:
             count = f"{match.excess.count} of {counted(total, 'element')}"
         screen.put_wrapped(Text("tie: ", "bold").append_text(site_text(match.a, names)).append(f": {count}"))
+    _more(screen, len(report.ties), listed, "more tie")
 
 
-def _differences(screen: Screen, report: DiffReport) -> None:
+def _differences(screen: Screen, report: DiffReport, listed: int | None) -> None:
     """Print attributes and parameters that differ, other than the causes."""
     named = {cause.text for cause in report.causes}
     rest = [each for each in report.differences if each.text not in named]
-    for each in rest[:_LISTED]:
+    for each in rest[:listed]:
         screen.put_wrapped(
             Text("differs: ", "bold").append(each.text).append(f", {_position(each.a)}", "dim")
         )
-    if len(rest) > _LISTED:
-        screen.put(f"and {len(rest) - _LISTED} more attributes and parameters; --json lists all")
+    _more(screen, len(rest), listed, "more difference")
 
 
 def _divergence(screen: Screen, names: _Names, rank: str, match: Match, text: str = "") -> None:
@@ -185,7 +203,7 @@ def _facts(match: Match) -> list[str]:
         a, b = (element(value, 6) for value in match.elements)
         where = list(match.excess.where or ())
         ulps = f", {match.ulps} ulp" if match.ulps is not None else ""
-        facts.append(f"worst at {where}: {a} against {b}, {times_tolerance(match.excess.factor)}{ulps}")
+        facts.append(f"worst at {where}: {a} against {b}, {times_tolerance(match)}{ulps}")
     comparison = match.comparison
     if comparison is not None:
         facts.append(f"{match.excess.count} of {counted(comparison.count, 'element')} beyond the tolerance")
@@ -199,14 +217,45 @@ def _facts(match: Match) -> list[str]:
             ("max ulp", comparison.max_ulp),
             ("cosine", comparison.cosine),
         )
-        known = [f"{name} {value:.6g}" for name, value in figures if value is not None]
+        known = [
+            f"{name} {value:.6g}" for name, value in figures if value is not None and math.isfinite(value)
+        ]
         facts.extend([", ".join(known)] if known else [])
     return facts
 
 
-def times_tolerance(factor: float) -> str:
-    """Return a distance in tolerances: `5.2 times the tolerance`."""
-    return "with a tolerance of 0" if factor == float("inf") else f"{factor:.3g} times the tolerance"
+_UNMEASURED = {
+    "NaN": "NaN on one side only",
+    "Inf": "not the same infinity",
+    "unequal": "which must be equal",
+    "form": "of another form",
+    "zero": "with a tolerance of 0",
+}
+"""By `Match.unmeasured`."""
+
+
+def times_tolerance(match: Match) -> str:
+    """Return a distance in tolerances: `5.2 times the tolerance`, or why it is not a number of them."""
+    return _UNMEASURED.get(match.unmeasured) or f"{match.excess.factor:.3g} times the tolerance"
+
+
+def _until_unmeasured(rows: Sequence[Growth]) -> Sequence[Growth]:
+    """Return the rows up to the first distance without a number: what follows has little meaning."""
+    ends = [number for number, row in enumerate(rows[:_ROWS]) if row.unmeasured]
+    return rows[: ends[0] + 1 if ends else _ROWS]
+
+
+def _largest(screen: Screen, rows: Sequence[Growth], names: _Names) -> None:
+    """Print the largest distance of values that agree."""
+    row = max(rows, key=lambda row: row.times_tolerance or 0.0, default=None)
+    if row is not None and row.times_tolerance:
+        times = f"largest difference: {row.times_tolerance:.2g} times the tolerance, "
+        screen.put_wrapped(Text(f"{times}{_row_name(row, names)}"))
+
+
+def _row_name(row: Growth, names: _Names) -> str:
+    name = row.name if row.name.startswith("@") or "/" in row.name else f"{row.name} {names(row.value)}"
+    return f"{name} (line {row.line if row.line is not None else '-'})"
 
 
 def _growth(screen: Screen, rows: Sequence[Growth], names: _Names) -> None:
@@ -216,22 +265,16 @@ def _growth(screen: Screen, rows: Sequence[Growth], names: _Names) -> None:
     heads = "times tol" if narrow else "times tol  max rel    cosine"
     screen.put_line(Text(f"{heads}  at the end of", "bold"))
     layers = ShortNames([row.name for row in rows])
-    for row in rows[:_ROWS]:
-        style = "red" if row.times_tolerance > 1 else ""
-        name = layers.forms(row.name)[0] if screen.shortens else row.name
-        if not row.name.startswith("@") and "/" not in row.name:
-            name += f" {names(row.value)}"
-        line = row.line if row.line is not None else "-"
-        figures = f"{_short(row.times_tolerance):>9}"
+    for row in rows:
+        figures = f"{row.unmeasured or _short(row.times_tolerance):>9}"
         if not narrow:
             figures += f"  {_short(row.max_rel):>7}  {_cosine(row.cosine):>8}"
-        screen.put_line(Text(figures, style).append(f"  {name} (line {line})"))
-    if len(rows) > _ROWS:
-        screen.put(f"and {len(rows) - _ROWS} more; --json lists all")
+        shown = replace(row, name=layers.forms(row.name)[0]) if screen.shortens else row
+        screen.put_line(Text(figures, "red" if row.diverges else "").append(f"  {_row_name(shown, names)}"))
 
 
 def _short(number: float | None) -> str:
-    return "-" if number is None else f"{number:.2g}"
+    return "-" if number is None or not math.isfinite(number) else f"{number:.2g}"
 
 
 def _cosine(number: float | None) -> str:
@@ -240,16 +283,25 @@ def _cosine(number: float | None) -> str:
     return ">.999999" if 0.9999995 <= number < 1 else f"{number:.6f}"
 
 
-def _outputs(screen: Screen, report: DiffReport, names: _Names) -> None:
-    for match in report.outputs:
-        verdict = "beyond the tolerance" if match.diverges else "agrees"
-        if match.diverges and match.detail:
-            verdict = match.detail
-        comparison = match.comparison
-        rest = (
-            "" if comparison is None or comparison.max_abs is None else f", max abs {comparison.max_abs:.3g}"
-        )
-        line = Text(f"output {names(match.a.value)} ").append(verdict, "red" if match.diverges else "green")
-        screen.put_wrapped(line.append(rest))
+def _outputs(screen: Screen, report: DiffReport, names: _Names, listed: int | None) -> None:
+    differ = [match for match in report.outputs if match.diverges]
+    agree = [match for match in report.outputs if not match.diverges]
+    for match in differ[:listed]:
+        line = Text(f"output {names(match.a.value)} ").append(match.detail or "beyond the tolerance", "red")
+        screen.put_wrapped(line.append(_most([match])))
+    _more(screen, len(differ), listed, "more differing output")
+    if listed is None or len(agree) == 1:
+        for match in agree:
+            line = Text(f"output {names(match.a.value)} ").append("agrees", "green")
+            screen.put_wrapped(line.append(_most([match])))
+    elif agree:
+        screen.put_wrapped(Text(f"{len(agree)} outputs ").append("agree", "green").append(_most(agree)))
     for name in report.lacking:
         screen.put_wrapped(Text(f"output {name} has no counterpart", "red"))
+
+
+def _most(matches: Sequence[Match]) -> str:
+    """Return `, max abs 0.1`, or nothing without a distance."""
+    found = [match.comparison.max_abs for match in matches if match.comparison is not None]
+    known = [each for each in found if each is not None and math.isfinite(each)]
+    return f", max abs {max(known):.3g}" if known else ""

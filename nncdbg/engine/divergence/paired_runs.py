@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -154,31 +155,38 @@ class _Comparison:
         self._blame = Blame(
             a, b, runs.counterpart, runs.counterpart_in_a, substitution, recomputation, runs.tolerance
         )
-        self._differ: dict[Key, list[Match]] = {}
 
     def statements(self) -> None:
         """Compare the statements, and judge those with different results."""
+        compared = {
+            key: self._compare(key, self._a.at(key), self._b.at(other))
+            for key in self._a.keys
+            if (other := self._runs.counterpart(key)) is not None and other in self._b
+        }
+        for place in doubtful(*self._units, self._runs.pairs, {key[0] for key in _differing(compared)}):
+            self._runs.withdraw(place)
         for key in self._a.keys:
-            other = self._runs.counterpart(key)
-            if other is None or other not in self._b:
+            if self._runs.counterpart(key) is None or key not in compared:
+                compared.pop(key, None)
                 self._tally.lonely(self._a.side, self._a.at(key))
-            else:
-                self._compare(key, self._a.at(key), self._b.at(other))
+            for match in compared.get(key, ()):
+                self._tally.add(self._a.at(key), match)
         for key in self._b.keys:
             if (here := self._runs.counterpart_in_a(key)) is None or here not in self._a:
                 self._tally.lonely(self._b.side, self._b.at(key))
-        self._withdraw()
         self._declared()
-        for key, matches in self._differ.items():
+        for key, matches in _differing(compared).items():
             if not self._tally.worth_judging(key[0]):
                 continue
             verdict = self._blame.judge(key, max(matches, key=lambda match: match.excess.factor))
             self._tally.judged(matches, verdict)
 
-    def _compare(self, key: Key, one: Written, other: Written) -> None:
+    def _compare(self, key: Key, one: Written, other: Written) -> list[Match]:
+        """Return the matches of the results."""
+        found: list[Match] = []
         way = self._runs.pairs[key[0]][1]
         if allocates_only(one.node.op) and allocates_only(other.node.op):
-            return
+            return found
         for index, pair in enumerate(zip(one.contents, other.contents, strict=False)):
             if any(content is GONE for content in pair):
                 self._tally.report.gone += 1
@@ -191,16 +199,8 @@ class _Comparison:
             if match.diverges and one.operands is not None:
                 terms = terms_of(one.code, one.pc, self._a.operands(one), one.contents)
                 match = measure(sites[0], sites[1], way, pair, self._runs.tolerance, terms)
-            self._tally.add(one, match)
-            if match.diverges:
-                self._differ.setdefault(key, []).append(match)
-
-    def _withdraw(self) -> None:
-        differ = {key[0] for key in self._differ}
-        for place in doubtful(*self._units, self._runs.pairs, differ):
-            self._runs.withdraw(place)
-            for key in [key for key in self._differ if key[0] == place]:
-                self._tally.withdrawn(self._differ.pop(key))
+            found.append(match)
+        return found
 
     def _declared(self) -> None:
         """Record the attributes and parameters that differ between the statements of a pair."""
@@ -233,3 +233,9 @@ class _Comparison:
             and isinstance(theirs, WrittenResult)
             and self._runs.counterpart(mine.key) == theirs.key
         )
+
+
+def _differing(compared: Mapping[Key, Sequence[Match]]) -> dict[Key, list[Match]]:
+    """Return the matches that differ, of the statements that have one."""
+    found = {key: [match for match in matches if match.diverges] for key, matches in compared.items()}
+    return {key: matches for key, matches in found.items() if matches}

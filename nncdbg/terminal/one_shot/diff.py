@@ -101,6 +101,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--atol", type=float, help="absolute tolerance (default: f32 1e-5 x largest element, f64 1e-9, ...)")
     add("--ulp", type=int, help="tolerance in ULPs; alone, it replaces the other tolerances")
     add("--strict", action="store_true", help="also exit with 1 if only intermediate values differ")
+    add("--all", action="store_true", help="print all causes, differences and rows of the table")
     add("--json", action="store_true", help="print one JSON document on standard output")
     add("--stop", action="store_true", help="open the prompt on side A, after the first divergence")
     add_prompt(parser)
@@ -274,6 +275,6 @@ def _document(
 def _print(screen: Screen, options: Namespace, report: DiffReport, arguments: Sequence[str]) -> None:
     from nncdbg.presentation.divergence import print_report
 
-    print_report(screen, report)
+    print_report(screen, report, everything=options.all)
     if not report.equal and not (options.stop or options.golden or options.compile_b):
         screen.note(f"to stop there and compare values: nncdbg diff {shlex.join(arguments)} --stop")
