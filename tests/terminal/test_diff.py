@@ -438,3 +438,37 @@ def test_rows_after_the_first_nan_are_folded(model: Callable[..., str], capsys: 
     assert "and 21 later rows; --all prints all" in out
     assert main(["diff", a, b, "--all"]) == 1
     assert "Tanh %t19 (line " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_each_side_runs_on_the_backend_of_its_own_program(
+    tmp_path: Path, model: Callable[..., str], capsys: Capture, swapped: bool
+) -> None:
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.Linear(3, 2)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[1.0, 2, 3], [4, 5, 6]]))
+        layer.bias.copy_(torch.tensor([0.5, -0.5]))
+    exported = str(tmp_path / "layer.pt2")
+    torch.export.save(torch.export.export(layer, (torch.ones(4, 3),)), exported)
+    text = """#nncdbg 1
+opset 18
+
+graph @main(%input: f32[4,3]) -> (%y: f32[4,2]) {
+  %y = Gemm(%input, [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], [0.5, -0.5], transB=1)
+  return %y
+}
+"""
+    sides = [exported, model("gemm", text)]
+    backends = ["torch", "numpy"]
+    if swapped:
+        sides, backends = sides[::-1], backends[::-1]
+    assert main(["diff", *sides, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [document["sides"][side]["backend"] for side in "ab"] == backends
+    assert document["matched"]["value"] == 1
+    assert nncdbg.diff(*sides).equal
+    data = tmp_path / "cases"
+    data.mkdir()
+    np.savez(data / "1.npz", input=np.ones((4, 3), np.float32))
+    assert nncdbg.diff_corpus(*sides, inputs_dir=data).equal

@@ -74,7 +74,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add_kernels(parser)
     add_states_in_place(parser)
     add_corpus(parser)
-    add("--backend-b", metavar="BACKEND", help="side B's backend (default: side A's)")
+    add("--backend-b", metavar="BACKEND", help="side B's backend (default: --backend, or its program's)")
     add(
         "--kernel-b",
         action="append",
@@ -201,7 +201,9 @@ def _side_b(
     configuration, asked = opened.configuration, configuration_of(options)
     if options.other is not None:
         opened = open_program(replace(asked, program=options.other))
-        configuration = opened.configuration if opened.folder is not None else configuration
+        # Side B runs on the backend of its own program, unless the user gave one.
+        own = opened.configuration
+        configuration = own if opened.folder is not None else replace(configuration, backend=own.backend)
     other, inputs, notes = counterpart(opened.program, a, options.dtype_b, asked.inputs)
     with inputs_of_side("B"):
         b = OpenedProgram(other, configuration).debugger(
