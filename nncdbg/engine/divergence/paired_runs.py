@@ -32,6 +32,10 @@ _SAMPLES = 16
 """Number of elements compared before two whole tensors are compared."""
 
 
+_ALIKE = 0.5
+"""Minimum cosine of two results that are paired by position."""
+
+
 class PairedRuns:
     """Compares two programs; after `run`, `pairs` maps A's statements to B's."""
 
@@ -82,7 +86,8 @@ class PairedRuns:
     def _paired(self, one: RunTrace, other: RunTrace) -> _Comparison:
         inputs = input_pairs(other.side.graph, one.side.debugger.inputs)
         units = units_of(one, {}), units_of(other, inputs)
-        self.pairs = paired(*units, _Agreement(one, other, self.tolerance))
+        agreement = _Agreement(one, other, self.tolerance)
+        self.pairs = paired(*units, agreement, agreement.alike)
         self._back = {there: here for here, (there, _) in self.pairs.items()}
         return _Comparison(self, one, other, units, {here: there for there, here in inputs.items()})
 
@@ -112,6 +117,15 @@ class _Agreement:
             trace.at(trace.first[place].key) for trace, place in ((self._a, here), (self._b, there))
         )
         return all(self._same(*pair) for pair in zip(one.contents, other.contents, strict=False))
+
+    def alike(self, here: Place, there: Place) -> bool:
+        """Return whether the first results have a similar direction, or none."""
+        x, y = (
+            trace.at(trace.first[place].key).contents for trace, place in ((self._a, here), (self._b, there))
+        )
+        match = measure(NOWHERE, NOWHERE, "value", (x[0], y[0]), self._tolerance) if x and y else None
+        cosine = None if match is None or match.comparison is None else match.comparison.cosine
+        return cosine is None or cosine >= _ALIKE
 
     def _same(self, x: Any, y: Any) -> bool:
         match = measure(NOWHERE, NOWHERE, "value", (x, y), self._tolerance)
@@ -153,7 +167,14 @@ class _Comparison:
         counterparts = TraceCounterparts(b, runs.counterpart, inputs)
         substitution = Substitution(a, counterparts, recomputation)
         self._blame = Blame(
-            a, b, runs.counterpart, runs.counterpart_in_a, substitution, recomputation, runs.tolerance
+            a,
+            b,
+            runs.counterpart,
+            runs.counterpart_in_a,
+            substitution,
+            recomputation,
+            Recomputation(b.side.debugger, runs.tolerance),
+            runs.tolerance,
         )
 
     def statements(self) -> None:
@@ -212,6 +233,7 @@ class _Comparison:
                     other,
                     partial(site_of, self._a.side.debugger, one, 0),
                     partial(site_of, self._b.side.debugger, other, 0),
+                    partial(self._blame.same_form, one, other),
                 )
 
     def outputs(self) -> None:

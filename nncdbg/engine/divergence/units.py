@@ -44,6 +44,11 @@ class Unit:
     output: int | None = None
     """The index of the program output that the statement gives."""
 
+    @property
+    def alias(self) -> str:
+        """Return the name of the result; for a tensor that onnxruntime quantized, the original name."""
+        return self.names[0].removesuffix("_DequantizeLinear_Output") if self.names else ""
+
 
 @dataclass(slots=True)
 class RunUnits:
