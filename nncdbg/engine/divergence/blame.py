@@ -8,7 +8,7 @@ or from ops without a counterpart between the statement and the values that both
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -214,7 +214,9 @@ class Blame:
             if isinstance(mine, WrittenResult) and isinstance(other, WrittenResult):
                 match = self._match_of(mine, other, match)
             if not left and not right and cut.a.reader is not None and cut.b.reader is not None:
-                return self._operand(cut.a.reader, cut.a.index, mine, other, match)
+                one, two = cut.a.reader, cut.b.reader
+                found = self._operand(one, cut.a.index, mine, other, match)
+                return replace(found, a=self._site(self.a, one), b=self._site(self.b, two))
         else:
             mine, other = a.end, b.end
         if len(left) == len(right) == 1 and left[0].node.op == right[0].node.op:

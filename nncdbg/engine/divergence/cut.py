@@ -133,7 +133,7 @@ def _reshaping(chain: Chain) -> set[Key]:
 
 
 def fitted(content: Any, like: Any) -> Any:
-    """Return B's content in the shape of A's; None if it does not fit."""
+    """Return a tensor in the shape of another one, transposed or reshaped; None if it does not fit."""
     if not isinstance(content, np.ndarray) or not isinstance(like, np.ndarray):
         return None
     if content.size != like.size or content.dtype.kind != like.dtype.kind or content.dtype.hasobject:

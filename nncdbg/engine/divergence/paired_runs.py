@@ -184,7 +184,10 @@ class _Comparison:
             for key in self._a.keys
             if (other := self._runs.counterpart(key)) is not None and other in self._b
         }
-        for place in doubtful(*self._units, self._runs.pairs, {key[0] for key in _differing(compared)}):
+        differ = {key[0] for key in _differing(compared)}
+        # The same elements in another shape are no pair: the statements that read them are compared.
+        reshaped = {place for place in differ if self._b.outputs and self._is_reshaped(place)}
+        for place in {*reshaped, *doubtful(*self._units, self._runs.pairs, differ - reshaped)}:
             self._runs.withdraw(place)
         for key in self._a.keys:
             if self._runs.counterpart(key) is None or key not in compared:
@@ -201,6 +204,16 @@ class _Comparison:
                 continue
             verdict = self._blame.judge(key, max(matches, key=lambda match: match.excess.factor))
             self._tally.judged(matches, verdict)
+
+    def _is_reshaped(self, place: Place) -> bool:
+        there = self._runs.pairs[place][0]
+        x, y = (
+            trace.at(trace.first[each].key).contents[0]
+            for trace, each in ((self._a, place), (self._b, there))
+        )
+        if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray) or x.size != y.size:
+            return False
+        return x.shape != y.shape and self._blame.same(x.reshape(-1), y.reshape(-1))
 
     def _compare(self, key: Key, one: Written, other: Written) -> list[Match]:
         """Return the matches of the results."""

@@ -145,9 +145,21 @@ class _Pairing:
     def _push(self, one: Unit, other: Unit) -> None:
         if one.op != other.op or one.number in self.found or other.number in self.taken:
             return
+        if self._fuses(one, other, self.a, self.b) or self._fuses(other, one, self.b, self.a):
+            return
         score = self._score(one, other)
         if score >= _LEAST:
             heapq.heappush(self._heap, (-score, one.number, other.number))
+
+    def _fuses(self, one: Unit, other: Unit, of_one: RunUnits, of_other: RunUnits) -> bool:
+        """Return whether `other` has the name and type of a reader of `one`, and no statement that of `one`.
+
+        It then is fused of `one` and the reader, such as a Conv with a folded BatchNormalization.
+        """
+        after = (of_one.all[number] for number, _ in one.readers)
+        return one.alias not in of_other.names and any(
+            unit.alias == other.alias != "" and unit.form[1:] == other.form[1:] for unit in after
+        )
 
     def _outwards(self) -> None:
         while self._heap:

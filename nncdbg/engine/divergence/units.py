@@ -57,6 +57,8 @@ class RunUnits:
     all: list[Unit]
     of_input: dict[str, list[tuple[int, int]]]
     of_constant: dict[str, list[tuple[int, int]]]
+    names: set[str] = field(default_factory=set)
+    """The aliases of all units."""
 
 
 def units_of(trace: RunTrace, input_names: Mapping[str, str]) -> RunUnits:
@@ -70,6 +72,7 @@ def units_of(trace: RunTrace, input_names: Mapping[str, str]) -> RunUnits:
         unit.meaning = _meaning(unit, found.all, whole=True)
         unit.skeleton = _meaning(unit, found.all, whole=False)
         found.all.append(unit)
+        found.names.add(unit.alias)
         for position, operand in enumerate(operands):
             _register(found, operand, (number, position))
     for number, source in enumerate(trace.outputs):
