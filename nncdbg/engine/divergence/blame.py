@@ -17,7 +17,7 @@ import numpy as np
 from nncdbg.engine.comparison.measure import measure
 from nncdbg.engine.comparison.report import NOWHERE, DifferenceCause, Match, ValueSite
 from nncdbg.engine.comparison.tolerance import Tolerance
-from nncdbg.engine.divergence.cut import Chain, fitted, smallest_cut
+from nncdbg.engine.divergence.cut import Chain, fitted, smallest_cut, without_equal
 from nncdbg.engine.divergence.declared import (
     constant_operand,
     declared_differences,
@@ -206,7 +206,7 @@ class Blame:
 
     def _of_chains(self, a: Chain, b: Chain, match: Match) -> DifferenceCause:
         """Return the cause if two chains that should compute the same do not, as small as possible."""
-        left, right = a.statements, b.statements
+        left, right = [*a.statements], [*b.statements]
         cut = smallest_cut(a, b, self.recomputation, self.same)
         if cut is not None:
             left, right = cut.left, cut.right
@@ -219,6 +219,7 @@ class Blame:
                 return replace(found, a=self._site(self.a, one), b=self._site(self.b, two))
         else:
             mine, other = a.end, b.end
+        left, right = without_equal(a, b, left, right, self.same)
         if len(left) == len(right) == 1 and left[0].node.op == right[0].node.op:
             return self._located(
                 left[0], right[0], self.substitution.operands(left[0]), self.a.operands(left[0]), match

@@ -79,7 +79,6 @@ def smallest_cut(
     """
     if max(len(a.statements), len(b.statements)) > _LONGEST:
         return None
-    wanted = b.content(b.end)
     pairs = [
         (one, other, given)
         for one in _places(a)
@@ -90,9 +89,35 @@ def smallest_cut(
     pairs.sort(key=lambda pair: (pair[0].cost + pair[1].cost, pair[0].names != pair[1].names))
     for one, other, given in pairs[:_EXPERIMENTS]:
         found = _with_value(a, one, given, recomputation)
-        if found is not None and same(found, wanted):
+        if _equal(found, b.content(b.end), same):
             return Cut(one, other, a.before(one.source), b.before(other.source))
     return None
+
+
+def without_equal(
+    a: Chain, b: Chain, left: list[Written], right: list[Written], same: Callable[[Any, Any], bool]
+) -> tuple[list[Written], list[Written]]:
+    """Return the statements without those that lead to equal values of both chains."""
+    equal: list[set[Key]] = [set(), set()]
+    for one in left[:-1]:
+        for other in right[:-1]:
+            results = [WrittenResult(each.key, 0) for each in (one, other)]
+            contents = [chain.content(result) for chain, result in zip((a, b), results, strict=True)]
+            if np.size(contents[0]) > 1 and _equal(*contents, same):
+                for chain, result, keys in zip((a, b), results, equal, strict=True):
+                    keys |= {written.key for written in chain.before(result)}
+    lists = [
+        [each for each in statements if each.key not in keys]
+        for statements, keys in zip((left, right), equal, strict=True)
+    ]
+    return lists[0], lists[1]
+
+
+def _equal(x: Any, y: Any, same: Callable[[Any, Any], bool]) -> bool:
+    """Return whether two tensors have the same elements, in any shape."""
+    if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray):
+        return False
+    return x.size == y.size and same(x.reshape(-1), y.reshape(-1))
 
 
 def _same_kind(one: Place, other: Place) -> bool:

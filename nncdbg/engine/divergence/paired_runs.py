@@ -185,9 +185,8 @@ class _Comparison:
             if (other := self._runs.counterpart(key)) is not None and other in self._b
         }
         differ = {key[0] for key in _differing(compared)}
-        # The same elements in another shape are no pair: the statements that read them are compared.
         reshaped = {place for place in differ if self._b.outputs and self._is_reshaped(place)}
-        for place in {*reshaped, *doubtful(*self._units, self._runs.pairs, differ - reshaped)}:
+        for place in doubtful(*self._units, self._runs.pairs, differ, reshaped):
             self._runs.withdraw(place)
         for key in self._a.keys:
             if self._runs.counterpart(key) is None or key not in compared:
