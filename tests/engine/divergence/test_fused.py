@@ -248,7 +248,10 @@ def test_a_planted_difference_is_in_the_part_of_an_optimized_model(difference: P
     cause = present(nncdbg.diff(nncdbg.load(a), nncdbg.load(b), inputs_of(a)).cause)
     order = [node.name for node in a.graph.node]
     part = [truth]
-    if cause.site.node != truth:
+    if truth not in order:
+        # An op that only side B has: it can lose its name when it is fused.
+        assert cause.kind in ("only_b", "replaced")
+    elif cause.site.node != truth:
         part = order[order.index(cause.site.node) : order.index(cause.match.a.node) + 1]
     assert truth in part
     # At the level "all", ops in the layout nchwc are not comparable one by one.
