@@ -124,9 +124,7 @@ def _causes(screen: Screen, report: DiffReport, names: _Names, listed: int | Non
     if cause is None:
         if first is not None:
             _divergence(screen, names, "first", first)
-            screen.put(
-                "  no statement is the cause: with equal operands, each statement returns equal results"
-            )
+            screen.put(f"  {_no_cause(first)}")
         return
     if cause.a is not None and cause.a == cause.match.a:
         _divergence(screen, names, "first", cause.match, cause.text)
@@ -140,6 +138,14 @@ def _causes(screen: Screen, report: DiffReport, names: _Names, listed: int | Non
             Text("also: ", "bold").append_text(site_text(other.site, names)).append(f": {other.text}")
         )
     _more(screen, len(report.causes), listed, "more cause")
+
+
+def _no_cause(first: Match) -> str:
+    """Return what is known if each statement gives equal results on equal operands."""
+    kinds = [site.type.partition("[")[0] for site in (first.a, first.b)]
+    if kinds[0] == kinds[1]:
+        return "no statement is the cause: with equal operands, each statement returns equal results"
+    return f"no single statement is the cause: the differences of {' and '.join(kinds)} accumulate"
 
 
 def _more(screen: Screen, count: int, listed: int | None, what: str) -> None:

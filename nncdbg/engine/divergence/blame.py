@@ -24,6 +24,7 @@ from nncdbg.engine.divergence.declared import (
     operand_name,
     shown_statement,
 )
+from nncdbg.engine.divergence.narrow_causes import cause_of_types
 from nncdbg.engine.divergence.recomputation import Recomputation
 from nncdbg.engine.divergence.substitution import MISSING, Substitution
 from nncdbg.engine.divergence.trace import RunTrace
@@ -90,7 +91,14 @@ class Blame:
             return PROPAGATED
         mine, like = self.substitution.operands(one), self.a.operands(one)
         found = self.recomputation.results(one.code, one.pc, mine, like)
-        if found is not None and not self._apart(one, mine, found, two):
+        significant = found is not None and self._apart(one, mine, found, two)
+        theirs = self._in_order(one, two)[1]
+        if one.node.op == two.node.op and len(theirs) == len(mine):
+            run = partial(self.recomputation.changes, one, like)
+            narrow = cause_of_types(one, two, (like, theirs), found if significant else None, run)
+            if narrow is not None:
+                return StatementVerdict(DifferenceCause(narrow[0], match.a, match.b, narrow[1], match))
+        if found is not None and not significant:
             agree = all(self.same(*pair) for pair in zip(like, mine, strict=True))
             return StatementVerdict(tie=agree and is_discrete(one, two.contents))
         return StatementVerdict(self._located(one, two, mine, like, match))

@@ -48,7 +48,7 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CutPoint:
     """A value that a chain reads or computes.  `reader` and `index` are those of an operand."""
 
     source: Source
@@ -64,8 +64,8 @@ class Place:
 class Cut:
     """Values of A's and B's chain: what follows them is equal, and `left` and `right` lead to them."""
 
-    a: Place
-    b: Place
+    a: CutPoint
+    b: CutPoint
     left: list[Written]
     right: list[Written]
 
@@ -120,11 +120,11 @@ def _equal(x: Any, y: Any, same: Callable[[Any, Any], bool]) -> bool:
     return x.size == y.size and same(x.reshape(-1), y.reshape(-1))
 
 
-def _same_kind(one: Place, other: Place) -> bool:
+def _same_kind(one: CutPoint, other: CutPoint) -> bool:
     return isinstance(one.source, Fixed) == isinstance(other.source, Fixed)
 
 
-def _places(chain: Chain) -> Iterator[Place]:
+def _places(chain: Chain) -> Iterator[CutPoint]:
     """Yield the operands from outside of a chain, then its results, except the last one."""
     free = _reshaping(chain)
     inside = {written.key for written in chain.statements}
@@ -136,13 +136,13 @@ def _places(chain: Chain) -> Iterator[Place]:
                 known.add(source)
                 operands = written.node.inputs
                 name = operands[index] if index < len(operands) else ""
-                yield Place(source, chain.content(source), 0, (str(name),), written, index)
+                yield CutPoint(source, chain.content(source), 0, (str(name),), written, index)
     for written in chain.statements:
         for index, name in enumerate(written.names):
             source = WrittenResult(written.key, index)
             if source != chain.end:
                 cost = sum(each.key not in free for each in chain.before(source))
-                yield Place(source, chain.content(source), cost, (name,))
+                yield CutPoint(source, chain.content(source), cost, (name,))
 
 
 def _reshaping(chain: Chain) -> set[Key]:
@@ -168,7 +168,7 @@ def fitted(content: Any, like: Any) -> Any:
     return content.reshape(like.shape)
 
 
-def _with_value(chain: Chain, place: Place, given: Any, recomputation: Recomputation) -> Any:
+def _with_value(chain: Chain, place: CutPoint, given: Any, recomputation: Recomputation) -> Any:
     """Return the result of A's chain with another content of one value; None if a kernel fails."""
     changed: dict[Source, Any] = {place.source: given}
     for written in chain.statements:
