@@ -467,8 +467,9 @@ graph @main(%input: f32[4,3]) -> (%y: f32[4,2]) {
     document = json.loads(capsys.readouterr().out)
     assert [document["sides"][side]["backend"] for side in "ab"] == backends
     assert document["matched"]["value"] == 1
-    assert nncdbg.diff(*sides).equal
+    a, b = sides
+    assert nncdbg.diff(a, b).equal
     data = tmp_path / "cases"
     data.mkdir()
     np.savez(data / "1.npz", input=np.ones((4, 3), np.float32))
-    assert nncdbg.diff_corpus(*sides, inputs_dir=data).equal
+    assert nncdbg.diff_corpus(a, b, inputs_dir=data).equal

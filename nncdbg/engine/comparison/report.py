@@ -185,8 +185,9 @@ class DifferenceCause:
     """A statement with a different computation: equal operands give different results.
 
     `kind` is attribute, parameter, operands (it reads other values), replaced (another op), only_a or
-    only_b (an op without a counterpart), kernel (the same statement, another result), or between (one of
-    the statements from golden values to this one).  The statement is at `a`, or at `b` if only side B has
+    only_b (an op without a counterpart), kernel (the same statement, another result), overflow, not a
+    number, underflow, cast, accumulation or rounding (in the narrower of two float types), or between (one
+    of the statements from golden values to this one).  The statement is at `a`, or at `b` if only side B has
     it.  `text` describes the difference.  `match` is the value that revealed it: its result, or that of
     the statement that reads it.
     """

@@ -103,7 +103,7 @@ def without_equal(
         for other in right[:-1]:
             results = [WrittenResult(each.key, 0) for each in (one, other)]
             contents = [chain.content(result) for chain, result in zip((a, b), results, strict=True)]
-            if np.size(contents[0]) > 1 and _equal(*contents, same):
+            if np.size(contents[0]) > 1 and _equal(contents[0], contents[1], same):
                 for chain, result, keys in zip((a, b), results, equal, strict=True):
                     keys |= {written.key for written in chain.before(result)}
     lists = [

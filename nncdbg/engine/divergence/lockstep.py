@@ -123,8 +123,9 @@ class Lockstep:
 
     def _causes(self, one: Written, other: Written) -> tuple[str, ...]:
         """Return the attributes and constants that differ; without one, the verdict on the statement."""
-        sites = (partial(site_of, side.debugger, each, 0) for side, each in ((self.a, one), (self.b, other)))
-        declared = [] if one.node.op != other.node.op else declared_differences(one, other, *sites)
+        sites = [partial(site_of, side.debugger, each, 0) for side, each in ((self.a, one), (self.b, other))]
+        same_op = one.node.op == other.node.op
+        declared = declared_differences(one, other, sites[0], sites[1]) if same_op else []
         return tuple(each.text for each in declared) or tuple(cause.text for cause in self.report.causes)
 
     def _pairs(
