@@ -22,6 +22,12 @@ Content: TypeAlias = "Callable[[Source], Any]"
 _EXPERIMENTS = 256
 """Maximum number of experiments per difference."""
 
+_FEWEST = 16
+"""Number of experiments that are made for tensors of any size."""
+
+_WORK = 1 << 26
+"""Maximum number of elements that all experiments compute."""
+
 _LONGEST = 64
 """Maximum number of statements of a chain."""
 
@@ -84,10 +90,16 @@ def smallest_cut(
         for one in _places(a)
         for other in _places(b)
         if (one.cost, other.cost) != (0, 0) or _same_kind(one, other)
-        if (given := fitted(other.content, one.content)) is not None and not same(one.content, given)
+        if (given := fitted(other.content, one.content)) is not None
     ]
     pairs.sort(key=lambda pair: (pair[0].cost + pair[1].cost, pair[0].names != pair[1].names))
-    for one, other, given in pairs[:_EXPERIMENTS]:
+    left = max(_FEWEST, min(_EXPERIMENTS, _WORK // max(1, _work(a.statements))))
+    for one, other, given in pairs:
+        if same(one.content, given):
+            continue
+        if not left:
+            break
+        left -= 1
         found = _with_value(a, one, given, recomputation)
         if _equal(found, b.content(b.end), same):
             return Cut(one, other, a.before(one.source), b.before(other.source))
@@ -99,6 +111,8 @@ def without_equal(
 ) -> tuple[list[Written], list[Written]]:
     """Return the statements without those that lead to equal values of both chains."""
     equal: list[set[Key]] = [set(), set()]
+    if _work(left) * len(right) > _WORK:
+        return left, right
     for one in left[:-1]:
         for other in right[:-1]:
             results = [WrittenResult(each.key, 0) for each in (one, other)]
@@ -118,6 +132,11 @@ def _equal(x: Any, y: Any, same: Callable[[Any, Any], bool]) -> bool:
     if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray):
         return False
     return x.size == y.size and same(x.reshape(-1), y.reshape(-1))
+
+
+def _work(statements: Sequence[Written]) -> int:
+    """Return the number of elements that the statements compute."""
+    return sum(int(np.size(each)) for written in statements for each in written.contents)
 
 
 def _same_kind(one: CutPoint, other: CutPoint) -> bool:

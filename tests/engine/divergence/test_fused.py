@@ -220,6 +220,23 @@ def test_a_change_in_a_fused_chain_is_the_cause(name: str, old: str, new: str, t
         assert expected <= set(re.findall(r"\w+", said))
 
 
+def test_a_tensor_is_paired_with_its_dequantized_form() -> None:
+    a = """
+  %h = MatMul(%x, @W)
+  %r = Relu(%h)
+  %y = MatMul(%r, @V)"""
+    b = """
+  %r = MatMul(%x, @W)
+  %r_QuantizeLinear_Output = QuantizeLinear(%r, 0.02, -128)
+  %r_DequantizeLinear_Output = DequantizeLinear(%r_QuantizeLinear_Output, 0.02, -128)
+  %y = MatMul(%r_DequantizeLinear_Output, @V)"""
+    typed = ("0.02, -128", "0.02, %zero")
+    b = "\n  %zero = Cast(-128, to=3)" + b.replace(*typed)
+    report = compared(a, b)
+    assert {row.value for row in report.growth} >= {"r", "y"}
+    assert present(report.cause).text == "Relu / Cast, QuantizeLinear, DequantizeLinear"
+
+
 HIDDEN = {
     # The element is below 0 before Relu, so it changes no value that a fused model has.
     "mlp bias element",
