@@ -22,7 +22,7 @@ from nncdbg.engine.text.lexemes import integer_of
 from nncdbg.engine.time.timeline import Mark
 from nncdbg.engine.values.editing import late_decisions
 from nncdbg.presentation.run_progress import print_messages
-from nncdbg.presentation.stops import layout_at, value_or_reason
+from nncdbg.presentation.stops import value_or_reason
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
@@ -67,7 +67,7 @@ def _set(session: CommandSession, name: str, value: Any, index: Any = None) -> N
     awaited = name in debugger.awaited
     branch = debugger.set_value(name, value, index)
     print_messages(debugger, session.screen)
-    session.screen.put_line(value_or_reason(debugger, name, layout_at(debugger, session.screen)))
+    session.screen.put_line(value_or_reason(debugger, name, session.screen.line_layout))
     if awaited:
         line = debugger.loaded.line(debugger.frames[0].code, debugger.frames[0].pc)
         session.screen.put(f"from now on, nncdbg uses this value instead of running the op at line {line}")

@@ -16,7 +16,6 @@ from nncdbg.engine import extensions
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.escaping import HOSTILE
 from nncdbg.engine.expression import spelled
-from nncdbg.presentation.elements import short_name_text
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
@@ -79,16 +78,8 @@ def _containing(session: CommandSession, word: str, kinds: Iterable[str]) -> lis
     part = word.lstrip('%"')
     if "value" not in kinds or len(part) < _PART or word.startswith(("@", "$")):
         return []
-    debugger = session.debugger
-    code = debugger.frames[max(0, debugger.selected)].code
-    short = debugger.loaded.names_in(code)
-    found = [name for name in debugger.values.names() if part in name]
-    visible = set(short.names)
-    return [
-        short_name_text(short.forms(name)[0]) if name in visible else spelled(name)
-        for name in found
-        if not HOSTILE.search(name)
-    ]
+    found = [name for name in session.debugger.values.names() if part in name and not HOSTILE.search(name)]
+    return [session.screen.names.spelled(name) for name in found]
 
 
 def _commands(session: CommandSession) -> list[str]:

@@ -16,7 +16,7 @@ from nncdbg.engine.escaping import printable_line
 from nncdbg.presentation.breakpoint_syntax import split_source
 from nncdbg.presentation.listing_window import around, window
 from nncdbg.presentation.source_files import source_file, source_lines
-from nncdbg.presentation.stops import marks_of, names_on, statement_lines
+from nncdbg.presentation.stops import marks_of, statement_lines
 from nncdbg.presentation.times.margin import TITLE, margins
 
 if TYPE_CHECKING:
@@ -101,11 +101,10 @@ def _show(session: CommandSession, lines: Sequence[int]) -> None:
     listing = session.listing()
     marks = marks_of(debugger, max(0, debugger.selected), debugger.stop)
     code = debugger.frames[max(0, debugger.selected)].code
-    names = names_on(debugger, session.screen, code)
     times = margins(debugger, code)
     if times:
         session.screen.put_line(Text(TITLE, "dim"))
-    for line in window(listing, lines, marks, session.screen.line_layout.width, names, times):
+    for line in window(listing, lines, marks, session.screen.line_layout.width, session.screen.names, times):
         session.screen.put_line(line)
     session.listed = lines[-1]
 

@@ -18,7 +18,6 @@ from nncdbg.presentation.breakpoint_syntax import split_value
 from nncdbg.presentation.elements import type_of
 from nncdbg.presentation.expressions import result_text, value_named
 from nncdbg.presentation.stops import (
-    layout_at,
     operand_names,
     unique,
     value_or_reason,
@@ -200,7 +199,7 @@ def _titled(session: CommandSession, name: str, array: Array) -> Any:
     from rich.text import Text
 
     if session.debugger.values.has(name):
-        return described(name, array, layout_at(session.debugger, session.screen))
+        return described(name, array, session.screen.line_layout)
     return Text(f"{name}: {type_of(array)}")
 
 
@@ -218,7 +217,7 @@ def _statement_stats(session: CommandSession) -> None:
     if not names:
         session.screen.put("this statement reads and writes no values")
     for name in names:
-        session.screen.put_line(value_or_reason(debugger, name, layout_at(debugger, session.screen)))
+        session.screen.put_line(value_or_reason(debugger, name, session.screen.line_layout))
 
 
 @command("hist", group="looking", arguments="%value [BINS]", completes=("value", "function"))
@@ -255,7 +254,7 @@ def show(session: CommandSession, text: str) -> None:
     name, index = split_target(text, scope.has, scope.names)
     array, layout = scope.value(name), session.screen.layout
     if not isinstance(array, np.ndarray):
-        session.screen.put_line(described(name, array, layout_at(session.debugger, session.screen)))
+        session.screen.put_line(described(name, array, session.screen.line_layout))
     elif index is None:
         session.screen.put(display.show(array, name, layout))
     else:

@@ -12,7 +12,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.presentation.frame_titles import frame_title
 from nncdbg.presentation.listing_window import around, window
 from nncdbg.presentation.source_files import source_place
-from nncdbg.presentation.stops import layout_at, marks_of, names_on, statement_lines, value_or_reason
+from nncdbg.presentation.stops import marks_of, statement_lines, value_or_reason
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
@@ -68,7 +68,7 @@ def _show_computed(session: CommandSession, depth: int) -> None:
     debugger = session.debugger
     frame, values = debugger.control.stack[depth], debugger.values_at(depth)
     names = [value.name for node in frame.code.nodes[: frame.pc] for value in node.outputs if value.name]
-    layout = layout_at(debugger, session.screen)
+    layout = session.screen.line_layout
     for name in dict.fromkeys(names[-_COMPUTED:]):
         session.screen.put_line(Text("     ").append_text(value_or_reason(values, name, layout)))
     if len(names) > _COMPUTED:
@@ -122,6 +122,6 @@ def _show_frame(session: CommandSession, chosen: int) -> None:
         around(session.here(), 3, len(listing.lines)),
         marks_of(debugger, chosen),
         session.screen.line_layout.width,
-        names_on(debugger, session.screen, frame.code),
+        session.screen.names,
     ):
         session.screen.put_line(line)

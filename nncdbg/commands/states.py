@@ -26,7 +26,7 @@ from nncdbg.engine.schedules.streams import (
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.presentation.elements import SMALL, element, elements, is_text, type_of
-from nncdbg.presentation.stops import fallbacks, kernel_line, layout_at, statement_lines, value_or_reason
+from nncdbg.presentation.stops import fallbacks, kernel_line, statement_lines, value_or_reason
 from nncdbg.presentation.tensor_text import described
 from nncdbg.stats import summarize
 
@@ -104,7 +104,7 @@ def _breakpoints(session: CommandSession, text: str) -> None:
 
 def _inputs(session: CommandSession, text: str) -> None:
     for name, array in session.debugger.inputs.items():
-        session.screen.put_line(described(name, array, layout_at(session.debugger, session.screen)))
+        session.screen.put_line(described(name, array, session.screen.line_layout))
     for note in session.debugger.notes:
         session.screen.put(f"  {note}")
 
@@ -114,7 +114,7 @@ def _states(session: CommandSession, text: str) -> None:
     for state in session.debugger.program.states:
         name = state.value.name
         if name in known:
-            session.screen.put_line(described(name, known[name], layout_at(session.debugger, session.screen)))
+            session.screen.put_line(described(name, known[name], session.screen.line_layout))
         else:
             session.screen.put(f"%{name_text(name)} has no value yet")
     if not session.debugger.program.states:
@@ -170,7 +170,7 @@ def _constant_names(session: CommandSession) -> set[str]:
 
 
 def _list_values(session: CommandSession, names: Sequence[str], which: str = "") -> None:
-    layout = layout_at(session.debugger, session.screen)
+    layout = session.screen.line_layout
     for name in names[:_MANY]:
         session.screen.put_line(value_or_reason(session.debugger, name, layout))
     if len(names) > _MANY:

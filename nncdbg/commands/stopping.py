@@ -13,7 +13,6 @@ from nncdbg.presentation.breakpoint_syntax import (
     split_place,
     split_watched,
 )
-from nncdbg.presentation.stops import breakpoint_words
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
@@ -30,8 +29,7 @@ def _say(session: CommandSession, found: Breakpoint, what: str = "Breakpoint") -
     elif found.kind != "line":
         more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
         places = f", line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines[:3]))}{more}"
-    words = breakpoint_words(session.debugger, session.screen, found)
-    session.screen.put(f"{what} {found.number}: {words}{places}")
+    session.screen.put(f"{what} {found.number}: {found}{places}")
     if found.note:
         session.screen.put(f"  {found.note}")
 

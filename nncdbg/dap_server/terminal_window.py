@@ -175,7 +175,9 @@ class TerminalWindow:
         self._before = None if stop.reason == "end" else place_of(debugger.control.stack[-1])
         if not spoke:
             written = StringIO()
-            show_stop(Screen(written, written, width=WIDTH), debugger, stop, before, stop.reason == "step")
+            screen = Screen(written, written, width=WIDTH)
+            screen.name_values(debugger.program)
+            show_stop(screen, debugger, stop, before, stop.reason == "step")
             self._send({"shown": written.getvalue().rstrip("\n")})
 
     # -- lifetime ----------------------------------------------------------------------------------

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from io import StringIO
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.short_names import ShortNames
-from nncdbg.presentation.elements import element, short_name_text
+from nncdbg.presentation.elements import element
 
 if TYPE_CHECKING:
     from nncdbg.engine.comparison.report import DiffReport, Growth, Match, ValueSite
@@ -38,35 +36,31 @@ _HEADLINES = {
 
 
 def print_report(screen: Screen, report: DiffReport, *, everything: bool = False) -> None:
-    """Print a report; long names are shortened on a terminal, but not in a pipe.
+    """Print a report.
 
     Without `everything`, lists are cut, rows after the first distance without a number are omitted, and a
     report without differences has no table.
     """
-    names = _names(screen, report)
     listed = None if everything else _LISTED
-    _verdict(screen, report, names)
-    _causes(screen, report, names, listed)
+    _verdict(screen, report)
+    _causes(screen, report, listed)
     if report.worst is not None and report.worst is not report.first:
-        _divergence(screen, names, "worst", report.worst)
-    _ties(screen, report, names, listed)
+        _divergence(screen, "worst", report.worst)
+    _ties(screen, report, listed)
     _differences(screen, report, listed)
     if everything or not report.equal:
-        _growth(screen, report.growth if everything else _until_unmeasured(report.growth), names)
+        _growth(screen, report.growth if everything else _until_unmeasured(report.growth))
         rest = len(report.growth) - len(_until_unmeasured(report.growth))
         if rest and not everything:
             screen.put(f"and {counted(rest, 'later row')}; --all prints all")
     else:
-        _largest(screen, report.growth, names)
-    _outputs(screen, report, names, listed)
+        _largest(screen, report.growth)
+    _outputs(screen, report, listed)
 
 
 def print_match(screen: Screen, title: str, match: Match, causes: Sequence[str] = ()) -> None:
     """Print a value of both sides: the statement, the causes, and the distance."""
-    sites = [site.value for site in (match.a, match.b)]
-    short = ShortNames(sites)
-    names = (lambda name: short_name_text(short.forms(name)[0])) if screen.shortens else spelled
-    _divergence(screen, names, title, match, "; ".join(causes))
+    _divergence(screen, title, match, "; ".join(causes))
 
 
 def report_text(report: DiffReport) -> str:
@@ -78,27 +72,7 @@ def report_text(report: DiffReport) -> str:
     return out.getvalue().rstrip("\n")
 
 
-_Names: TypeAlias = Callable[[str], str]
-"""Maps the name of a value to its name in the report."""
-
-
-def _names(screen: Screen, report: DiffReport) -> _Names:
-    if not screen.shortens:
-        return spelled
-    matches = [
-        report.first,
-        report.worst,
-        *(cause.match for cause in report.causes),
-        *report.ties,
-        *report.outputs,
-    ]
-    shown = [site.value for match in matches if match is not None for site in (match.a, match.b)]
-    shown += [cause.site.value for cause in report.causes] + [row.value for row in report.growth]
-    short = ShortNames([*shown, *report.only_a, *report.only_b])
-    return lambda name: short_name_text(short.forms(name)[0])
-
-
-def _verdict(screen: Screen, report: DiffReport, names: _Names) -> None:
+def _verdict(screen: Screen, report: DiffReport) -> None:
     screen.put(Text(*_HEADLINES[report.status]))
     total = sum(report.matched.values())
     ways = ", ".join(f"{count} by {way}" for way, count in report.matched.items() if count)
@@ -112,30 +86,30 @@ def _verdict(screen: Screen, report: DiffReport, names: _Names) -> None:
         ("B", report.unmatched_b, report.only_b),
     ):
         if count:
-            some = ", ".join(names(name) for name in unmatched[:3])
+            some = ", ".join(spelled(name) for name in unmatched[:3])
             screen.put_wrapped(
                 Text(f"{count} of side {side} have no counterpart: {some}{', ...' * (count > 3)}", "dim")
             )
 
 
-def _causes(screen: Screen, report: DiffReport, names: _Names, listed: int | None) -> None:
+def _causes(screen: Screen, report: DiffReport, listed: int | None) -> None:
     """Print the first statement that introduces a difference, and its value; then the others."""
     cause, first = report.cause, report.first
     if cause is None:
         if first is not None:
-            _divergence(screen, names, "first", first)
+            _divergence(screen, "first", first)
             screen.put(f"  {_no_cause(first)}")
         return
     if cause.a is not None and cause.a == cause.match.a:
-        _divergence(screen, names, "first", cause.match, cause.text)
+        _divergence(screen, "first", cause.match, cause.text)
     else:
         side = "" if cause.a is not None else " of side B"
-        screen.put_wrapped(Text("cause: ", "bold").append_text(site_text(cause.site, names)).append(side))
+        screen.put_wrapped(Text("cause: ", "bold").append_text(site_text(cause.site)).append(side))
         screen.put(f"  {cause.text}")
-        _divergence(screen, names, "first", cause.match)
+        _divergence(screen, "first", cause.match)
     for other in report.causes[1:listed]:
         screen.put_wrapped(
-            Text("also: ", "bold").append_text(site_text(other.site, names)).append(f": {other.text}")
+            Text("also: ", "bold").append_text(site_text(other.site)).append(f": {other.text}")
         )
     _more(screen, len(report.causes), listed, "more cause")
 
@@ -154,13 +128,13 @@ def _more(screen: Screen, count: int, listed: int | None, what: str) -> None:
         screen.put(f"and {counted(count - listed, what)}; --all prints all")
 
 
-def _ties(screen: Screen, report: DiffReport, names: _Names, listed: int | None) -> None:
+def _ties(screen: Screen, report: DiffReport, listed: int | None) -> None:
     for match in report.ties[:listed]:
         total = match.comparison.count if match.comparison is not None else None
         count = counted(match.excess.count, "element")
         if total is not None:
             count = f"{match.excess.count} of {counted(total, 'element')}"
-        screen.put_wrapped(Text("tie: ", "bold").append_text(site_text(match.a, names)).append(f": {count}"))
+        screen.put_wrapped(Text("tie: ", "bold").append_text(site_text(match.a)).append(f": {count}"))
     _more(screen, len(report.ties), listed, "more tie")
 
 
@@ -175,17 +149,17 @@ def _differences(screen: Screen, report: DiffReport, listed: int | None) -> None
     _more(screen, len(rest), listed, "more difference")
 
 
-def _divergence(screen: Screen, names: _Names, rank: str, match: Match, text: str = "") -> None:
-    screen.put_wrapped(Text(f"{rank}: ", "bold").append_text(site_text(match.a, names)))
+def _divergence(screen: Screen, rank: str, match: Match, text: str = "") -> None:
+    screen.put_wrapped(Text(f"{rank}: ", "bold").append_text(site_text(match.a)))
     if (match.a.value, match.a.line) != (match.b.value, match.b.line) or match.a.type != match.b.type:
-        screen.put_wrapped(Text("side B: ", "bold").append_text(site_text(match.b, names)))
+        screen.put_wrapped(Text("side B: ", "bold").append_text(site_text(match.b)))
     for line in [*([text] if text else []), *_facts(match)]:
         screen.put(f"  {line}")
 
 
-def site_text(site: ValueSite, names: Callable[[str], str]) -> Text:
+def site_text(site: ValueSite) -> Text:
     """Return `%h f32[2,3] = Conv, line 12 of @main, iteration 3`."""
-    words = f"{names(site.value)} {site.type}"
+    words = f"{spelled(site.value)} {site.type}"
     if site.op:
         words += f" = {site.op}"
     place = _position(site)
@@ -251,32 +225,30 @@ def _until_unmeasured(rows: Sequence[Growth]) -> Sequence[Growth]:
     return rows[: ends[0] + 1 if ends else _ROWS]
 
 
-def _largest(screen: Screen, rows: Sequence[Growth], names: _Names) -> None:
+def _largest(screen: Screen, rows: Sequence[Growth]) -> None:
     """Print the largest distance of values that agree."""
     row = max(rows, key=lambda row: row.times_tolerance or 0.0, default=None)
     if row is not None and row.times_tolerance:
         times = f"largest difference: {row.times_tolerance:.2g} times the tolerance, "
-        screen.put_wrapped(Text(f"{times}{_row_name(row, names)}"))
+        screen.put_wrapped(Text(f"{times}{_row_name(row)}"))
 
 
-def _row_name(row: Growth, names: _Names) -> str:
-    name = row.name if row.name.startswith("@") or "/" in row.name else f"{row.name} {names(row.value)}"
+def _row_name(row: Growth) -> str:
+    name = row.name if row.name.startswith("@") or "/" in row.name else f"{row.name} {spelled(row.value)}"
     return f"{name} (line {row.line if row.line is not None else '-'})"
 
 
-def _growth(screen: Screen, rows: Sequence[Growth], names: _Names) -> None:
+def _growth(screen: Screen, rows: Sequence[Growth]) -> None:
     if not rows:
         return
     narrow = screen.line_layout.width < _NARROW
     heads = "times tol" if narrow else "times tol  max rel    cosine"
     screen.put_line(Text(f"{heads}  at the end of", "bold"))
-    layers = ShortNames([row.name for row in rows])
     for row in rows:
         figures = f"{row.unmeasured or _short(row.times_tolerance):>9}"
         if not narrow:
             figures += f"  {_short(row.max_rel):>7}  {_cosine(row.cosine):>8}"
-        shown = replace(row, name=layers.forms(row.name)[0]) if screen.shortens else row
-        screen.put_line(Text(figures, "red" if row.diverges else "").append(f"  {_row_name(shown, names)}"))
+        screen.put_line(Text(figures, "red" if row.diverges else "").append(f"  {_row_name(row)}"))
 
 
 def _short(number: float | None) -> str:
@@ -289,16 +261,16 @@ def _cosine(number: float | None) -> str:
     return ">.999999" if 0.9999995 <= number < 1 else f"{number:.6f}"
 
 
-def _outputs(screen: Screen, report: DiffReport, names: _Names, listed: int | None) -> None:
+def _outputs(screen: Screen, report: DiffReport, listed: int | None) -> None:
     differ = [match for match in report.outputs if match.diverges]
     agree = [match for match in report.outputs if not match.diverges]
     for match in differ[:listed]:
-        line = Text(f"output {names(match.a.value)} ").append(match.detail or "beyond the tolerance", "red")
+        line = Text(f"output {spelled(match.a.value)} ").append(match.detail or "beyond the tolerance", "red")
         screen.put_wrapped(line.append(_most([match])))
     _more(screen, len(differ), listed, "more differing output")
     if listed is None or len(agree) == 1:
         for match in agree:
-            line = Text(f"output {names(match.a.value)} ").append("agrees", "green")
+            line = Text(f"output {spelled(match.a.value)} ").append("agrees", "green")
             screen.put_wrapped(line.append(_most([match])))
     elif agree:
         screen.put_wrapped(Text(f"{len(agree)} outputs ").append("agree", "green").append(_most(agree)))

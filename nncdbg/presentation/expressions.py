@@ -12,7 +12,6 @@ from nncdbg.engine.expression import resolve_name
 from nncdbg.engine.graph import Map
 from nncdbg.presentation.element_grid import grid
 from nncdbg.presentation.elements import element, type_of
-from nncdbg.presentation.stops import layout_at
 from nncdbg.presentation.tensor_text import described, map_text
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ def displayed(debugger: Debugger, screen: Screen, text: str) -> Text:
     """Return the line that shows an expression at a stop. Raises NncdbgError."""
     result = debugger.evaluate(text)
     if isinstance(result, np.ndarray) and result.ndim:
-        return described(value_named(debugger, text) or text, result, layout_at(debugger, screen))
+        return described(value_named(debugger, text) or text, result, screen.line_layout)
     return Text(f"{text} = {result_text(screen, result)}")
 
 

@@ -12,8 +12,7 @@ from nncdbg.engine.compilation.code import EVICTED, UNSET, Code, Statement
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.values.slicing import BlockVisit, Origin, Slicing
-from nncdbg.presentation.short_statements import named
-from nncdbg.presentation.stops import layout_in, names_on, statement_lines
+from nncdbg.presentation.stops import statement_lines
 from nncdbg.presentation.tensor_text import described
 from nncdbg.stats import Summary, summarize
 
@@ -41,9 +40,6 @@ class Showing(Protocol):
     def statement(self, code: Code, line: int, head: str) -> str:
         """Return the statement on a line of a block's listing, after `head`."""
 
-    def sentence(self, text: str, code: Code) -> str:
-        """Format a sentence about values of a block."""
-
     def summary(self, content: Any, code: Code, slot: int) -> Summary | None:
         """Return the statistics of a tensor; None for other contents, and if they would take too long."""
 
@@ -57,14 +53,10 @@ class InLines:
         self.screen = screen
 
     def line(self, name: str, content: Any, code: Code, slot: int) -> Text:
-        return described(name, self.to_host(content), layout_in(self.debugger, self.screen, code, _INDENT))
+        return described(name, self.to_host(content), self.screen.layout_after(_INDENT))
 
     def statement(self, code: Code, line: int, head: str) -> str:
         return "\n".join(statement_lines(self.debugger, self.screen, code, line, head))
-
-    def sentence(self, text: str, code: Code) -> str:
-        names = names_on(self.debugger, self.screen, code)
-        return named(text, names.at(code.path), 0) if names is not None else text
 
     def summary(self, content: Any, code: Code, slot: int) -> Summary | None:
         array = self.to_host(content)
@@ -159,10 +151,9 @@ def cause_lines(debugger: Debugger, origin: Origin, name: str, showing: Showing)
         cause, within = found
         inside = f" (inside, at {within.code.nodes[within.pc].op})" if within is not None else ""
         evidence = f"{inside}: {cause.evidence}" if cause.evidence else ""
-        code = origin.visit.code
-        yield Text(showing.sentence(f"  cause: {cause.name}{evidence}", code))
+        yield Text(f"  cause: {cause.name}{evidence}")
         if cause.hint:
-            yield Text(showing.sentence(f"  hint: {cause.hint}", code), "dim")
+            yield Text(f"  hint: {cause.hint}", "dim")
 
 
 def diagnosed(debugger: Debugger, origin: Origin, name: str) -> Diagnosis | str | None:

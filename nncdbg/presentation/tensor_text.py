@@ -46,19 +46,19 @@ def value_line(name: str, array: Array, summary: Summary, layout: Layout | None 
     Statistics are never cropped: if they do not fit after the name, they are put on lines of their own.
     """
     view = layout or Layout()
-    heads = [f"{form} {type_of(array)}" for form in view.forms(name)]
+    head = f"{view.name(name)} {type_of(array)}"
     if array.size == 0:
-        return _headed(heads, [text("(empty)")], view)
+        return _headed(head, [text("(empty)")], view)
     if array.size <= SMALL or is_text(array):
         shown = _elements(array, view)
-        return _headed(heads, [shown] if is_text(array) else [*shown.split(" ")], view)
+        return _headed(head, [shown] if is_text(array) else [*shown.split(" ")], view)
     if array.dtype.kind == "b":
-        return _headed(heads, [text(f"{np.count_nonzero(array)} of {array.size} true")], view)
+        return _headed(head, [text(f"{np.count_nonzero(array)} of {array.size} true")], view)
     figures = [
         text(f"{label} {number}", BAD if label in ("nan", "+inf", "-inf") else "")
         for label, number in summary.figures(view.precision)
     ]
-    return _headed(heads, figures, view)
+    return _headed(head, figures, view)
 
 
 def described(name: str, content: Any, layout: Layout | None = None) -> Text:
@@ -66,7 +66,7 @@ def described(name: str, content: Any, layout: Layout | None = None) -> Text:
     if isinstance(content, (np.ndarray, np.generic)):
         array = np.asarray(content)
         return value_line(name, array, summarize(array), layout)
-    head = (layout or Layout()).forms(name)[0]
+    head = (layout or Layout()).name(name)
     if content is None:
         return text(f"{head} (none)")
     if holds_maps(content):
@@ -100,13 +100,11 @@ def _elements(array: Array, layout: Layout) -> Text:
     return line
 
 
-def _headed(heads: Sequence[str], parts: Sequence[Text], layout: Layout) -> Text:
-    """Put the parts after the first of `heads` that leaves room for them, else on lines below."""
+def _headed(head: str, parts: Sequence[Text], layout: Layout) -> Text:
+    """Put the parts after the head if there is room for them, else on lines below."""
     joined = text(" ").join(parts)
-    for head in heads:
-        if cells(head) + 1 + joined.cell_len <= layout.width:
-            return text(f"{head} ").append_text(joined)
-    head = next((head for head in heads if cells(head) <= layout.width), heads[-1])
+    if cells(head) + 1 + joined.cell_len <= layout.width:
+        return text(f"{head} ").append_text(joined)
     lines = [text(head)]
     room = layout.width
     for part in parts:

@@ -23,7 +23,7 @@ from nncdbg.presentation.slices import (
     verb,
 )
 from nncdbg.presentation.source_files import source_place
-from nncdbg.presentation.stops import layout_at, operand_names, value_or_reason
+from nncdbg.presentation.stops import operand_names, value_or_reason
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -59,7 +59,7 @@ def explain(screen: Screen, debugger: Debugger, name: str, depth: int | None = N
     if depth is not None:
         show_slice(screen, debugger, [*followed(debugger, visit, [place.slot], depth, showing)])
         return
-    screen.put_line(value_or_reason(debugger, name, layout_at(debugger, screen)))
+    screen.put_line(value_or_reason(debugger, name, screen.line_layout))
     origins = [*followed(debugger, visit, [place.slot], _FAR, showing)]
 
     def troubled(origin: Origin) -> bool:

@@ -10,7 +10,6 @@ from nncdbg.engine.compilation.code import UNSET
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.expression import evaluate, parse, spelled
 from nncdbg.engine.text.lexemes import integer_of
-from nncdbg.presentation.elements import short_name_text
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
@@ -196,7 +195,7 @@ def _evaluated(values: Values, text: str) -> Any:
 
 def value_title(session: Session, code: Code, name: str) -> str:
     """Return the short name of a value in a list of variables; it can be typed as well."""
-    return short_name_text(session.program.debugger.loaded.names_in(code).forms(name)[0])
+    return session.program.debugger.loaded.names_of(code).spelled(name)
 
 
 def evaluate_name(place: ContentPlace) -> str | None:

@@ -21,7 +21,7 @@ from nncdbg.engine.expression.operators import OperandError
 from nncdbg.engine.graph import Array
 from nncdbg.engine.schedules.streams import stream_of
 from nncdbg.engine.text.prefixes import Prefixes
-from nncdbg.engine.text.short_names import Scopes, ShortNames, choices, meant, nearest_name
+from nncdbg.engine.text.short_names import Scopes, choices, meant, nearest_name
 from nncdbg.engine.time.timeline import Timeline
 from nncdbg.engine.values.current import Current, numbered
 from nncdbg.engine.values.differentiation import (
@@ -81,7 +81,7 @@ class Values:
     line: Callable[[Code, int], int | None]
     """Returns the line of a statement of a block, by its pc."""
     program_names: frozenset[str]
-    names_in: Callable[[Code], ShortNames]
+    names_in: Callable[[Code], Sequence[str]]
     """Returns the names visible in a block."""
     prefixes: Prefixes
     """The prefixes that the program's text abbreviates in names."""
@@ -103,7 +103,7 @@ class Values:
 
     def __repr__(self) -> str:
         frame = self.machine.frames[self.depth]
-        count = len(self.names_in(frame.code).names)
+        count = len(self.names_in(frame.code))
         return printable(f"<Values seen from @{frame.code.graph.name}: {count} names>")
 
     def is_state(self, code: Code, name: str) -> bool:
@@ -216,7 +216,7 @@ class Values:
         selected = frames[max(-len(frames), min(self.depth, len(frames) - 1))]
         return Scopes(
             (
-                self.names_in(selected.code).names,
+                self.names_in(selected.code),
                 [name for frame in reversed(frames) for name in frame.code.slot_of],
                 self.program_names,
             ),

@@ -98,9 +98,7 @@ def statement(finding: WatchFinding, watched: Watched) -> str:
     site = finding.site
     if site.line is not None and 1 <= site.line <= len(watched.lines):
         text = watched.lines[site.line - 1].replace("\t", " ")
-        return visible(
-            text if watched.screen is None else watched.screen.statement(text, site.line), STATEMENT
-        )
+        return visible(text if watched.screen is None else watched.screen.statement(text), STATEMENT)
     if site.text:
         return visible(site.text, STATEMENT)
     if not site.op:

@@ -158,6 +158,7 @@ def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
         b, other, notes = _side_b(options, opened, a)
         note_messages(b, screen, "side B: ")
         comparison = compared(a, b, tolerance, same_places=True if options.other is None else None)
+        screen.name_values(a.program, b.program)
     note_messages(a, screen, "side A: ")
     print_notes(a, screen)
     for note in notes:

@@ -98,6 +98,7 @@ def _run(options: Namespace, screen: Screen) -> int:
     if options.verify_determinism:
         verified.append(verify_determinism(opened, screen, recorded=recorded))
     debugger = opened.debugger(statistics=False, history=_history(options, opened))
+    screen.name_values(debugger.program)
     print_notes(debugger, screen)
     note_messages(debugger, screen)
     start = time.perf_counter()
@@ -176,13 +177,12 @@ def _options(arguments: Sequence[str]) -> Namespace:
 def _print_outputs(screen: Screen, debugger: Debugger, files: dict[str, str]) -> None:
     from nncdbg.engine.expression import spelled
     from nncdbg.presentation.slices import ZEROS
-    from nncdbg.presentation.stops import layout_at
     from nncdbg.presentation.tensor_text import described
     from nncdbg.presentation.tracks import put_tracks
     from nncdbg.presentation.why import abnormal
 
     for name, content in (debugger.outputs or {}).items():
-        screen.put_line(described(name, content, layout_at(debugger, screen)))
+        screen.put_line(described(name, content, screen.line_layout))
     for path in files.values():
         screen.note(f"saved {path}")
     put_tracks(screen, debugger.tracks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +23,8 @@ from nncdbg.nan_watch.reports.text import lines
 from nncdbg.nan_watch.reports.wording import headline
 from nncdbg.nan_watch.watched import Watched
 from nncdbg.presentation.schedules import CAUSES as SCHEDULE_CAUSES
+from nncdbg.presentation.screen import Screen
 from nncdbg.presentation.short_statements import FittedText
-from nncdbg.textual_repr.printer import listing
 from tests.nan_watch.reports.made_reports import HOSTILE_NAMES, REPORTS, WATCHED, failed, of_text, plain
 
 MEGABYTE = 1 << 20
@@ -188,11 +189,16 @@ def test_a_report_fits_a_terminal_with_short_names() -> None:
         f"  %{add}: f32[64] = Sub(%x, %x)\n  %{log}: f32[64] = Log(%{add})\n  return %{log}\n}}\n"
     )
     report = nncdbg.watch(program, inputs={"x": np.ones(64, np.float32)})
-    fitted = replace(Watched.of(program), screen=FittedText(program, listing(program, locations=False), 80))
-    shown = [line.plain for line in lines(report, fitted)]
+    fitted = replace(Watched.of(program), screen=FittedText(program, 80))
+    out = StringIO()
+    screen = Screen(out, out, width=80, color=False)
+    screen.name_values(program)
+    for line in lines(report, fitted):
+        screen.put_wrapped(line)
+    shown = out.getvalue().splitlines()
     assert all(len(line) <= 80 for line in shown if " | " in line or line.startswith(("  with", "  gives")))
     text = "\n".join(shown)
-    assert "the first Inf is in %self_attn/Log_output_0: Log produced it" in text
+    assert "the first Inf is in %Log_output_0: Log produced it" in text
     assert " -inf 64 of 64" in text
     assert add not in text
     assert add in FORMS["text"](report, Watched.of(program)), "a pipe has the full names"
