@@ -16,6 +16,7 @@ from nncdbg.engine import extensions
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.escaping import HOSTILE
 from nncdbg.engine.expression import spelled
+from nncdbg.engine.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
@@ -98,10 +99,15 @@ def _ops(session: CommandSession, word: str) -> list[str]:
 
 
 def _graphs(session: CommandSession, word: str) -> list[str]:
-    from nncdbg.engine.compilation.search import candidates as mentioned
-    from nncdbg.engine.text.lexemes import name_text
+    return _named(session, "graph", "@")
 
-    return [f"@{name_text(name)}" for name in mentioned(session.debugger.program, "graph")]
+
+def _nodes(session: CommandSession, word: str) -> list[str]:
+    return _named(session, "node", "")
+
+
+def _named(session: CommandSession, kind: str, sigil: str) -> list[str]:
+    return [sigil + name_text(name) for name in session.debugger.breakpoints.placement.named.known[kind]]
 
 
 def _functions(session: CommandSession, word: str) -> list[str]:
@@ -140,6 +146,7 @@ _SOURCES: dict[str, Callable[[CommandSession, str], list[str]]] = {
     "value": _values,
     "op": _ops,
     "graph": _graphs,
+    "node": _nodes,
     "function": _functions,
     "file": _files,
     "mark": lambda session, word: list(session.debugger.timeline.marks),

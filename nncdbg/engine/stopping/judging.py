@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -164,10 +165,13 @@ class Judge:
         At the beginning of a block, `$out` is the watched value.
         """
         frame = self.machine.frames[-1]
+        at_begin = partial(frame.code.slot_at, pc=0)
         if not after or (frame.pc == 0 and found.expression is not None):
             current = Current(frame, frame.pc, None)
-        elif frame.pc == 0 and (slot := frame.code.slot_at(found.target, 0)) is not None:
-            current = Current(frame, 0, (slot,))
+        elif frame.pc == 0 and (
+            slots := [slot for name in found.names if (slot := at_begin(name)) is not None]
+        ):
+            current = Current(frame, 0, tuple(slots))
         else:
             current = Current.after(frame, frame.pc - 1)
         return replace(self.scope, current=current)
