@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.stopping.breakpoints import Breakpoint
 
 _PLACE = re.compile(
-    r"""\s*(?P<sigil>[%@]|node\s+(?!(?:if|hits|stream)\b))?(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<bare>[^\s"%@][^\s"]*))(?=\s|$)"""
+    r"""\s*(?P<sigil>[%@]|node\s+(?!(?:if|hits|stream)\b))?(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<bare>[A-Za-z_][\w.]*::"(?:[^"\\]|\\.)*"|[^\s"%@][^\s"]*))(?=\s|$)"""
 )
 _HITS = re.compile(r"(?:^|\s)hits\s+(?P<rule>(?:==|>=|<=|>|<|%)?\s*\w+)\s*$")
 _STREAM = re.compile(r"\s*stream\s+(?P<stream>\S+)(?=\s|$)")

@@ -14,7 +14,7 @@ from rich.console import Console, ConsoleRenderable, RenderHook
 from rich.text import Text
 
 from nncdbg.engine.escaping import HOSTILE, printable
-from nncdbg.engine.text.short_names import NO_NAMES, ShortNames, names_of
+from nncdbg.engine.text.short_names import NO_NAMES, FullNames, ShortNames, names_of
 from nncdbg.presentation.elements import DIM, Layout
 from nncdbg.presentation.short_statements import named, renamed
 
@@ -83,7 +83,7 @@ class Screen:
         """Significant digits."""
         self.pager = True
         """Show output that is longer than the terminal in a pager."""
-        self._names = NO_NAMES
+        self._short = self._full = NO_NAMES
         self._fixed = width is not None
         self._shape: ScreenShape | None = None
         """The shape of another screen, whose output is reproduced."""
@@ -181,13 +181,14 @@ class Screen:
         pydoc.pager(text)
 
     def name_values(self, *programs: Program) -> None:
-        """Write the values of these programs by their short names from now on."""
-        self._names = ShortNames(name for program in programs for name in names_of(program).names)
+        """Write the values of these programs by their names from now on, on a screen by short names."""
+        names = [name for program in programs for name in names_of(program).names]
+        self._short, self._full = ShortNames(names), FullNames(names)
 
     @property
     def names(self) -> ShortNames:
-        """Return the names that this screen shortens: none in a pipe."""
-        return self._names if self.shortens else NO_NAMES
+        """Return the names of the program, which a screen shortens, but not a pipe."""
+        return self._short if self.shortens else self._full
 
     def put(self, content: Text | str = "") -> None:
         """Print lines. A string is wrapped at words on a terminal; a Text keeps its width."""

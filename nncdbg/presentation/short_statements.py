@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,8 @@ _GUTTER = 8
 _WHOLE = 6
 """Maximum number of lines of a statement shown whole."""
 
-_NAME = re.compile(rf"%(?P<name>{BARE}|{STRING})|(?P<data>\bdata\()(?P<key>{STRING})|{STRING}")
+_NAME = re.compile(rf"%(?P<name>{STRING})|(?P<data>\bdata\()(?P<key>{STRING})|{STRING}|%(?P<bare>(?=[^\s%]))")
+_OUTPUT = re.compile(rf"%(?:{BARE}|{STRING})")
 _LOCATION = re.compile(rf'\s+loc\((?:[^"()]|{STRING})*\)(?P<brace> \{{)?$')
 _CALL = re.compile(
     rf"(?P<lead>\s*)(?P<outputs>(?:[^\"=]|{STRING})*?)(?P<call> = (?:@?(?:{BARE}|{STRING}))\()(?P<rest>.*)\)$"
@@ -86,20 +88,22 @@ def named(statement: str, names: ShortNames) -> str:
 
 
 def renamed(text: str, names: ShortNames) -> Iterator[tuple[int, int, str]]:
-    """Yield (start, end, short name) of each value in a text that has a shorter name."""
+    """Yield (start, end, name) of each value in a text, with its short name, quoted if necessary."""
     for match in _NAME.finditer(text):
-        written = match["name"] or match["key"]
-        if written is None:
+        start, end = match.span()
+        name = None
+        if match["bare"] is not None:
+            name = names.at(text, end)
+            end += len(name or "")
+        elif written := match["name"] or match["key"]:
+            with suppress(Flaw):
+                name = unquote(written)
+        if name is None or not names.has(name):
             continue
-        try:
-            name = unquote(written) if written.startswith('"') else written
-        except Flaw:
-            continue
-        dots = len(name) - len(name.rstrip(".")) if not names.has(name) else 0
-        name = name[: len(name) - dots]
-        if (shown := names.short(name)) != name:
-            spelled = names.spelled(name) if match["name"] else f"{match['data']}{quote(shown)}"
-            yield match.start(), match.end() - dots, spelled
+        if match["key"] is not None:
+            yield start, end, f"{match['data']}{quote(names.short(name))}"
+        else:
+            yield start, end, names.spelled(name)
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,7 @@ def _read_call(statement: str) -> _Call | None:
 
 def _name_alone(output: str) -> str:
     """Return `%h` of `%h: f32[2]`."""
-    match = _NAME.match(output)
+    match = _OUTPUT.match(output)
     return match.group() if match is not None else output
 
 

@@ -112,6 +112,9 @@ class PlaceNames:
         if kinds == ("op",):
             return None
         if kinds == ("value",):
+            if saved := frozenset(name for name in self.known["value"] if name.startswith(f"{text}.")):
+                # `saved %s` of a call stands for the values that its backward graph reads, such as `%s.h`.
+                return NamedPlace("value", text, saved)
             name = self._find_value(text)
             return self._exactly(kinds, name) if name is not None else None
         kinds = [kind for kind in kinds if kind != "op"]

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from nncdbg.engine.graph import Graph, Program
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.engine.text.lexemes import BARE, name_text
 
 _Test: TypeAlias = Callable[[str], bool]
 
@@ -34,6 +34,7 @@ _LISTED = 6
 _component = re.compile(r"(?:[/:|.]|__)+(?=[^\d/:|.])")
 """The boundary after a component of a path; `layers.3` is one component."""
 _folder = re.compile(rf".*{_component.pattern}", re.DOTALL)
+_bare = re.compile(BARE)
 _word = re.compile(r"[^A-Za-z0-9]+(?=[A-Za-z])")
 _elision = re.compile(r"…|\.\.\.")
 
@@ -57,6 +58,21 @@ class ShortNames:
             found = self._short[name] = self._find_short(name)
         return found
 
+    def at(self, text: str, start: int) -> str | None:
+        """Return the longest name that begins at `start` of an unquoted text; None without one.
+
+        A message may contain a name that program text would quote, such as `conv:0`.
+        """
+        run = _bare.match(text, start)
+        end = run.end() if run is not None else start
+        for name in (text[start:end], text[start:end].rstrip(".")):
+            if name in self._known:
+                return name
+        for longer in range(min(len(text), start + self._longest), end, -1):
+            if text[start:longer] in self._known and _bare.match(text, longer) is None:
+                return text[start:longer]
+        return None
+
     def spelled(self, name: str) -> str:
         """Return the short name with its sigil, quoted if it is not a bare name."""
         return f"%{name_text(self.short(name))}"
@@ -70,12 +86,23 @@ class ShortNames:
         return ends[-1]
 
     @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self.names), default=0)
+
+    @cached_property
     def _by_component(self) -> Counter[str]:
         return Counter(end for name in self.names for end in _ends(name, _component))
 
     @cached_property
     def _by_word(self) -> Counter[str]:
         return Counter(end for name in self.names for end in _ends(name, _word))
+
+
+class FullNames(ShortNames):
+    """Some names, for a screen that shortens none."""
+
+    def _find_short(self, name: str) -> str:
+        return name
 
 
 class ProgramNames(ShortNames):
