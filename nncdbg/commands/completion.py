@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nncdbg.commands.command_lines import split_command
@@ -16,6 +17,7 @@ from nncdbg.engine import extensions
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.escaping import HOSTILE
 from nncdbg.engine.expression import spelled
+from nncdbg.engine.stopping.place_names import place_text
 from nncdbg.engine.text.lexemes import name_text
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ _PART = 2
 
 
 def candidates(session: CommandSession, line: str) -> tuple[str, list[str]]:
-    """Return the last word of `line` and its completions: by prefix, else values that contain it.
+    """Return the last word of `line` and its completions: by prefix, else names that contain it.
 
     `line` is the text before the cursor.
     """
@@ -75,12 +77,24 @@ def _matching(word: str, names: Iterable[str]) -> list[str]:
 
 
 def _containing(session: CommandSession, word: str, kinds: Iterable[str]) -> list[str]:
-    """Return the short names of values with names that contain the word, those in scope first."""
-    part = word.lstrip('%"')
-    if "value" not in kinds or len(part) < _PART or word.startswith(("@", "$")):
+    """Return values, graphs and nodes with names that contain the word, values in scope first."""
+    part = word.lstrip('%@"')
+    if len(part) < _PART or word.startswith("$"):
         return []
-    found = [name for name in session.debugger.values.names() if part in name and not HOSTILE.search(name)]
-    return [session.screen.names.spelled(name) for name in found]
+    spell = {"value": session.screen.names.spelled, "graph": partial(place_text, "graph"), "node": name_text}
+    wanted = {"%": "value", "@": "graph"}.get(word[:1])
+    return [
+        spell[kind](name)
+        for kind in kinds
+        if kind in spell and wanted in (None, kind)
+        for name in _names(session, kind)
+        if part in name and not HOSTILE.search(name)
+    ]
+
+
+def _names(session: CommandSession, kind: str) -> Iterable[str]:
+    debugger = session.debugger
+    return debugger.values.names() if kind == "value" else debugger.breakpoints.placement.named.known[kind]
 
 
 def _commands(session: CommandSession) -> list[str]:
@@ -88,26 +102,20 @@ def _commands(session: CommandSession) -> list[str]:
 
 
 def _values(session: CommandSession, word: str) -> list[str]:
-    return [spelled(name) for name in session.debugger.values.names()]
+    return [spelled(name) for name in _names(session, "value")]
 
 
 def _ops(session: CommandSession, word: str) -> list[str]:
-    from nncdbg.engine.compilation.search import candidates as mentioned
-
-    names = mentioned(session.debugger.program, "op")
-    return [name for name in names if name[:1].isupper() or "." in name]
+    named = _names(session, "op")
+    return [name for name in named if name[:1].isupper() or (name[:1] != "@" and "." in name)]
 
 
 def _graphs(session: CommandSession, word: str) -> list[str]:
-    return _named(session, "graph", "@")
+    return [place_text("graph", name) for name in _names(session, "graph")]
 
 
 def _nodes(session: CommandSession, word: str) -> list[str]:
-    return _named(session, "node", "")
-
-
-def _named(session: CommandSession, kind: str, sigil: str) -> list[str]:
-    return [sigil + name_text(name) for name in session.debugger.breakpoints.placement.named.known[kind]]
+    return [name_text(name) for name in _names(session, "node")]
 
 
 def _functions(session: CommandSession, word: str) -> list[str]:

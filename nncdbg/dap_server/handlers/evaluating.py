@@ -93,7 +93,10 @@ def _body(shown: Variable) -> EvaluateBody:
 @request(
     "completions",
     when=LIVE,
-    capability={"supportsCompletionsRequest": True, "completionTriggerCharacters": ["%", "@", "$", "."]},
+    capability={
+        "supportsCompletionsRequest": True,
+        "completionTriggerCharacters": ["%", "@", "$", ".", "/", '"'],
+    },
     reads=True,
 )
 def completions(session: Session, arguments: CompletionsArguments) -> CompletionsBody:
