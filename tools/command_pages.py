@@ -26,6 +26,12 @@ _INDEX = """# Commands of the prompt
 `make docs` generates this page. `help NAME` shows the same text at the prompt.
 
 Any unambiguous prefix of a command name works. An empty line repeats the last step. `#` starts a comment.
+
+PLACE is a line (`12`), a source line (`net.py:11`), or the name of a value (`%h`), a graph, layer or loop
+(`@layer1`), an op (`Softmax`), or a node or module (`node /attn/Softmax`), as any command prints it.
+Without a sigil, a name may be of any kind. A part of a name is enough if only one place has it, and a
+pattern with `*` or `?` stands for all names that it fits: `break node */attn/Softmax`. If several places
+fit, the error lists them.
 """
 
 _COMMAND_LINE = """# Command line

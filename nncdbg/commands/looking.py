@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,8 @@ def whatis(session: CommandSession, text: str) -> None:
         return
     place = next(session.debugger.values.places(name), None)
     known = _on_device(session, name) or _type_here(session, name)
-    session.screen.put(f"{spelled(name)}: {known}")
+    with session.screen.reproducing(replace(session.screen.shape, full_names=True)):
+        session.screen.put(f"{spelled(name)}: {known}")
     if place is not None and place.depth is not None:
         session.screen.put(f"  {_role(session, place)}")
 

@@ -209,6 +209,9 @@ class Tokens:
                 if self.has(self.text[match.start() : end]):
                     name, self.position = self.text[match.start() : end], end
                     return name
+            if self.text.startswith(":", match.end()) and (found := self.meant(odd[0], start, parts=False)):
+                self.position = odd.end()
+                return found
         for part in islice(_candidates(run), _GUESSES):
             parts = marked or WORD.fullmatch(part) is None
             if found := self.meant(part, start, parts=parts):
