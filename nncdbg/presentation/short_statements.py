@@ -88,7 +88,7 @@ def named(statement: str, names: ShortNames) -> str:
 
 
 def renamed(text: str, names: ShortNames) -> Iterator[tuple[int, int, str]]:
-    """Yield (start, end, name) of each value in a text, with its short name, quoted if necessary."""
+    """Yield (start, end, name) of each value in a text that is written in another way on the screen."""
     for match in _NAME.finditer(text):
         start, end = match.span()
         name = None
@@ -100,10 +100,10 @@ def renamed(text: str, names: ShortNames) -> Iterator[tuple[int, int, str]]:
                 name = unquote(written)
         if name is None or not names.has(name):
             continue
-        if match["key"] is not None:
-            yield start, end, f"{match['data']}{quote(names.short(name))}"
-        else:
-            yield start, end, names.spelled(name)
+        keyed = match["key"] is not None
+        shown = f"{match['data']}{quote(names.short(name))}" if keyed else names.spelled(name)
+        if shown != text[start:end]:
+            yield start, end, shown
 
 
 @dataclass(frozen=True)
