@@ -81,7 +81,8 @@ def _containing(session: CommandSession, word: str, kinds: Iterable[str]) -> lis
     part = word.lstrip('%@"')
     if len(part) < _PART or word.startswith("$"):
         return []
-    spell = {"value": session.screen.names.spelled, "graph": partial(place_text, "graph"), "node": name_text}
+    spell: dict[str, Callable[[str], str]] = {"value": session.screen.names.spelled, "node": name_text}
+    spell["graph"] = partial(place_text, "graph")
     wanted = {"%": "value", "@": "graph"}.get(word[:1])
     return [
         spell[kind](name)
