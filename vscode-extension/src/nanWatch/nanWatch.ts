@@ -10,7 +10,7 @@ import { listingOf, modelOfListing, programOf } from "../model/listing";
 import { type Finding, type Report, WatchError, runWatch } from "./command";
 import { type LaunchConfiguration, configurationFor, optionsOf } from "./configuration";
 import { ProgramText, diagnosticsOf, messageOf } from "./findings";
-import { ENVIRONMENT, NNCDBG } from "../environment/process";
+import { ENVIRONMENT, literal, NNCDBG } from "../environment/process";
 import { Missing, NotInstalled, offer, readyPython } from "../environment/python";
 
 const MODELS = "**/*.{onnx,nnc,pt2}";
@@ -181,7 +181,7 @@ export class NanWatch implements vscode.Disposable {
   /** Debugs a repro bundle, which opens at its finding. */
   async openBundle(bundle: string): Promise<void> {
     const name = `Debug ${path.basename(bundle)}`;
-    const launch = { type: "nncdbg", request: "launch", name, program: bundle, stopOnEntry: true };
+    const launch = { type: "nncdbg", request: "launch", name, program: literal(bundle), stopOnEntry: true };
     await vscode.debug.startDebugging(vscode.workspace.workspaceFolders?.[0], launch);
   }
 
