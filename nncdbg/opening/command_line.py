@@ -120,8 +120,9 @@ def add_kernels(parser: ArgumentParser) -> None:
 def add_journal(parser: ArgumentParser) -> None:
     """Add the journal of a training, its checkpoints, and forks of a run."""
     _add(parser, "journal", "checkpoint_every", "checkpoint_budget", "journal_statistics", title=_JOURNAL)
-    _add(parser, "journal_values", "journal_values_every", "journal_codec", "note", title=_JOURNAL)
-    _add(parser, "fork", "changes", "resume", title=_JOURNAL)
+    _add(parser, "journal_values", "journal_values_every", "journal_codec", title=_JOURNAL)
+    _add(parser, "on_journal_error", "note", title=_JOURNAL)
+    _add(parser, "fork", "changes", "fork_program", "resume", title=_JOURNAL)
 
 
 def add_states_in_place(parser: ArgumentParser) -> None:

@@ -114,7 +114,7 @@ _OTHERWISE = frozenset(("program", "folder", "record", "inputs", "dims", "seed")
 
 _JOURNAL = frozenset(
     (
-        *("journal", "checkpoint_every", "checkpoint_budget", "note"),
+        *("journal", "checkpoint_every", "checkpoint_budget", "on_journal_error", "note"),
         *("journal_statistics", "journal_values", "journal_values_every", "journal_codec"),
     )
 )

@@ -104,16 +104,17 @@ def _run(options: Namespace, screen: Screen) -> int:
     start = time.perf_counter()
     with (
         recorded_accesses(debugger, options.accesses),
-        journaled(opened, debugger) as recorder,
         reproducing(opened, debugger) as reproduction,
+        journaled(opened, debugger) as recorder,
         under_way(debugger, screen),
     ):
         stop = debugger.run()
-    if stop.reason == "pause" and not stop.detail:
+    unwritten = recorder.problem if recorder is not None and recorder.has_stopped else None
+    if stop.reason == "pause" and not stop.detail and unwritten is None:
         raise KeyboardInterrupt
     seconds = time.perf_counter() - start
     in_place = " --in-place-states" if configuration.in_place_states else ""
-    error = failure_of(stop, f"{options.model}{in_place}")
+    error = unwritten or failure_of(stop, f"{options.model}{in_place}")
     files = _save(debugger, options.save_outputs) if error is None and options.save_outputs else {}
     if error is None and options.save_states:
         save_states(debugger.states, options.save_states)
