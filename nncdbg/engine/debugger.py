@@ -20,7 +20,7 @@ from nncdbg.engine.compilation.partial import partial_run, used_inputs
 from nncdbg.engine.compilation.states import given_states, lowered, states_with_buffers
 from nncdbg.engine.compilation.tracked_values import check_data, tracked_lines
 from nncdbg.engine.diagnosis.instrumentation import allocation_on
-from nncdbg.engine.differentiation.expansion import expanded
+from nncdbg.engine.differentiation.expansion import with_backward_graphs
 from nncdbg.engine.errors import NotComputed, UnsupportedOp, UsageError
 from nncdbg.engine.escaping import printable
 from nncdbg.engine.execution.findings import HOST_READ, Finding
@@ -70,18 +70,6 @@ if TYPE_CHECKING:
     from nncdbg.engine.execution.black_box import BlackBox
     from nncdbg.engine.observers.oracle import MicroCheck
     from nncdbg.engine.observers.statement_times import StatementTimes
-
-
-def with_backward_graphs(program: Program) -> Program:
-    """Return the program with the graphs of its ``backward`` lines, listed after its text.
-
-    Raises GraphError if a gradient does not exist.
-    """
-    if not program.backwards:
-        return program
-    if "with backward graphs" not in program.kept:
-        program.kept["with backward graphs"] = expanded(program)
-    return program.kept["with backward graphs"]  # type: ignore[no-any-return]
 
 
 class Debugger(RichOutput):

@@ -42,6 +42,18 @@ from nncdbg.textual_repr.printer import with_graphs
 _TITLE = "the graphs of the lines `backward`"
 
 
+def with_backward_graphs(program: Program) -> Program:
+    """Return the program with the graphs of its ``backward`` lines, listed after its text.
+
+    Raises GraphError if a gradient does not exist.
+    """
+    if not program.backwards:
+        return program
+    if "with backward graphs" not in program.kept:
+        program.kept["with backward graphs"] = expanded(program)
+    return program.kept["with backward graphs"]  # type: ignore[no-any-return]
+
+
 def expanded(program: Program) -> Program:
     """Return the program with the graphs of its ``backward`` lines, listed after its text.
 
