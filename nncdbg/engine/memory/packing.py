@@ -96,12 +96,12 @@ def _buffers(root: Code, sizes: Mapping[Site, int], reuse: bool, times: Times) -
                 continue
             live = times.range_of(code, slot)
             # A state that is updated has its name, and so its place, before and after.
-            buffer = by_name.get((code.path, name)) or (
-                _shared(code, slot, size, of, times) if reuse else None
-            )
-            if (code.path, name) in by_name:
-                assert buffer is not None
+            buffer = by_name.get((code.path, name))
+            if buffer is not None:
+                live = _whole(live, code, times)
                 buffer.views.append(False)
+            elif reuse:
+                buffer = _shared(code, slot, size, of, times)
             if buffer is None:
                 found.append(buffer := Buffer([(code, slot)], size, [_whole(live, code, times)]))
             else:
