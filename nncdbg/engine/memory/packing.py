@@ -67,7 +67,7 @@ def _order(roots: Iterable[Code]) -> dict[str, set[str]]:
     """Return the graphs that are not recursive, callers first, each with its callers."""
     calls: dict[str, set[str]] = {}
     for root in roots:
-        # The forward graph of a `backward` line is called by a name of its own, and has the places of its graph.
+        # The forward graph of a `backward` line has another name in calls, and the places of its graph.
         called = {
             root.graphs[node.op[1:]].name
             for code in walk(root)

@@ -291,7 +291,7 @@ def _loop(
     for source, target in body.captures:
         loop.slots[target] = driver.slots[source]
     for name in (*line.scalars, *line.evaluated):
-        series = tensors.get(f"collected/{name}")
+        series: Any = tensors.get(f"collected/{name}")
         if np.ndim(series) != 1 or len(series) != iteration:
             raise _misfit(f"it does not have one result %{name_text(name)} of each step")
         loop.collected.append([to_device(np.array(each)) for each in series])
