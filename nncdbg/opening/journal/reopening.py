@@ -194,10 +194,10 @@ def reopen(address: Address, configuration: RunConfiguration) -> ReopenedRun:
     if configuration.fork_program and not configuration.forks:
         raise UsageError("--program is for a fork: a run in a journal does not change", hint="add --fork")
     journal = journals.open(Path(configuration.folder or "", address.file))
-    if configuration.fork and address.run is None:
-        address = replace(address, run=_root(journal).number)
     if configuration.forks and journal.run(address.run).kind != "graph":
         raise resumed_by_script(address)
+    if configuration.fork and address.run is None:
+        address = replace(address, run=_root(journal).number)
     if configuration.resume:
         address = resumed(journal, address)
     run = journal.run(address.run)
