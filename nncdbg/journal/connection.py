@@ -292,10 +292,6 @@ def check_file(path: Path) -> None:
     SQLite, and another process could then delete the log that this one writes.
     """
     failed = f"cannot open the journal {path}"
-    for beside in ("-wal", "-shm", "-journal"):
-        file = path.with_name(f"{path.name}{beside}")
-        if file.exists() and not file.is_file():
-            raise LoadError(f"{failed}: {file.name} is not a regular file", hint="remove that file")
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -306,6 +302,10 @@ def check_file(path: Path) -> None:
         raise UsageError(f"{failed}: it is a folder")
     if not stat.S_ISREG(status.st_mode):
         raise LoadError(f"{failed}: it is not a regular file", hint="copy its content into a file")
+    for beside in ("-wal", "-shm", "-journal"):
+        file = path.with_name(f"{path.name}{beside}")
+        if file.exists() and not file.is_file():
+            raise LoadError(f"{failed}: {file.name} is not a regular file", hint="remove that file")
     if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
         raise UsageError(f"{failed}: permission denied")
     if not status.st_size:
