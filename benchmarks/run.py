@@ -19,6 +19,7 @@ import bench_machine
 import bench_models
 import bench_mutants
 import bench_parse
+import bench_public_models
 import bench_ranks
 import bench_reduce
 import bench_schedules
@@ -37,6 +38,7 @@ def main() -> int:
         bench_eager,
         bench_stats,
         bench_parse,
+        bench_public_models,
         bench_time,
         bench_start,
         bench_large,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import subprocess
 import sys
@@ -322,3 +323,69 @@ graph @inner(%x: f32[1]) -> (%y) {
 """
     report = nncdbg.watch(nncdbg.parse(text), {"x": [-1.0]})
     assert "in @inner, called at line 8 of @outer, called at line 4 of @main" in str(report)
+
+
+def _records() -> dict[str, object]:
+    """Return an instance of each public class that prints fields."""
+    debugger = nncdbg.Debugger(EXAMPLE.parent / "nan_softmax.nnc", seed=1)
+    breakpoint_ = debugger.break_at(line=10, when="std(%sharp) > 0")
+    debugger.run()
+    debugger.catch("nan")
+    stop = debugger.run()
+    debugger.mark("here")
+    report = nncdbg.watch(EXAMPLE.parent / "nan_softmax.nnc", seed=1)
+    builder = nncdbg.Builder()
+    with builder.graph("main"):
+        value = builder.input("x", "f32[2]")
+        builder.returns(value)
+    eager = nncdbg.eager()
+    program = nncdbg.load(EXAMPLE)
+    found = (
+        stop,
+        breakpoint_,
+        stop.finding,
+        debugger.frames[0],
+        debugger["sharp"],
+        debugger.stats("sharp"),
+        report,
+        report.findings[0],
+        nncdbg.diff(program, program),
+        nncdbg.bisect(program),
+        program,
+        program.graph,
+        program.graph.nodes[0],
+        program.graph.inputs[0].type,
+        builder,
+        value,
+        eager,
+        eager.input("x", np.ones(2, np.float32)),
+        debugger,
+        *debugger.timeline.branches,
+        *debugger.timeline.marks.values(),
+    )
+    return {type(each).__name__: each for each in found}
+
+
+def _printed_fields(record: object) -> list[str]:
+    """Return the fields in a text such as `Stop('end', line=None)`; none for other texts."""
+    try:
+        call = ast.parse(repr(record), mode="eval").body
+    except SyntaxError:
+        return []
+    return [each.arg for each in call.keywords if each.arg] if isinstance(call, ast.Call) else []
+
+
+def test_every_field_that_a_record_prints_is_an_attribute() -> None:
+    records = _records()
+    printed = {name: _printed_fields(record) for name, record in records.items()}
+    assert printed["Stop"] == ["line", "op", "detail"]
+    assert sum(map(bool, printed.values())) >= 5
+    missing = [(name, f) for name, fields in printed.items() for f in fields if not hasattr(records[name], f)]
+    assert missing == []
+
+
+def test_the_op_of_a_stop_is_that_of_its_statement() -> None:
+    stop = nncdbg.Debugger(EXAMPLE).run()
+    assert (stop.reason, stop.op) == ("end", None)
+    debugger = nncdbg.Debugger(EXAMPLE)
+    assert debugger.step_over().op == debugger.stop.node.op  # type: ignore[union-attr]

@@ -13,14 +13,12 @@ from pathlib import Path
 from unittest.mock import patch
 
 from nncdbg.commands import GROUPS, TABLE, Command
-from nncdbg.commands.command_lines import split_command
 from nncdbg.commands.session import PROMPT
 from nncdbg.commands.shortcuts import SHORTCUTS
 from nncdbg.opening.command_line import ArgumentParser
 from nncdbg.terminal.main import COMMANDS, main
 
 TRANSCRIPTS = Path(__file__).resolve().parent.parent / "tests" / "transcripts"
-EXAMPLE_LINES = 14
 SEE_ALSO = 6
 
 _INDEX = """# Commands of the prompt
@@ -28,6 +26,12 @@ _INDEX = """# Commands of the prompt
 `make docs` generates this page. `help NAME` shows the same text at the prompt.
 
 Any unambiguous prefix of a command name works. An empty line repeats the last step. `#` starts a comment.
+
+PLACE is a line (`12`), a source line (`net.py:11`), or the name of a value (`%h`), a graph, layer or loop
+(`@layer1`), an op (`Softmax`), or a node or module (`node /attn/Softmax`), as any command prints it.
+Without a sigil, a name may be of any kind. A part of a name is enough if only one place has it, and a
+pattern with `*` or `?` stands for all names that it fits: `break node */attn/Softmax`. If several places
+fit, the error lists them.
 """
 
 _COMMAND_LINE = """# Command line
@@ -62,8 +66,7 @@ def prompt_index() -> str:
 
 def prompt_pages() -> dict[str, str]:
     """Return the page of each command of the prompt, by file name."""
-    examples = _examples()
-    return {f"{name}.md": _prompt_page(entry, examples.get(name)) for name, entry in TABLE.items()}
+    return {f"{name}.md": _prompt_page(entry, _example(name)) for name, entry in TABLE.items()}
 
 
 def command_line_index() -> str:
@@ -136,39 +139,22 @@ def _quoted_words(entry: Command) -> set[str]:
     return {text.split()[0] for text in quoted if text.strip()}
 
 
-def _examples() -> dict[str, tuple[str, str]]:
-    """Return command to (header of the session, typed line and output) of its shortest useful example."""
-    names = {word: entry.name for entry in TABLE.values() for word in (entry.name, *entry.shorts)}
-    found: dict[str, tuple[str, str]] = {}
-    for path in sorted(TRANSCRIPTS.glob("*.txt")):
-        header, *uses = path.read_text(encoding="utf-8").split(f"\n{PROMPT}")
-        for use in uses:
-            typed, _, shown = use.partition("\n")
-            name = names.get(split_command(typed)[0])
-            if name is None or not _worth_showing(shown):
-                continue
-            example = f"{PROMPT}{typed}\n{shown}".rstrip()
-            if name not in found or _merit(example) < _merit(found[name][1]):
-                found[name] = (header.splitlines()[0].removeprefix("$ "), example)
-    return found
-
-
-def _worth_showing(shown: str) -> bool:
-    return "error:" not in shown and "exit code" not in shown
-
-
-def _merit(example: str) -> int:
-    """Return the rank of an example: half of EXAMPLE_LINES is best; more lines, or none, is worst."""
-    lines = example.count("\n")
-    return abs(lines - EXAMPLE_LINES // 2) + (0 if 0 < lines <= EXAMPLE_LINES else 100)
+def _example(name: str) -> tuple[str, str] | None:
+    """Return (command that starts the session, what is typed and printed) of a command; None without one."""
+    path = TRANSCRIPTS / "commands" / f"{name}.txt"
+    if not path.is_file():
+        return None
+    started, typed, session = path.read_text(encoding="utf-8").partition(f"\n{PROMPT}")
+    return started.splitlines()[0].removeprefix("$ "), f"{typed}{session}".strip()
 
 
 def _command_line_page(parser: ArgumentParser, session: Path | None = None) -> str:
-    parts = [f"# {parser.prog}", parser.description or "", f"```text\n{_synopsis(parser)}\n```"]
+    description = (parser.description or "").partition("\n\ncommands")[0]
+    parts = [f"# {parser.prog}", description, f"```text\n{_synopsis(parser)}\n```"]
     if session and session.is_file():
         parts.append(f"## Example\n\n```console\n{session.read_text(encoding='utf-8')}```")
     parts.append(f"## Arguments\n\n{_options(parser)}")
-    if parser.epilog and parser.prog != "nncdbg":
+    if parser.epilog:
         parts.append(f"```text\n{parser.epilog}\n```")
     parts.append("[Exit codes](../COMMAND_LINE.md#exit-codes). [All commands](../COMMAND_LINE.md).")
     return "\n\n".join(parts) + "\n"

@@ -29,18 +29,19 @@ print allclose(%h, $before)
 """
 
 _STATEMENT = """
-## Long names
+## Names of values
 
-You can write a unique part of a name instead of the whole name, with or without `%`:
-`print %Conv_output_0`, `watch %fc/Add`, `debugger.value("Conv_output_0")`. An exact name has priority.
-Otherwise, the text may be the end of a name, from the start of a word or component (after `/`, `:`, `.` or
-`__`). After `%`, the text may also be any other part of a name. Names that are visible in the selected
-frame hide all other names. If several names match, the error lists them.
+A screen shows each value of a program under one name, everywhere and at each width: the name itself, or, if
+it has more than 24 characters, the shortest end that no other value of the program has, such as
+`%self_attn/MatMul_1_output_0`. Output to a pipe and `set names full` show the names in full; `whatis %h`
+always does. Every name that nncdbg prints can be copied: to expressions, and to commands that take a value
+or a place.
 
-Terminals and lists of variables shorten names of more than 24 characters. The short name is the shortest
-unique end of the path, or two parts around an ellipsis: `%layers.3…MatMul_1_output_0`. Commands also accept
-short names; `...` is the same as `…`. `whatis %h` shows the full name, and `set names full` shows all names
-in full. Output to a pipe always contains full names.
+You can write a unique part of a name instead of the whole name, with or without `%`: `print
+%Conv_output_0`, `watch %fc/Add`, `debugger.value("Conv_output_0")`. An exact name has priority. Otherwise,
+the text may be the end of a name, from the start of a word or component (after `/`, `:`, `.` or `__`).
+After `%`, the text may also be any other part of a name, and `...` in it stands for any text. Names that
+are visible in the selected frame hide all other names. If several names match, the error lists them.
 
 ## The current statement
 

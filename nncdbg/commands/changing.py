@@ -18,10 +18,11 @@ from nncdbg.engine.expression import (
 )
 from nncdbg.engine.inputs.data_specs import split_data
 from nncdbg.engine.text.counting import counted
+from nncdbg.engine.text.lexemes import integer_of
 from nncdbg.engine.time.timeline import Mark
 from nncdbg.engine.values.editing import late_decisions
 from nncdbg.presentation.run_progress import print_messages
-from nncdbg.presentation.stops import layout_at, value_or_reason
+from nncdbg.presentation.stops import value_or_reason
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
@@ -66,7 +67,7 @@ def _set(session: CommandSession, name: str, value: Any, index: Any = None) -> N
     awaited = name in debugger.awaited
     branch = debugger.set_value(name, value, index)
     print_messages(debugger, session.screen)
-    session.screen.put_line(value_or_reason(debugger, name, layout_at(debugger, session.screen)))
+    session.screen.put_line(value_or_reason(debugger, name, session.screen.line_layout))
     if awaited:
         line = debugger.loaded.line(debugger.frames[0].code, debugger.frames[0].pc)
         session.screen.put(f"from now on, nncdbg uses this value instead of running the op at line {line}")
@@ -128,10 +129,11 @@ def goto(session: CommandSession, text: str) -> None:
 
 def _moment(debugger: Debugger, place: str) -> str | int | Mark:
     """Return the mark or the number of statements that `goto` names."""
-    found = re.fullmatch(r"(\d+):(\d+)", place)
+    found = re.fullmatch(r"([0-9]{1,18}):([0-9]{1,18})", place)
     if found is not None:
         return Mark("", known_branch(debugger, int(found[1])), int(found[2]))
-    return int(place) if place.lstrip("+-").isdigit() else place
+    number = integer_of(place)
+    return place if number is None else number
 
 
 @command("branches", group="changing")

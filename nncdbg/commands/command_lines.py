@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING
 
 from nncdbg.commands.table import find
 from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.engine.process.regular_file import read_regular
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
 
 _OPERATOR = re.compile(r"(?:[<>*/+@,]|==|!=|%\s)\s*\S|-\s|(?:and|or)\s")
 """Marks a line that starts with a value name as an expression, even if a command has that name."""
+
+
+_WITH_FORMAT = re.compile(r"(p|print)/[a-z] ")
+"""A command such as `p/x %i`, also where `%p` is a value."""
 
 
 def split_command(text: str) -> tuple[str, str]:
@@ -44,8 +49,7 @@ def separated(text: str) -> list[str]:
 def read_commands(path: str) -> list[str]:
     """Return the lines of a command file. Raises UsageError if it cannot be read."""
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.read().splitlines()
+        return read_regular(path).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageError(f"cannot read the commands in {path}: {reason}") from None
@@ -59,6 +63,8 @@ def is_expression(debugger: Debugger, text: str) -> bool:
     """
     from nncdbg.engine.expression.functions import PREFIXES, function_name
 
+    if _WITH_FORMAT.match(text):
+        return False
     scope = debugger.values
     word, rest = split_command(text)
     follows = text[len(word) : len(word) + 1]

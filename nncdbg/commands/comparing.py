@@ -116,11 +116,10 @@ def _show_parts(session: CommandSession, pair: tuple[Any, Any], titles: tuple[st
 def _show_comparison(
     session: CommandSession, name: str, pair: tuple[Any, Any], titles: tuple[str, str]
 ) -> None:
-    from nncdbg.presentation.stops import layout_at
     from nncdbg.presentation.tensor_text import described
     from nncdbg.stats import compare
 
-    layout = layout_at(session.debugger, session.screen)
+    layout = session.screen.line_layout
     for title, array in zip(titles, pair, strict=True):
         side = f"  ({title})"
         line = described(name, array, replace(layout, width=max(1, layout.width - len(side))))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nncdbg.commands.command_lines import split_command
@@ -16,7 +17,8 @@ from nncdbg.engine import extensions
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.escaping import HOSTILE
 from nncdbg.engine.expression import spelled
-from nncdbg.presentation.elements import short_name_text
+from nncdbg.engine.stopping.place_names import place_text
+from nncdbg.engine.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
@@ -33,7 +35,7 @@ _PART = 2
 
 
 def candidates(session: CommandSession, line: str) -> tuple[str, list[str]]:
-    """Return the last word of `line` and its completions: by prefix, else values that contain it.
+    """Return the last word of `line` and its completions: by prefix, else names that contain it.
 
     `line` is the text before the cursor.
     """
@@ -75,20 +77,25 @@ def _matching(word: str, names: Iterable[str]) -> list[str]:
 
 
 def _containing(session: CommandSession, word: str, kinds: Iterable[str]) -> list[str]:
-    """Return the short names of values with names that contain the word, those in scope first."""
-    part = word.lstrip('%"')
-    if "value" not in kinds or len(part) < _PART or word.startswith(("@", "$")):
+    """Return values, graphs and nodes with names that contain the word, values in scope first."""
+    part = word.lstrip('%@"')
+    if len(part) < _PART or word.startswith("$"):
         return []
-    debugger = session.debugger
-    code = debugger.frames[max(0, debugger.selected)].code
-    short = debugger.loaded.names_in(code)
-    found = [name for name in debugger.values.names() if part in name]
-    visible = set(short.names)
+    spell: dict[str, Callable[[str], str]] = {"value": session.screen.names.spelled, "node": name_text}
+    spell["graph"] = partial(place_text, "graph")
+    wanted = {"%": "value", "@": "graph"}.get(word[:1])
     return [
-        short_name_text(short.forms(name)[0]) if name in visible else spelled(name)
-        for name in found
-        if not HOSTILE.search(name)
+        spell[kind](name)
+        for kind in kinds
+        if kind in spell and wanted in (None, kind)
+        for name in _names(session, kind)
+        if part in name and not HOSTILE.search(name)
     ]
+
+
+def _names(session: CommandSession, kind: str) -> Iterable[str]:
+    debugger = session.debugger
+    return debugger.values.names() if kind == "value" else debugger.breakpoints.placement.named.known[kind]
 
 
 def _commands(session: CommandSession) -> list[str]:
@@ -96,21 +103,20 @@ def _commands(session: CommandSession) -> list[str]:
 
 
 def _values(session: CommandSession, word: str) -> list[str]:
-    return [spelled(name) for name in session.debugger.values.names()]
+    return [spelled(name) for name in _names(session, "value")]
 
 
 def _ops(session: CommandSession, word: str) -> list[str]:
-    from nncdbg.engine.compilation.search import candidates as mentioned
-
-    names = mentioned(session.debugger.program, "op")
-    return [name for name in names if name[:1].isupper() or "." in name]
+    named = _names(session, "op")
+    return [name for name in named if name[:1].isupper() or (name[:1] != "@" and "." in name)]
 
 
 def _graphs(session: CommandSession, word: str) -> list[str]:
-    from nncdbg.engine.compilation.search import candidates as mentioned
-    from nncdbg.engine.text.lexemes import name_text
+    return [place_text("graph", name) for name in _names(session, "graph")]
 
-    return [f"@{name_text(name)}" for name in mentioned(session.debugger.program, "graph")]
+
+def _nodes(session: CommandSession, word: str) -> list[str]:
+    return [name_text(name) for name in _names(session, "node")]
 
 
 def _functions(session: CommandSession, word: str) -> list[str]:
@@ -149,6 +155,7 @@ _SOURCES: dict[str, Callable[[CommandSession, str], list[str]]] = {
     "value": _values,
     "op": _ops,
     "graph": _graphs,
+    "node": _nodes,
     "function": _functions,
     "file": _files,
     "mark": lambda session, word: list(session.debugger.timeline.marks),

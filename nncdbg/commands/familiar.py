@@ -101,7 +101,7 @@ ALIASES = {
     "bookmark": "mark",
     "goto-bookmark": "goto",
     "transcript": "record",
-    "apropos": "help",
+    "apropos": "help about",
     "undo": "back",
     "!": "py",
 }

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from nncdbg.commands.table import command, needs, no_arguments, whole_number
+from nncdbg.commands.table import PLACE, command, needs, no_arguments, whole_number
 from nncdbg.engine.compilation.search import origins, same_file
 from nncdbg.engine.differentiation.line_pairs import LinePairs
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.escaping import printable_line
-from nncdbg.presentation.breakpoint_syntax import split_source
+from nncdbg.presentation.breakpoint_syntax import place_lines, split_source
 from nncdbg.presentation.listing_window import around, window
 from nncdbg.presentation.source_files import source_file, source_lines
-from nncdbg.presentation.stops import marks_of, names_on, statement_lines
+from nncdbg.presentation.stops import marks_of, statement_lines
 from nncdbg.presentation.times.margin import TITLE, margins
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ def _has_times(session: CommandSession, text: str) -> bool:
     "list",
     "l",
     group="looking",
-    arguments="[. | LINE | FIRST,LAST | @graph | FILE:LINE | backward [LINE] | forward [LINE]]",
+    arguments="[. | LINE | FIRST,LAST | PLACE | FILE:LINE | backward [LINE] | forward [LINE]]",
     repeats=True,
-    completes=("graph",),
+    completes=PLACE,
     varies=_has_times,
 )
 def list_(session: CommandSession, text: str) -> None:
-    """List program text around the current statement, a line or a graph.
+    """List program text around the current statement, a line or a place of `break`.
 
     A second `list` shows the next lines; `list .` returns to the current statement.  `list net.py:11`
     shows line 11 of the model's source file, and the statements of that line.  `list backward` shows the
@@ -52,7 +52,8 @@ def list_(session: CommandSession, text: str) -> None:
     statement of an outer frame.  `*` marks an enabled breakpoint, and `o` marks a disabled breakpoint.
     After `set times on`, the margin has the median and the least time of each statement, and its share.
     """
-    if source := split_source(text):
+    source = split_source(text)
+    if source and session.debugger.breakpoints.source(*source).kind == "source":
         list_source(session, *source)
         return
     direction, _, line = text.partition(" ")
@@ -101,16 +102,15 @@ def _show(session: CommandSession, lines: Sequence[int]) -> None:
     listing = session.listing()
     marks = marks_of(debugger, max(0, debugger.selected), debugger.stop)
     code = debugger.frames[max(0, debugger.selected)].code
-    names = names_on(debugger, session.screen, code)
     times = margins(debugger, code)
     if times:
         session.screen.put_line(Text(TITLE, "dim"))
-    for line in window(listing, lines, marks, session.screen.line_layout.width, names, times):
+    for line in window(listing, lines, marks, session.screen.line_layout.width, session.screen.names, times):
         session.screen.put_line(line)
     session.listed = lines[-1]
 
 
-def _wanted(session: CommandSession, text: str, last: int) -> range:
+def _wanted(session: CommandSession, text: str, last: int) -> Sequence[int]:
     """Return the line numbers that `list` shows."""
     if not text:
         if session.listed is not None:
@@ -118,20 +118,18 @@ def _wanted(session: CommandSession, text: str, last: int) -> range:
         return around(session.here(), _PAGE, last)
     if text == ".":
         return around(session.here(), _PAGE, last)
-    if text.startswith("@"):
-        return _graph_lines(session, text[1:].strip('"'), last)
     if match := re.fullmatch(r"(\d+)\s*[, -]\s*(\d+)", text):
         return range(max(1, int(match[1])), min(last, int(match[2])) + 1)
-    line = whole_number("list", text)
-    return around(line, _PAGE, last) if 1 <= line <= last else range(0)
-
-
-def _graph_lines(session: CommandSession, name: str, last: int) -> range:
-    if (name,) not in session.debugger.loaded.listing.headers:
-        known = ", ".join("@" + graph for graph in list(session.debugger.program.graphs)[:10])
-        raise UsageError(f"the program has no graph @{name}", hint=f"use one of: {known}")
-    first = session.debugger.loaded.listing.header_line((name,))
-    return range(first, min(last, first + _PAGE - 1) + 1)
+    if text.isdecimal():
+        return around(int(text), _PAGE, last) if 1 <= int(text) <= last else ()
+    _, lines = place_lines(session.debugger, text)
+    if len(lines) > 1:
+        return lines
+    listing = session.debugger.loaded.listing
+    site = listing.site(lines[0])
+    if site is not None and site.pc == 0 and listing.headers.get(site.path):
+        return range(first := listing.header_line(site.path), min(last, first + _PAGE - 1) + 1)
+    return around(lines[0], _PAGE, last)
 
 
 @command("search", "forward-search", group="looking", arguments="TEXT", repeats=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,11 @@ from nncdbg.commands.table import command, needs, whole_number
 from nncdbg.engine.compilation.search import declared_type
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate_index, resolve_name, spelled, split_target
+from nncdbg.engine.text.lexemes import integer_of
 from nncdbg.presentation.breakpoint_syntax import split_value
+from nncdbg.presentation.elements import type_of
 from nncdbg.presentation.expressions import result_text, value_named
 from nncdbg.presentation.stops import (
-    layout_at,
     operand_names,
     unique,
     value_or_reason,
@@ -29,24 +31,48 @@ if TYPE_CHECKING:
     from nncdbg.engine.values.values import ValueLocation
 
 
-@command("print", "p", group="looking", arguments="EXPR[, EXPR...]", completes=("value", "function"))
+_FORMATS = {"x": "#x", "o": "#o", "t": "#b", "d": "d", "f": "f", "e": "e"}
+"""Maps letters of gdb to formats of Python."""
+
+
+@command(
+    "print", "p", group="looking", arguments="[/FORMAT] EXPR[, EXPR...]", completes=("value", "function")
+)
 def print_(session: CommandSession, text: str) -> None:
     """Print expressions: `p mean(%h, axis=0)[3] / 2`, `p %x, %h`.
 
     `$out` is the first result of the current statement, and `$in0` is its first operand.  `$_` is the last
     printed value; `$x = EXPR` defines a name.  `help expressions` lists syntax and functions.
-    `print` is optional: `%h[0] * 2`.
+    `print` is optional: `%h[0] * 2`.  FORMAT is x (hexadecimal), o (octal), t (binary), d, f or e: `p/x %i`.
     """
+    letter = ""
+    if text.startswith("/"):
+        letter, _, text = text[1:].partition(" ")
+        if letter not in _FORMATS:
+            raise UsageError(f"there is no format `/{letter}`", hint=f"use one of: /{', /'.join(_FORMATS)}")
     for expression in separated(needs("print", text)):
         result = session.debugger.evaluate(expression)
         session.debugger.values.convenience["_"] = result
-        session.screen.put(result_text(session.screen, result))
+        shown = _formatted(result, letter) if letter else result_text(session.screen, result)
+        session.screen.put(shown)
+
+
+def _formatted(result: Any, letter: str) -> str:
+    """Return a tensor or a number with its elements in a format of Python."""
+
+    def element(value: Any) -> str:
+        number = value.item() if isinstance(value, np.generic) else value
+        return format(float(number) if letter in "fe" else number, _FORMATS[letter])
+
+    try:
+        return np.array2string(np.asarray(result), formatter={"all": element}, threshold=64, separator=" ")
+    except (TypeError, ValueError):
+        raise UsageError(f"`/{letter}` cannot show {type_of(result)}", hint="omit the format") from None
 
 
 @command("whatis", group="looking", arguments="EXPR", completes=("value", "function"))
 def whatis(session: CommandSession, text: str) -> None:
     """Show the type of an expression, and a value's full name, device and statement."""
-    from nncdbg.presentation.elements import type_of
 
     name = value_named(session.debugger, needs("whatis", text))
     if name is None:
@@ -54,7 +80,8 @@ def whatis(session: CommandSession, text: str) -> None:
         return
     place = next(session.debugger.values.places(name), None)
     known = _on_device(session, name) or _type_here(session, name)
-    session.screen.put(f"{spelled(name)}: {known}")
+    with session.screen.reproducing(replace(session.screen.shape, full_names=True)):
+        session.screen.put(f"{spelled(name)}: {known}")
     if place is not None and place.depth is not None:
         session.screen.put(f"  {_role(session, place)}")
 
@@ -77,7 +104,6 @@ def _on_device(session: CommandSession, name: str) -> str:
 def _type_here(session: CommandSession, name: str) -> str:
     """Return the type of a value: of its content, or the static type before it is computed."""
     from nncdbg.engine.errors import NotComputed
-    from nncdbg.presentation.elements import type_of
 
     try:
         return str(type_of(session.debugger.value(name)))
@@ -128,8 +154,9 @@ def stats(session: CommandSession, text: str) -> None:
         _statement_stats(session)
         return
     value, _, count = text.rpartition(" ")
-    if count.isdecimal() and (found := value_named(session.debugger, value)) is not None:
-        _visit_stats(session, found, max(1, int(count)))
+    number = integer_of(count)
+    if number is not None and (found := value_named(session.debugger, value)) is not None:
+        _visit_stats(session, found, max(1, number))
         return
     name, array = _array(session, text)
     summary = summarize(array)
@@ -173,10 +200,8 @@ def _exact(number: float | None) -> str:
 def _titled(session: CommandSession, name: str, array: Array) -> Any:
     from rich.text import Text
 
-    from nncdbg.presentation.elements import type_of
-
     if session.debugger.values.has(name):
-        return described(name, array, layout_at(session.debugger, session.screen))
+        return described(name, array, session.screen.line_layout)
     return Text(f"{name}: {type_of(array)}")
 
 
@@ -194,7 +219,7 @@ def _statement_stats(session: CommandSession) -> None:
     if not names:
         session.screen.put("this statement reads and writes no values")
     for name in names:
-        session.screen.put_line(value_or_reason(debugger, name, layout_at(debugger, session.screen)))
+        session.screen.put_line(value_or_reason(debugger, name, session.screen.line_layout))
 
 
 @command("hist", group="looking", arguments="%value [BINS]", completes=("value", "function"))
@@ -206,8 +231,9 @@ def hist(session: CommandSession, text: str) -> None:
     needs("hist", text)
     bins = 16
     first, rest = split_value(text)
-    if rest.isdecimal():
-        text, bins = first, int(rest)
+    number = integer_of(rest)
+    if number is not None:
+        text, bins = first, number
     name, array = _array(session, text)
     counts = histogram(array, bins)
     session.screen.put_line(_titled(session, name, array))
@@ -230,7 +256,7 @@ def show(session: CommandSession, text: str) -> None:
     name, index = split_target(text, scope.has, scope.names)
     array, layout = scope.value(name), session.screen.layout
     if not isinstance(array, np.ndarray):
-        session.screen.put_line(described(name, array, layout_at(session.debugger, session.screen)))
+        session.screen.put_line(described(name, array, session.screen.line_layout))
     elif index is None:
         session.screen.put(display.show(array, name, layout))
     else:

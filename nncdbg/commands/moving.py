@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nncdbg.commands.table import command, no_arguments, whole_number
+from nncdbg.commands.table import PLACE, command, no_arguments, whole_number
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.schedules.launches import THE_HOST, stream_name
+from nncdbg.presentation.breakpoint_syntax import place_lines
 from nncdbg.presentation.schedules import stream_number
 
 if TYPE_CHECKING:
@@ -45,10 +46,18 @@ def run(session: CommandSession, text: str) -> None:
     session.move(from_the_start)
 
 
-@command("continue", "c", group="moving", repeats=True)
+@command("continue", "c", group="moving", arguments="[COUNT]", repeats=True)
 def continue_(session: CommandSession, text: str) -> None:
-    """Continue to the next breakpoint, finding, failure or the end."""
-    no_arguments("continue", text)
+    """Continue to the next breakpoint, finding, failure or the end.
+
+    With COUNT, the breakpoint of this stop stops at its COUNT-th next hit.
+    """
+    count = _times("continue", text)
+    debugger = session.debugger
+    if count > 1 and not debugger.stop.breakpoints:
+        raise UsageError("`continue COUNT` needs a stop at a breakpoint", hint="omit COUNT")
+    for number in debugger.stop.breakpoints if count > 1 else ():
+        debugger.breakpoints.ignore(number, count - 1)
     session.go_on()
 
 
@@ -94,23 +103,27 @@ def stepi(session: CommandSession, text: str) -> None:
     session.move(lambda: session.debugger.step_into(micro=True), _times("stepi", text))
 
 
-@command("finish", "fin", group="moving", repeats=True)
+@command("finish", "fin", group="moving", arguments="[COUNT]", repeats=True)
 def finish(session: CommandSession, text: str) -> None:
-    """Run to the end of the current graph, branch, loop or micro program."""
-    no_arguments("finish", text)
-    session.move(session.debugger.step_out)
+    """Run to the end of the current graph, branch, loop or micro program.
+
+    With COUNT, leave COUNT of them, or stop at a breakpoint before.
+    """
+    session.move(session.debugger.step_out, _times("finish", text))
 
 
-@command("until", group="moving", arguments="[LINE]", repeats=True, completes=("line",))
+@command("until", group="moving", arguments="[PLACE]", repeats=True, completes=PLACE)
 def until(session: CommandSession, text: str) -> None:
-    """Run to a line; without LINE, to the next line after the current one.
+    """Run to a place; without PLACE, to the next line after the current one.
 
-    The program stops before the first statement at or after LINE, or at an earlier breakpoint.
-    At the end of an iteration, `next` starts the next iteration; `until` without LINE leaves the loop.
+    PLACE is that of `break`: `until 12`, `until Softmax`, `until @layer1`.  The program stops before the
+    first statement of PLACE, at or after a line, or at an earlier breakpoint.
+    At the end of an iteration, `next` starts the next iteration; `until` without PLACE leaves the loop.
     """
     if text:
-        line = whole_number("until", text)
-        session.move(lambda: session.debugger.run_to(line=line))
+        session.debugger.control.check_not_ended()
+        _, lines = place_lines(session.debugger, text)
+        session.move(lambda: session.debugger.run_to_lines(lines))
         return
     frame = session.debugger.frames[0]
     repeats = frame.is_loop and frame.pc == len(frame.code.nodes)

@@ -50,6 +50,7 @@ class CommandSession:
         self.debugger: Debugger = debugger
         self.title = title
         self.screen: Screen = screen
+        screen.name_values(debugger.program)
         self.over = False
         self.companion: Companion | None = None
         """The other side of a comparison, if this session is one."""

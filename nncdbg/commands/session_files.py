@@ -102,13 +102,18 @@ def note(session: CommandSession, text: str) -> None:
     completes=("command",),
 )
 def help_(session: CommandSession, text: str) -> None:
-    """List the commands, or explain one; `help all` also describes each."""
+    """List the commands, or explain one; `help all` also describes each.
+
+    `help about WORD` lists the commands whose help contains the word.
+    """
     for error in load_extensions():
         session.screen.note(str(error))
     if not text:
         _overview(session)
     elif text == "all":
         _all(session)
+    elif text.startswith("about "):
+        _about(session, text.removeprefix("about ").strip().lower())
     elif text == "keys":
         for keys, line, what in SHORTCUTS:
             session.screen.put(f"  {keys:<17} {line:<10} {what}".rstrip())
@@ -149,6 +154,14 @@ def _all(session: CommandSession) -> None:
             if entry.group == group:
                 words = ", ".join((entry.name, *entry.shorts))
                 session.screen.put(f"  {words:<15} {entry.help}")
+
+
+def _about(session: CommandSession, word: str) -> None:
+    found = [each for each in TABLE.values() if word in f"{each.usage} {each.help} {each.details}".lower()]
+    for entry in found:
+        session.screen.put(f"{entry.name:<12} {entry.help}")
+    if not found:
+        session.screen.put(f'no command is about "{word}"')
 
 
 def _explain(session: CommandSession, entry: Command) -> None:

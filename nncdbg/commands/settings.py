@@ -86,10 +86,14 @@ SETTINGS = {
 }
 
 
+_ELSEWHERE = {"pagination": "pager"}
+"""Maps names of gdb to names of settings."""
+
+
 def change_setting(session: CommandSession, text: str) -> bool:
     """Change a setting given as `NAME VALUE`; return False for other texts. Raises UsageError."""
     match = _SETTING.fullmatch(text)
-    setting = SETTINGS.get(match["name"]) if match else None
+    setting = SETTINGS.get(_ELSEWHERE.get(match["name"], match["name"])) if match else None
     if match is None or setting is None:
         return False
     try:

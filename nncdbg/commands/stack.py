@@ -12,7 +12,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.presentation.frame_titles import frame_title
 from nncdbg.presentation.listing_window import around, window
 from nncdbg.presentation.source_files import source_place
-from nncdbg.presentation.stops import marks_of, names_on, statement_lines
+from nncdbg.presentation.stops import marks_of, statement_lines, value_or_reason
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     "bt",
     "backtrace",
     group="looking",
-    arguments="[COUNT | grad %value [by %value, ...]]",
+    arguments="[COUNT | full | grad %value [by %value, ...]]",
     completes=("value",),
 )
 def where(session: CommandSession, text: str) -> None:
     """Show the stack of graphs, branches and loops, innermost first.
 
-    With COUNT, show the COUNT innermost frames; with -COUNT, the COUNT outermost frames.  The command
+    With COUNT, show the COUNT innermost frames; with -COUNT, the COUNT outermost frames; with `full`, the
+    computed values of each frame too, at most 20.  The command
     `where grad %loss by %x` shows the backward pass as a stack: #0 is the gradient of the last statement,
     which runs first.  Below each statement are the gradients that it adds to, with their sums so far.
     Without `by`, the backward pass goes to all inputs, states and constants of the frame.
@@ -42,7 +43,8 @@ def where(session: CommandSession, text: str) -> None:
     debugger = session.debugger
     chosen = max(0, debugger.selected)
     frames = [*enumerate(debugger.frames)]
-    count = whole_number("where", text) if text else len(frames)
+    full = text == "full"
+    count = whole_number("where", text) if text and not full else len(frames)
     for number, frame in frames[:count] if count >= 0 else frames[count:]:
         line = debugger.loaded.line(frame.code, frame.pc) or 0
         star = "*" if number == chosen else " "
@@ -53,6 +55,24 @@ def where(session: CommandSession, text: str) -> None:
         place = source_place(debugger.program, node.location) if node is not None else ""
         if place and " loc(" not in words:
             session.screen.put_line(Text(f"     {place}", "dim"))
+        if full:
+            _show_computed(session, len(frames) - 1 - number)
+
+
+_COMPUTED = 20
+"""Most values per frame that `where full` shows."""
+
+
+def _show_computed(session: CommandSession, depth: int) -> None:
+    """Print the latest computed values of the frame at `depth`."""
+    debugger = session.debugger
+    frame, values = debugger.control.stack[depth], debugger.values_at(depth)
+    names = [value.name for node in frame.code.nodes[: frame.pc] for value in node.outputs if value.name]
+    layout = session.screen.line_layout
+    for name in dict.fromkeys(names[-_COMPUTED:]):
+        session.screen.put_line(Text("     ").append_text(value_or_reason(values, name, layout)))
+    if len(names) > _COMPUTED:
+        session.screen.put(f"     and {len(names) - _COMPUTED} earlier values")
 
 
 @command("frame", "f", group="looking", arguments="[NUMBER]")
@@ -102,6 +122,6 @@ def _show_frame(session: CommandSession, chosen: int) -> None:
         around(session.here(), 3, len(listing.lines)),
         marks_of(debugger, chosen),
         session.screen.line_layout.width,
-        names_on(debugger, session.screen, frame.code),
+        session.screen.names,
     ):
         session.screen.put_line(line)

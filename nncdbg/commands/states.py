@@ -11,7 +11,7 @@ from rich.text import Text
 
 from nncdbg.commands.changing import branches, marks
 from nncdbg.commands.stack import where
-from nncdbg.commands.table import command, whole_number
+from nncdbg.commands.table import command
 from nncdbg.commands.units import dead_units
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.names import origin_text
@@ -25,8 +25,9 @@ from nncdbg.engine.schedules.streams import (
 )
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.presentation.breakpoint_syntax import place_lines
 from nncdbg.presentation.elements import SMALL, element, elements, is_text, type_of
-from nncdbg.presentation.stops import fallbacks, kernel_line, layout_at, statement_lines, value_or_reason
+from nncdbg.presentation.stops import fallbacks, kernel_line, statement_lines, value_or_reason
 from nncdbg.presentation.tensor_text import described
 from nncdbg.stats import summarize
 
@@ -56,7 +57,7 @@ def info(session: CommandSession, text: str) -> None:
       args, locals           inputs and computed values of the selected frame
       values [all | TEXT]    its values without constants; `all` adds them, TEXT selects by name
       constants              its constants
-      line [LINE], frames    a statement, the stack
+      line [PLACE], frames   statements, the stack
       time, marks, branches  the current moment, and moments to go to
       time [op | layer | line | statement]
                              with `set times on`, the times of this graph, or of the run by op or layer
@@ -104,7 +105,7 @@ def _breakpoints(session: CommandSession, text: str) -> None:
 
 def _inputs(session: CommandSession, text: str) -> None:
     for name, array in session.debugger.inputs.items():
-        session.screen.put_line(described(name, array, layout_at(session.debugger, session.screen)))
+        session.screen.put_line(described(name, array, session.screen.line_layout))
     for note in session.debugger.notes:
         session.screen.put(f"  {note}")
 
@@ -114,7 +115,7 @@ def _states(session: CommandSession, text: str) -> None:
     for state in session.debugger.program.states:
         name = state.value.name
         if name in known:
-            session.screen.put_line(described(name, known[name], layout_at(session.debugger, session.screen)))
+            session.screen.put_line(described(name, known[name], session.screen.line_layout))
         else:
             session.screen.put(f"%{name_text(name)} has no value yet")
     if not session.debugger.program.states:
@@ -170,7 +171,7 @@ def _constant_names(session: CommandSession) -> set[str]:
 
 
 def _list_values(session: CommandSession, names: Sequence[str], which: str = "") -> None:
-    layout = layout_at(session.debugger, session.screen)
+    layout = session.screen.line_layout
     for name in names[:_MANY]:
         session.screen.put_line(value_or_reason(session.debugger, name, layout))
     if len(names) > _MANY:
@@ -181,15 +182,21 @@ def _list_values(session: CommandSession, names: Sequence[str], which: str = "")
 
 def _line(session: CommandSession, text: str) -> None:
     listing = session.listing()
-    number = whole_number("info", text) if text else session.here()
-    place = listing.next_site(number)
-    if place is None or number < 1:
-        raise UsageError(f"there is no statement at or after line {number}")
-    line, site = place
-    code, head = _selected(session).code, f"line {line}: "
-    for words in statement_lines(session.debugger, session.screen, code, line, head):
-        session.screen.put_line(Text(words))
-    session.screen.put(f"  {_place_of(session, site)}")
+    code = _selected(session).code
+    lines: tuple[int, ...] = (session.here(),)
+    if text and not (text.isdecimal() and code.formula is not None):
+        code, listing = session.debugger.loaded.codes[0], session.debugger.loaded.listing
+        _, lines = place_lines(session.debugger, text)
+    elif text:
+        lines = (int(text),)
+    for number in lines:
+        place = listing.next_site(number)
+        if place is None or number < 1:
+            raise UsageError(f"there is no statement at or after line {number}")
+        line, site = place
+        for words in statement_lines(session.debugger, session.screen, code, line, f"line {line}: "):
+            session.screen.put_line(Text(words))
+        session.screen.put(f"  {_place_of(session, site)}")
 
 
 def _place_of(session: CommandSession, site: Site) -> str:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nncdbg.commands.table import command, needs, whole_number
+from nncdbg.commands.table import PLACE, command, needs, whole_number
 from nncdbg.engine.errors import UsageError
 from nncdbg.presentation.breakpoint_syntax import (
     is_computed,
     parse_stop,
+    place_lines,
     plain_name,
     split_place,
     split_watched,
 )
-from nncdbg.presentation.stops import breakpoint_words
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
     from nncdbg.engine.stopping.breakpoints import Breakpoint
-
-_PLACE = ("op", "graph", "value")
 
 
 def _say(session: CommandSession, found: Breakpoint, what: str = "Breakpoint") -> None:
@@ -30,22 +28,24 @@ def _say(session: CommandSession, found: Breakpoint, what: str = "Breakpoint") -
     elif found.kind != "line":
         more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
         places = f", line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines[:3]))}{more}"
-    words = breakpoint_words(session.debugger, session.screen, found)
-    session.screen.put(f"{what} {found.number}: {words}{places}")
+    session.screen.put(f"{what} {found.number}: {found}{places}")
     if found.note:
         session.screen.put(f"  {found.note}")
 
 
 @command(
-    "break", "b", "br", group="stopping", arguments="PLACE [stream N] [if EXPR] [hits N]", completes=_PLACE
+    "break", "b", "br", group="stopping", arguments="PLACE [stream N] [if EXPR] [hits N]", completes=PLACE
 )
 def break_(session: CommandSession, text: str) -> None:
     """Stop before a line, an op, a graph or a value's statement.
 
-    PLACE is LINE, OP, @graph, %value or FILE:LINE (default: the current line):
+    PLACE is LINE, OP, @graph, %value, node NODE or FILE:LINE (default: the current line):
       break 12                       break Softmax hits 3
       break @layer1                  break %h if std(%h) > 10
       break net.py:11                stops at the statements that come from that line
+      break node */attn/Softmax      stops at the nodes of an ONNX model, or modules, with such names
+    A name without a sigil is an op, a graph, a value or a node.  A part of a name is enough if only one place
+    has it: `break attn_q/MatMul`.  A pattern with `*` or `?` stands for all names that it fits.
       break Add stream 2             only at statements on stream 2 of a schedule, or on the host: stream host
     If EXPR reads a result of the statement, `break` tests EXPR after the statement.
     N is a count or a comparison: `hits 3`, `hits >=3`; `hits %10` stops at every tenth hit.
@@ -53,7 +53,7 @@ def break_(session: CommandSession, text: str) -> None:
     _say(session, parse_stop(text or str(session.current_line())).add_to(session.debugger))
 
 
-@command("tbreak", group="stopping", arguments="PLACE [stream N] [if EXPR] [hits N]", completes=_PLACE)
+@command("tbreak", group="stopping", arguments="PLACE [stream N] [if EXPR] [hits N]", completes=PLACE)
 def tbreak(session: CommandSession, text: str) -> None:
     """Set a breakpoint that is deleted when it is hit."""
     found = parse_stop(text or str(session.current_line())).add_to(session.debugger, temporary=True)
@@ -72,7 +72,7 @@ def assert_(session: CommandSession, text: str) -> None:
     _say(session, session.debugger.breakpoints.add({"assert": expression}, when, hits), "Assertion")
 
 
-@command("log", group="stopping", arguments="PLACE MESSAGE", completes=_PLACE)
+@command("log", group="stopping", arguments="PLACE MESSAGE", completes=PLACE)
 def log(session: CommandSession, text: str) -> None:
     """Print a message each time a place is reached, and continue.
 
@@ -120,6 +120,7 @@ def catch(session: CommandSession, text: str) -> None:
       overflow       an Inf that does not come from a division by zero
       uninitialized  a read of memory that was never written
       integer        integer division by zero, a cast out of range, a quantization scale of zero
+      contract       operands that an op does not allow, such as duplicate scatter indices
       guard          a write past the end of a buffer
       state-reset    an update that sets a moment or step counter of an optimizer back to 0
       race           a statement that a schedule does not order with another use of its memory
@@ -185,15 +186,20 @@ def delete(session: CommandSession, text: str) -> None:
         debugger.delete(number)
 
 
-@command("clear", group="stopping", arguments="[LINE]", completes=("line",))
+@command("clear", group="stopping", arguments="[PLACE]", completes=PLACE)
 def clear(session: CommandSession, text: str) -> None:
-    """Delete the breakpoints at a line; without LINE, at the current line."""
-    line = whole_number("clear", text) if text else session.current_line()
+    """Delete the breakpoints at a place; without PLACE, at the current line."""
     debugger = session.debugger
-    there = [found for found in debugger.breakpoints if line in found.lines and not found.after_writes]
+    lines = place_lines(debugger, text)[1] if text else (session.current_line(),)
+    there = [
+        found
+        for found in debugger.breakpoints
+        if not found.after_writes and not {*lines}.isdisjoint(found.lines)
+    ]
     if not there:
+        where = f"line {lines[0]}" if len(lines) == 1 else text
         raise UsageError(
-            f"there is no breakpoint at line {line}", hint="list the breakpoints with `info breakpoints`"
+            f"there is no breakpoint at {where}", hint="list the breakpoints with `info breakpoints`"
         )
     for found in there:
         debugger.delete(found.number)

@@ -67,6 +67,9 @@ class Command:
 _COMPARED = ("stopping", "looking", "changing")
 """Groups whose output is a result; moves print stops, which are compared as such."""
 
+PLACE = ("op", "graph", "value", "node")
+"""The kinds of names that complete a place of `break`."""
+
 TABLE: dict[str, Command] = {}
 """Commands by full name, in the order of declaration."""
 

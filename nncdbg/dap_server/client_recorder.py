@@ -14,7 +14,7 @@ from nncdbg.commands.recording.setup import setup_of
 from nncdbg.commands.recording.stops import recorded_stop
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.engine.stopping.place_names import place_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -257,8 +257,7 @@ def _place(found: Breakpoint) -> str | None:
         return found.expression.text
     if found.kind == "site":
         return str(found.lines[0]) if found.lines else None
-    names = {"graph": f"@{name_text(found.target)}", "value": spelled(found.target)}
-    return {**names, "data": spelled(found.target)}.get(found.kind, found.target)
+    return place_text(found.kind, found.target)
 
 
 def target_text(name: str, index: Any) -> str:

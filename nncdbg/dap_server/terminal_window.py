@@ -105,7 +105,7 @@ class TerminalWindow:
     def _serve_line(self, line: bytes) -> None:
         try:
             requested = msgspec.json.decode(line, type=_TerminalRequest)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._send({"error": f"the message is malformed: {error}"})
             return
         if requested.pause:
@@ -175,7 +175,9 @@ class TerminalWindow:
         self._before = None if stop.reason == "end" else place_of(debugger.control.stack[-1])
         if not spoke:
             written = StringIO()
-            show_stop(Screen(written, written, width=WIDTH), debugger, stop, before, stop.reason == "step")
+            screen = Screen(written, written, width=WIDTH)
+            screen.name_values(debugger.program)
+            show_stop(screen, debugger, stop, before, stop.reason == "step")
             self._send({"shown": written.getvalue().rstrip("\n")})
 
     # -- lifetime ----------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.execution.random_streams import seeded_stream
 from nncdbg.engine.graph import Location
 from nncdbg.engine.inference.graphs import TypeRules
-from nncdbg.engine.values.explanation import wrapped
+from nncdbg.engine.values.operand_faults import fault_of
 
 if TYPE_CHECKING:
     pass
@@ -148,7 +148,8 @@ class Execution(SymbolTable):
         try:
             result = plan.executed(values)
         except Exception as error:
-            raise self._explained(error, op, symbols, _line(frame)) from error
+            found = fault_of(error, plan.node, values, self.rules.opsets)
+            raise self._explained(found, op, symbols, _line(frame)) from error
         if tracked:
             # The gradient may read them.
             for index, symbol in enumerate(symbols):
@@ -318,7 +319,8 @@ class Execution(SymbolTable):
             return plan.executed(values)
         except Exception as error:
             place = statement.location or _line(user_frame())
-            raise self._explained(error, plan.node.op, operands, place) from error
+            found = fault_of(error, plan.node, values, self.rules.opsets)
+            raise self._explained(found, plan.node.op, operands, place) from error
 
     # -- errors ----------------------------------------------------------------------------------
 
@@ -328,9 +330,8 @@ class Execution(SymbolTable):
         locate(error, _line(user_frame(frame)))
         raise error
 
-    def _explained(self, error: Exception, op: str, operands: Iterable[Any], line: Location) -> NncdbgError:
+    def _explained(self, found: NncdbgError, op: str, operands: Iterable[Any], line: Location) -> NncdbgError:
         """Return an error with the user's line, and the types of the operands."""
-        found = error if isinstance(error, NncdbgError) else wrapped(error, op)
         if found.excerpt is not None:
             # A statement of a called program failed.
             found.source = str(line)

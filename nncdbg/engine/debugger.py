@@ -5,7 +5,7 @@ The terminal, the protocol server and scripts translate into these calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ from nncdbg.engine.compilation.states import given_states, lowered, states_with_
 from nncdbg.engine.compilation.tracked_values import check_data, tracked_lines
 from nncdbg.engine.diagnosis.entering import Entering
 from nncdbg.engine.diagnosis.instrumentation import allocation_on
-from nncdbg.engine.differentiation.expansion import expanded
+from nncdbg.engine.differentiation.expansion import with_backward_graphs
 from nncdbg.engine.errors import NotComputed, UnsupportedOp, UsageError
 from nncdbg.engine.escaping import printable
 from nncdbg.engine.execution.findings import HOST_READ, Finding
@@ -44,12 +44,14 @@ from nncdbg.engine.schedules.streams import stream_states
 from nncdbg.engine.stopping.breakpoints import Breakpoint, Place
 from nncdbg.engine.stopping.control import Control
 from nncdbg.engine.stopping.judging import Judge
+from nncdbg.engine.stopping.place_names import PlaceNames
 from nncdbg.engine.stopping.placement import BreakpointPlaces
 from nncdbg.engine.stopping.setting import Breakpoints
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.stopping.supervision import PROCESS, Supervision
 from nncdbg.engine.stopping.traps import Traps
 from nncdbg.engine.text.counting import counted
+from nncdbg.engine.text.listing import Site
 from nncdbg.engine.time.timeline import Branch, Mark, Timeline
 from nncdbg.engine.time.visits import left_micro_program
 from nncdbg.engine.tracking.series import TrackedSeries
@@ -70,18 +72,6 @@ if TYPE_CHECKING:
     from nncdbg.engine.execution.black_box import BlackBox
     from nncdbg.engine.observers.oracle import MicroCheck
     from nncdbg.engine.observers.statement_times import StatementTimes
-
-
-def with_backward_graphs(program: Program) -> Program:
-    """Return the program with the graphs of its ``backward`` lines, listed after its text.
-
-    Raises GraphError if a gradient does not exist.
-    """
-    if not program.backwards:
-        return program
-    if "with backward graphs" not in program.kept:
-        program.kept["with backward graphs"] = expanded(program)
-    return program.kept["with backward graphs"]  # type: ignore[no-any-return]
 
 
 class Debugger(RichOutput):
@@ -238,6 +228,7 @@ class Debugger(RichOutput):
             loaded.names_in,
             loaded.listing.prefixes,
             Differentiation(loaded),
+            frozenset(state.value.name for state in self.program.states),
             to_host=self.backend.to_host,
             supplied=self._awaited.content,
         )
@@ -255,7 +246,8 @@ class Debugger(RichOutput):
         self.control = Control(machine, self.timeline, traps, judge, loaded.formula)
         loaded.allocation.begin(machine, self.control.check_budget, loaded.line)
         self.control.limit = Limit(max_ops, machine) if max_ops is not None else None
-        placement = BreakpointPlaces(loaded.program, loaded.listing, loaded.listing_of)
+        named = PlaceNames(loaded.program, self._innermost.find)
+        placement = BreakpointPlaces(loaded.program, loaded.listing, loaded.listing_of, named)
         self.breakpoints = Breakpoints(placement, traps, self._innermost)
         self._reads_said: set[tuple[int, Code, int]] = set()
         """Branch, block and number of each host read that was reported."""
@@ -267,11 +259,13 @@ class Debugger(RichOutput):
 
     def break_at(
         self,
+        name: str | None = None,
         *,
         line: int | None = None,
         op: str | None = None,
         graph: str | None = None,
         value: str | None = None,
+        node: str | None = None,
         source: tuple[str, int] | None = None,
         site: Place | None = None,
         when: str | None = None,
@@ -279,8 +273,9 @@ class Debugger(RichOutput):
         log: str | None = None,
         temporary: bool = False,
     ) -> Breakpoint:
-        """Stop before a line, before each statement with an op, at a graph's start, or at a value.
+        """Stop before a line, each statement with an op or of a node, at a graph's start, or at a value.
 
+        `name` is the name of any of these.  Names can be parts that only one place has, or patterns with `*`.
         `source` is a file and line of the user's model: stop at every statement of that line.
         `site` is one statement, such as (path or code of a block, number of the statement) or (listing
         of a micro program, line there).
@@ -288,7 +283,15 @@ class Debugger(RichOutput):
         with each ``{expression}`` evaluated, and continue.  Raises UsageError for a place that does not
         exist, ExpressionError for an invalid condition.
         """
-        asked = {"line": line, "op": op, "graph": graph, "value": value, "source": source, "site": site}
+        asked: dict[str, Any] = {
+            "name": name,
+            "line": line,
+            "op": op,
+            "graph": graph,
+            "value": value,
+            "node": node,
+        }
+        asked.update(source=source, site=site)
         return self.breakpoints.add(asked, when, hits, log, temporary)
 
     def watch_value(self, value: str, when: str | None = None, hits: int | str | None = None) -> Breakpoint:
@@ -366,18 +369,26 @@ class Debugger(RichOutput):
         self.control.check_not_ended()
         return self.move(self.control.step_out)
 
-    def run_to(self, *, line: int) -> Stop:
-        """Run until the next statement is at `line`, or is the first one after it."""
-        self.control.check_not_ended()
-        place = self.loaded.listing.next_site(line)
-        if place is None:
-            raise UsageError(f"no statement at or after line {line}")
-        site = place[1]
+    def run_to(self, name: str | None = None, *, line: int | None = None) -> Stop:
+        """Run until a statement of a place is next, or the first one at or after `line`.
 
-        def there(code: Code) -> bool:
+        `name` is that of `break_at`.
+        """
+        self.control.check_not_ended()
+        asked: tuple[str, Any] = ("line", line) if name is None else ("name", name)
+        return self.run_to_lines(self.breakpoints.lines(*asked))
+
+    def run_to_lines(self, lines: Iterable[int]) -> Stop:
+        """Run until the statement on one of these lines of the program is next."""
+        sites = [site for line in lines if (site := self.loaded.listing.site(line)) is not None]
+
+        def inside(site: Site, code: Code) -> bool:
             return code.formula is None and code.path == site.path
 
-        return self.move(lambda: self.control.run_to(lambda: self.control.sites(there, site.pc)))
+        def reached() -> list[tuple[Code, int]]:
+            return [each for site in sites for each in self.control.sites(partial(inside, site), site.pc)]
+
+        return self.move(lambda: self.control.run_to(reached))
 
     def step_back(self, *, micro: bool = False) -> Stop:
         """Undo the last statement of this frame, including its calls.  Raises UsageError at the start.

@@ -20,6 +20,7 @@ Protocol; `str` escapes terminal control sequences.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +50,16 @@ class Excerpt:
 
 
 _LONGEST = 120
+
+_MOST_ERRORS = 50
+"""The most errors of a text that are printed."""
+
+_LONG_WORD = re.compile(r"\S{1000,}")
+
+
+def _clipped(message: str) -> str:
+    """Return a message in which words of 1000 characters or more are cut, such as a number of a bad input."""
+    return _LONG_WORD.sub(lambda word: f"{word[0][:_LONGEST]}… ({len(word[0])} characters)", message)
 
 
 def _window(text: str, column: int) -> tuple[str, int]:
@@ -88,12 +99,13 @@ class NncdbgError(Exception):
         operands: Sequence[str] = (),
         hint: str | None = None,
     ) -> None:
+        message = _clipped(message)
         super().__init__(message)
         self.message = message
         self.excerpt = excerpt
         self.source = source
         self.operands = tuple(operands)
-        self.hint = hint
+        self.hint = hint if hint is None else _clipped(hint)
 
     @property
     def line(self) -> int | None:
@@ -161,7 +173,9 @@ class ParseError(GraphError):
 
     def __str__(self) -> str:
         if len(self.errors) > 1:
-            return printable("\n".join([self.message, *(str(error) for error in self.errors)]))
+            more = len(self.errors) - _MOST_ERRORS
+            rest = [f"... and {more:,} more errors"] if more > 0 else []
+            return printable("\n".join([self.message, *map(str, self.errors[:_MOST_ERRORS]), *rest]))
         return super().__str__()
 
 

@@ -80,7 +80,35 @@ class OptionalType:
         return f"opt({self.element})"
 
 
-Type: TypeAlias = "TensorType | SequenceType | OptionalType"
+@dataclass(frozen=True, slots=True)
+class MapType:
+    """A map such as ``map(str,f32)``; a slot holds it as a `Map`.  `key` and `value` are element types."""
+
+    key: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"map({self.key},{self.value})"
+
+
+class Map(list[Any]):
+    """The content of a map: the list of two tensors, its keys and its values, in the order of the map."""
+
+    @property
+    def type(self) -> MapType:
+        """The element types of keys and values."""
+        from nncdbg.engine.dtypes import name_of
+
+        return MapType(*(name_of(tensor.dtype) for tensor in self))
+
+    @property
+    def items(self) -> list[tuple[Any, Any]]:
+        """The keys with their values, as Python objects."""
+        keys, values = self
+        return list(zip(keys.tolist(), values.tolist(), strict=True))
+
+
+Type: TypeAlias = "TensorType | SequenceType | OptionalType | MapType"
 
 
 def type_of(content: Any) -> TensorType | None:
@@ -92,6 +120,11 @@ def type_of(content: Any) -> TensorType | None:
     return None
 
 
+def holds_maps(content: Any) -> bool:
+    """Return whether the content of a slot is a sequence of maps."""
+    return isinstance(content, list) and bool(content) and all(isinstance(each, Map) for each in content)
+
+
 def tensor_only(type: Type | None) -> TensorType | None:
     """Return the type if it is a known tensor type, else None."""
     return type if isinstance(type, TensorType) else None
@@ -101,14 +134,14 @@ def has_cotangent(type: Type | None) -> bool:
     """Return False for the type of a value without a derivative: integers, bools, text."""
     while isinstance(type, (SequenceType, OptionalType)):
         type = type.element
-    return type is None or type.dtype in FLOATS | COMPLEX
+    return type is None or (isinstance(type, TensorType) and type.dtype in FLOATS | COMPLEX)
 
 
 def without_sizes(type: Type) -> Type:
     """Return the type with its sizes unknown, for a value whose sizes may change."""
     if isinstance(type, TensorType):
         return TensorType(type.dtype)
-    return type.__class__(without_sizes(type.element))
+    return type if isinstance(type, MapType) else type.__class__(without_sizes(type.element))
 
 
 @dataclass(frozen=True, slots=True)

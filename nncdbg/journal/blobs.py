@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from xxhash import xxh3_128
 
 from nncdbg.engine.dtypes import NUMPY, name_of
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.frontends.safetensors import SPELLINGS
 from nncdbg.engine.graph import Array
+from nncdbg.engine.memory.region import available_memory
 from nncdbg.journal.checksums import damaged, verified_rows
 from nncdbg.journal.compression import NONE, Compression, compressor, decompressor
+from nncdbg.journal.log_files import bytes_on_disk
+from nncdbg.journal.row_types import Count, typed
 from nncdbg.journal.transaction import Transaction
 
 CHUNK = 4 << 20
@@ -79,22 +84,34 @@ def store(transaction: Transaction, array: Array, compression: str = NONE) -> by
     return digest
 
 
-def load(connection: sqlite3.Connection, path: object, name: str, digest: bytes) -> Array:
+def load(connection: sqlite3.Connection, path: Path, name: str, digest: bytes) -> Array:
     """Return the tensor with a content hash, read-only.  Raises LoadError if its bytes have another hash."""
     row = connection.execute(
         "SELECT blob, bytes, codec, head FROM blobs WHERE hash = ?", (digest,)
     ).fetchone()
     if row is None:
         raise damaged(path, f'the tensor "{name}" is missing')
-    blob, size, compression, head = row
-    restore = decompressor(compression, CHUNK, path)
     try:
+        blob, _, size, compression, head = typed("blobs", [(row[0], digest, *row[1:])])[0]
+        restore = decompressor(compression, CHUNK, path)
+        _check_size(path, name, size, compressed=restore is not None)
         data = _read(connection, blob, size, head, digest, restore)
         array = _array(head, data)
-    except (ValueError, TypeError, KeyError, OverflowError, MemoryError):
+    except (ValueError, TypeError, KeyError, OverflowError, MemoryError, RecursionError):
         raise damaged(path, f'the tensor "{name}" does not match its content hash') from None
     array.flags.writeable = False
     return array
+
+
+def _check_size(path: Path, name: str, size: int, *, compressed: bool) -> None:
+    """Raise LoadError for a tensor that the file cannot contain, or that does not fit into memory."""
+    if not compressed and size > bytes_on_disk(path):
+        raise damaged(path, f'the tensor "{name}" has more bytes than the file')
+    if size > available_memory():
+        raise LoadError(
+            f'the tensor "{name}" of the journal {path} has {size} bytes, more than the available memory',
+            hint="read it on a machine with more memory",
+        )
 
 
 def _read(
@@ -105,7 +122,7 @@ def _read(
     digest: bytes,
     restore: Compression | None,
 ) -> Array:
-    (count,) = connection.execute("SELECT count(*) FROM chunks WHERE blob = ?", (blob,)).fetchone()
+    (count,) = connection.execute("SELECT count(part) FROM chunks WHERE blob = ?", (blob,)).fetchone()
     if count != -(-size // CHUNK):
         raise ValueError(f"{count} chunks have not {size} bytes")
     state = xxh3_128(head)
@@ -135,14 +152,27 @@ def _pieces(connection: sqlite3.Connection, blob: int, restore: Compression | No
 
 
 def _array(head: bytes, data: Array) -> Array:
-    header = json.loads(head[8:])
-    note = header.get("__metadata__", {}).get(_TYPE)
+    header = msgspec.json.decode(head[8:], type=_Header)
+    note = header.metadata.get(_TYPE)
     if note is not None:
-        dtype, shape = json.loads(note)
+        dtype, shape = msgspec.json.decode(note, type=tuple[str, list[Count]])
     else:
-        entry = header[_KEY]
-        dtype, shape = _TYPES[entry["dtype"]], entry["shape"]
+        dtype, shape = _TYPES[header.tensor.dtype], header.tensor.shape
     return data.view(NUMPY[dtype]).reshape(shape)
+
+
+class _Entry(msgspec.Struct):
+    """The type and shape of a tensor in the head of a safetensors file."""
+
+    dtype: str
+    shape: list[Count]
+
+
+class _Header(msgspec.Struct):
+    """The head of a safetensors file of one tensor."""
+
+    tensor: _Entry
+    metadata: dict[str, str] = msgspec.field(name="__metadata__", default_factory=dict)
 
 
 _TYPES = {spelled: name for name, spelled in SPELLINGS.items()}
@@ -163,11 +193,12 @@ def remove_unused(transaction: Transaction, digests: list[bytes]) -> None:
             transaction.delete("blobs", 0, blob)
 
 
-def verify_all(connection: sqlite3.Connection, path: object) -> None:
+def verify_all(connection: sqlite3.Connection, path: Path) -> None:
     """Raise LoadError if the content of a tensor is damaged, or a chunk belongs to no tensor."""
     blobs = verified_rows(connection, path, "blobs")
     for number, digest, *_ in blobs:
         load(connection, path, f"blob {number}", digest)
-    (chunks,) = connection.execute("SELECT count(*) FROM chunks").fetchone()
+    # Not count(*), which SQLite executes as one instruction, however long it takes.
+    (chunks,) = connection.execute("SELECT count(part) FROM chunks").fetchone()
     if chunks != sum(-(-row[2] // CHUNK) for row in blobs):
         raise damaged(path, "the table chunks has rows that belong to no tensor")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from typing import Any
+from contextlib import closing
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -17,31 +18,8 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from nncdbg.engine.errors import LoadError
-
-Row = tuple[Any, ...]
-
-COLUMNS: dict[str, tuple[str, ...]] = {
-    "runs": (
-        *("run", "parent", "parent_step", "kind", "name", "status", "started", "ended", "steps", "epochs"),
-        *("seed", "configuration", "versions", "command", "program", "host", "boot"),
-        *("process", "process_started"),
-    ),
-    "programs": ("hash", "text"),
-    "steps": ("run", "step", "epoch", "seconds"),
-    "tracks": ("track", "run", "name", "part"),
-    "points": ("track", "step", "value"),
-    "checkpoints": ("checkpoint", "run", "step", "epoch", "seconds", "bytes", "position"),
-    "checkpoint_tensors": ("checkpoint", "name", "hash"),
-    "kept_values": (
-        *("step", "run", "name", "codec", "dtype", "shape", "bytes", "absolute", "relative", "rms", "hash"),
-    ),
-    "blobs": ("blob", "hash", "bytes", "codec", "head"),
-    "entries": ("entry", "run", "kind", "step", "time", "name", "text"),
-    "measured": ("measured", "run", "name"),
-    "statistics_chunks": ("chunk", "measured", "first", "last", "ordinal", "level", "rows", "data"),
-    "recent_statistics": ("batch", "run", "rows", "data"),
-}
-"""The tables with checksums, and their columns."""
+from nncdbg.journal.log_files import bytes_on_disk
+from nncdbg.journal.row_types import COLUMNS, Row, typed
 
 KEYS: dict[str, str] = {
     "points": "track",
@@ -117,13 +95,14 @@ def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return bits ^ (bits >> np.uint64(31))
 
 
-def verified_rows(connection: sqlite3.Connection, path: object, table: str, key: int = 0) -> list[Row]:
+def verified_rows(connection: sqlite3.Connection, path: Path, table: str, key: int = 0) -> list[Row]:
     """Return the rows of a part in the order of its first columns.  Raises LoadError if one is damaged."""
     columns = ", ".join(COLUMNS[table])
     where = f"WHERE {KEYS[table]} = ?" if table in KEYS else "WHERE ? IS NOT NULL"
-    rows = connection.execute(
+    cursor = connection.execute(
         f"SELECT {columns} FROM {table} {where} ORDER BY {COLUMNS[table][0]}, {COLUMNS[table][1]}", (key,)
-    ).fetchall()
+    )
+    rows = _bounded(cursor, path, table)
     stored = _stored(connection, f"{table} {key}")
     try:
         computed = (len(rows), _signed(sum_of(table, rows)))
@@ -131,35 +110,66 @@ def verified_rows(connection: sqlite3.Connection, path: object, table: str, key:
         computed = (-1, 0)
     if computed != stored:
         raise damaged(path, f"rows of the table {table} do not match their checksum")
+    try:
+        return typed(table, rows)
+    except msgspec.ValidationError:
+        raise damaged(path, f"a row of the table {table} has a value that nncdbg does not write") from None
+
+
+def _bounded(cursor: sqlite3.Cursor, path: Path, table: str) -> list[Row]:
+    """Return the rows of a query on a table.
+
+    Raises LoadError if they have more bytes than the file: pages that are used twice could make them endless.
+    """
+    if table in _NUMERIC:
+        return cursor.fetchall()
+    rows, left = [], bytes_on_disk(path)
+    with closing(cursor):
+        for row in cursor:
+            left -= sum(len(each) for each in row if isinstance(each, (str, bytes)))
+            if left < 0:
+                raise damaged(path, f"the table {table} has more content than the file")
+            rows.append(row)
     return rows
 
 
 def _stored(connection: sqlite3.Connection, part: str) -> tuple[int, int]:
     """Return the number of rows of a part, and the sum of their hashes as a signed integer."""
     found = connection.execute("SELECT rows, total FROM checksums WHERE part = ?", (part,)).fetchone()
+    if found is not None and not all(isinstance(each, int) for each in found):
+        raise sqlite3.DatabaseError(f"the checksum of {part} is not a number")
     return found or (0, 0)
 
 
-def verify_table(connection: sqlite3.Connection, path: object, table: str) -> None:
-    """Raise LoadError if a row of a table or an entry of its indexes is damaged; ignore tables of others."""
+def verify_table(connection: sqlite3.Connection, path: Path, table: str) -> None:
+    """Raise LoadError if a row of a table or an entry of its indexes is damaged.
+
+    Tables of others have no checksums.
+    """
+    if not connection.execute(
+        "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", (table,)
+    ).fetchone():
+        return
+    quoted = table.replace('"', '""')
+    (problem,) = connection.execute(f'PRAGMA integrity_check("{quoted}")').fetchone()
+    if problem != "ok":
+        lines = [line for line in problem.splitlines() if not line.startswith("***")]
+        raise damaged(path, lines[0] if lines else problem)
     if table not in COLUMNS:
         return
-    for (problem,) in connection.execute(f"PRAGMA integrity_check({table})"):
-        if problem != "ok":
-            raise damaged(path, problem)
     parts = connection.execute(
         "SELECT part FROM checksums WHERE part >= ? AND part < ?", (f"{table} ", f"{table}!")
     ).fetchall()
     try:
         keys = [int(part.removeprefix(f"{table} ")) for (part,) in parts]
-    except ValueError:
+        count = sum(len(verified_rows(connection, path, table, key)) for key in keys)
+    except (ValueError, OverflowError):
         raise damaged(path, f"the checksums of the table {table} cannot be read") from None
-    count = sum(len(verified_rows(connection, path, table, key)) for key in keys)
     if connection.execute(f"SELECT count(*) FROM {table}").fetchone() != (count,):
         raise damaged(path, f"the table {table} has rows without a checksum")
 
 
-def damaged(path: object, why: str) -> LoadError:
+def damaged(path: Path, why: str) -> LoadError:
     """Return the error for a journal whose content is not what was written."""
     return LoadError(
         f"the journal {path} is damaged: {why}",

@@ -310,7 +310,7 @@ def decode(encoded: EncodedTensor) -> Array:
     _, decoder = _functions(encoded.codec)
     try:
         return decoder(encoded.data, NUMPY[encoded.dtype], encoded.shape)
-    except ValueError:
+    except (ValueError, OverflowError, MemoryError):
         raise UsageError(
             f"cannot decode {len(encoded.data)} bytes of the codec {encoded.codec} as "
             f"{encoded.dtype}{list(encoded.shape)}"

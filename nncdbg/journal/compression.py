@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from nncdbg.engine.errors import LoadError, UsageError
@@ -30,7 +31,7 @@ def compressor(name: str) -> Compression | None:
     return zstandard.ZstdCompressor(level=_LEVEL).compress
 
 
-def decompressor(name: str, size: int, path: object) -> Compression | None:
+def decompressor(name: str, size: int, path: Path) -> Compression | None:
     """Return the function that restores a chunk of at most `size` bytes or raises ValueError.
 
     None if the chunks are not compressed.

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nncdbg.engine.errors import NncdbgError, RunError, UsageError
+from nncdbg.engine.errors import LoadError, NncdbgError, RunError, UsageError
 from nncdbg.journal.checksums import damaged
-from nncdbg.journal.log_files import empty_log, has_log, remove_empty_log
+from nncdbg.journal.log_files import bytes_on_disk, empty_log, has_log, remove_empty_log
 from nncdbg.journal.schema import (
     PAGE_SIZE,
     VERSION,
@@ -28,6 +28,19 @@ from nncdbg.journal.schema import (
 
 WAIT = 60.0
 """Seconds to wait for the transaction of another process; a large checkpoint takes some."""
+
+_INSTRUCTIONS = (10_000_000, 32)
+"""Most instructions of SQLite for a reading: so many, and so many more for each byte of the file.
+
+A row has several bytes and takes a few instructions.  A file whose pages refer to each other in a circle or
+again and again takes more.
+"""
+
+_INTERVAL = 10_000
+"""Instructions of SQLite between two moments when a reading can be stopped."""
+
+_LONGEST = 256 << 20
+"""Most bytes of a value in a row."""
 
 _WAL_BYTES = 64 << 20
 """The write-ahead log is copied into the file when it has this size, and then shortened to it."""
@@ -75,7 +88,7 @@ class Database:
             if connection.in_transaction:
                 yield connection
                 return
-            with _one_state(connection):
+            with _bounded(connection, self.path), _one_state(connection):
                 yield connection
 
     def close(self) -> None:
@@ -148,7 +161,8 @@ def open_to_read(path: Path) -> Database:
     with explained(path, "read"):
         connection = connect(path, "ro")
         try:
-            connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
+            with _bounded(connection, path):
+                connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
         except sqlite3.OperationalError as error:
             connection.close()
             # In a folder where no files can be created, SQLite reads the file only without its log.
@@ -156,7 +170,8 @@ def open_to_read(path: Path) -> Database:
                 raise
             connection = connect(path, "ro&immutable=1")
         try:
-            _check(connection, path)
+            with _bounded(connection, path):
+                _check(connection, path)
         except BaseException:
             connection.close()
             remove_empty_log(path)
@@ -170,6 +185,29 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         if version == 0:
             raise no_journal(path, "it has no tables")
         check_tables(connection, path, version)
+
+
+@contextmanager
+def _bounded(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
+    """Raise LoadError if the block takes more instructions than the content of the file explains."""
+    least, per_byte = _INSTRUCTIONS
+    left = (least + per_byte * bytes_on_disk(path)) // _INTERVAL
+
+    def passed() -> int:
+        nonlocal left
+        left -= 1
+        return left < 0
+
+    connection.set_progress_handler(passed, _INTERVAL)
+    try:
+        yield
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorname", "") != "SQLITE_INTERRUPT":
+            raise
+        # SQLite reports Ctrl-C in the handler in the same way.
+        raise (damaged(path, "its tables have no end") if left < 0 else KeyboardInterrupt) from None
+    finally:
+        connection.set_progress_handler(None, 0)
 
 
 @contextmanager
@@ -240,7 +278,9 @@ def _use_log(connection: sqlite3.Connection) -> None:
 def connect(path: Path, mode: str) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=WAIT)
-    for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "query_only = OFF"):
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
+    query_only = "OFF" if mode == "rwc" else "ON"
+    for pragma in ("trusted_schema = OFF", "cell_size_check = ON", f"query_only = {query_only}"):
         connection.execute(f"PRAGMA {pragma}")
     return connection
 
@@ -260,6 +300,12 @@ def check_file(path: Path) -> None:
         raise UsageError(f"{failed}: {error.strerror or error}") from None
     if stat.S_ISDIR(status.st_mode):
         raise UsageError(f"{failed}: it is a folder")
+    if not stat.S_ISREG(status.st_mode):
+        raise LoadError(f"{failed}: it is not a regular file", hint="copy its content into a file")
+    for beside in ("-wal", "-shm", "-journal"):
+        file = path.with_name(f"{path.name}{beside}")
+        if file.exists() and not file.is_file():
+            raise LoadError(f"{failed}: {file.name} is not a regular file", hint="remove that file")
     if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
         raise UsageError(f"{failed}: permission denied")
     if not status.st_size:
@@ -293,6 +339,8 @@ def _explanation(path: Path, verb: str, error: sqlite3.Error) -> NncdbgError:
             f"{failed}: another process has locked it for {WAIT:.0f} seconds",
             hint="wait until the other process has written its checkpoint, or use another file",
         )
+    if code == "SQLITE_READONLY_ROLLBACK":
+        return damaged(path, f"{path.name}-journal has an unfinished transaction")
     if code == "SQLITE_FULL":
         return RunError(f"{failed}: the disk or a limit on the file's size is full")
     if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +17,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Array
 from nncdbg.journal import blobs, kept_values
 from nncdbg.journal.checkpoint import Checkpoint, StoredTensors
-from nncdbg.journal.checksums import COLUMNS, Row, damaged, verified_rows
+from nncdbg.journal.checksums import damaged, verified_rows
 from nncdbg.journal.codecs import CodecError
 from nncdbg.journal.compression import NONE, compressor
 from nncdbg.journal.connection import Database, open_to_read
@@ -35,8 +34,10 @@ from nncdbg.journal.records import (
     RunEvent,
     RunNote,
 )
+from nncdbg.journal.row_types import COLUMNS, Row
 from nncdbg.journal.run_writer import RunWriter
 from nncdbg.journal.statistics import names_of, read_statistics
+from nncdbg.journal.stored_json import read_json
 from nncdbg.journal.writing import WriterThread
 from nncdbg.representation import RichOutput
 
@@ -64,7 +65,7 @@ class Journal(RichOutput):
     def runs(self) -> list[Run]:
         """Return all runs by number."""
         with self._database.snapshot() as connection:
-            return [_run(row) for row in self._run_rows(connection)]
+            return [*self._runs(connection).values()]
 
     def run(self, number: int | None = None) -> Run:
         """Return a run by number, or the last one.  Raises UsageError with the numbers of all runs."""
@@ -75,7 +76,8 @@ class Journal(RichOutput):
         """Return the program of a run as text; None if it was started without."""
         with self._database.snapshot() as connection:
             number = self._run_of(run).number
-            row = next(row for row in self._run_rows(connection) if row[0] == number)
+            rows = verified_rows(connection, self.path, "runs")
+            row = next(row for row in rows if row[0] == number)
             digest = row[COLUMNS["runs"].index("program")]
             if digest is None:
                 return None
@@ -205,7 +207,8 @@ class Journal(RichOutput):
                 raise UsageError(f"the checkpoint of run {record.run} at step {record.step} was removed")
             tensors = verified_rows(connection, self.path, "checkpoint_tensors", record.number)
         hashes = {name: digest for _, name, digest in tensors}
-        return Checkpoint(record.step, record.epoch, json.loads(row[6]), StoredTensors(hashes, self._tensor))
+        position = read_json(self.path, f"position of the checkpoint at step {record.step}", row[6])
+        return Checkpoint(record.step, record.epoch, position, StoredTensors(hashes, self._tensor))
 
     # -- remarks ------------------------------------------------------------------------------------
 
@@ -286,8 +289,20 @@ class Journal(RichOutput):
 
     # -- reading parts ------------------------------------------------------------------------------
 
-    def _run_rows(self, connection: sqlite3.Connection) -> list[Row]:
-        return verified_rows(connection, self.path, "runs")
+    def _runs(self, connection: sqlite3.Connection) -> dict[int, Run]:
+        """Return all runs by number.
+
+        A fork has a greater number than its parent, so that no chain of parents is endless.
+        """
+        runs: dict[int, Run] = {}
+        for row in verified_rows(connection, self.path, "runs"):
+            run = _run(self.path, row)
+            if run.parent is not None and run.parent not in runs:
+                raise damaged(self.path, f"run {run.number} cannot be a fork of run {run.parent}")
+            if (run.parent is None) != (run.parent_step is None):
+                raise damaged(self.path, f"run {run.number} has only a part of the place of a fork")
+            runs[run.number] = run
+        return runs
 
     def _number(self, run: Run | int | None) -> int:
         with self._database.snapshot():
@@ -295,7 +310,7 @@ class Journal(RichOutput):
 
     def _run_of(self, run: Run | int | None) -> Run:
         with self._database.snapshot() as connection:
-            return self._chosen(run, {row[0]: _run(row) for row in self._run_rows(connection)})
+            return self._chosen(run, self._runs(connection))
 
     def _chosen(self, run: Run | int | None, runs: dict[int, Run]) -> Run:
         if not runs:
@@ -318,7 +333,7 @@ class Journal(RichOutput):
     ) -> list[T]:
         """Call `read` for the oldest parent first; `before` cuts off the steps after a fork."""
         with self._database.snapshot() as connection:
-            runs = {row[0]: _run(row) for row in self._run_rows(connection)}
+            runs = self._runs(connection)
             current = self._chosen(run, runs)
             parts = [read(connection, current.number)]
             end: int | None = None
@@ -357,7 +372,11 @@ class Journal(RichOutput):
             return blobs.load(connection, self.path, name, digest)
 
 
-def _run(row: Row) -> Run:
+_DOCUMENTS = {"configuration": dict[str, Any], "versions": dict[str, str], "command": list[str]}
+"""The columns of a run with JSON, and their types."""
+
+
+def _run(path: Path, row: Row) -> Run:
     fields = dict(zip(COLUMNS["runs"], row, strict=True))
     status = fields["status"]
     writer = Writer(fields["host"], fields["boot"], fields["process"], fields["process_started"])
@@ -367,7 +386,10 @@ def _run(row: Row) -> Run:
         status="lost" if status == "running" and writer.gone else status,
         started=datetime.fromtimestamp(fields["started"]),
         ended=None if ended is None else datetime.fromtimestamp(ended),
-        **{name: json.loads(fields[name]) for name in ("configuration", "versions", "command")},
+        **{
+            name: read_json(path, f"{name} of run {fields['run']}", fields[name], kind)
+            for name, kind in _DOCUMENTS.items()
+        },
         **{
             name: fields[name]
             for name in ("parent", "parent_step", "kind", "name", "steps", "epochs", "seed")

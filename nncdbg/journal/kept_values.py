@@ -5,19 +5,27 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
-from nncdbg.engine.dtypes import name_of
+from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Array
 from nncdbg.journal import blobs
-from nncdbg.journal.checksums import Row, damaged, verified_rows
-from nncdbg.journal.codecs import EXACT, CodecError, EncodedTensor, decode, encode
+from nncdbg.journal.checksums import damaged, verified_rows
+from nncdbg.journal.codecs import CODECS, EXACT, CodecError, EncodedTensor, decode, encode
 from nncdbg.journal.records import KeptValue
+from nncdbg.journal.row_types import Count, Row
+from nncdbg.journal.stored_json import read_json
 from nncdbg.journal.transaction import Transaction
 
 _TABLE = "kept_values"
+
+_AXES = 64
+"""Most axes of an array of NumPy."""
 
 
 def keep(
@@ -61,27 +69,32 @@ def _encoded(array: Array, codec: str) -> tuple[str, Array, CodecError]:
     return codec, array, EXACT
 
 
-def records(connection: sqlite3.Connection, path: object, run: int) -> list[KeptValue]:
+def records(connection: sqlite3.Connection, path: Path, run: int) -> list[KeptValue]:
     """Return the values that are kept of one run, by step and name."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version < 2:
         return []
     rows = verified_rows(connection, path, _TABLE, run)
-    return [_record(row) for row in sorted(rows, key=lambda row: row[:3])]
+    return [_record(path, row) for row in sorted(rows, key=lambda row: row[:3])]
 
 
-def _record(row: Row) -> KeptValue:
+def _record(path: Path, row: Row) -> KeptValue:
     step, run, name, codec, dtype, shape, size, absolute, relative, rms, _ = row
+    if codec not in CODECS or dtype not in NUMPY or dtype == "str":
+        raise damaged(path, f'the value "{name}" has an unknown codec or type')
     error = CodecError(absolute, relative, rms)
-    return KeptValue(run, step, name, codec, dtype, tuple(json.loads(shape)), size, error)
+    sizes = read_json(path, f'shape of "{name}"', shape, Annotated[list[Count], Meta(max_length=_AXES)])
+    return KeptValue(run, step, name, codec, dtype, tuple(sizes), size, error)
 
 
-def load(connection: sqlite3.Connection, path: object, record: KeptValue) -> Array:
+def load(connection: sqlite3.Connection, path: Path, record: KeptValue) -> Array:
     """Return a value that is kept.  Raises LoadError if it is damaged."""
     rows = verified_rows(connection, path, _TABLE, record.run)
     digest = next(row[-1] for row in rows if row[0] == record.step and row[2] == record.name)
     stored = blobs.load(connection, path, record.name, digest)
     if record.codec == "exact":
+        if (name_of(stored.dtype), stored.shape) != (record.dtype, record.shape):
+            raise damaged(path, f'the value "{record.name}" has another type than its record')
         return stored
     encoded = EncodedTensor(record.codec, record.dtype, record.shape, stored.tobytes(), record.error)
     try:

@@ -15,6 +15,14 @@ def log_of(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
+def bytes_on_disk(path: Path) -> int:
+    """Return the size of a journal, with the latest changes, which the log has during the writing."""
+    size = path.stat().st_size
+    with contextlib.suppress(FileNotFoundError):
+        size += log_of(path).stat().st_size
+    return size
+
+
 def has_log(path: Path) -> bool:
     """Return whether a journal has a log with content."""
     log = log_of(path)
@@ -40,7 +48,8 @@ def remove_empty_log(path: Path) -> None:
     content stays as it is: it has the last commits of a process that was killed.
     """
     with contextlib.suppress(sqlite3.Error, OSError):
-        if not log_of(path).exists() or has_log(path):
+        # With the journal of an interrupted transaction, a connection that may write would change the file.
+        if not log_of(path).exists() or has_log(path) or path.with_name(f"{path.name}-journal").exists():
             return
         uri = f"{path.absolute().as_uri()}?mode=rw"
         with contextlib.closing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,9 @@ class Queries:
         self._failure: Exception | None = None
         connection = self._database.connection
         connection.create_function("_statistics_rows", 2, self._statistics_rows)
+        connection.execute("PRAGMA query_only = OFF")
         connection.execute(_VIEW)
-        connection.set_progress_handler(lambda: 0, _STEPS)
+        connection.execute("PRAGMA query_only = ON")
         self._verified: dict[str, int] = {}
         """The state of the file in which each table was verified."""
 
@@ -55,18 +57,22 @@ class Queries:
             self._tables.clear()
             self._failure = None
             connection.set_authorizer(self._authorize)
+            with suppress(sqlite3.Error, sqlite3.Warning):
+                # Only to learn the tables; the query itself reports its errors.
+                connection.execute(f"EXPLAIN {query}")
+            connection.set_authorizer(None)
+            self._verify(connection)
+            # A query may take any time; Ctrl-C stops it.
+            connection.set_progress_handler(lambda: 0, _STEPS)
+            connection.set_authorizer(self._authorize)
             try:
                 cursor = connection.execute(query)
-                connection.set_authorizer(None)
-                self._verify(connection)
                 names = [column[0] for column in cursor.description or ()]
                 return names, cursor.fetchall()
             except (sqlite3.Error, sqlite3.Warning) as error:
                 if self._failure is not None:
                     raise self._failure from None
-                if getattr(error, "sqlite_errorname", "") == "SQLITE_INTERRUPT":
-                    raise KeyboardInterrupt from None
-                if is_damage(error):
+                if is_damage(error) or getattr(error, "sqlite_errorname", "") == "SQLITE_INTERRUPT":
                     raise
                 raise _wrong_query(error) from None
             finally:
@@ -86,10 +92,9 @@ class Queries:
         (version,) = connection.execute("PRAGMA data_version").fetchone()
         for table in sorted(self._tables):
             if self._verified.get(table) != version:
+                verify_table(connection, self._path, table)
                 if table == "chunks":
                     blobs.verify_all(connection, self._path)
-                else:
-                    verify_table(connection, self._path, table)
                 self._verified[table] = version
 
     def _statistics_rows(self, run: int, name: str) -> str:

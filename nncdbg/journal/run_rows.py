@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from nncdbg.engine.graph import Array
 from nncdbg.journal import blobs, kept_values
-from nncdbg.journal.checksums import COLUMNS, Row
+from nncdbg.journal.row_types import COLUMNS, Row
 from nncdbg.journal.statistics import StatisticsWriter
 from nncdbg.journal.transaction import Transaction
 
@@ -98,6 +98,15 @@ class RunRows:
         self._row[_FIELDS["ended"]] = time
         self._statistics.finish(transaction)
         self._changed(transaction)
+
+    def remove(self, transaction: Transaction) -> None:
+        """Delete the rows of a run without steps: its checkpoints, its remarks and itself."""
+        found = transaction.connection.execute("SELECT step FROM checkpoints WHERE run = ?", (self.number,))
+        for (step,) in found.fetchall():
+            self.remove_checkpoint(transaction, step)
+        transaction.delete("entries", self.number)
+        transaction.delete("runs", 0, self.number)
+        transaction.at_end(self.number, lambda _: None)
 
     def _raise(self, field: str, number: int, transaction: Transaction) -> None:
         if number > self._row[_FIELDS[field]]:

@@ -15,8 +15,10 @@ from nncdbg.journal import blobs
 from nncdbg.journal.codecs import check_codec
 from nncdbg.journal.processes import this_process
 from nncdbg.journal.records import NewRun
+from nncdbg.journal.row_types import LARGEST
 from nncdbg.journal.run_rows import RunRows
 from nncdbg.journal.statistics import packed
+from nncdbg.journal.stored_json import write_json
 from nncdbg.journal.transaction import Transaction
 from nncdbg.journal.writing import WriterThread
 from nncdbg.stats import Summary
@@ -83,7 +85,7 @@ class RunWriter:
             _count(step),
             None if epoch is None else _count(epoch),
             seconds,
-            _json(position, "position"),
+            write_json(position, "position"),
         )
         self._check()
         self._thread.put(self._rows.checkpoint, record, arrays, size=max(size, 1), durable=True)
@@ -143,6 +145,12 @@ class RunWriter:
         self._ended = True
         self._thread.flush()
 
+    def remove(self) -> None:
+        """Delete the run, of which no step has been recorded, and wait for the commit."""
+        self._put(self._rows.remove)
+        self._ended = True
+        self._thread.flush()
+
     def __enter__(self) -> RunWriter:
         return self
 
@@ -183,8 +191,8 @@ def _start(transaction: Transaction, new: NewRun, started: float, compression: s
     writer = this_process()
     head = (None, new.parent, new.parent_step, _text(new.kind), _text(new.name), "running", started, None)
     details = (
-        *(new.parent_step or 0, 0, new.seed, _json(new.configuration, "configuration")),
-        *(_json(new.versions, "versions"), json.dumps([_text(word) for word in new.command]), program),
+        *(new.parent_step or 0, 0, new.seed, write_json(new.configuration, "configuration")),
+        *(write_json(new.versions, "versions"), json.dumps([_text(word) for word in new.command]), program),
         *(writer.host, writer.boot, writer.process, writer.started),
     )
     number = transaction.insert("runs", 0, (*head, *details))
@@ -203,19 +211,11 @@ def _count(number: int) -> int:
     number = int(number)
     if number < 0:
         raise UsageError(f"steps and epochs count from 0, not from {number}")
+    if number >= LARGEST:
+        raise UsageError(f"{number} is too large for a step or epoch")
     return number
 
 
 def _text(text: str) -> str:
     """Return text that SQLite can store; lone surrogates, as in names of files, are escaped."""
     return str(text).encode("utf-8", "backslashreplace").decode()
-
-
-def _json(value: Any, what: str) -> str:
-    try:
-        return json.dumps(value)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(
-            f"the {what} cannot be stored as JSON: {error}",
-            hint="put arrays into `tensors` of the checkpoint",
-        ) from None

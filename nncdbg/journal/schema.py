@@ -95,8 +95,8 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
     """
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    if not tables and not application:
+    has_tables = connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
+    if not has_tables and not application:
         return 0
     if application != APPLICATION:
         raise no_journal(path, "it is another SQLite database")
@@ -115,13 +115,38 @@ def _added_after(version: int) -> list[str]:
 
 
 def check_tables(connection: sqlite3.Connection, path: Path, version: int) -> None:
-    """Raise LoadError if a table, index or view is not exactly the one of a version; others are ignored."""
-    found = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")}
-    expected = [*TABLES, *(sql for number in ADDED if number <= version for sql in ADDED[number])]
-    missing = [sql for sql in expected if sql not in found]
+    """Raise LoadError if a table, index or view is not exactly the one of a version.
+
+    The file may have other plain tables with their indexes.  Triggers, views and virtual tables would run
+    statements of others when the file is read or written, so they are refused.
+    """
+    found = connection.execute(
+        "SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE sql IS NOT NULL"
+    ).fetchall()
+    expected = {
+        sql: _object_name(sql)
+        for sql in (*TABLES, *(sql for number in ADDED if number <= version for sql in ADDED[number]))
+    }
+    missing = expected.keys() - {sql for _, name, _, sql in found if expected.get(sql) == name}
     if missing:
-        name = missing[0].split(" (")[0].split(" AS")[0].removeprefix("CREATE ").lower()
-        raise LoadError(f"the journal {path} is damaged: the {name} is not as in schema version {version}")
+        sql = next(each for each in expected if each in missing)
+        kind = sql.split()[1].lower()
+        raise LoadError(
+            f"the journal {path} is damaged: the {kind} {expected[sql]} is not as in schema version {version}"
+        )
+    tables = {name for sql, name in expected.items() if sql.startswith("CREATE TABLE")}
+    for kind, name, table, sql in found:
+        plain = kind == "table" and not str(sql).upper().startswith("CREATE VIRTUAL")
+        if sql not in expected and not plain and not (kind == "index" and table not in tables):
+            raise LoadError(
+                f"the journal {path} has the {kind} {name!r}, which nncdbg did not create",
+                hint="open the file with sqlite3, review the schema, and drop what is not of nncdbg",
+            )
+
+
+def _object_name(sql: str) -> str:
+    """Return the name of the table, index or view that a statement creates."""
+    return sql.split()[2]
 
 
 def create_tables(connection: sqlite3.Connection) -> None:

@@ -14,6 +14,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -190,16 +191,18 @@ def _encoded(rows: Rows) -> bytes:
 
 
 def _decoded(data: bytes, count: int) -> Rows:
-    table = np.frombuffer(zlib.decompress(data), np.uint8).reshape(ROW.itemsize, count)
+    size = ROW.itemsize * count
+    table = np.frombuffer(zlib.decompressobj().decompress(data, size + 1), np.uint8)
+    table = table.reshape(ROW.itemsize, count)
     return np.ascontiguousarray(table.T).reshape(-1).view(ROW)
 
 
-def names_of(connection: sqlite3.Connection, path: object, run: int) -> dict[str, int]:
+def names_of(connection: sqlite3.Connection, path: Path, run: int) -> dict[str, int]:
     """Return the names of the values with statistics of a run, and their numbers in the file."""
     return {name: number for number, _, name in verified_rows(connection, path, "measured", run)}
 
 
-def read_statistics(connection: sqlite3.Connection, path: object, run: int, name: str) -> Rows:
+def read_statistics(connection: sqlite3.Connection, path: Path, run: int, name: str) -> Rows:
     """Return the rows of `ROW` of a value of one run, one per step; empty for an unknown value."""
     number = names_of(connection, path, run).get(name)
     if number is None:

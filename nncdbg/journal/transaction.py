@@ -5,7 +5,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 
-from nncdbg.journal.checksums import COLUMNS, KEYS, Row, Sums
+from nncdbg.journal.checksums import KEYS, Sums
+from nncdbg.journal.row_types import COLUMNS, Row
 
 
 class Transaction:

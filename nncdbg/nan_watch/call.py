@@ -89,7 +89,7 @@ def watch(
     on_host = isinstance(backend, str) and backend_of(backend).on_host
     reused = on_host and runs == 1 and not measured and allocator is None and fields.keys() <= {"dims"}
     reused = reused and not in_place_states
-    settings = backend, seed, gates.kinds & {"guard", STATE_RESET}, revision()
+    settings = backend, seed, gates.kinds & {STATE_RESET}, revision()
     known, compiled = program.kept.pop("watched", (None, None)) if reused else (None, None)
 
     def make(seed: int, statistics: bool) -> Debugger:
@@ -98,7 +98,7 @@ def watch(
             program,
             inputs,
             backend=backend,
-            allocator=usual_allocation(allocator, backend, gates, statistics, in_place_states),
+            allocator=usual_allocation(allocator, backend, statistics, in_place_states),
             in_place_states=in_place_states,
             seed=seed,
             statistics=statistics,

@@ -7,6 +7,7 @@ model imports the engine.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
@@ -109,13 +110,20 @@ def _watched(
     options: Options,
     model: str | None = None,
 ) -> tuple[Report, str]:
-    """Return the report on a run, and its text if it is not ok; `model` is the name to report."""
+    """Return the report on a run, and its text if it is not ok; `model` is the name to report.
+
+    What was not checked is a warning of the test.
+    """
     from nncdbg.engine.frontends import load
     from nncdbg.nan_watch.call import watch
 
     loaded = load(program)
     report = watch(loaded, inputs, **options)
     report.model = model or loaded.source or ""
+    for words in report.unchecked if report.ok else ():
+        warnings.warn(
+            pytest.PytestWarning(f"{report.model or 'nan_watch'}: not checked: {words}"), stacklevel=3
+        )
     if report.ok:
         return report, ""
     return report, str(report)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import StoppedRun, failure_code
+from nncdbg.engine.execution import check_results
+from nncdbg.engine.execution.check_results import NOT_CHECKED, PASSED, CheckResult, not_checked
 from nncdbg.opening.corpus.cases import CODES, FAILED, Case
 from nncdbg.representation import PrintedRecord, representations
 from nncdbg.stats.summary import Summary
@@ -23,6 +26,12 @@ ROLES = ("birth", "masked", "healed", "propagated")
 """Origin; origin without effect on an output; finite result of non-finite operands; propagation."""
 
 OK, TRIPPED = "ok", "tripped"
+
+REUSE = "reuse"
+"""The kind of a read of reused memory, which the gate `guard` covers."""
+
+_GATES = {REUSE: "guard", "schedule": "race"}
+"""The gates of kinds of findings without a gate of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +223,9 @@ class Report(PrintedRecord):
     """The result of a watch over one run, or over all cases of a corpus.
 
     `ops` counts executed statements; `seconds` is the duration of the runs.  `counts` maps each role to its
-    number of findings, listed or not; `unchecked` lists what was not checked, and why; `notes` holds remarks
-    about the inputs.  `error` is the error that ended the run early.  `cases` holds the verdict on each case
-    of a corpus, in order.
+    number of findings, listed or not; `results` holds the result of each check, before the findings are
+    judged (see `checks`); `notes` holds remarks about the inputs.  `error` is the error that ended the run
+    early.  `cases` holds the verdict on each case of a corpus, in order.
     """
 
     model: str = ""
@@ -226,7 +235,7 @@ class Report(PrintedRecord):
     unlisted: int = 0
     """Number of findings beyond the listed ones (see `limit`)."""
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ROLES, 0))
-    unchecked: list[str] = field(default_factory=list)
+    results: list[CheckResult] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     error: Exception | None = None
     cases: list[Case] = field(default_factory=list)
@@ -271,17 +280,41 @@ class Report(PrintedRecord):
         return (finding for finding in self.findings if finding.trips)
 
     @property
+    def checks(self) -> list[CheckResult]:
+        """Return the result of each check: failed if a finding trips it; if no run finished, none passed."""
+        names = {each.check for each in self.results}
+        kinds = {finding.kind for finding in self.tripping}
+        tripped = {kind if kind in names else _GATES.get(kind, kind) for kind in kinds}
+        return [self._judged(each, tripped) for each in self.results]
+
+    def _judged(self, made: CheckResult, tripped: Collection[str]) -> CheckResult:
+        if re.split(r"[:<>]", made.check, maxsplit=1)[0] in tripped:
+            return CheckResult(made.check, check_results.FAILED)
+        if made.result == PASSED and self.error is not None:
+            return CheckResult(made.check, NOT_CHECKED, "the run did not finish")
+        return made
+
+    @property
+    def unchecked(self) -> list[str]:
+        """Return what was not checked, and why."""
+        return [*not_checked(self.results)]
+
+    @property
     def status(self) -> str:
-        """ "tripped" if a gate tripped, else "failed" if a run did not finish, else "ok"."""
+        """ "tripped" if a gate tripped, "failed" if a run did not finish, "not checked" if something was not
+        checked, else "ok".
+        """
         if any(True for _ in self.tripping):
             return TRIPPED
         failed = self.error is not None or any(case.error for case in self.cases)
-        return FAILED if failed else OK
+        if failed:
+            return FAILED
+        return NOT_CHECKED if any(each.result == NOT_CHECKED for each in self.results) else OK
 
     @property
     def ok(self) -> bool:
-        """Return whether no gate tripped and every run finished."""
-        return self.status == OK
+        """Return whether no gate tripped and every run finished; `status` also says what was not checked."""
+        return self.status in (OK, NOT_CHECKED)
 
     @property
     def exit_code(self) -> int:
@@ -308,7 +341,8 @@ class Report(PrintedRecord):
             "findings": [finding.as_dict() for finding in self.findings],
             "unlisted": self.unlisted,
             "counts": dict(self.counts),
-            "unchecked": list(self.unchecked),
+            "checks": [each.as_dict() for each in self.checks],
+            "unchecked": self.unchecked,
             "notes": list(self.notes),
         }
         if self.error is not None:

@@ -81,11 +81,14 @@ class TrainingHistory:
     results: dict[str, list[float]] = field(default_factory=dict)
     parameters: list[ParameterHistory] = field(default_factory=list)
     activations: list[ActivationHistory] = field(default_factory=list)
+    rates: dict[str, list[float]] = field(default_factory=dict)
+    """The learning rates that the steps compute, by name."""
 
     @property
     def series(self) -> Sequence[list[Any]]:
         """Return every list with one element per step."""
-        return [self.steps, *self.results.values(), *(one for each in self.parameters for one in each.series)]
+        scalars = (*self.results.values(), *self.rates.values())
+        return [self.steps, *scalars, *(one for each in self.parameters for one in each.series)]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the history as a JSON object."""

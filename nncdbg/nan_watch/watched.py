@@ -13,11 +13,8 @@ from nncdbg.nan_watch.measuring.gates import KINDS, RANGE, Gates
 class OnScreen(Protocol):
     """Fits the lines of a report to a screen."""
 
-    def statement(self, text: str, line: int) -> str:
-        """Return the statement on a line of the program, shortened to one line."""
-
-    def sentence(self, text: str, line: int | None) -> str:
-        """Return a sentence about the statement on a line of the program, with short names."""
+    def statement(self, text: str) -> str:
+        """Return a statement of the program, shortened to one line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,14 +13,18 @@ from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.diagnosis.sightings import Sighting
 from nncdbg.engine.errors import StoppedRun
+from nncdbg.engine.execution.check_results import NOT_CHECKED, CheckResult
 from nncdbg.engine.execution.findings import NUMERIC, STATE_RESET
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.lean import LeanAllocation
 from nncdbg.engine.ops.aten.names import allocates_only
 from nncdbg.engine.schedules.streams import streams_of
 from nncdbg.nan_watch.measuring.dead_units import dead_unit_warnings
+from nncdbg.nan_watch.measuring.gate_results import gate_results
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.measuring.index_faults import index_fault
+from nncdbg.nan_watch.measuring.progress import KIND as PROGRESS
+from nncdbg.nan_watch.measuring.progress import progress_of
 from nncdbg.nan_watch.measuring.state_resets import ResetGate
 from nncdbg.nan_watch.measuring.step_norms import StepNorms
 from nncdbg.nan_watch.measuring.steps import FirstBadStep, step_at
@@ -42,18 +46,17 @@ MAX_FINDINGS = 20
 def usual_allocation(
     allocator: str | Allocation | None,
     backend: str | Backend,
-    gates: Gates,
     statistics: bool,
     in_place_states: bool = False,
 ) -> str | Allocation | None:
     """Return the allocator of a watched run: the requested one, else the cheapest that detects everything.
 
-    Only the buffers of `debug` detect out-of-bounds writes and support statistics.  For states in place,
-    return None: Debugger chooses an allocator that overwrites them.
+    Only the buffers of `debug` support statistics; `lean` guards those of kernels that are not nncdbg's own.
+    For states in place, return None: Debugger chooses an allocator that overwrites them.
     """
     if allocator is not None or in_place_states or not backend_of(backend).on_host:
         return allocator
-    return "debug" if statistics or "guard" in gates.kinds else LeanAllocation()
+    return "debug" if statistics else LeanAllocation()
 
 
 def watch_run(
@@ -84,6 +87,7 @@ def watch_run(
     seconds = time.perf_counter() - started
     trail.conclude(ended=stop.reason == "end", outputs=bad.reached)
     report = Report(ops=debugger.timeline.tick, seconds=seconds, notes=[*map(str, debugger.notes)])
+    report.notes += [*_remarks(debugger)]
     report.training, report.tracks = norms.finished(), debugger.tracks
     measured, left = measuring.found() if measuring is not None else ([], [])
     measured += resets.findings if resets is not None else []
@@ -97,28 +101,38 @@ def watch_run(
     if "dead" not in gated:
         for history in report.training:
             measured += dead_unit_warnings(norms.activities(history), debugger)
+    trips = PROGRESS in gates.kinds
+    if stop.reason == "end":
+        explained = any(each.is_warning for each in measured)
+        judged, unjudged = progress_of(norms, report, debugger, explained=explained, trips=trips)
+        measured = [*judged, *measured]
+        left = [*left, *(unjudged if trips else [])]
+    elif trips:
+        left = [*left, CheckResult(PROGRESS, NOT_CHECKED, "the training did not run to its end")]
     _tell(report, trail.sightings, measured, gates, debugger, max_findings)
     if bad.step is not None:
         report.notes.append(bad.note())
     elif stop.reason != "end":
         report.error = _failure(stop)
-        report.unchecked.append(f"statements after line {stop.line}: the run did not finish")
-    report.unchecked += [*_unchecked(debugger, gates), *debugger.observers.failed_rules, *left]
+        rest = f"statements after line {stop.line}"
+        report.results.append(CheckResult(rest, NOT_CHECKED, "the run did not finish"))
+    failed = (CheckResult(failure, NOT_CHECKED) for failure in debugger.observers.failed_rules)
+    report.results += [*gate_results(debugger, gates, left), *failed]
     return report
+
+
+def _remarks(debugger: Debugger) -> Iterator[str]:
+    """Yield the remarks of ops about their results, in the order of the text."""
+    found = debugger.observers.remarks.found
+    placed = [(debugger.loaded.line(code, pc), code.nodes[pc], words) for (code, pc), words in found.items()]
+    for line, node, words in sorted(placed, key=lambda each: each[0] or 0):
+        yield f"%{node.outputs[0].name} at {node.op}, line {line}: {words}"
 
 
 def _failure(stop: Stop) -> Exception:
     if isinstance(stop.error, Exception):
         return stop.error
     return StoppedRun(f"the run was stopped: {stop.detail or stop.reason}")
-
-
-def _unchecked(debugger: Debugger, gates: Gates) -> list[str]:
-    beyond = debugger.observers.beyond()
-    return [
-        f"{kind}: {beyond[kind][0]}"
-        for kind in sorted(gates.kinds & {"uninitialized", "guard", STATE_RESET} & set(beyond))
-    ]
 
 
 def _tell(
@@ -171,7 +185,7 @@ def _finding(sighting: Sighting, gates: Gates, debugger: Debugger, judge: Traini
         role = "masked"
     cause = sighting.cause
     loop = judge.verdict(sighting)
-    evidence = [cause.evidence if cause else "", loop.evidence if loop else ""]
+    evidence = [cause.evidence if cause else "", loop.evidence if loop else "", sighting.effect]
     hints = [loop.hint if loop else "", cause.hint if cause else ""]
     return WatchFinding(
         kind=gates.kind_of(sighting),

@@ -14,7 +14,7 @@ from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.graph import Program
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.short_names import ProgramNames
+from nncdbg.engine.text.short_names import names_of
 from nncdbg.engine.values.tensor import Tensor
 from nncdbg.engine.values.values import Outputs
 from nncdbg.notebook.markup import WIDTH, document, escape, heading, note, printed, printed_lines, table
@@ -97,7 +97,7 @@ def _program(program: Program) -> Iterable[str]:
     count = len(text.lines) - (not text.lines[-1])
     shown = range(1, min(_LINES, count) + 1)
     yield heading(program.summary())
-    yield printed_lines(window(text, shown, LineMarks(), WIDTH, ProgramNames(program)))
+    yield printed_lines(window(text, shown, LineMarks(), WIDTH, names_of(program)))
     if count > _LINES:
         yield note(f"{count - _LINES:,} more lines: use print(program) to see all")
 
@@ -128,10 +128,8 @@ def _debugger(debugger: Debugger) -> Iterable[str]:
     read = [name for node in following for name in operand_names(node)]
     names = unique([*(value.name for value in written), *read])
     known = ((name, _content(debugger, name)) for name in names)
-    short = debugger.loaded.names_of(frame.code).at(frame.code.path).forms
-    yield _values(
-        ((name, content) for name, content in known if content is not None), lambda name: short(name)[0]
-    )
+    short = debugger.loaded.names_of(frame.code).short
+    yield _values(((name, content) for name, content in known if content is not None), short)
 
 
 def _content(debugger: Debugger, name: str) -> Any:

@@ -91,55 +91,68 @@ def add_model(parser: ArgumentParser) -> None:
 
 def add_opening(parser: ArgumentParser) -> None:
     """Add the options for opening a model."""
-    _add(parser, "flat", "training", "stores", "steps", "states", "strict_states")
+    _add(parser, "flat", "training", "stores", "steps", "states", "strict_states", title=_MODEL)
 
 
 def add_order(parser: ArgumentParser) -> None:
     """Add the order of a schedule in which the program runs."""
-    _add(parser, "order")
+    _add(parser, "order", title=_RUN)
 
 
 def add_tracks(parser: ArgumentParser) -> None:
     """Add the numbers to track in each step."""
-    _add(parser, "tracks")
+    _add(parser, "tracks", title=_RUN)
 
 
 def add_machine(parser: ArgumentParser, default_allocator: str = "") -> None:
     """Add the inputs, and the options for running the program; the help shows the default allocator."""
-    _add(parser, "inputs", "dims", "seed", "backend", "fallback", "op_libraries")
-    _add(parser, "allocator", shown_default=default_allocator)
-    _add(parser, "history", "max_ops")
+    _add(parser, "inputs", "dims", "seed", title=_INPUTS)
+    _add(parser, "backend", "fallback", "op_libraries", title=_KERNELS)
+    _add(parser, "allocator", shown_default=default_allocator, title=_KERNELS)
+    _add(parser, "history", "max_ops", title=_RUN)
 
 
 def add_kernels(parser: ArgumentParser) -> None:
     """Add the backends of single statements."""
-    _add(parser, "kernels", "kernel_file")
+    _add(parser, "kernels", "kernel_file", title=_KERNELS)
 
 
 def add_journal(parser: ArgumentParser) -> None:
     """Add the journal of a training, its checkpoints, and forks of a run."""
-    _add(parser, "journal", "checkpoint_every", "checkpoint_budget", "journal_statistics")
-    _add(parser, "journal_values", "journal_values_every", "journal_codec", "note")
-    _add(parser, "fork", "changes", "resume")
+    _add(parser, "journal", "checkpoint_every", "checkpoint_budget", "journal_statistics", title=_JOURNAL)
+    _add(parser, "journal_values", "journal_values_every", "journal_codec", title=_JOURNAL)
+    _add(parser, "on_journal_error", "note", title=_JOURNAL)
+    _add(parser, "fork", "changes", "fork_program", "resume", title=_JOURNAL)
 
 
 def add_states_in_place(parser: ArgumentParser) -> None:
     """Add the option that updates overwrite states."""
-    _add(parser, "in_place_states")
+    _add(parser, "in_place_states", title=_KERNELS)
 
 
 def add_outputs(parser: ArgumentParser) -> None:
     """Add the values to compute in a partial run."""
-    _add(parser, "outputs")
+    _add(parser, "outputs", title=_RUN)
 
 
 def add_check(parser: ArgumentParser) -> None:
     """Add the comparison of kernels with their micro programs."""
-    _add(parser, "check", choices=["micro"])
+    _add(parser, "check", choices=["micro"], title=_RUN)
 
 
-def _add(parser: ArgumentParser, *names: str, shown_default: str = "", **more: Any) -> None:
-    """Add the flags of these fields; an omitted flag is None."""
+_MODEL, _INPUTS, _KERNELS, _RUN = "opening the model", "inputs", "kernels and memory", "running"
+_JOURNAL, _SESSION = "journal of a training", "session"
+
+
+def _group(parser: ArgumentParser, title: str) -> argparse._ArgumentGroup:
+    """Return the group of options with this title in the help, which is made on first use."""
+    found = (each for each in parser._action_groups if each.title == title)
+    return next(found, None) or parser.add_argument_group(title)
+
+
+def _add(parser: ArgumentParser, *names: str, title: str, shown_default: str = "", **more: Any) -> None:
+    """Add the flags of these fields to the group `title` of the help; an omitted flag is None."""
+    add = _group(parser, title).add_argument
     for name in names:
         field, setting = settings()[name]
         note = shown_default or setting.shown_default or (f"{field.default}" if field.default else "")
@@ -154,7 +167,7 @@ def _add(parser: ArgumentParser, *names: str, shown_default: str = "", **more: A
         if details.get("action") == "append":
             words += " (repeatable)"
         # argparse formats the text with %.
-        parser.add_argument(setting.flag, dest=name, default=None, help=words.replace("%", "%%"), **details)
+        add(setting.flag, dest=name, default=None, help=words.replace("%", "%%"), **details)
 
 
 def add_verification(parser: ArgumentParser) -> None:
@@ -173,7 +186,7 @@ def add_prompt(parser: ArgumentParser) -> None:
     """Add the options for the source and destination of the prompt's commands."""
     add_commands(parser)
     add_recording(parser)
-    add = parser.add_argument
+    add = _group(parser, _SESSION).add_argument
     add("--force", action="store_true", help="overwrite an existing recording")
     add("--replay", metavar="FILE", help="replay a recorded session, with its inputs and options")
     add("--allow-python", action="store_true", help="allow recordings to run Python (`py`)")
@@ -181,12 +194,12 @@ def add_prompt(parser: ArgumentParser) -> None:
 
 def add_recording(parser: ArgumentParser) -> None:
     """Add the file in which the session is recorded."""
-    _add(parser, "record")
+    _add(parser, "record", title=_SESSION)
 
 
 def add_commands(parser: ArgumentParser) -> None:
     """Add the options for commands that the prompt runs first."""
-    add = parser.add_argument
+    add = _group(parser, _SESSION).add_argument
     add("-x", "--source", action=_Script, default=[], metavar="FILE", help="run the commands in FILE first")
     add("-ex", "--command", action=_Script, dest="source", metavar="COMMAND", help="run COMMAND first")
 

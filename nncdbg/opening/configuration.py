@@ -298,6 +298,20 @@ class RunConfiguration:
         values=("exact", "f16", "blocks"),
         parameter="run",
     )
+    on_journal_error: str | None = _setting(
+        None,
+        "warn or stop: what the run does if its journal cannot be written",
+        "--on-journal-error",
+        "ACTION",
+        shown_default="warn",
+        key="onJournalError",
+        description=(
+            "If the journal cannot be written, for example because the disk is full: `warn` reports it at "
+            "once and continues, `stop` also stops the program."
+        ),
+        values=("warn", "stop"),
+        parameter="run",
+    )
     note: str | None = _setting(
         None,
         "remark on the run, for its journal",
@@ -320,6 +334,18 @@ class RunConfiguration:
         "NAME=VALUE",
         key="set",
         description="Values of a fork by name: attributes of the optimizer, states or inputs.",
+        parameter="run",
+    )
+    fork_program: str | None = _setting(
+        None,
+        "run this edited program in a fork; its states fit those of the run",
+        "--program",
+        "FILE",
+        key="forkProgram",
+        description=(
+            "An edited program for a fork, relative to `cwd`. Its states have the names, types and shapes of "
+            "the run's."
+        ),
         parameter="run",
     )
     resume: bool = _setting(

@@ -64,13 +64,16 @@ def is_journal(path: str | os.PathLike[str]) -> bool:
     if connections is not None and connections.is_open(Path(path)):
         return True
     try:
+        if not os.path.isfile(path):
+            return False
         with open(path, "rb") as file:
             header = file.read(_APPLICATION.stop)
-    except OSError:
+    except (OSError, ValueError):
         return False
     if not header.startswith(_MAGIC):
         return False
-    return header[_APPLICATION] == _JOURNAL or (os.path.exists(f"{path}-wal") and _is_logged_journal(path))
+    logged = os.path.isfile(f"{path}-wal") and not os.path.lexists(f"{path}-journal")
+    return header[_APPLICATION] == _JOURNAL or (logged and _is_logged_journal(path))
 
 
 def _is_logged_journal(path: str | os.PathLike[str]) -> bool:
@@ -96,7 +99,7 @@ def read_address(text: str, folder: Path = Path()) -> Address | None:
     if os.path.lexists(folder / text):
         if is_journal(folder / text):
             return Address(text)
-        if text.endswith(".db") and os.path.isfile(folder / text):
+        if text.endswith(".db") and not os.path.isdir(folder / text):
             raise _no_journal(text, folder)
         return None
     files = [text[: found.start()] for found in re.finditer("[#@]", text)]
@@ -123,9 +126,11 @@ def resumed_by_script(address: Address) -> UsageError:
 
 
 def _no_journal(file: str, folder: Path) -> LoadError:
-    empty = os.path.isfile(folder / file) and os.path.getsize(folder / file) == 0
+    why = ": it is not a regular file"
+    if os.path.isfile(folder / file):
+        why = "" if os.path.getsize(folder / file) else ": it is empty"
     return LoadError(
-        f"{file} is not a journal" + (": it is empty" if empty else ""),
+        f"{file} is not a journal{why}",
         hint="write one with `nncdbg run MODEL --journal run.db`",
     )
 

@@ -12,6 +12,7 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import MemoryFault, NncdbgError, RunError
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.graph import Program
+from nncdbg.engine.memory.lean import LeanAllocation
 from nncdbg.engine.ops.declaration import revision
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.values.values import Outputs
@@ -36,9 +37,11 @@ def run(
     journal_values: Sequence[str] = (),
     journal_values_every: str | None = None,
     journal_codec: str | None = None,
+    on_journal_error: str | None = None,
     note: str | None = None,
     fork: bool = False,
     changes: Mapping[str, Any] | None = None,
+    fork_program: str | None = None,
     resume: bool = False,
 ) -> Outputs:
     """Run a program to its end and return its outputs.
@@ -59,11 +62,12 @@ def run(
     checkpoints at the distance `checkpoint_every` (``"50"`` steps, ``"3epochs"``, ``"30s"``) within
     `checkpoint_budget` (``"2GiB"``).  With `journal_statistics`, the statistics of each value of each step
     are written too.  `journal_values` are patterns of names: their values are kept at the distance
-    `journal_values_every`, by `journal_codec` (``"exact"``, ``"f16"`` or ``"blocks"``).
+    `journal_values_every`, by `journal_codec` (``"exact"``, ``"f16"`` or ``"blocks"``).  If the journal
+    cannot be written, the run continues without it, or ends with `on_journal_error` ``"stop"``.
 
     A step of a run in a journal is a program, too: its steps are compared with those of the run.  `fork`
-    starts a new run there, with other values by `changes`; `resume` continues a run that did not end from its
-    last checkpoint:
+    starts a new run there, with other values by `changes` or the edited program `fork_program`; `resume`
+    continues a run that did not end from its last checkpoint:
 
         nncdbg.run("train.nnc", journal="run.db")
         nncdbg.run("run.db@38")                                      # from step 38, with the same bits
@@ -81,6 +85,7 @@ def run(
         fields |= {"checkpoint_budget": checkpoint_budget, "changes": changes, "resume": resume}
         fields |= {"fork": fork, "journal_statistics": journal_statistics, "journal_codec": journal_codec}
         fields |= {"journal_values": [*journal_values], "journal_values_every": journal_values_every}
+        fields |= {"on_journal_error": on_journal_error, "fork_program": fork_program}
         fields |= {"inputs": inputs, "dims": dims, "seed": seed, "outputs": outputs, "max_ops": max_ops}
         fields |= {"backend": backend, "fallback": fallback, "kernels": kernels}
         return run_in_journal(program, fields)
@@ -111,6 +116,7 @@ def _run(
         fallback=fallback,
         seed=seed,
         outputs=outputs,
+        allocator=LeanAllocation() if kept else None,
         history=0,
         statistics=False,
         **options,

@@ -153,7 +153,7 @@ def _opened(file: Path) -> Store:
         return store
     try:
         decoded = msgspec.json.decode(entries, type=dict[str, TensorEntry])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise LoadError(f"the note of {file} is damaged: {error}", hint="save the states again") from None
     return ArrayStore(unpack(file, decoded))
 

@@ -1,4 +1,7 @@
-"""Syntax of breakpoint locations: `LINE|OP|@graph|%value|FILE:LINE [stream N] [if EXPR] [hits N]`."""
+"""Syntax of breakpoint locations: `PLACE [stream N] [if EXPR] [hits N]`.
+
+PLACE is LINE, NAME, @graph, %value, node NODE or FILE:LINE.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.text.lexemes import integer_of
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.stopping.breakpoints import Breakpoint
 
 _PLACE = re.compile(
-    r"""\s*(?P<sigil>[%@])?(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<bare>[^\s"%@][^\s"]*))(?=\s|$)"""
+    r"""\s*(?P<sigil>[%@]|node\s+(?!(?:if|hits|stream)\b))?(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<bare>[A-Za-z_][\w.]*::"(?:[^"\\]|\\.)*"|[^\s"%@][^\s"]*))(?=\s|$)"""
 )
 _HITS = re.compile(r"(?:^|\s)hits\s+(?P<rule>(?:==|>=|<=|>|<|%)?\s*\w+)\s*$")
 _STREAM = re.compile(r"\s*stream\s+(?P<stream>\S+)(?=\s|$)")
@@ -22,12 +26,13 @@ _IF = re.compile(r"\s*if(?=[\s(%]|$)(?P<condition>.*)", re.DOTALL)
 _VALUE = re.compile(r"""\s*(%?(?:"(?:[^"\\]|\\.)*"|[^\s"\[]+)(?:\[[^\]]*\])?)(?:\s+(.*)|$)""", re.DOTALL)
 """Matches a value with an optional index, and the rest."""
 
-FORMS = "LINE, OP, @graph, %value or FILE:LINE, then [stream N] [if EXPR] [hits N]"
+PLACES = "LINE, OP, @graph, %value, node NAME or FILE:LINE"
+FORMS = f"{PLACES}, then [stream N] [if EXPR] [hits N]"
 
 
 @dataclass(frozen=True, slots=True)
 class StopSpec:
-    """A parsed location: `kind` is line, op, graph, value or source (`net.py:11`).
+    """A parsed location: `kind` is line, graph, value, node, source (`net.py:11`) or name, for any of them.
 
     `name` has no sigil and no quotes.  `stream` is the stream of a schedule, as written.
     """
@@ -42,7 +47,8 @@ class StopSpec:
         """Set the breakpoint. Raises UsageError, ExpressionError."""
         return debugger.break_at(
             line=int(self.name) if self.kind == "line" else None,
-            op=self.name if self.kind == "op" else None,
+            name=self.name if self.kind == "name" else None,
+            node=self.name if self.kind == "node" else None,
             graph=self.name if self.kind == "graph" else None,
             value=self.name if self.kind == "value" else None,
             source=split_source(self.name) if self.kind == "source" else None,
@@ -75,6 +81,14 @@ def parse_stop(text: str, *, streams: bool = True) -> StopSpec:
     return StopSpec(kind, name, when, hits, found["stream"] if found is not None else None)
 
 
+def place_lines(debugger: Debugger, text: str) -> tuple[str, tuple[int, ...]]:
+    """Return (kind, lines) of a place in the program.  Raises UsageError for a place that does not exist."""
+    kind, name, rest = split_place(text)
+    if rest:
+        raise UsageError(f'unexpected "{rest}" after the place', hint=PLACES)
+    return kind, debugger.breakpoints.lines(kind, split_source(name) if kind == "source" else name)
+
+
 def split_place(text: str) -> tuple[str, str, str]:
     """Return (kind, name, rest) of a text that starts with a location. Raises UsageError for others."""
     match = _PLACE.match(text)
@@ -83,16 +97,19 @@ def split_place(text: str) -> tuple[str, str, str]:
     sigil, rest = match["sigil"], text[match.end() :].strip()
     name = _unquoted(match["quoted"]) if match["quoted"] else match["bare"]
     if sigil:
-        return ("graph" if sigil == "@" else "value"), name, rest
+        return {"@": "graph", "%": "value"}.get(sigil, "node"), name, rest
     if not match["quoted"] and re.fullmatch(r"[+-]?\d+", name):
+        if integer_of(name) is None:
+            raise UsageError(f"there is no line {name}", hint=FORMS)
         return "line", name, rest
-    return ("op" if split_source(name) is None else "source"), name, rest
+    return ("name" if match["quoted"] or split_source(name) is None else "source"), name, rest
 
 
 def split_source(text: str) -> tuple[str, int] | None:
     """Return ("net.py", 11) for `net.py:11`, a line of the user's model; None for anything else."""
     file, colon, line = text.rpartition(":")
-    return (file, int(line)) if file and colon and line.isdecimal() else None
+    number = integer_of(line)
+    return (file, number) if file and colon and line[:1].isdigit() and number is not None else None
 
 
 def split_watched(text: str) -> tuple[str, str | None, str | None]:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from io import StringIO
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from nncdbg.engine.expression import spelled
 from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.short_names import ShortNames
 from nncdbg.opening.corpus.cases import NOT_RUN
 from nncdbg.opening.diff_corpus.report import EQUAL, DiffCase
 from nncdbg.presentation.divergence import site_text, times_tolerance
-from nncdbg.presentation.elements import short_name_text
 
 if TYPE_CHECKING:
     from nncdbg.opening.corpus.cases import Case
@@ -33,7 +28,6 @@ _STYLES = {"diverged": "red", "intermediate": "yellow", "rounding": "yellow"}
 
 def print_corpus_report(screen: Screen, report: DiffCorpusReport) -> None:
     """Print the counts, a line for each input that differs or has no result, and the first statements."""
-    names = _names(screen, report)
     words = ", ".join(f"{count} {status}" for status, count in report.counts.items())
     total = counted(len(report.cases), "input")
     differing = len(report.differing)
@@ -43,11 +37,11 @@ def print_corpus_report(screen: Screen, report: DiffCorpusReport) -> None:
     )
     listed = [case for case in report.cases if case.status != EQUAL and case.status != NOT_RUN]
     for case in listed[:_CASES]:
-        screen.put_wrapped(_case(case, names))
+        screen.put_wrapped(_case(case))
     if len(listed) > _CASES:
         screen.put(f"and {len(listed) - _CASES} more inputs; --json lists all")
     for group in report.firsts[:_FIRSTS]:
-        screen.put_wrapped(_group(group, names))
+        screen.put_wrapped(_group(group))
     if len(report.firsts) > _FIRSTS:
         screen.put(f"and {len(report.firsts) - _FIRSTS} more statements; --json lists all")
     if report.error is not None:
@@ -65,30 +59,20 @@ def corpus_report_text(report: DiffCorpusReport) -> str:
     return out.getvalue().rstrip("\n")
 
 
-def _names(screen: Screen, report: DiffCorpusReport) -> Callable[[str], str]:
-    if not screen.shortens:
-        return spelled
-    short = ShortNames([case.site.value for case in report.differing if case.site is not None])
-    return lambda name: short_name_text(short.forms(name)[0])
-
-
-def _case(case: Case, names: Callable[[str], str]) -> Text:
+def _case(case: Case) -> Text:
     line = Text(f"{case.name}: ").append(case.status, _STYLES.get(case.status, "bold red"))
     if not isinstance(case, DiffCase):
         return line.append(f": {case.error}")
     words = []
     if case.site is not None:
-        words.append(f"first {site_text(case.site, names)}")
+        words.append(f"first {site_text(case.site)}")
     if case.cause is not None:
         words.append(case.cause.text)
     if case.worst is not None and case.worst.elements is not None:
-        factor = case.worst.excess.factor
-        words.append(
-            "beyond a tolerance of 0" if factor == math.inf else f"at most {times_tolerance(factor)}"
-        )
+        words.append(f"{'' if case.worst.unmeasured else 'at most '}{times_tolerance(case.worst)}")
     return line.append("".join(f"; {each}" if index else f": {each}" for index, each in enumerate(words)))
 
 
-def _group(group: DifferenceGroup, names: Callable[[str], str]) -> Text:
+def _group(group: DifferenceGroup) -> Text:
     count = counted(group.count, "input")
-    return Text("first difference ", "bold").append(f"of {count}: {site_text(group.site, names)}")
+    return Text("first difference ", "bold").append(f"of {count}: {site_text(group.site)}")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from io import StringIO
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.short_names import ShortNames
-from nncdbg.presentation.elements import element, short_name_text
+from nncdbg.presentation.elements import element
 
 if TYPE_CHECKING:
     from nncdbg.engine.comparison.report import DiffReport, Growth, Match, ValueSite
@@ -35,25 +35,32 @@ _HEADLINES = {
 }
 
 
-def print_report(screen: Screen, report: DiffReport) -> None:
-    """Print a report; long names are shortened on a terminal, but not in a pipe."""
-    names = _names(screen, report)
-    _verdict(screen, report, names)
-    _causes(screen, report, names)
+def print_report(screen: Screen, report: DiffReport, *, everything: bool = False) -> None:
+    """Print a report.
+
+    Without `everything`, lists are cut, rows after the first distance without a number are omitted, and a
+    report without differences has no table.
+    """
+    listed = None if everything else _LISTED
+    _verdict(screen, report)
+    _causes(screen, report, listed)
     if report.worst is not None and report.worst is not report.first:
-        _divergence(screen, names, "worst", report.worst)
-    _ties(screen, report, names)
-    _differences(screen, report)
-    _growth(screen, report.growth, names)
-    _outputs(screen, report, names)
+        _divergence(screen, "worst", report.worst)
+    _ties(screen, report, listed)
+    _differences(screen, report, listed)
+    if everything or not report.equal:
+        _growth(screen, report.growth if everything else _until_unmeasured(report.growth))
+        rest = len(report.growth) - len(_until_unmeasured(report.growth))
+        if rest and not everything:
+            screen.put(f"and {counted(rest, 'later row')}; --all prints all")
+    else:
+        _largest(screen, report.growth)
+    _outputs(screen, report, listed)
 
 
 def print_match(screen: Screen, title: str, match: Match, causes: Sequence[str] = ()) -> None:
     """Print a value of both sides: the statement, the causes, and the distance."""
-    sites = [site.value for site in (match.a, match.b)]
-    short = ShortNames(sites)
-    names = (lambda name: short_name_text(short.forms(name)[0])) if screen.shortens else spelled
-    _divergence(screen, names, title, match, "; ".join(causes))
+    _divergence(screen, title, match, "; ".join(causes))
 
 
 def report_text(report: DiffReport) -> str:
@@ -65,27 +72,7 @@ def report_text(report: DiffReport) -> str:
     return out.getvalue().rstrip("\n")
 
 
-_Names: TypeAlias = Callable[[str], str]
-"""Maps the name of a value to its name in the report."""
-
-
-def _names(screen: Screen, report: DiffReport) -> _Names:
-    if not screen.shortens:
-        return spelled
-    matches = [
-        report.first,
-        report.worst,
-        *(cause.match for cause in report.causes),
-        *report.ties,
-        *report.outputs,
-    ]
-    shown = [site.value for match in matches if match is not None for site in (match.a, match.b)]
-    shown += [cause.site.value for cause in report.causes] + [row.value for row in report.growth]
-    short = ShortNames([*shown, *report.only_a, *report.only_b])
-    return lambda name: short_name_text(short.forms(name)[0])
-
-
-def _verdict(screen: Screen, report: DiffReport, names: _Names) -> None:
+def _verdict(screen: Screen, report: DiffReport) -> None:
     screen.put(Text(*_HEADLINES[report.status]))
     total = sum(report.matched.values())
     ways = ", ".join(f"{count} by {way}" for way, count in report.matched.items() if count)
@@ -99,69 +86,80 @@ def _verdict(screen: Screen, report: DiffReport, names: _Names) -> None:
         ("B", report.unmatched_b, report.only_b),
     ):
         if count:
-            some = ", ".join(names(name) for name in unmatched[:3])
+            some = ", ".join(spelled(name) for name in unmatched[:3])
             screen.put_wrapped(
                 Text(f"{count} of side {side} have no counterpart: {some}{', ...' * (count > 3)}", "dim")
             )
 
 
-def _causes(screen: Screen, report: DiffReport, names: _Names) -> None:
+def _causes(screen: Screen, report: DiffReport, listed: int | None) -> None:
     """Print the first statement that introduces a difference, and its value; then the others."""
     cause, first = report.cause, report.first
     if cause is None:
         if first is not None:
-            _divergence(screen, names, "first", first)
-            screen.put(
-                "  no statement is the cause: with equal operands, each statement returns equal results"
-            )
+            _divergence(screen, "first", first)
+            screen.put(f"  {_no_cause(first)}")
         return
     if cause.a is not None and cause.a == cause.match.a:
-        _divergence(screen, names, "first", cause.match, cause.text)
+        _divergence(screen, "first", cause.match, cause.text)
     else:
         side = "" if cause.a is not None else " of side B"
-        screen.put_wrapped(Text("cause: ", "bold").append_text(site_text(cause.site, names)).append(side))
+        screen.put_wrapped(Text("cause: ", "bold").append_text(site_text(cause.site)).append(side))
         screen.put(f"  {cause.text}")
-        _divergence(screen, names, "first", cause.match)
-    for other in report.causes[1:_LISTED]:
+        _divergence(screen, "first", cause.match)
+    for other in report.causes[1:listed]:
         screen.put_wrapped(
-            Text("also: ", "bold").append_text(site_text(other.site, names)).append(f": {other.text}")
+            Text("also: ", "bold").append_text(site_text(other.site)).append(f": {other.text}")
         )
-    if len(report.causes) > _LISTED:
-        screen.put(f"and {len(report.causes) - _LISTED} more; --json lists all")
+    _more(screen, len(report.causes), listed, "more cause")
 
 
-def _ties(screen: Screen, report: DiffReport, names: _Names) -> None:
-    for match in report.ties[:_LISTED]:
+def _no_cause(first: Match) -> str:
+    """Return what is known if each statement gives equal results on equal operands."""
+    kinds = [site.type.partition("[")[0] for site in (first.a, first.b)]
+    if kinds[0] == kinds[1]:
+        return "no statement is the cause: with equal operands, each statement returns equal results"
+    return f"no single statement is the cause: the differences of {' and '.join(kinds)} accumulate"
+
+
+def _more(screen: Screen, count: int, listed: int | None, what: str) -> None:
+    """Print how many items of a list are omitted."""
+    if listed is not None and count > listed:
+        screen.put(f"and {counted(count - listed, what)}; --all prints all")
+
+
+def _ties(screen: Screen, report: DiffReport, listed: int | None) -> None:
+    for match in report.ties[:listed]:
         total = match.comparison.count if match.comparison is not None else None
         count = counted(match.excess.count, "element")
         if total is not None:
             count = f"{match.excess.count} of {counted(total, 'element')}"
-        screen.put_wrapped(Text("tie: ", "bold").append_text(site_text(match.a, names)).append(f": {count}"))
+        screen.put_wrapped(Text("tie: ", "bold").append_text(site_text(match.a)).append(f": {count}"))
+    _more(screen, len(report.ties), listed, "more tie")
 
 
-def _differences(screen: Screen, report: DiffReport) -> None:
+def _differences(screen: Screen, report: DiffReport, listed: int | None) -> None:
     """Print attributes and parameters that differ, other than the causes."""
     named = {cause.text for cause in report.causes}
     rest = [each for each in report.differences if each.text not in named]
-    for each in rest[:_LISTED]:
+    for each in rest[:listed]:
         screen.put_wrapped(
             Text("differs: ", "bold").append(each.text).append(f", {_position(each.a)}", "dim")
         )
-    if len(rest) > _LISTED:
-        screen.put(f"and {len(rest) - _LISTED} more attributes and parameters; --json lists all")
+    _more(screen, len(rest), listed, "more difference")
 
 
-def _divergence(screen: Screen, names: _Names, rank: str, match: Match, text: str = "") -> None:
-    screen.put_wrapped(Text(f"{rank}: ", "bold").append_text(site_text(match.a, names)))
+def _divergence(screen: Screen, rank: str, match: Match, text: str = "") -> None:
+    screen.put_wrapped(Text(f"{rank}: ", "bold").append_text(site_text(match.a)))
     if (match.a.value, match.a.line) != (match.b.value, match.b.line) or match.a.type != match.b.type:
-        screen.put_wrapped(Text("side B: ", "bold").append_text(site_text(match.b, names)))
+        screen.put_wrapped(Text("side B: ", "bold").append_text(site_text(match.b)))
     for line in [*([text] if text else []), *_facts(match)]:
         screen.put(f"  {line}")
 
 
-def site_text(site: ValueSite, names: Callable[[str], str]) -> Text:
+def site_text(site: ValueSite) -> Text:
     """Return `%h f32[2,3] = Conv, line 12 of @main, iteration 3`."""
-    words = f"{names(site.value)} {site.type}"
+    words = f"{spelled(site.value)} {site.type}"
     if site.op:
         words += f" = {site.op}"
     place = _position(site)
@@ -185,7 +183,7 @@ def _facts(match: Match) -> list[str]:
         a, b = (element(value, 6) for value in match.elements)
         where = list(match.excess.where or ())
         ulps = f", {match.ulps} ulp" if match.ulps is not None else ""
-        facts.append(f"worst at {where}: {a} against {b}, {times_tolerance(match.excess.factor)}{ulps}")
+        facts.append(f"worst at {where}: {a} against {b}, {times_tolerance(match)}{ulps}")
     comparison = match.comparison
     if comparison is not None:
         facts.append(f"{match.excess.count} of {counted(comparison.count, 'element')} beyond the tolerance")
@@ -199,39 +197,62 @@ def _facts(match: Match) -> list[str]:
             ("max ulp", comparison.max_ulp),
             ("cosine", comparison.cosine),
         )
-        known = [f"{name} {value:.6g}" for name, value in figures if value is not None]
+        known = [
+            f"{name} {value:.6g}" for name, value in figures if value is not None and math.isfinite(value)
+        ]
         facts.extend([", ".join(known)] if known else [])
     return facts
 
 
-def times_tolerance(factor: float) -> str:
-    """Return a distance in tolerances: `5.2 times the tolerance`."""
-    return "with a tolerance of 0" if factor == float("inf") else f"{factor:.3g} times the tolerance"
+_UNMEASURED = {
+    "NaN": "NaN on one side only",
+    "Inf": "not the same infinity",
+    "unequal": "which must be equal",
+    "form": "of another form",
+    "zero": "with a tolerance of 0",
+}
+"""By `Match.unmeasured`."""
 
 
-def _growth(screen: Screen, rows: Sequence[Growth], names: _Names) -> None:
+def times_tolerance(match: Match) -> str:
+    """Return a distance in tolerances: `5.2 times the tolerance`, or why it is not a number of them."""
+    return _UNMEASURED.get(match.unmeasured) or f"{match.excess.factor:.3g} times the tolerance"
+
+
+def _until_unmeasured(rows: Sequence[Growth]) -> Sequence[Growth]:
+    """Return the rows up to the first distance without a number: what follows has little meaning."""
+    ends = [number for number, row in enumerate(rows[:_ROWS]) if row.unmeasured]
+    return rows[: ends[0] + 1 if ends else _ROWS]
+
+
+def _largest(screen: Screen, rows: Sequence[Growth]) -> None:
+    """Print the largest distance of values that agree."""
+    row = max(rows, key=lambda row: row.times_tolerance or 0.0, default=None)
+    if row is not None and row.times_tolerance:
+        times = f"largest difference: {row.times_tolerance:.2g} times the tolerance, "
+        screen.put_wrapped(Text(f"{times}{_row_name(row)}"))
+
+
+def _row_name(row: Growth) -> str:
+    name = row.name if row.name.startswith("@") or "/" in row.name else f"{row.name} {spelled(row.value)}"
+    return f"{name} (line {row.line if row.line is not None else '-'})"
+
+
+def _growth(screen: Screen, rows: Sequence[Growth]) -> None:
     if not rows:
         return
     narrow = screen.line_layout.width < _NARROW
     heads = "times tol" if narrow else "times tol  max rel    cosine"
     screen.put_line(Text(f"{heads}  at the end of", "bold"))
-    layers = ShortNames([row.name for row in rows])
-    for row in rows[:_ROWS]:
-        style = "red" if row.times_tolerance > 1 else ""
-        name = layers.forms(row.name)[0] if screen.shortens else row.name
-        if not row.name.startswith("@") and "/" not in row.name:
-            name += f" {names(row.value)}"
-        line = row.line if row.line is not None else "-"
-        figures = f"{_short(row.times_tolerance):>9}"
+    for row in rows:
+        figures = f"{row.unmeasured or _short(row.times_tolerance):>9}"
         if not narrow:
             figures += f"  {_short(row.max_rel):>7}  {_cosine(row.cosine):>8}"
-        screen.put_line(Text(figures, style).append(f"  {name} (line {line})"))
-    if len(rows) > _ROWS:
-        screen.put(f"and {len(rows) - _ROWS} more; --json lists all")
+        screen.put_line(Text(figures, "red" if row.diverges else "").append(f"  {_row_name(row)}"))
 
 
 def _short(number: float | None) -> str:
-    return "-" if number is None else f"{number:.2g}"
+    return "-" if number is None or not math.isfinite(number) else f"{number:.2g}"
 
 
 def _cosine(number: float | None) -> str:
@@ -240,16 +261,25 @@ def _cosine(number: float | None) -> str:
     return ">.999999" if 0.9999995 <= number < 1 else f"{number:.6f}"
 
 
-def _outputs(screen: Screen, report: DiffReport, names: _Names) -> None:
-    for match in report.outputs:
-        verdict = "beyond the tolerance" if match.diverges else "agrees"
-        if match.diverges and match.detail:
-            verdict = match.detail
-        comparison = match.comparison
-        rest = (
-            "" if comparison is None or comparison.max_abs is None else f", max abs {comparison.max_abs:.3g}"
-        )
-        line = Text(f"output {names(match.a.value)} ").append(verdict, "red" if match.diverges else "green")
-        screen.put_wrapped(line.append(rest))
+def _outputs(screen: Screen, report: DiffReport, listed: int | None) -> None:
+    differ = [match for match in report.outputs if match.diverges]
+    agree = [match for match in report.outputs if not match.diverges]
+    for match in differ[:listed]:
+        line = Text(f"output {spelled(match.a.value)} ").append(match.detail or "beyond the tolerance", "red")
+        screen.put_wrapped(line.append(_most([match])))
+    _more(screen, len(differ), listed, "more differing output")
+    if listed is None or len(agree) == 1:
+        for match in agree:
+            line = Text(f"output {spelled(match.a.value)} ").append("agrees", "green")
+            screen.put_wrapped(line.append(_most([match])))
+    elif agree:
+        screen.put_wrapped(Text(f"{len(agree)} outputs ").append("agree", "green").append(_most(agree)))
     for name in report.lacking:
         screen.put_wrapped(Text(f"output {name} has no counterpart", "red"))
+
+
+def _most(matches: Sequence[Match]) -> str:
+    """Return `, max abs 0.1`, or nothing without a distance."""
+    found = [match.comparison.max_abs for match in matches if match.comparison is not None]
+    known = [each for each in found if each is not None and math.isfinite(each)]
+    return f", max abs {max(known):.3g}" if known else ""

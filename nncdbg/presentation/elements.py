@@ -15,15 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nncdbg.engine import dtypes
-from nncdbg.engine.expression import spelled
 from nncdbg.engine.graph import Array, TensorType
-from nncdbg.engine.text.short_names import ELLIPSIS
+from nncdbg.engine.text.short_names import NO_NAMES, ShortNames
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
-
-    from nncdbg.engine.text.short_names import ShortNames
 
 BAD = "bold red"
 """Style of NaN and infinities."""
@@ -37,14 +34,14 @@ SMALL = 8
 class Layout:
     """`width` in cells; `color` and `unicode` if the terminal supports them.
 
-    `names` are the short names of the block that is shown; None shows full names. `precision` is the number
+    `names` are those that are shortened. `precision` is the number
     of significant digits.
     """
 
     width: int = 80
     color: bool = False
     unicode: bool = True
-    names: ShortNames | None = None
+    names: ShortNames = NO_NAMES
     precision: int = 4
 
     @classmethod
@@ -58,18 +55,9 @@ class Layout:
         """Return a one-cell ellipsis."""
         return "…" if self.unicode else "~"
 
-    def forms(self, name: str) -> list[str]:
-        """Return the ways to write `name` here, with its sigil: the preferred one, then a shorter one."""
-        if self.names is None:
-            return [spelled(name)]
-        return [short_name_text(form, self.unicode) for form in self.names.forms(name)]
-
-
-def short_name_text(form: str, unicode: bool = True) -> str:
-    """Return a short form of a value name with its sigil, quoted where its full name would be."""
-    bare = spelled(form.replace(ELLIPSIS, "."))
-    text = spelled(form) if bare.startswith('%"') else f"%{form}"
-    return text if unicode else text.replace(ELLIPSIS, "...")
+    def name(self, name: str) -> str:
+        """Return the name of a value as it is written here, with its sigil."""
+        return self.names.spelled(name)
 
 
 def element(value: Any, digits: int = 4) -> str:

@@ -9,10 +9,10 @@ from rich.text import Text
 
 from nncdbg.engine.errors import ExpressionError
 from nncdbg.engine.expression import resolve_name
+from nncdbg.engine.graph import Map
 from nncdbg.presentation.element_grid import grid
 from nncdbg.presentation.elements import element, type_of
-from nncdbg.presentation.stops import layout_at
-from nncdbg.presentation.tensor_text import described
+from nncdbg.presentation.tensor_text import described, map_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -23,7 +23,7 @@ def displayed(debugger: Debugger, screen: Screen, text: str) -> Text:
     """Return the line that shows an expression at a stop. Raises NncdbgError."""
     result = debugger.evaluate(text)
     if isinstance(result, np.ndarray) and result.ndim:
-        return described(value_named(debugger, text) or text, result, layout_at(debugger, screen))
+        return described(value_named(debugger, text) or text, result, screen.line_layout)
     return Text(f"{text} = {result_text(screen, result)}")
 
 
@@ -39,6 +39,8 @@ def value_named(debugger: Debugger, text: str) -> str | None:
 def result_text(screen: Screen, result: Any) -> Text:
     """Return the result of an expression as `print` shows it: a number, or type and elements."""
     tensors = isinstance(result, tuple) and any(isinstance(item, np.ndarray) for item in result)
+    if isinstance(result, Map):
+        return Text(map_text(result, most=len(result[0])))
     if isinstance(result, list) or tensors:
         return Text("\n").join(
             Text(f"[{i}] ").append_text(result_text(screen, item)) for i, item in enumerate(result)

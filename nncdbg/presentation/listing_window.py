@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from nncdbg.engine.text.short_names import ShortNames
 from nncdbg.presentation.short_statements import brief, whole
 
 if TYPE_CHECKING:
     from nncdbg.engine.text.listing import Listing
-    from nncdbg.engine.text.short_names import ProgramNames
+    from nncdbg.engine.text.short_names import ShortNames
 
 HERE = "->"
 """The statement that runs next."""
@@ -30,7 +29,7 @@ _STYLES = (
         re.compile(r"\b(?:graph|if|else|while|break unless|next|yield|return|collect|times|count)\b"),
         "magenta",
     ),
-    (re.compile(r'%(?:"(?:[^"\\]|\\.)*"|[\w/.$…]+)'), "cyan"),
+    (re.compile(r'%(?:"(?:[^"\\]|\\.)*"|[\w/.$]+)'), "cyan"),
     (re.compile(r"@[\w/.$]+"), "yellow"),
     (re.compile(r": \w+\[[^\]]*\]"), "dim"),
     (re.compile(r"\bloc\(.*\)"), "dim"),
@@ -50,10 +49,10 @@ def window(
     lines: Iterable[int],
     marks: LineMarks,
     room: int,
-    names: ProgramNames | None,
+    names: ShortNames,
     margins: Mapping[int, str] = MappingProxyType({}),
 ) -> list[Text]:
-    """Return the `lines` of the listing for a screen of `room` columns; full names if `names` is None.
+    """Return the `lines` of the listing for a screen of `room` columns, with the short names of `names`.
 
     Long statements lose types and attributes before operands; a statement with an arrow is shown whole.
     `margins` are texts of one width to the left of lines.
@@ -64,12 +63,10 @@ def window(
     room -= width + 5 + len(blank)
     shown: list[Text] = []
     for number in numbers:
-        block = listing.block(number)
-        visible = names.at(block) if names is not None and block is not None else ShortNames(())
         fit = whole if number in marks.arrows else brief
         statement = listing.full_line(number).replace("\t", "    ")
         margin = margins.get(number, blank)
-        shown += _lines(fit(statement, visible, room), number, width, marks, margin)
+        shown += _lines(fit(statement, names, room), number, width, marks, margin)
     return shown
 
 

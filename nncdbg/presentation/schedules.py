@@ -27,6 +27,8 @@ _FAULTS = {
     "unsynchronized-start": "unsynchronized start",
     "unsynchronized-end": "unsynchronized end",
     "freed": "use after free",
+    "double-free": "double free",
+    "devices": "operands of two devices",
     "overwritten": OVERWRITTEN,
     "depth": "too many launches",
     "unbound-stream": "unbound stream",
@@ -122,6 +124,9 @@ class ScheduleWording:
             return f"wait for e{repair.event} at line {second}: line {first} records it"
         return f"record an event at line {first}, and wait for it at line {second}"
 
+    def _device(self, party: Party | None) -> str:
+        return "" if party is None else self.program.streams.get(party.stream, "")
+
     def _fault(self, problem: ScheduleProblem) -> ProblemWords:
         number, name = problem.number, spelled(problem.second.name)
         line = self.line(problem.second.site)
@@ -148,6 +153,15 @@ class ScheduleWording:
                 f"record an event at line {line}, and wait for it at {other}",
             ),
             "freed": (f"{name} was freed at {other}", f"free {name} after line {line}"),
+            "double-free": (
+                f"line {line} frees {name}, which {other} has freed already",
+                f"free {name} only once, after its last reader",
+            ),
+            "devices": (
+                f"{other} computes {name} on {self._device(problem.first)}, and line {line} reads it with "
+                f"other operands on {self._device(problem.second)}",
+                f"copy {name} first, with Identity on a stream of {self._device(problem.second)}",
+            ),
             "overwritten": (
                 f"{other} has written other data to the bytes of {name}",
                 "place the two values at different bytes",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
@@ -14,18 +14,23 @@ from rich.console import Console, ConsoleRenderable, RenderHook
 from rich.text import Text
 
 from nncdbg.engine.escaping import HOSTILE, printable
+from nncdbg.engine.text.short_names import NO_NAMES, FullNames, ShortNames, names_of
 from nncdbg.presentation.elements import DIM, Layout
+from nncdbg.presentation.short_statements import named, renamed
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from nncdbg.engine.errors import NncdbgError
+    from nncdbg.engine.graph import Program
 
 _UNBOUND = 1 << 20
 """Line width in a pipe: unlimited."""
 
 _EXCERPT = re.compile(r"( *\d+ \| )(.*)\n( *\| )(\s*\^+)", re.MULTILINE)
 """The two lines of an error that show a statement and underline it."""
+
+_QUOTED = re.compile(r" *\d+ \| ")
 
 
 class _Console(Console):
@@ -78,6 +83,7 @@ class Screen:
         """Significant digits."""
         self.pager = True
         """Show output that is longer than the terminal in a pager."""
+        self._short = self._full = NO_NAMES
         self._fixed = width is not None
         self._shape: ScreenShape | None = None
         """The shape of another screen, whose output is reproduced."""
@@ -135,13 +141,18 @@ class Screen:
     def layout(self) -> Layout:
         """Return the layout of images and grids, which need a finite width."""
         shape = self.shape
-        return Layout(shape.width, shape.color, shape.unicode, precision=shape.precision)
+        return Layout(shape.width, shape.color, shape.unicode, self.names, shape.precision)
 
     @property
     def line_layout(self) -> Layout:
         """Return the layout of lines: as wide as the terminal, or unlimited in a pipe."""
         layout = self.layout
         return layout if self.is_terminal else replace(layout, width=_UNBOUND)
+
+    def layout_after(self, indent: str) -> Layout:
+        """Return the layout of lines after `indent`."""
+        layout = self.line_layout
+        return replace(layout, width=layout.width - len(indent))
 
     def fix_width(self, width: int | None) -> None:
         """Use `width` columns for output, or those of the terminal for None."""
@@ -169,8 +180,19 @@ class Screen:
         os.environ.setdefault("LESS", "-RX")
         pydoc.pager(text)
 
+    def name_values(self, *programs: Program) -> None:
+        """Write the values of these programs by their names from now on, on a screen by short names."""
+        names = [name for program in programs for name in names_of(program).names]
+        self._short, self._full = ShortNames(names), FullNames(names)
+
+    @property
+    def names(self) -> ShortNames:
+        """Return the names of the program, which a screen shortens, but not a pipe."""
+        return self._short if self.shortens else self._full
+
     def put(self, content: Text | str = "") -> None:
         """Print lines. A string is wrapped at words on a terminal; a Text keeps its width."""
+        content = named(content, self.names) if isinstance(content, str) else self._shortened(content)
         if self._copy is not None:
             self._copy(Text(content) if isinstance(content, str) else content)
         if isinstance(content, str):
@@ -180,8 +202,11 @@ class Screen:
 
     def put_line(self, content: Text, indent: str = "") -> None:
         """Print each line of `content` after `indent`, cropped to the terminal's width, in full to a pipe."""
-        for line in harmless(content).split("\n"):
+        for line in harmless(self._shortened(content)).split("\n"):
             self.put(fitted(Text(indent).append_text(line), self.line_layout))
+
+    def _shortened(self, content: Text) -> Text:
+        return replaced(content, renamed(content.plain, self.names))
 
     def put_table(self, table: Table) -> None:
         """Print a table: on a terminal within its width, in full to a pipe."""
@@ -196,7 +221,7 @@ class Screen:
         if not self.is_terminal:
             self.put(content)
             return
-        for line in harmless(content).split("\n"):
+        for line in harmless(self._shortened(content)).split("\n"):
             width = self.layout.width
             if line.cell_len <= width:
                 self.put(line)
@@ -210,12 +235,14 @@ class Screen:
     def note(self, content: str) -> None:
         """Print a note on standard error, so that standard output only contains the requested output."""
         self.out.file.flush()
-        self.err.print(Text(f"note: {content}", DIM), soft_wrap=not self.err.is_terminal)
+        self.err.print(Text(f"note: {named(content, self.names)}", DIM), soft_wrap=not self.err.is_terminal)
 
     def complain(self, error: NncdbgError | str) -> None:
         """Print an error on standard error, in the common format."""
         self.out.file.flush()
-        words = printable(str(error))
+        # An excerpt stays as it was written, so that the carets are under its characters.
+        lines = printable(str(error)).split("\n")
+        words = "\n".join(line if _QUOTED.match(line) else named(line, self.names) for line in lines)
         if self.err.is_terminal:
             words = _EXCERPT.sub(lambda match: _narrow(match, self.err.width), words)
         message = Text().append("error: ", "bold red").append(words)
@@ -225,19 +252,21 @@ class Screen:
 
 def harmless(text: Text) -> Text:
     """Return the text with its styles, and with control characters escaped."""
-    found = [*HOSTILE.finditer(text.plain)]
-    if not found:
-        return text
-    escaped = text.blank_copy()
-    for piece in text.divide(sorted({place for match in found for place in match.span()})):
-        whole = piece.blank_copy(printable(piece.plain))
-        if whole.plain == piece.plain:
-            whole = piece
-        else:
-            for span in piece.spans:
-                whole.stylize(span.style)
-        escaped.append_text(whole)
-    return escaped
+    found = HOSTILE.finditer(text.plain)
+    return replaced(text, ((match.start(), match.end(), printable(match.group())) for match in found))
+
+
+def replaced(text: Text, pieces: Iterable[tuple[int, int, str]]) -> Text:
+    """Return the text with each piece (start, end, new text) replaced, in the style of the piece."""
+    made, position = text.blank_copy(), 0
+    for start, end, words in pieces:
+        piece = text[start:end]
+        whole = piece.blank_copy(words)
+        for span in piece.spans:
+            whole.stylize(span.style)
+        made.append_text(text[position:start]).append_text(whole)
+        position = end
+    return made.append_text(text[position:]) if position else text
 
 
 def fitted(line: Text, layout: Layout) -> Text:

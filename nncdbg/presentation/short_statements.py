@@ -1,19 +1,19 @@
-"""Statements fitted to the columns of a screen: names are shortened first, the op is kept."""
+"""Statements with the short names of a screen, fitted to its columns: the op is kept."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.text.lexemes import BARE, STRING, Flaw, unquote
-from nncdbg.engine.text.short_names import ELLIPSIS, ProgramNames, ShortNames
-from nncdbg.presentation.elements import cells, short_name_text
+from nncdbg.engine.text.lexemes import BARE, STRING, Flaw, quote, unquote
+from nncdbg.engine.text.short_names import ELLIPSIS, ShortNames, names_of
+from nncdbg.presentation.elements import cells
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Program
-    from nncdbg.engine.text.listing import Listing
 
 _BRIEF = 2
 """Maximum number of lines of other statements."""
@@ -24,9 +24,8 @@ _GUTTER = 8
 _WHOLE = 6
 """Maximum number of lines of a statement shown whole."""
 
-_NAME = re.compile(
-    rf"%(?P<name>(?:{BARE}|{ELLIPSIS})+|{STRING})|(?P<data>\bdata\()(?P<key>{STRING})|{STRING}"
-)
+_NAME = re.compile(rf"%(?P<name>{STRING})|(?P<data>\bdata\()(?P<key>{STRING})|{STRING}|%(?P<bare>(?=[^\s%]))")
+_OUTPUT = re.compile(rf"%(?:{BARE}|{STRING})")
 _LOCATION = re.compile(rf'\s+loc\((?:[^"()]|{STRING})*\)(?P<brace> \{{)?$')
 _CALL = re.compile(
     rf"(?P<lead>\s*)(?P<outputs>(?:[^\"=]|{STRING})*?)(?P<call> = (?:@?(?:{BARE}|{STRING}))\()(?P<rest>.*)\)$"
@@ -35,7 +34,7 @@ _ATTRIBUTE = re.compile(rf"(?:[A-Za-z_][\w.]*|{STRING})=")
 
 
 def brief(statement: str, names: ShortNames, room: int) -> list[str]:
-    """Return a statement with short names, in `room` columns, without types and attributes if necessary.
+    """Return a statement with short names in `room` columns, without types and attributes if necessary.
 
     Uses two lines if the operands need more room, and omits the last operands beyond that.
     """
@@ -59,10 +58,9 @@ def without_location(statement: str) -> str:
 def whole(statement: str, names: ShortNames, room: int) -> list[str]:
     """Return a statement with short names, on several lines if it does not fit `room` columns."""
     bare = without_location(statement)
-    for text in (named(statement, names, 0), named(bare, names, 0)):
+    for text in (named(statement, names), short := named(bare, names)):
         if cells(text) <= room:
             return [text]
-    short = named(bare, names, -1)
     for text in (short, _without_types(short)):
         lines = _wrap(text, room)
         if len(lines) <= _WHOLE and max(map(cells, lines)) <= room:
@@ -71,45 +69,41 @@ def whole(statement: str, names: ShortNames, room: int) -> list[str]:
 
 
 class FittedText:
-    """The statements and sentences of a report on a program, with the short names of their blocks."""
+    """The statements of a report on a program, with its short names."""
 
-    def __init__(self, program: Program, listing: Listing, width: int) -> None:
-        self._names = ProgramNames(program)
-        self._listing = listing
+    def __init__(self, program: Program, width: int) -> None:
+        self._names = names_of(program)
         self._width = width
 
-    def statement(self, text: str, line: int) -> str:
-        first, *rest = brief(text, self._visible(line), self._width - _GUTTER - 2)
+    def statement(self, text: str) -> str:
+        first, *rest = brief(text, self._names, self._width - _GUTTER - 2)
         return f"{first} {ELLIPSIS}" if rest else first
 
-    def sentence(self, text: str, line: int | None) -> str:
-        return named(text, self._visible(line), 0) if line is not None else text
 
-    def _visible(self, line: int) -> ShortNames:
-        block = self._listing.block(line)
-        return self._names.at(block) if block is not None else ShortNames(())
+def named(statement: str, names: ShortNames) -> str:
+    """Return a statement or a sentence with the short names of values."""
+    for start, end, shown in reversed([*renamed(statement, names)]):
+        statement = statement[:start] + shown + statement[end:]
+    return statement
 
 
-def named(statement: str, names: ShortNames, form: int) -> str:
-    """Return a statement with its names in the form `form` (0: preferred, -1: shortest)."""
-
-    def short(match: re.Match[str]) -> str:
-        written = match["name"] or match["key"]
-        if written is None:
-            return match.group()
-        try:
-            name = unquote(written) if written.startswith('"') else written
-        except Flaw:
-            return match.group()
-        end = ""
-        if not names.has(name) and names.has(name.rstrip(".")):
-            name, end = name.rstrip("."), "."
-        shown = names.forms(name)[form]
-        if match["name"]:
-            return short_name_text(shown) + end
-        return f'{match["data"]}"{shown}"' if shown != name else match.group()
-
-    return _NAME.sub(short, statement)
+def renamed(text: str, names: ShortNames) -> Iterator[tuple[int, int, str]]:
+    """Yield (start, end, name) of each value in a text that is written in another way on the screen."""
+    for match in _NAME.finditer(text):
+        start, end = match.span()
+        name = None
+        if match["bare"] is not None:
+            name = names.at(text, end)
+            end += len(name or "")
+        elif written := match["name"] or match["key"]:
+            with suppress(Flaw):
+                name = unquote(written)
+        if name is None or not names.has(name):
+            continue
+        keyed = match["key"] is not None
+        shown = f"{match['data']}{quote(names.short(name))}" if keyed else names.spelled(name)
+        if shown != text[start:end]:
+            yield start, end, shown
 
 
 @dataclass(frozen=True)
@@ -129,10 +123,8 @@ class _Call:
 
 def _shorter(statement: str, names: ShortNames) -> Iterator[str]:
     """Yield the statement in ever fewer characters, with all its operands."""
-    yield named(statement, names, 0)
-    statement = without_location(statement)
-    yield named(statement, names, 0)
-    statement = named(statement, names, -1)
+    yield named(statement, names)
+    statement = named(without_location(statement), names)
     yield statement
     call = _read_call(statement)
     if call is None:
@@ -175,7 +167,7 @@ def _read_call(statement: str) -> _Call | None:
 
 def _name_alone(output: str) -> str:
     """Return `%h` of `%h: f32[2]`."""
-    match = _NAME.match(output)
+    match = _OUTPUT.match(output)
     return match.group() if match is not None else output
 
 

@@ -14,8 +14,7 @@ from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.ops.causes import SET_BY_HAND, Cause
 from nncdbg.engine.values.slicing import BlockVisit, Origin, Slicing
-from nncdbg.presentation.short_statements import named
-from nncdbg.presentation.stops import layout_in, names_on, statement_lines
+from nncdbg.presentation.stops import statement_lines
 from nncdbg.presentation.tensor_text import described
 from nncdbg.stats import Summary, summarize
 
@@ -45,9 +44,6 @@ class Showing(Protocol):
     def statement(self, code: Code, line: int, head: str) -> str:
         """Return the statement on a line of a block's listing, after `head`."""
 
-    def sentence(self, text: str, code: Code) -> str:
-        """Format a sentence about values of a block."""
-
     def summary(self, content: Any, code: Code, slot: int) -> Summary | None:
         """Return the statistics of a tensor; None for other contents, and if they would take too long."""
 
@@ -61,14 +57,10 @@ class InLines:
         self.screen = screen
 
     def line(self, name: str, content: Any, code: Code, slot: int) -> Text:
-        return described(name, self.to_host(content), layout_in(self.debugger, self.screen, code, _INDENT))
+        return described(name, self.to_host(content), self.screen.layout_after(_INDENT))
 
     def statement(self, code: Code, line: int, head: str) -> str:
         return "\n".join(statement_lines(self.debugger, self.screen, code, line, head))
-
-    def sentence(self, text: str, code: Code) -> str:
-        names = names_on(self.debugger, self.screen, code)
-        return named(text, names.at(code.path), 0) if names is not None else text
 
     def summary(self, content: Any, code: Code, slot: int) -> Summary | None:
         array = self.to_host(content)
@@ -238,11 +230,11 @@ def cause_lines(showing: Showing, code: Code, found: Diagnosis, traced: Traced |
     cause, within = found
     inside = f" (inside, at {within.code.nodes[within.pc].op})" if within is not None else ""
     evidence = f"{inside}: {cause.evidence}" if cause.evidence else ""
-    yield Text(showing.sentence(f"  cause: {cause.name}{evidence}", code))
+    yield Text(f"  cause: {cause.name}{evidence}")
     if traced is not None and traced.intentional:
         yield Text("  intentional: ONNX defines this result, or the program uses it as a mask", "dim")
     elif cause.hint:
-        yield Text(showing.sentence(f"  hint: {cause.hint}", code), "dim")
+        yield Text(f"  hint: {cause.hint}", "dim")
 
 
 def zeros_originate(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -11,10 +10,9 @@ from rich.text import Text
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
-from nncdbg.engine.text.short_names import ShortNames
 from nncdbg.presentation.frame_titles import frame_title
 from nncdbg.presentation.listing_window import CALLER, CULPRIT, HERE, LineMarks, around, window
-from nncdbg.presentation.short_statements import brief, named
+from nncdbg.presentation.short_statements import brief
 from nncdbg.presentation.tensor_text import described
 
 if TYPE_CHECKING:
@@ -22,9 +20,8 @@ if TYPE_CHECKING:
     from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.execution.frame import Frame
-    from nncdbg.engine.stopping.breakpoints import Breakpoint
     from nncdbg.engine.stopping.stops import Stop
-    from nncdbg.engine.text.short_names import ProgramNames
+    from nncdbg.engine.values.values import Values
     from nncdbg.presentation.elements import Layout
     from nncdbg.presentation.screen import Screen
 
@@ -46,7 +43,7 @@ def show_stop(screen: Screen, debugger: Debugger, stop: Stop, before: object, wr
     if stop.error is not None:
         screen.complain(stop.error if isinstance(stop.error, NncdbgError) else str(stop.error))
     elif words := _reason(debugger, stop):
-        screen.put(with_short_names(debugger, screen, words))
+        screen.put(words)
         if stop.finding is not None:
             from nncdbg.presentation.slices import InLines, causes_at_stop
 
@@ -56,7 +53,7 @@ def show_stop(screen: Screen, debugger: Debugger, stop: Stop, before: object, wr
     if place_of(frame) != before:
         screen.put_line(Text(f"in {frame_title(debugger.frames, 0)}", "bold"))
     for name in concerned_values(debugger, stop, written=written):
-        screen.put_line(value_or_reason(debugger, name, layout_at(debugger, screen, _INDENT)), _INDENT)
+        screen.put_line(value_or_reason(debugger, name, screen.layout_after(_INDENT)), _INDENT)
     for line in _window(screen, debugger, stop):
         screen.put_line(line)
 
@@ -80,60 +77,26 @@ def _reason(debugger: Debugger, stop: Stop) -> str:
 def _show_end(screen: Screen, debugger: Debugger) -> None:
     screen.put(f"The program has ended after {counted(debugger.timeline.tick, 'statement')}")
     for name, array in (debugger.outputs or {}).items():
-        screen.put_line(described(name, array, layout_at(debugger, screen)))
+        screen.put_line(described(name, array, screen.line_layout))
     if debugger.micro is not None:
         screen.put(str(debugger.micro.coverage))
 
 
-def names_on(debugger: Debugger, screen: Screen, code: Code) -> ProgramNames | None:
-    """Return the names of the program of a block; None on a screen that shows full names."""
-    return debugger.loaded.names_of(code) if screen.shortens else None
-
-
 def statement_lines(debugger: Debugger, screen: Screen, code: Code, line: int, head: str = "") -> list[str]:
     """Return the statement on a line of a block's listing after `head`, on two lines if necessary."""
-    names = names_on(debugger, screen, code)
-    listing = debugger.loaded.listing_of(code)
-    visible = names.at(listing.block(line) or code.path) if names is not None else ShortNames(())
-    statement = listing.full_line(line).strip()
-    first, *rest = brief(statement, visible, screen.line_layout.width - len(head))
+    statement = debugger.loaded.listing_of(code).full_line(line).strip()
+    first, *rest = brief(statement, screen.names, screen.line_layout.width - len(head))
     return [head + first, *(" " * len(head) + words for words in rest)]
 
 
-def with_short_names(debugger: Debugger, screen: Screen, words: str) -> str:
-    """Return a sentence with the short names of the values of the innermost frame."""
-    code = debugger.control.stack[-1].code
-    names = names_on(debugger, screen, code)
-    return named(words, names.at(code.path), 0) if names is not None else words
-
-
-def breakpoint_words(debugger: Debugger, screen: Screen, found: Breakpoint) -> str:
-    """Return the location of a breakpoint, with the short names of the block of its first line."""
-    block = debugger.loaded.listing.block(found.lines[0]) if found.lines else None
-    names = names_on(debugger, screen, debugger.loaded.codes[0])
-    return named(str(found), names.at(block), 0) if names is not None and block is not None else str(found)
-
-
-def layout_at(debugger: Debugger, screen: Screen, indent: str = "") -> Layout:
-    """Return the layout for lines about values of the selected frame after `indent`."""
-    return layout_in(debugger, screen, debugger.frames[max(0, debugger.selected)].code, indent)
-
-
-def layout_in(debugger: Debugger, screen: Screen, code: Code, indent: str = "") -> Layout:
-    """Return the layout for lines about values of a block after `indent`."""
-    names = names_on(debugger, screen, code)
-    layout = screen.line_layout
-    return replace(layout, width=layout.width - len(indent), names=names.at(code.path) if names else None)
-
-
-def value_or_reason(debugger: Debugger, name: str, layout: Layout) -> Text:
-    """Return the lines of a value, or the reason why it is not available."""
+def value_or_reason(values: Debugger | Values, name: str, layout: Layout) -> Text:
+    """Return the lines of a value in the selected frame or another one, or why it is not available."""
     from nncdbg.engine.errors import NotComputed
 
     try:
-        return described(name, debugger.value(name), layout)
+        return described(name, values.value(name), layout)
     except NotComputed as error:
-        return Text(error.message.replace(f"%{name}", layout.forms(name)[0], 1), "dim")
+        return Text(error.message.replace(f"%{name}", layout.name(name), 1), "dim")
 
 
 def concerned_values(debugger: Debugger, stop: Stop, *, written: bool) -> list[str]:
@@ -185,7 +148,7 @@ def _window(screen: Screen, debugger: Debugger, stop: Stop) -> list[Text]:
     marks = marks_of(debugger, 0, stop)
     centre = stop.line if stop.line is not None else next(iter(marks.arrows))
     lines = around(centre, LINES, len(listing.lines))
-    return window(listing, lines, marks, screen.line_layout.width, names_on(debugger, screen, frame.code))
+    return window(listing, lines, marks, screen.line_layout.width, screen.names)
 
 
 def marks_of(debugger: Debugger, selected: int, stop: Stop | None = None) -> LineMarks:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Array
+from nncdbg.engine.graph import Array, Map
 from nncdbg.presentation.atomic_file import new_file
 from nncdbg.presentation.elements import is_text, type_of
 
@@ -39,6 +41,24 @@ def write_tensors(path: Path, tensors: Mapping[str, Any]) -> Path:
         )
     with new_file(path) as file:
         FORMATS[suffix](file, arrays)
+    return path
+
+
+def maps_as_json(content: Sequence[Map]) -> list[dict[str, Any]]:
+    """Return maps as JSON objects; NaN and infinite values become None."""
+    return [
+        {
+            str(key): None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in each.items
+        }
+        for each in content
+    ]
+
+
+def write_maps(path: Path, content: Sequence[Map]) -> Path:
+    """Write a sequence of maps to a JSON file; return its path."""
+    with new_file(path) as file:
+        file.write(json.dumps(maps_as_json(content), indent=1).encode())
     return path
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.graph import Array
+from nncdbg.engine.graph import Array, Map, holds_maps
 from nncdbg.presentation.character_images import channel_strip, image, spark
 from nncdbg.presentation.element_grid import grid
 from nncdbg.presentation.elements import (
@@ -46,19 +46,19 @@ def value_line(name: str, array: Array, summary: Summary, layout: Layout | None 
     Statistics are never cropped: if they do not fit after the name, they are put on lines of their own.
     """
     view = layout or Layout()
-    heads = [f"{form} {type_of(array)}" for form in view.forms(name)]
+    head = f"{view.name(name)} {type_of(array)}"
     if array.size == 0:
-        return _headed(heads, [text("(empty)")], view)
+        return _headed(head, [text("(empty)")], view)
     if array.size <= SMALL or is_text(array):
         shown = _elements(array, view)
-        return _headed(heads, [shown] if is_text(array) else [*shown.split(" ")], view)
+        return _headed(head, [shown] if is_text(array) else [*shown.split(" ")], view)
     if array.dtype.kind == "b":
-        return _headed(heads, [text(f"{np.count_nonzero(array)} of {array.size} true")], view)
+        return _headed(head, [text(f"{np.count_nonzero(array)} of {array.size} true")], view)
     figures = [
         text(f"{label} {number}", BAD if label in ("nan", "+inf", "-inf") else "")
         for label, number in summary.figures(view.precision)
     ]
-    return _headed(heads, figures, view)
+    return _headed(head, figures, view)
 
 
 def described(name: str, content: Any, layout: Layout | None = None) -> Text:
@@ -66,10 +66,30 @@ def described(name: str, content: Any, layout: Layout | None = None) -> Text:
     if isinstance(content, (np.ndarray, np.generic)):
         array = np.asarray(content)
         return value_line(name, array, summarize(array), layout)
-    head = (layout or Layout()).forms(name)[0]
+    head = (layout or Layout()).name(name)
     if content is None:
         return text(f"{head} (none)")
+    if holds_maps(content):
+        return _headed([f"{head} seq({content[0].type})"], [text(maps_text(content))], layout or Layout())
     return text(f"{head} {type(content).__name__} of {len(content)}")
+
+
+def map_text(content: Map, most: int = 6) -> str:
+    """Return a map as ``{setosa: 0.9766, versicolor: 0.02339}``, with at most `most` entries."""
+    return "{" + ", ".join(_cut([f"{key}: {_entry(value)}" for key, value in content.items], most)) + "}"
+
+
+def _entry(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def maps_text(content: Sequence[Map]) -> str:
+    """Return a sequence of maps in one line, with the first three of them."""
+    return "[" + ", ".join(_cut([map_text(each) for each in content[:4]], 3)) + "]"
+
+
+def _cut(parts: list[str], most: int) -> list[str]:
+    return parts if len(parts) <= most else [*parts[:most], "…"]
 
 
 def _elements(array: Array, layout: Layout) -> Text:
@@ -80,13 +100,11 @@ def _elements(array: Array, layout: Layout) -> Text:
     return line
 
 
-def _headed(heads: Sequence[str], parts: Sequence[Text], layout: Layout) -> Text:
-    """Put the parts after the first of `heads` that leaves room for them, else on lines below."""
+def _headed(head: str, parts: Sequence[Text], layout: Layout) -> Text:
+    """Put the parts after the head if there is room for them, else on lines below."""
     joined = text(" ").join(parts)
-    for head in heads:
-        if cells(head) + 1 + joined.cell_len <= layout.width:
-            return text(f"{head} ").append_text(joined)
-    head = next((head for head in heads if cells(head) <= layout.width), heads[-1])
+    if cells(head) + 1 + joined.cell_len <= layout.width:
+        return text(f"{head} ").append_text(joined)
     lines = [text(head)]
     room = layout.width
     for part in parts:

@@ -24,7 +24,7 @@ from nncdbg.presentation.slices import (
     verb,
 )
 from nncdbg.presentation.source_files import source_place
-from nncdbg.presentation.stops import layout_at, operand_names, value_or_reason
+from nncdbg.presentation.stops import operand_names, value_or_reason
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -62,7 +62,7 @@ def explain(screen: Screen, debugger: Debugger, name: str, depth: int | None = N
     if depth is not None:
         show_slice(screen, births, [*followed(births, visit, [place.slot], depth)])
         return
-    screen.put_line(value_or_reason(debugger, name, layout_at(debugger, screen)))
+    screen.put_line(value_or_reason(debugger, name, screen.line_layout))
     origins = [*followed(births, visit, [place.slot], _FAR)]
 
     def troubled(origin: Origin) -> bool:
@@ -159,7 +159,7 @@ def origin_lines(
     pc = next((traced.pc for _, _, traced in born if traced is not None), origin.pc)
     if entered:
         words = "; ".join(entrance_words(each.sighting) for each in entered)
-        yield Text(showing.sentence(words, visit.code), "bold")
+        yield Text(words, "bold")
         content = births.slicing.content(visit, origin.slot)
         yield Text("    ").append_text(showing.line(origin.name, content, visit.code, origin.slot))
     else:

@@ -103,13 +103,18 @@ class _Distance:
         relative = np.divide(distance, size, out=np.zeros(a.size), where=size > 0)
         self.max_rel = max(self.max_rel, float(relative.max()))
         a, b = _scaled(a, -self.exponents[0]), _scaled(b, -self.exponents[1])
-        self.dot += float(np.vdot(b, a).real)
-        self.square_a += float(np.vdot(a, a).real)
-        self.square_b += float(np.vdot(b, b).real)
+        self.dot += _dot(b, a)
+        self.square_a += _dot(a, a)
+        self.square_b += _dot(b, b)
 
     def cosine(self) -> float | None:
         norms = math.sqrt(self.square_a) * math.sqrt(self.square_b)
         return min(1.0, max(-1.0, self.dot / norms)) if norms else None
+
+
+def _dot(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
+    """Return the real part of the inner product, without BLAS: its threads wait for busy cores."""
+    return float(np.add.reduce((a.conj() * b).real if a.dtype.kind == "c" else a * b))
 
 
 def compare(a: npt.ArrayLike, b: npt.ArrayLike, between: Between = _go_on) -> Comparison:

@@ -33,11 +33,14 @@ from nncdbg.terminal.journal.files import is_run
 from nncdbg.version import __version__
 
 COMMANDS = {
+    "watch": (
+        "nncdbg.nan_watch.commands.watch",
+        "find where the first NaN of a model or training script originates",
+    ),
     "run": ("nncdbg.terminal.one_shot.run", "run to the end; print outputs with statistics"),
     "profile": ("nncdbg.terminal.one_shot.profile", "measure the times of statements, ops and layers"),
     "diff": ("nncdbg.terminal.one_shot.diff", "compare two models, backends, dtypes, or runs of a journal"),
     "autotune": ("nncdbg.terminal.one_shot.autotune", "choose the fastest correct kernel of each statement"),
-    "watch": ("nncdbg.nan_watch.commands.watch", "for CI: find the op where the first NaN originates"),
     "races": ("nncdbg.nan_watch.commands.races", "check a schedule of streams and events without a run"),
     "record": ("nncdbg.terminal.one_shot.record", "save a training step of a PyTorch script as a program"),
     "replay": (
@@ -145,11 +148,11 @@ def _check_command(arguments: Sequence[str]) -> None:
 def _parser() -> ArgumentParser:
     width = max(map(len, COMMANDS)) + 2
     lines = [f"  nncdbg {name:<{width}}{words}" for name, (_, words) in COMMANDS.items()]
+    lines.insert(0, f"  nncdbg {'MODEL':<{width}}open a model at the prompt, with the options below")
     parser = ArgumentParser(
         "nncdbg",
-        _DESCRIPTION,
+        f"{_DESCRIPTION}\n\ncommands (each has --help):\n" + "\n".join(lines),
         usage="nncdbg MODEL [options]\n       nncdbg COMMAND ...",
-        epilog="other commands (each has --help):\n" + "\n".join(lines),
     )
     add_model(parser)
     add_machine(parser)

@@ -11,6 +11,7 @@ from nncdbg.commands.recording.entries import is_recording, read_recording
 from nncdbg.commands.session import CommandSession
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.process.collector import collector_paused
+from nncdbg.engine.process.regular_file import read_regular
 from nncdbg.engine.text.counting import counted
 from nncdbg.opening.command_line import configuration_of
 from nncdbg.opening.journal.journaling import journaled
@@ -115,8 +116,7 @@ def _check_files(options: argparse.Namespace) -> None:
     files = [text for is_file, text in options.source if is_file]
     for path in [*files, *([options.replay] if options.replay else [])]:
         try:
-            with open(path, "rb"):
-                pass
+            read_regular(path, 0)
         except OSError as error:
             raise LoadError(f"cannot read the commands in {path}: {error.strerror}") from None
 

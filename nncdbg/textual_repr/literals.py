@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from nncdbg.engine.dtypes import COMPLEX, FLOATS, NUMPY, name_of
-from nncdbg.engine.graph import Array, Inline, OptionalType, SequenceType, TensorType
+from nncdbg.engine.graph import Array, Inline, MapType, OptionalType, SequenceType, TensorType
 from nncdbg.engine.text.lexemes import quote, quote_bytes
 from nncdbg.engine.text.types import print_type
 
@@ -71,7 +71,7 @@ def attribute_text(value: Any) -> str:
         return f"[{','.join(map(attribute_text, value))}]"
     if isinstance(value, bytes):
         return quote_bytes(value)
-    if isinstance(value, (TensorType, SequenceType, OptionalType)):
+    if isinstance(value, (TensorType, SequenceType, OptionalType, MapType)):
         return f"type({print_type(value)})"
     if isinstance(value, Inline):
         array = value.array

@@ -87,7 +87,7 @@ class TextParser(ProgramLines):
         index = 0
         while index < len(lines):
             block = self.block
-            if block is not None and not block.end and not self.comment:
+            if block is not None and not block.end and not self.comment and not self.too_deep:
                 index = read_plain(lines, index, block, self.prefixes, self.state_lines)
             if index < len(lines):
                 self.line(lines[index], index + 1)
@@ -145,6 +145,8 @@ class TextParser(ProgramLines):
     def line(self, text: str, number: int) -> None:
         """Parse one line of any kind."""
         cursor = Cursor(text, prefixes=self.prefixes)
+        if self.too_deep and cursor.peek_word() != "graph":
+            return
         try:
             start = cursor.blank()
             if text.startswith("#", start):

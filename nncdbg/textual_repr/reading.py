@@ -59,6 +59,8 @@ class Reading:
         self.run_lines: list[list[int]] = []
         self.tracks: list[WrittenTrack] = []
         self.backwards: list[BackwardLine] = []
+        self.too_deep = False
+        """A block of this graph is nested too deeply; the rest of the graph is skipped."""
 
     def text_of(self, number: int) -> str:
         """Return the line with this 1-based number."""
@@ -75,18 +77,18 @@ class Reading:
         return text
 
     def open(self, block: Block, names: Names) -> None:
-        depth = len(block.path) // 2
-        if depth >= DEEPEST:
-            raise Flaw(
-                "blocks are nested too deeply",
-                0,
-                len(self.text_of(block.line)),
-                f"use at most {DEEPEST} levels",
-            )
+        if len(block.path) // 2 >= DEEPEST:
+            raise self.nested_too_deeply(block.line)
         self.block = block
         self.blocks.append(block)
         self.headers[block.path] = block.line
         self.define(names, block.line)
+
+    def nested_too_deeply(self, line: int) -> Flaw:
+        """Return the error of a block at the line; the rest of the graph is skipped."""
+        self.too_deep = True
+        hint = f"use at most {DEEPEST} levels"
+        return Flaw("blocks are nested too deeply", 0, len(self.text_of(line)), hint)
 
     def inside(self, cursor: Cursor) -> Block:
         """Return the block of the statement at `cursor`."""
@@ -120,11 +122,12 @@ class Reading:
         """Report unclosed blocks at the end of the text or the next graph, at line `number` + 1."""
         while self.block is not None:
             block = self.block
-            if block.kind != "broken":
+            if block.kind != "broken" and not self.too_deep:
                 text = self.text_of(block.line)
                 hint = f"add }} before line {number + 1}"
                 self.report(block.line, Flaw("this block is not closed", len(text.rstrip()) - 1, 1, hint))
             self.leave_block(block, broken=True)
+        self.too_deep = False
 
     def resolve(self, names: Names, number: int) -> None:
         """Record the used names that are not defined so far."""
@@ -163,6 +166,8 @@ class Reading:
     def salvage(self, text: str, number: int) -> None:
         """Recover from a failed line: keep blocks balanced and define the names that it seems to define."""
         self.comment.clear()
+        if self.too_deep:
+            return
         opens = text.split("#")[0].rstrip().endswith("{")
         word = Cursor(text).peek_word()
         block = self.block
@@ -190,6 +195,9 @@ class Reading:
             self.close_unclosed(number - 1)
         graph = "" if name is None else salvaged(name[1])
         path = (graph,) if outer is None else self.nested_path(outer)
+        if len(path) // 2 >= DEEPEST:
+            self.report(number, self.nested_too_deeply(number))
+            return
         self.block = Block("broken", number, path, outer, None, graph)
         self.blocks.append(self.block)
         self.take_names(text, number)

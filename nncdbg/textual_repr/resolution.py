@@ -21,6 +21,9 @@ from nncdbg.textual_repr.statements import NameSpan
 SUGGESTIONS = 20
 """Maximum number of unknown names with a suggestion: each look-up takes about 1 ms."""
 
+_LONGEST_CYCLE = 20
+"""Maximum number of names of a cycle in an error."""
+
 _NEAR_LIMIT = 500
 """Maximum number of names compared for a suggestion; beyond it, only names of similar length."""
 
@@ -79,12 +82,17 @@ def shown(name: str) -> str:
 def explain_all(unresolved: Iterable[Unresolved], blocks: Sequence[Block]) -> Iterator[tuple[int, Flaw]]:
     """Yield a line and an explanation per unresolved name, after the graph with `blocks` is parsed."""
     needs = cache(partial(_needs, blocks))
+    defined = {name: line for block in reversed(blocks) for name, line in block.names.items()}
     for count, use in enumerate(unresolved):
-        yield use.line, _explain(use, blocks, needs, suggest=count < SUGGESTIONS)
+        yield use.line, _explain(use, defined, needs, suggest=count < SUGGESTIONS)
 
 
 def _explain(
-    use: Unresolved, blocks: Sequence[Block], needs: Callable[[], Mapping[str, set[str]]], *, suggest: bool
+    use: Unresolved,
+    defined: Mapping[str, int],
+    needs: Callable[[], Mapping[str, set[str]]],
+    *,
+    suggest: bool,
 ) -> Flaw:
     """Explain an undefined name; with `suggest`, search for the nearest name or a dependency cycle."""
     mark = use.mark
@@ -94,12 +102,15 @@ def _explain(
         message = f"{name} is used before it is defined at line {later}"
         circle = _cycle(use, needs()) if suggest else []
         if circle:
-            text = " needs ".join(map(shown, circle))
+            names = [*map(shown, circle)]
+            if len(names) > _LONGEST_CYCLE:
+                names[_LONGEST_CYCLE - 2 : -1] = [f"({len(names) - _LONGEST_CYCLE + 1:,} more)"]
+            text = " needs ".join(names)
             hint = f"{text}; write loops with while and next"
             return Flaw(f"cycle: {message}", mark.start, mark.width, hint, code="undefined", related=later)
         hint = "statements run from top to bottom: move its definition up"
         return Flaw(message, mark.start, mark.width, hint, code="undefined", related=later)
-    inside = next((b.names[mark.name] for b in blocks if mark.name in b.names), None)
+    inside = defined.get(mark.name)
     if inside is not None:
         hint = f"it is defined at line {inside}, inside a block: pass it out by yield, next or collect"
         message = f"{name} is not visible here"

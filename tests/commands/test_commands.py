@@ -72,18 +72,18 @@ def test_line_splits_into_command_and_arguments(line: str, parts: tuple[str, str
     ("text", "spec"),
     [
         ("12", StopSpec("line", "12")),
-        ("Conv", StopSpec("op", "Conv")),
-        ("nncdbg.Empty", StopSpec("op", "nncdbg.Empty")),
+        ("Conv", StopSpec("name", "Conv")),
+        ("nncdbg.Empty", StopSpec("name", "nncdbg.Empty")),
         ("@layer/1", StopSpec("graph", "layer/1")),
         ("%/conv1/Conv_output_0 hits 3", StopSpec("value", "/conv1/Conv_output_0", None, "3")),
         ('%"odd if name:0" if max(%x) > 1', StopSpec("value", "odd if name:0", "max(%x) > 1")),
         ("12 if std(%h) > 10 hits >=3", StopSpec("line", "12", "std(%h) > 10", ">=3")),
         ("12 if(%h > 1)", StopSpec("line", "12", "(%h > 1)")),
-        ("Relu hits %2", StopSpec("op", "Relu", None, "%2")),
+        ("Relu hits %2", StopSpec("name", "Relu", None, "%2")),
         ("  5  if %hits hits 2 ", StopSpec("line", "5", "%hits", "2")),
-        ("Relu stream s2", StopSpec("op", "Relu", stream="s2")),
+        ("Relu stream s2", StopSpec("name", "Relu", stream="s2")),
         ("12 stream host if max(%x) > 1 hits 3", StopSpec("line", "12", "max(%x) > 1", "3", "host")),
-        ("stream stream 1", StopSpec("op", "stream", stream="1")),
+        ("stream stream 1", StopSpec("name", "stream", stream="1")),
     ],
 )
 def test_breakpoint_locations_parse(text: str, spec: StopSpec) -> None:

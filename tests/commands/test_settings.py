@@ -56,9 +56,9 @@ def output_of(session: CommandSession, *lines: str) -> str:
 
 
 def test_names_are_short_or_full(session: CommandSession) -> None:
-    assert "%self_attn/Add_output_0 f32[64] min -2" in output_of(session, "info values")
+    assert "%Add_output_0 f32[64] min -2" in output_of(session, "info values")
     assert f"%{LONG} f32[64]\n    min -2" in output_of(session, "set names full", "info values")
-    assert "%self_attn/Add_output_0 f32[64] min -2" in output_of(session, "set names short", "info values")
+    assert "%Add_output_0 f32[64] min -2" in output_of(session, "set names short", "info values")
 
 
 def test_precision_applies_to_statistics_and_elements(session: CommandSession) -> None:
@@ -121,7 +121,7 @@ def test_only_long_output_goes_through_the_pager(
 def test_lines_of_the_source_are_listed_with_their_statements(session: CommandSession) -> None:
     text = output_of(session, "list net.py:3")
     assert "*2     x = x + x\n*3     return relu(x)\n" in text
-    assert text.endswith('line 6: %y: f32[64] = Relu(%self_attn/Add_output_0) loc("net.py":3)\n')
+    assert text.endswith('line 6: %y: f32[64] = Relu(%Add_output_0) loc("net.py":3)\n')
     Path("net.py").unlink()
     assert "net.py was not found" in output_of(session, "list net.py:3")
     assert "no statement comes from other.py" in output_of(session, "list other.py:3")

@@ -340,7 +340,7 @@ def test_the_capabilities_list_the_features(client: Client) -> None:
         "supportsANSIStyling",
     ):
         assert capabilities[name] is True, json.dumps(capabilities)
-    assert capabilities["completionTriggerCharacters"] == ["%", "@", "$", "."]
+    assert capabilities["completionTriggerCharacters"] == ["%", "@", "$", ".", "/", '"']
 
 
 def test_the_console_deletes_all_breakpoints_only_with_the_word_all(client: Client) -> None:

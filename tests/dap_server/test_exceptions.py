@@ -72,7 +72,7 @@ def test_an_unknown_kind_to_catch_is_refused_at_launch(client: Client) -> None:
 def test_the_filters_have_labels_and_descriptions(client: Client) -> None:
     filters = client.request("initialize", {"adapterID": "nncdbg"})["exceptionBreakpointFilters"]
     names = [each["filter"] for each in filters]
-    kinds = ["nan", "inf", "uninitialized", "integer", "overflow", "guard", "state-reset"]
+    kinds = ["nan", "inf", "uninitialized", "integer", "contract", "overflow", "guard", "state-reset"]
     assert names == [*kinds, "race", "assertion"]
     assert all(each["label"] and each["description"] and each["supportsCondition"] for each in filters)
     assert [each["filter"] for each in filters if each["default"]] == ["nan", "uninitialized", "guard"]
@@ -255,7 +255,16 @@ def test_filters_that_a_program_cannot_find_are_not_offered(client: Client) -> N
     catch(client, "guard", "nan")
     plain = {"program": str(NAN), "allocator": "plain"}
     client.request("launch", plain)
-    assert offered(client) == ["nan", "inf", "integer", "overflow", "state-reset", "race", "assertion"]
+    assert offered(client) == [
+        "nan",
+        "inf",
+        "integer",
+        "contract",
+        "overflow",
+        "state-reset",
+        "race",
+        "assertion",
+    ]
     client.expect_event("breakpoint", reason="changed")
     client.expect_event("breakpoint", reason="changed")
     client.expect_event("initialized")
@@ -264,11 +273,11 @@ def test_filters_that_a_program_cannot_find_are_not_offered(client: Client) -> N
     reported = "the allocator plain does not check memory (use the allocator debug, arena or poison)"
     assert guard["message"] == reported
     client.request("restart", {"arguments": {**plain, "allocator": "arena"}})
-    every = ["nan", "inf", "uninitialized", "integer", "overflow", "guard", "race", "assertion"]
+    every = ["nan", "inf", "uninitialized", "integer", "contract", "overflow", "guard", "race", "assertion"]
     assert offered(client) == every
     assert client.expect_event("breakpoint", reason="changed")["breakpoint"]["verified"]
     client.request("restart", {"arguments": {**plain, "check": "micro"}})
-    every = ["nan", "inf", "integer", "overflow", "state-reset", "race", "assertion", "micro"]
+    every = ["nan", "inf", "integer", "contract", "overflow", "state-reset", "race", "assertion", "micro"]
     assert offered(client) == every
     assert not client.expect_event("breakpoint", reason="changed")["breakpoint"]["verified"]
     client.request("restart", {"arguments": {**plain, "check": "micro"}})

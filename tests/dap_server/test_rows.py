@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import nncdbg
-from nncdbg.engine.debugger import with_backward_graphs
+from nncdbg.engine.differentiation.expansion import with_backward_graphs
 from tests.dap_server.client import Client, Message
 from tests.dap_server.conftest import EXAMPLES
 from tests.dap_server.test_training import BACKWARD, line_of, started

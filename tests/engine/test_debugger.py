@@ -168,7 +168,7 @@ def test_a_condition_that_fails_at_run_time_stops_and_is_reported(debugger: nncd
         ({"line": 8, "when": "max(%s"}, "expected `,` or `)`"),
         ({"line": 8, "when": "max(%unknown) > 1"}, "unknown"),
         ({"line": 8, "hits": "often"}, "hit count 'often'"),
-        ({}, "one of line, op, graph, value, source or site"),
+        ({}, "a name, line, op, graph, value, node, source or site"),
     ],
 )
 def test_an_invalid_breakpoint_is_refused(

@@ -175,3 +175,15 @@ def test_the_start_of_pytest_imports_no_engine(tmp_path: Path) -> None:
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_what_was_not_checked_is_a_warning(pytester: pytest.Pytester, models: Path) -> None:
+    pytester.makepyfile(
+        """
+        def test_a_file(nan_watch):
+            assert nan_watch("first_steps.nnc", allocator="plain").status == "not checked"
+        """
+    )
+    result = pytester.runpytest_subprocess()
+    result.assert_outcomes(passed=1, warnings=1)
+    result.stdout.fnmatch_lines(["*PytestWarning: *first_steps.nnc: not checked: uninitialized, guard: the*"])

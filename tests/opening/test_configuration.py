@@ -132,9 +132,11 @@ def test_a_launch_configuration_gives_the_same_record_as_a_command_line() -> Non
         "journalValues": ["w*", "@loss.%z"],
         "journalValuesEvery": "5",
         "journalCodec": "f16",
+        "onJournalError": "stop",
         "note": "slower",
         "fork": True,
         "set": {"lr": "1e-4"},
+        "forkProgram": "new.nnc",
         "continue": True,
         "record": "r.log",
     }
@@ -145,7 +147,8 @@ def test_a_launch_configuration_gives_the_same_record_as_a_command_line() -> Non
         "--in-place-states --allow-store / --states w.safetensors --strict-states --order 5 --steps 7 "
         "--training --journal run.db --checkpoint-every 50 --checkpoint-budget 2GiB --journal-statistics "
         "--journal-values w* --journal-values @loss.%z --journal-values-every 5 --journal-codec f16 "
-        "--note slower --fork --set lr=1e-4 --continue --track a=%h --record r.log"
+        "--on-journal-error stop --note slower --fork --set lr=1e-4 --program new.nnc --continue "
+        "--track a=%h --record r.log"
     )
     launched = msgspec.convert(keys, LaunchArguments).configuration()
     typed = configuration_of(parser().parse_args(line.split()))

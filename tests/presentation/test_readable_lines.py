@@ -14,7 +14,7 @@ import nncdbg
 from nncdbg.commands.session import CommandSession
 from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.graph import Graph, Node, Program, Value
-from nncdbg.engine.text.short_names import ProgramNames, ShortNames
+from nncdbg.engine.text.short_names import ShortNames, names_of
 from nncdbg.presentation.elements import Layout
 from nncdbg.presentation.listing_window import LineMarks, window
 from nncdbg.presentation.screen import Screen
@@ -30,12 +30,12 @@ ARRAY = np.zeros((1, 1024, 128, 128), np.float16)
 
 
 def decoder() -> Program:
-    """A program with names of up to 180 characters, in the form of PyTorch's exporter."""
+    """A program with names of up to 100 characters, in the form of PyTorch's exporter."""
     nodes = []
     previous = "input_ids"
     for layer in range(12):
         scope = f"/base_model/model/language_model/model/decoder/layers.{layer}"
-        for block in ("self_attn", "encoder_attn", "self_attn_layer_norm" * 5):
+        for block in ("self_attn", "encoder_attn", "self_attn_layer_norm"):
             for op in ("MatMul", "Add", "Add_1"):
                 name = f"{scope}/{block}/{op}_output_0"
                 nodes.append(Node(op.partition("_")[0], (previous, "weight"), (Value(name),)))
@@ -55,52 +55,48 @@ def program(request: pytest.FixtureRequest) -> Program:
     return decoder() if request.param == "decoder" else densenet()
 
 
-def statements(program: Program) -> Iterator[tuple[int, Node, ShortNames]]:
-    """Yield the line of each statement, the statement, and the names in scope."""
-    names, listing = ProgramNames(program), printed(program, locations=False)
+def statements(program: Program) -> Iterator[tuple[int, Node]]:
+    """Yield the line of each statement, and the statement."""
+    listing = printed(program, locations=False)
     for path, graph in blocks(program):
         for pc, node in enumerate(graph.nodes):
-            yield listing.line(path, pc), node, names.at(path)
-
-
-def is_named_in(text: str, name: str, names: ShortNames) -> bool:
-    """Return whether a text contains a form of a name."""
-    return any(form in text for form in Layout(names=names).forms(name))
+            yield listing.line(path, pc), node
 
 
 def test_every_statement_of_a_listing_shows_its_op_and_names(program: Program) -> None:
-    listing, all_names = printed(program, locations=False), ProgramNames(program)
-    for line, node, names in statements(program):
-        shown = window(listing, [line], LineMarks(), WIDTH, all_names)
+    listing, names = printed(program, locations=False), names_of(program)
+    for line, node in statements(program):
+        shown = window(listing, [line], LineMarks(), WIDTH, names)
         text = " ".join(part.plain.strip() for part in shown)
         assert len(shown) <= 2
         assert all(part.cell_len <= WIDTH for part in shown), text
         assert node.op in text
         head = next((value.name for value in node.outputs if value.name), "")
-        assert is_named_in(text, head, names) or node.op in ("if", "while")
+        assert names.spelled(head) in text or node.op in ("if", "while")
         operands = [operand for operand in node.inputs if isinstance(operand, str)]
-        assert all(is_named_in(text, operand, names) for operand in operands[:2]), text
+        assert all(names.spelled(operand) in text for operand in operands[:2]), text
 
 
 def test_the_current_statement_shows_all_names(program: Program) -> None:
-    listing, all_names = printed(program, locations=False), ProgramNames(program)
-    for line, node, names in statements(program):
-        shown = window(listing, [line], LineMarks({line: "->"}), WIDTH, all_names)
+    listing, names = printed(program, locations=False), names_of(program)
+    for line, node in statements(program):
+        shown = window(listing, [line], LineMarks({line: "->"}), WIDTH, names)
         text = " ".join(part.plain.strip() for part in shown)
         assert all(part.cell_len <= WIDTH for part in shown), text
         outputs = [value.name for value in node.outputs if value.name and node.op not in ("if", "while")]
         operands = [operand for operand in node.inputs if isinstance(operand, str)]
         if "more =" not in text:
-            assert all(is_named_in(text, name, names) for name in [*outputs, *operands]), text
+            assert all(names.spelled(name) in text for name in [*outputs, *operands]), text
 
 
 def test_the_lines_of_every_value_show_name_type_and_all_statistics(program: Program) -> None:
-    for _, node, names in statements(program):
+    names = names_of(program)
+    for _, node in statements(program):
         for value in node.outputs:
             shown = value_line(value.name, ARRAY, WIDEST, Layout(WIDTH, names=names)).plain
             assert all(len(line) <= WIDTH for line in shown.split("\n"))
             assert all(figure in shown for figure in FIGURES)
-            assert is_named_in(shown, value.name, names) or not value.name
+            assert names.spelled(value.name) in shown or not value.name
             assert "f16[1,1024,128,128]" in shown
 
 
@@ -169,9 +165,7 @@ def test_whole_statements_wrap_and_keep_attributes() -> None:
 def test_names_in_strings_are_not_shortened() -> None:
     names = ShortNames(["x", "/a/long/path/of/a/model/Relu_output_0"])
     text = '%x = Op(%/a/long/path/of/a/model/Relu_output_0, s="%/a/long/path/of/a/model/Relu_output_0")'
-    assert whole(text, names, 200) == [
-        '%x = Op(%of/a/model/Relu_output_0, s="%/a/long/path/of/a/model/Relu_output_0")'
-    ]
+    assert whole(text, names, 200) == ['%x = Op(%Relu_output_0, s="%/a/long/path/of/a/model/Relu_output_0")']
 
 
 STATES = """#nncdbg 1

@@ -101,3 +101,14 @@ def test_other_shapes_and_dtypes_are_errors() -> None:
         compare(np.zeros(3), np.zeros((3, 1)))
     with pytest.raises(UsageError, match="strings"):
         compare(np.zeros(1), np.array(["a"]))
+
+
+def test_no_reduction_uses_threaded_blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    def blas(*_: object) -> None:
+        raise AssertionError("BLAS threads wait for each other on a busy machine")
+
+    for name in ("vdot", "dot", "inner", "matmul", "tensordot"):
+        monkeypatch.setattr(np, name, blas)
+    a = np.linspace(-1, 1, 1 << 17)
+    assert compare(a, 2 * a).cosine == pytest.approx(1)
+    assert compare(a + 1j, a + 2j).cosine == pytest.approx(7 / np.sqrt(52), rel=1e-3)

@@ -13,7 +13,7 @@ import pytest
 
 import nncdbg
 from nncdbg.terminal.main import main
-from tests.engine.planted import bumped
+from tests.engine.planted import Planted, bumped
 
 Capture = pytest.CaptureFixture[str]
 
@@ -159,8 +159,8 @@ def test_json_has_the_same_keys_for_every_result(model: Callable[..., str], caps
     assert [each["kind"] for each in diverged["differences"]] == ["parameter"]
     first = diverged["first"]
     assert list(first) == [
-        "a", "b", "matched_by", "diverges", "marginal", "beyond", "times_tolerance", "where", "elements",
-        "ulps", "comparison", "detail",
+        "a", "b", "matched_by", "diverges", "marginal", "beyond", "times_tolerance", "unmeasured", "where",
+        "elements", "ulps", "comparison", "detail",
     ]  # fmt: skip
     assert list(first["a"]) == ["value", "op", "type", "line", "graph", "iteration", "node", "tick", "source"]
     assert (first["a"]["value"], first["a"]["line"], first["b"]["line"]) == ("b", 6, 6)
@@ -374,3 +374,102 @@ def test_f16_overflow_is_reported(model: Callable[..., str], capsys: Capture, tm
     out = capsys.readouterr().out
     assert "worst at [0, 0]: 90000 against inf" in out
     assert "on one side only: NaN 0, infinite 6" in out
+
+
+@pytest.mark.parametrize(
+    ("dtype", "one", "other", "options", "word", "words"),
+    [
+        ("f32", [1, 2], [1, np.nan], {}, "NaN", "2 against nan, NaN on one side only"),
+        ("f32", [1, np.inf], [1, -np.inf], {}, "Inf", "inf against -inf, not the same infinity"),
+        ("f32", [1, np.inf], [1, 2], {}, "Inf", "inf against 2, not the same infinity"),
+        ("i64", [1, 2], [1, 3], {}, "unequal", "2 against 3, which must be equal"),
+        ("bool", [0, 1], [1, 1], {}, "unequal", "false against true, which must be equal"),
+        ("f32", [1, 2], [1, 3], {"ulp": 0}, "zero", "2 against 3, with a tolerance of 0"),
+        ("f32", [1, 2], [1, 3], {"rtol": 0.0, "atol": 0.0}, "zero", "with a tolerance of 0"),
+    ],
+)
+def test_a_distance_that_is_no_number_of_tolerances_has_a_reason_instead(
+    dtype: str, one: list[Any], other: list[Any], options: dict[str, Any], word: str, words: str
+) -> None:
+    text = f"#nncdbg 1\ngraph @main(%x: {dtype}[2]) -> (%y: {dtype}[2]) {{\n"
+    text += "  %y = Identity(%x)\n  return %y\n}\n"
+    kind = {"f32": np.float32, "i64": np.int64, "bool": np.bool_}[dtype]
+
+    def spoiled(array: Any) -> Any:
+        return np.array(other, kind)
+
+    report = nncdbg.diff(
+        nncdbg.parse(text),
+        inputs={"x": np.array(one, kind)},
+        backend_b=Planted("Identity", spoiled),
+        allocator_b="plain",
+        **options,
+    )
+    printed, document = str(report), report.as_dict()
+    assert words in printed
+    assert f"{word:>9}" in printed
+    assert "inf times" not in printed
+    for place in (document["first"], document["worst"], document["growth"][0], document["outputs"][0]):
+        assert (place["times_tolerance"], place["unmeasured"]) == (None, word)
+    json.dumps(document, allow_nan=False)
+
+
+def test_a_report_without_differences_has_five_lines_and_all_shows_the_table(
+    model: Callable[..., str], capsys: Capture
+) -> None:
+    a, b = (
+        model("a"),
+        model("b", NET.replace("%b =", "%c = Identity(%a)\n  %b =").replace("(%a, F", "(%c, F")),
+    )
+    assert main(["diff", a, b]) == 0
+    assert len(capsys.readouterr().out.splitlines()) <= 5
+    assert main(["diff", a, b, "--all"]) == 0
+    assert "times tol" in capsys.readouterr().out
+
+
+def test_rows_after_the_first_nan_are_folded(model: Callable[..., str], capsys: Capture) -> None:
+    layers = "".join(f"  %t{i} = Tanh(%{f't{i - 1}' if i else 'b'})\n" for i in range(20))
+    text = NET.replace("  %y = Add(%b", layers + "  %y = Add(%t19").replace(
+        "Softmax(%x, axis=-1)", "Sqrt(%x)"
+    )
+    a, b = model("a", text), model("b", text, factor="nan")
+    assert main(["diff", a, b]) == 1
+    out = capsys.readouterr().out
+    assert "and 21 later rows; --all prints all" in out
+    assert main(["diff", a, b, "--all"]) == 1
+    assert "Tanh %t19 (line " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_each_side_runs_on_the_backend_of_its_own_program(
+    tmp_path: Path, model: Callable[..., str], capsys: Capture, swapped: bool
+) -> None:
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.Linear(3, 2)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[1.0, 2, 3], [4, 5, 6]]))
+        layer.bias.copy_(torch.tensor([0.5, -0.5]))
+    exported = str(tmp_path / "layer.pt2")
+    torch.export.save(torch.export.export(layer, (torch.ones(4, 3),)), exported)
+    text = """#nncdbg 1
+opset 18
+
+graph @main(%input: f32[4,3]) -> (%y: f32[4,2]) {
+  %y = Gemm(%input, [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], [0.5, -0.5], transB=1)
+  return %y
+}
+"""
+    sides = [exported, model("gemm", text)]
+    backends = ["torch", "numpy"]
+    if swapped:
+        sides, backends = sides[::-1], backends[::-1]
+    assert main(["diff", *sides, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [document["sides"][side]["backend"] for side in "ab"] == backends
+    assert document["matched"]["value"] == 1
+    a, b = sides
+    assert nncdbg.diff(a, b).equal
+    data = tmp_path / "cases"
+    data.mkdir()
+    np.savez(data / "1.npz", input=np.ones((4, 3), np.float32))
+    assert nncdbg.diff_corpus(a, b, inputs_dir=data).equal

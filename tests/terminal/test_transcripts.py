@@ -11,7 +11,7 @@ from nncdbg.commands.command_lines import split_command
 from tests.terminal.transcripts import commands, play, same_output
 
 FOLDER = Path(__file__).parent.parent / "transcripts"
-FILES = sorted(FOLDER.glob("*.txt"))
+FILES = sorted(FOLDER.rglob("*.txt"))
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def working_folder(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyP
     return tmp_path
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(FOLDER).with_suffix("")))
 def test_a_session_gives_the_same_output(
     path: Path, working_folder: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -69,3 +69,13 @@ def test_every_command_is_in_some_session() -> None:
     words = {split_command(line)[0] for line in typed}
     names = {word: entry.name for entry in TABLE.values() for word in (entry.name, *entry.shorts)}
     assert set(TABLE) - {names.get(word) for word in words} == set()
+
+
+def test_the_example_of_a_command_uses_it() -> None:
+    """The page of a command shows the whole session, so that it prints the same when it is typed."""
+    names = {word: entry.name for entry in TABLE.values() for word in (entry.name, *entry.shorts)}
+    for path in FOLDER.glob("commands/*.txt"):
+        assert path.stem in TABLE
+        assert path.stem in {names.get(split_command(line)[0]) for line in commands(path.read_text("utf-8"))}
+    without = {name for name in TABLE if not (FOLDER / "commands" / f"{name}.txt").is_file()}
+    assert without <= {"interact", "replay", "source"}, "add a session to tests/transcripts/commands"

@@ -70,3 +70,13 @@ def test_a_gradient_that_is_edited_ends_in_finite_weights(folder):
     assert all(np.isfinite(array).all() for array in outputs.values())
     debugger.step_back()
     assert debugger.stop.reason != "end"
+
+
+def test_the_report_in_the_readme_is_that_of_the_example(capfd, monkeypatch):
+    root = Path(__file__).parents[2]
+    shown = (root / "README.md").read_text(encoding="utf-8").split("```text\n")[1].split("```")[0]
+    command, *lines = shown.splitlines()
+    monkeypatch.chdir(root)
+    assert main(command.removeprefix("$ nncdbg ").split()) == 1
+    printed = "".join(capfd.readouterr()).splitlines()
+    assert [line for line in lines if line not in printed] == []

@@ -16,6 +16,7 @@ from nncdbg.commands.recording.results import RecordedResult
 from nncdbg.commands.recording.setup import Setup
 from nncdbg.commands.recording.stops import RecordedStop
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.process.regular_file import read_regular
 
 FORMAT = 3
 """The version of the file format; version 1 was a file of commands with the setup in a comment."""
@@ -97,8 +98,7 @@ class RecordedSession:
 def is_recording(path: str) -> bool:
     """Return True for a recording, False for a file of commands. Raises UsageError for an unreadable file."""
     try:
-        with open(path, "rb") as file:
-            return file.read(1) == b"{"
+        return read_regular(path, 1) == b"{"
     except OSError as error:
         raise UsageError(f"cannot read the recording {path}: {error.strerror}") from None
 
@@ -109,8 +109,7 @@ def read_recording(path: str) -> RecordedSession:
     Raises UsageError for a file that cannot be read, is not a recording, has another version, or is damaged.
     """
     try:
-        with open(path, "rb") as file:
-            content = file.read()
+        content = read_regular(path)
     except OSError as error:
         raise UsageError(f"cannot read the recording {path}: {error.strerror}") from None
     first, _, rest = content.partition(b"\n")
@@ -154,14 +153,14 @@ def _header(path: str, line: bytes) -> Header:
                 hint="replay it with the version of nncdbg that recorded it",
             )
         return msgspec.json.decode(line, type=Header)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _damaged(path, 1, str(error)) from None
 
 
 def _entry(path: str, number: int, line: bytes) -> Entry:
     try:
         return _ENTRY.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _damaged(path, number, str(error)) from None
 
 

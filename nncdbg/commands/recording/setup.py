@@ -114,7 +114,7 @@ _OTHERWISE = frozenset(("program", "folder", "record", "inputs", "dims", "seed")
 
 _JOURNAL = frozenset(
     (
-        *("journal", "checkpoint_every", "checkpoint_budget", "note"),
+        *("journal", "checkpoint_every", "checkpoint_budget", "on_journal_error", "note"),
         *("journal_statistics", "journal_values", "journal_values_every", "journal_codec"),
     )
 )
@@ -127,13 +127,15 @@ def setup_of(debugger: Debugger, program: str, configuration: RunConfiguration |
     libraries = configuration.op_libraries if configuration is not None else ()
     files = [program, *map(str, (*_data_files(debugger, program), *libraries))]
     files = [_within(path, base) for path in files]
+    # A replay chooses these sizes in the same way, and says so.
+    chosen = {note.missing for note in debugger.inputs.notes}
     return Setup(
         _within(program, base),
         str(base),
         hashlib.blake2b("\n".join(debugger.loaded.listing.lines).encode(), digest_size=16).hexdigest(),
         {name: file_digest(base / name) for name in dict.fromkeys(files) if (base / name).is_file()},
         {name: _recorded(debugger, name, content) for name, content in debugger.inputs.items()},
-        dict(debugger.inputs.dims),
+        {name: size for name, size in debugger.inputs.dims.items() if ("dim", name) not in chosen},
         debugger.inputs.seed,
         debugger.backend.name,
         debugger.loaded.allocation.name,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nncdbg.dap_server.breakpoints.breakpoint_requests import split_condition
+from nncdbg.engine.text.lexemes import integer_of
 
 _NUMBERS = frozenset(
     {
@@ -70,8 +71,9 @@ class RankNumbers:
 
         def text(value: str) -> str:
             _, mark, rank = value.rpartition("@")
-            if mark and rank.isdecimal():
-                found.append(int(rank))
+            number = integer_of(rank)
+            if mark and number is not None and number >= 0:
+                found.append(number)
             return value
 
         _mapped(arguments, number, text)

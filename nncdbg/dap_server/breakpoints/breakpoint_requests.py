@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from dataclasses import dataclass
@@ -12,10 +11,9 @@ from nncdbg.dap_server.breakpoints.client_breakpoints import PlacedBreakpoint, T
 from nncdbg.dap_server.client import MAX_NUMBER
 from nncdbg.dap_server.protocol.types import Source
 from nncdbg.dap_server.sources.instructions import reference_of, statement_at
-from nncdbg.engine.compilation.search import candidates
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.text.listing import Listing
-from nncdbg.presentation.breakpoint_syntax import split_place
+from nncdbg.presentation.breakpoint_syntax import split_place, split_source
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
@@ -122,9 +120,8 @@ class FunctionRequest:
 
     def place(self, session: Session, before: engine.Breakpoint | None) -> PlacedBreakpoint:
         program = session.program
-        kind, name = _function(program.debugger, self.name)
-        found = break_at(program.debugger, self.terms, **{kind: name})
-        what = {"op": "statements", "graph": "blocks", "value": "definitions"}[kind]
+        found = break_at(program.debugger, self.terms, **_function(self.name))
+        what = {"graph": "blocks", "value": "definitions"}.get(found.kind, "statements")
         return _placed_at_lines(session, found, f"{len(found.lines)} {what}:")
 
 
@@ -238,24 +235,14 @@ def split_condition(name: str, condition: str | None) -> tuple[str, str | None]:
     return (function.strip(), rest.strip()) if word and not condition else (name, condition or None)
 
 
-def _function(debugger: Debugger, text: str) -> tuple[str, str]:
-    """(kind, name) of a function breakpoint.  Raises UsageError with the nearest name."""
+def _function(text: str) -> dict[str, Any]:
+    """Return the place of a function breakpoint, as `break_at` takes it."""
     kind, name, rest = split_place(text)
     if rest:
         raise UsageError(
             f"{text!r} is not a valid name", hint="use an op (Softmax), a graph (@layer1) or a value (%h)"
         )
-    if text.strip()[:1] in ("@", "%"):
-        return kind, name
-    known = {kind: candidates(debugger.program, kind) for kind in ("op", "graph", "value")}
-    for kind, names in known.items():
-        if name in names:
-            return kind, name
-    near = difflib.get_close_matches(name, known["op"] | known["graph"] | known["value"], 1)
-    raise UsageError(
-        f"the program has no op, graph or value {name}",
-        hint=f"did you mean {near[0]}?" if near else "use an op (Softmax), a graph (@layer1) or a value (%h)",
-    )
+    return {"source": split_source(name)} if kind == "source" else {"name" if kind == "line" else kind: name}
 
 
 def lines_in_words(lines: tuple[int, ...]) -> str:

@@ -14,7 +14,7 @@ from nncdbg.dap_server.breakpoints.breakpoint_requests import (
 from nncdbg.dap_server.breakpoints.client_breakpoints import BreakpointRequest, Terms
 from nncdbg.dap_server.protocol.events import BreakpointEventBody
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.engine.stopping.place_names import place_text
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.types import Breakpoint
@@ -61,5 +61,4 @@ def _request_of(found: engine.Breakpoint) -> tuple[str, BreakpointRequest]:
     """(kind, request) equivalent to the engine's breakpoint."""
     if found.kind == "data":
         return "data", DataRequest(data_id(spelled(found.target)), None, _terms(found))
-    names = {"graph": f"@{name_text(found.target)}", "value": spelled(found.target)}
-    return "function", FunctionRequest(names.get(found.kind, found.target), _terms(found))
+    return "function", FunctionRequest(place_text(found.kind, found.target), _terms(found))

@@ -29,6 +29,12 @@ _KINDS = (
         "An integer is divided by zero, or a cast or a quantization is out of range",
         False,
     ),
+    (
+        "contract",
+        "Broken op contract",
+        "An op gets operands that its definition does not allow, such as duplicate scatter indices",
+        False,
+    ),
     ("overflow", "Overflow", "An op computes an Inf from finite operands without dividing by zero", False),
     ("guard", "Write out of bounds", "A kernel writes outside the buffer of its result", True),
     (

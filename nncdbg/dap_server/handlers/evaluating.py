@@ -36,7 +36,7 @@ def _is_read(arguments: bytes | None) -> bool:
     """Return whether the request may be dropped: console input is always executed."""
     try:
         return msgspec.json.decode(arguments or b"{}", type=_Context).context != "repl"
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return False
 
 
@@ -93,7 +93,10 @@ def _body(shown: Variable) -> EvaluateBody:
 @request(
     "completions",
     when=LIVE,
-    capability={"supportsCompletionsRequest": True, "completionTriggerCharacters": ["%", "@", "$", "."]},
+    capability={
+        "supportsCompletionsRequest": True,
+        "completionTriggerCharacters": ["%", "@", "$", ".", "/", '"'],
+    },
     reads=True,
 )
 def completions(session: Session, arguments: CompletionsArguments) -> CompletionsBody:

@@ -292,7 +292,7 @@ def restart(session: Session, arguments: RestartArguments) -> None:
 def _configuration(given: dict[str, Any]) -> LaunchArguments:
     try:
         return msgspec.convert(given, LaunchArguments)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError) as error:
         words = str(error).replace("$", "arguments.arguments", 1)
         raise UsageError(f"cannot restart: the configuration is malformed: {words}") from None
 

@@ -88,6 +88,8 @@ def _given(view: View, listing: Listing, depth: int, first: int, last: int) -> I
         name = frame.code.names[slot]
         if not computed(frame, slot, debugger.ended) or frame.slots[slot] is EVICTED:
             continue
+        if not debugger.values.is_present(frame, slot):
+            continue
         title = value_title(view.session, frame.code, name)
         variable = view.in_slot(frame, slot, ContentPlace(place, name), title)
         yield line, variable.name, _without_type(variable.value)

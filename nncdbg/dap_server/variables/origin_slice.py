@@ -49,9 +49,6 @@ class Glancing:
         # The lines of the user's model are frames of the stack.
         return head + without_location(self.debugger.loaded.listing_of(code).lines[line - 1].strip())
 
-    def sentence(self, text: str, code: Code) -> str:
-        return text
-
     def line(self, name: str, content: Any, code: Code, slot: int) -> Text:
         return Text(f"{spelled(name)} {self.glance.text(content)}")
 

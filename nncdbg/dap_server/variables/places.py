@@ -9,7 +9,7 @@ from nncdbg.dap_server.registry import State
 from nncdbg.engine.compilation.code import UNSET
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.expression import evaluate, parse, spelled
-from nncdbg.presentation.elements import short_name_text
+from nncdbg.engine.text.lexemes import integer_of
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
@@ -195,7 +195,7 @@ def _evaluated(values: Values, text: str) -> Any:
 
 def value_title(session: Session, code: Code, name: str) -> str:
     """Return the short name of a value in a list of variables; it can be typed as well."""
-    return short_name_text(session.program.debugger.loaded.names_in(code).forms(name)[0])
+    return session.program.debugger.loaded.names_of(code).spelled(name)
 
 
 def evaluate_name(place: ContentPlace) -> str | None:
@@ -214,9 +214,10 @@ def child_place(session: Session, number: int, name: str) -> ContentPlace | None
     container = session.handles.place(number)
     while isinstance(container, (MorePlace, DeferredPlace, HoverPlace)):
         container = container.of
-    if isinstance(container, ContentPlace) and name[:1] == "[" and name[1:-1].isdecimal():
+    item = integer_of(name[1:-1])
+    if isinstance(container, ContentPlace) and name[:1] == "[" and item is not None and item >= 0:
         sequence = container.sequence or isinstance(content_at(session, container), list)
-        return replace(container, index=(*container.index, int(name[1:-1])), sequence=sequence)
+        return replace(container, index=(*container.index, item), sequence=sequence)
     if not isinstance(container, ScopePlace) or (depth := depth_of(session, container.frame)) is None:
         return None
     code = session.program.debugger.control.stack[depth].code

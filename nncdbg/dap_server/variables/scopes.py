@@ -112,6 +112,8 @@ def _value(here: FrameAtStop, slot: int) -> Listed:
     if encoded is not None:
         return encoded
     name = here.code.names[slot]
+    if not here.view.session.program.debugger.values.is_present(here.frame, slot):
+        return _present(here, name)
     if name:
         variable = here.view.in_slot(here.frame, slot, ContentPlace(here.place, name), _title(here, name))
         return here.encoded.keep(slot, content, variable)
@@ -211,22 +213,20 @@ def _has_states(here: FrameAtStop) -> bool:
 
 
 def _states(here: FrameAtStop) -> Children:
-    """The states of the program as seen from this frame, in the order of the text."""
-    debugger = here.view.session.program.debugger
-    values = debugger.values_at(here.depth)
-    names = [state.value.name for state in debugger.program.states]
+    """The states of the program, in the order of the text."""
+    names = [state.value.name for state in here.view.session.program.debugger.program.states]
+    return Children(len(names), lambda start, stop: (_present(here, name) for name in names[start:stop]))
 
-    def make(name: str) -> Listed:
-        title = _title(here, name)
-        try:
-            content = values.content(name)
-        except NotComputed:
-            declared = str(here.code.types.get(name) or "")
-            return here.view.variable(title, "<not computed>", type=declared or None)
-        place = ContentPlace(here.place, spelled(name), kind="expression")
-        return here.view.content(title, place, content)
 
-    return Children(len(names), lambda start, stop: map(make, names[start:stop]))
+def _present(here: FrameAtStop, name: str) -> Listed:
+    """A state at this moment, which is the same in each frame."""
+    title = _title(here, name)
+    try:
+        content = here.view.session.program.debugger.values_at(here.depth).content(name)
+    except NotComputed:
+        declared = str(here.code.types.get(name) or "")
+        return here.view.variable(title, "<not computed>", type=declared or None)
+    return here.view.content(title, ContentPlace(here.place, spelled(name), kind="expression"), content)
 
 
 # -- memory --------------------------------------------------------------------------------------

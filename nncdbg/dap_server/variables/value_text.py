@@ -20,9 +20,10 @@ from nncdbg.by_identity import ByIdentity
 from nncdbg.dap_server.variables.answers import Answers
 from nncdbg.engine import dtypes
 from nncdbg.engine.execution.statistics_log import COLUMNS
-from nncdbg.engine.graph import TensorType
+from nncdbg.engine.graph import Map, TensorType
 from nncdbg.engine.inputs.npy import read_part
 from nncdbg.presentation.elements import SMALL, count_of, elements, is_text
+from nncdbg.presentation.tensor_text import map_text
 from nncdbg.stats import Summary
 from nncdbg.stats.inspection import summary_of
 from nncdbg.stats.piecewise import summarize_by_pieces
@@ -234,6 +235,8 @@ def type_text(content: Any) -> str:
         return str(TensorType(dtypes.name_of(content.dtype), tuple(content.shape)))
     if content is None:
         return "none"
+    if isinstance(content, Map):
+        return str(content.type)
     if isinstance(content, list):
         found = {type_text(item) for item in content[:SMALL]}
         kinds = {text.partition("[")[0] for text in found}
@@ -244,7 +247,9 @@ def type_text(content: Any) -> str:
 
 
 def plain_text(content: Any) -> str:
-    """The text of a sequence, an absent optional, or another result that is not a tensor."""
+    """The text of a sequence, a map, an absent optional, or another result that is not a tensor."""
+    if isinstance(content, Map):
+        return map_text(content)
     if isinstance(content, list):
         return f"{type_text(content)} {len(content)} {'item' if len(content) == 1 else 'items'}"
     if isinstance(content, bool):

@@ -18,7 +18,7 @@ from nncdbg.engine.compilation.search import blocks, candidates
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Node, Program
 from nncdbg.engine.ops.aten.names import stop_names
-from nncdbg.engine.text.lexemes import Flaw, name_text, nearest, unquote
+from nncdbg.engine.text.lexemes import Flaw, integer_of, name_text, nearest, unquote
 
 _SELECTOR = re.compile(
     r"""\s*(?:@(?P<graph>"(?:[^"\\]|\\.)*"|[^\s".%]\S*?)\.)?%(?P<value>"(?:[^"\\]|\\.)*"|[^\s"]\S*)\s*""",
@@ -58,8 +58,9 @@ def parse_selector(text: str) -> Selector:
     """Parse ``Conv``, ``%h``, ``@layer.%h``, ``12`` or ``12 Conv``.  Raises UsageError for other texts."""
     stripped = text.strip()
     number, _, op = stripped.partition(" ")
-    if number.isascii() and number.isdigit():
-        return Selector(text, line=int(number), op=op.strip())
+    line = integer_of(number)
+    if line is not None and line >= 0:
+        return Selector(text, line=line, op=op.strip())
     match = _SELECTOR.fullmatch(text)
     if match is not None:
         return Selector(text, value=_name(match["value"]), graph=_name(match["graph"] or ""))

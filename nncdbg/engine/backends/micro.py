@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from nncdbg.engine.backends import Backend, Call, HostBackend, Kernels, backend
+from nncdbg.engine.backends.composed import call_of
 from nncdbg.engine.backends.numpy import NumPy
+from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.ops.aten.names import is_torch
 
 
@@ -29,3 +34,18 @@ class MicroKernels(HostBackend):
             return torch.to_host(run(*map(torch.to_device, inputs)))
 
         return Kernels(on_host)
+
+
+def run_definition(code: Code, pc: int, inputs: Sequence[Any]) -> Sequence[Any]:
+    """Return the results of a statement's definition over these NumPy arrays; its op must not be random.
+
+    Raises NncdbgError if there is no definition, or if it fails.
+    """
+    call = call_of(code, pc, _no_generator)
+    with np.errstate(all="ignore"):
+        results = MicroKernels().bind(call).run(*inputs)
+    return results if call.several or isinstance(results, tuple) else (results,)
+
+
+def _no_generator(seed: float | None) -> Any:
+    raise AssertionError("random ops are not computed again")

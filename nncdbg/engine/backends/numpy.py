@@ -25,11 +25,15 @@ class NumPy(HostBackend):
         return bind_over(KernelNamespace(np, call.fresh), call)
 
 
-Fresh = Callable[[Array], Array]
+Fresh = Callable[..., Array]
+"""`fresh(array, written)` returns the buffer for a new array, whose elements count if it is `written`."""
+
+_EMPTY = ("empty", "empty_like")
+_WRITTEN = ("zeros", "zeros_like", "ones", "ones_like", "full", "full_like")
 
 
 class KernelNamespace(ModuleType):
-    """`module` with `empty`, `empty_like` and `ndarray` that pass each new buffer to `fresh` first.
+    """`module` with functions such as `empty`, `zeros` and `ndarray` that return the buffers of `fresh`.
 
     Every other attribute is the module's own, and so are all arrays: `isinstance(x, xp.ndarray)` and
     `class Mine(xp.ndarray)` work as with the module itself.
@@ -41,8 +45,8 @@ class KernelNamespace(ModuleType):
         for name in ("__loader__", "__package__", "__spec__"):
             setattr(self, name, getattr(module, name, None))
         self._module = module
-        for name in ("empty", "empty_like"):
-            setattr(self, name, _fresh(getattr(module, name), fresh))
+        for name in (*_EMPTY, *_WRITTEN):
+            setattr(self, name, _fresh(getattr(module, name), fresh, name in _WRITTEN))
         self.ndarray = _array_type(module.ndarray, fresh)
 
     def __getattr__(self, name: str) -> Any:
@@ -57,9 +61,9 @@ class KernelNamespace(ModuleType):
         return import_module, (self._module.__name__,)
 
 
-def _fresh(function: Callable[..., Any], fresh: Fresh) -> Callable[..., Any]:
+def _fresh(function: Callable[..., Any], fresh: Fresh, written: bool) -> Callable[..., Any]:
     def allocate(*arguments: Any, **keywords: Any) -> Any:
-        return fresh(function(*arguments, **keywords))
+        return fresh(function(*arguments, **keywords), written)
 
     allocate.__name__ = function.__name__
     allocate.__doc__ = function.__doc__

@@ -31,6 +31,7 @@ from nncdbg.engine.backends.one_node import (
 )
 from nncdbg.engine.dtypes import FROM_ONNX, NUMPY, ONNX, name_of
 from nncdbg.engine.errors import NncdbgError, RunError, UnsupportedOp, UsageError
+from nncdbg.engine.graph import Map
 from nncdbg.engine.ops.planning import measure_of, result_of
 from nncdbg.engine.ops.schema import split
 
@@ -329,7 +330,10 @@ def _borrowed(value: Any, call: Call) -> Any:
 
 
 def _converted(result: Any) -> Any:
-    """Convert a result to the machine's form: text as objects, sequences as lists."""
+    """Convert a result to the machine's form: text as objects, sequences as lists, maps as `Map`."""
+    if isinstance(result, dict):
+        # The maps of onnxruntime's ops have values of f32.
+        return Map([_converted(np.array([*result])), np.array([*result.values()], np.float32)])
     if result is None or isinstance(result, (list, tuple)):
         return None if result is None else [_converted(item) for item in result]
     array = np.asarray(result)

@@ -108,6 +108,11 @@ def _signature(call: Call) -> tuple[Signature, CallArguments, bool]:
             if node.op.count(".") < 3
             else "pass the Python file that registers it: --op-library FILE.py",
         )
+    if found.unrepeatable:
+        raise GraphError(
+            f"a program cannot run {node.op}: {found.unrepeatable}",
+            hint="give its result as an input of the program",
+        )
     given = len(node.inputs) - _draws(call)
     arguments = arguments_of(found, call.attributes, given)
     return found, arguments, _operands_first(found, arguments, given)

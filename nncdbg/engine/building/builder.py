@@ -32,6 +32,7 @@ from nncdbg.engine.graph import (
     Inline,
     Literal,
     Location,
+    MapType,
     Node,
     Operand,
     OptionalType,
@@ -466,7 +467,7 @@ class Builder:
         return None if given is None else Literal(literal_data(given))
 
     def _type(self, type: str | Type) -> Type:
-        if isinstance(type, (TensorType, SequenceType, OptionalType)):
+        if isinstance(type, (TensorType, SequenceType, OptionalType, MapType)):
             return type
         if not isinstance(type, str):
             self._fail(f"a type must be a string, not {type!r}", 'for example "f32[N,4]"')

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from nncdbg.engine.comparison.tolerance import Excess
 from nncdbg.engine.compilation.code import Path
 from nncdbg.representation import RichOutput, representations
@@ -82,6 +84,25 @@ class Match:
         """Return whether the values differ by more than rounding explains."""
         return self.excess.significant
 
+    @property
+    def unmeasured(self) -> str:
+        """Return why the distance is not a number of tolerances; empty if it is one.
+
+        NaN or Inf (on one side, or infinities of different signs), unequal (elements without a tolerance,
+        such as integers), form (other shapes or kinds), or zero (a tolerance of 0).
+        """
+        if math.isfinite(self.excess.factor):
+            return ""
+        if self.elements is None:
+            return "form"
+        pair = [np.asarray(each) for each in self.elements]
+        if any(each.dtype.kind in "biuOUST" for each in pair):
+            return "unequal"
+        wide = [each.astype(np.complex128) for each in pair]
+        if np.isfinite(wide).all():
+            return "zero"
+        return "NaN" if np.isnan(wide).any() else "Inf"
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "a": self.a.as_dict(),
@@ -91,6 +112,7 @@ class Match:
             "marginal": self.excess.marginal,
             "beyond": self.excess.count,
             "times_tolerance": _finite(self.excess.factor),
+            "unmeasured": self.unmeasured or None,
             "where": None if self.excess.where is None else list(self.excess.where),
             "elements": None if self.elements is None else [_json_value(value) for value in self.elements],
             "ulps": self.ulps,
@@ -103,22 +125,30 @@ class Match:
 class Growth:
     """The distance of the sides at the last visit of a layer's end, or of a statement.
 
-    `times_tolerance` is the maximum inside the layer.  `max_rel` and `cosine` are of its last value.
+    `times_tolerance` is the maximum inside the layer; None if it is not a number, and `unmeasured` has the
+    reason (as in Match).  `max_rel` and `cosine` are of its last value.
     """
 
     name: str
     line: int | None
     value: str = ""
-    times_tolerance: float = 0.0
+    times_tolerance: float | None = 0.0
+    unmeasured: str = ""
     max_rel: float | None = None
     cosine: float | None = None
+
+    @property
+    def diverges(self) -> bool:
+        """Return whether a value of the layer is beyond the tolerance."""
+        return self.times_tolerance is None or self.times_tolerance > 1
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "line": self.line,
             "value": self.value,
-            "times_tolerance": _finite(self.times_tolerance),
+            "times_tolerance": self.times_tolerance,
+            "unmeasured": self.unmeasured or None,
             "max_rel": _finite(self.max_rel),
             "cosine": self.cosine,
         }
@@ -155,8 +185,9 @@ class DifferenceCause:
     """A statement with a different computation: equal operands give different results.
 
     `kind` is attribute, parameter, operands (it reads other values), replaced (another op), only_a or
-    only_b (an op without a counterpart), kernel (the same statement, another result), or between (one of
-    the statements from golden values to this one).  The statement is at `a`, or at `b` if only side B has
+    only_b (an op without a counterpart), kernel (the same statement, another result), overflow, not a
+    number, underflow, cast, accumulation or rounding (in the narrower of two float types), or between (one
+    of the statements from golden values to this one).  The statement is at `a`, or at `b` if only side B has
     it.  `text` describes the difference.  `match` is the value that revealed it: its result, or that of
     the statement that reads it.
     """

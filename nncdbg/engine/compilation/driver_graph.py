@@ -27,6 +27,7 @@ from nncdbg.engine.graph import (
     tensor_only,
 )
 from nncdbg.engine.ops.state import steps_of_epoch
+from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.driver import driver_name, scalars_of
 
 if TYPE_CHECKING:
@@ -144,6 +145,47 @@ class DriverGraph:
             if value.name in self._samples:
                 yield value.name, self._samples[value.name]
 
+    def _check_declared(self, run: RunLine, samples: Mapping[str, int], *, complete: bool) -> None:
+        """Raise GraphError if the declared types of the graph of a run do not fit its batches.
+
+        `samples` are the known numbers of samples; `complete` means that the run uses all of them.
+        """
+        rest = next(iter(samples.values()), 0) % run.batch if run.batch and complete else 0
+        inputs = self._program.graphs[run.graph].inputs
+        for name, value, source in zip_longest(run.values, inputs, run.sources):
+            known = tensor_only(value.type)
+            if known is None or known.shape is None:
+                continue
+            declared = f"@{run.graph} declares %{value.name}: {known}"
+            if source is not None:
+                shape = initial_data(Constant(value, source), self._program).shape[1:]
+                own = known.shape[1 if run.batch else 0 :]
+                if len(shape) != len(own) or any(
+                    isinstance(size, int) and size != given for size, given in zip(own, shape, strict=True)
+                ):
+                    raise GraphError(
+                        f'{declared}, but the samples of data("{source.key}") have the shape {[*shape]}',
+                        hint="correct the type of the input, or the data",
+                    )
+            if not run.batch:
+                continue
+            if not known.shape:
+                raise GraphError(
+                    f"{declared}, but the run passes batches of {run.batch} samples",
+                    hint=f"declare an axis of samples, or omit `batch {run.batch}`",
+                )
+            size = known.shape[0]
+            if isinstance(size, int) and size != run.batch:
+                raise GraphError(
+                    f"{declared}, but the run passes batches of {run.batch} samples",
+                    hint=f"write `batch {size}`, or declare the axis with a name such as N",
+                )
+            if isinstance(size, int) and rest and not run.drop_last:
+                raise GraphError(
+                    f"{declared}, but the last batch of %{name} has {counted(rest, 'sample')}",
+                    hint="add `drop_last` to the run, or declare the axis with a name such as N",
+                )
+
     # -- runs -------------------------------------------------------------------------------------
 
     def _run(self, run: RunLine) -> list[Value]:
@@ -152,6 +194,7 @@ class DriverGraph:
         data = self._data(run, SAMPLES)
         sizes = [*self._sizes(run, data)]
         per_epoch = _steps_per_epoch(run, sizes)
+        self._check_declared(run, dict(sizes), complete=_length(run, per_epoch) >= per_epoch)
         # Without data, the run is one epoch; while the sizes are not known, its length is of no use.
         epoch = per_epoch or run.steps or 1
         states = lowering.ordered(lowering.effects[run.graph].updated)
@@ -249,7 +292,9 @@ class DriverGraph:
             )
         data = self._data(line, f"{SAMPLES}_{line.graph}")
         samples = next((size for _, size in self._sizes(line, data)), 0 if data else 1)
-        _steps_per_epoch(line, [*self._sizes(line, data)])
+        sizes = [*self._sizes(line, data)]
+        _steps_per_epoch(line, sizes)
+        self._check_declared(line, dict(sizes), complete=True)
         size = line.batch or 1
         counts = [size] * (samples // size) + [samples % size] * (samples % size > 0)
         counter = Value("batch", TensorType("i64", ()))

@@ -25,20 +25,6 @@ def blocks(program: Program) -> Iterator[tuple[Path, Graph]]:
             stack.extend(((*path, pc, index), body) for index, body in enumerate(node.subgraphs))
 
 
-def places(program: Program, kind: str, target: str) -> Iterator[tuple[Path, int]]:
-    """Yield the statements with op `target`, that define value `target`, or the first of graph `target`."""
-    for path, graph in blocks(program):
-        if kind == "graph" and graph.name == target:
-            yield path, 0
-        if kind in ("value", "data") and any(value.name == target for value in graph.inputs):
-            yield path, 0
-        for pc, node in enumerate(graph.nodes):
-            if kind == "op" and target in stop_names(node.op):
-                yield path, pc
-            if kind in ("value", "data") and any(value.name == target for value in node.outputs):
-                yield path, pc
-
-
 def candidates(program: Program, kind: str) -> set[str]:
     """Return every name that a breakpoint of this kind can have."""
     found: set[str] = set()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from nncdbg.engine.graph import Graph, Node, Program
 from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.optimizers.statement import RATE, Optimizer
 from nncdbg.engine.ops.schema import version_of
 
 _SUMS = frozenset({"Add", "Sub", "Sum"})
@@ -22,6 +23,8 @@ class LearnedState:
     gradient: str | None
     weight_decay: float = 0.0
     """The attribute of the optimizer."""
+    rate: str | float | None = None
+    """The learning rate of the optimizer: a number, or the name of the value; None: unknown."""
 
 
 def parameters_of(program: Program) -> Mapping[str, LearnedState]:
@@ -49,14 +52,22 @@ def _learned(key: str, graph: Graph, program: Program) -> Iterator[LearnedState]
                 continue
             op = lookup(maker.op, version_of(maker.op, program.opsets))
             first = (maker.inputs[:1], maker.outputs[0].name) == ((state.name,), new)
-            if op is not None and op.optimizes and first:
+            if op is not None and op.optimizer is not None and first:
                 gradient, decay = maker.inputs[1], maker.attributes.get("weight_decay", 0.0)
                 name = gradient if isinstance(gradient, str) else None
-                yield LearnedState(state.name, key, name, decay if isinstance(decay, float) else 0.0)
+                decay = decay if isinstance(decay, float) else 0.0
+                yield LearnedState(state.name, key, name, decay, _rate(maker, op.optimizer))
                 continue
             name = _gradient(graph, state.name, program)
             if name is not None or is_changed_by_sum(maker, state.name):
                 yield LearnedState(state.name, key, name)
+
+
+def _rate(node: Node, optimizer: Optimizer) -> str | float | None:
+    index = optimizer.operands.index(RATE)
+    given = node.inputs[index] if index < len(node.inputs) else None
+    found = node.attributes.get("lr") if given is None else given
+    return found if isinstance(found, (str, float)) else None
 
 
 def _gradient(graph: Graph, state: str, program: Program) -> str | None:

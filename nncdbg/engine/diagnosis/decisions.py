@@ -79,3 +79,4 @@ class Decisions:
             # A loop that ends by `break` does not collect in its last iteration.
             values = [*items, loop.slots[last]][: len(result)]
             self.marks.stack(values, result)
+            self.marks.stack_exact(result, values)

@@ -12,7 +12,7 @@ from nncdbg.engine.backends import Backend
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.loaded import Loaded
-from nncdbg.engine.observers.integer_checks import fault_of
+from nncdbg.engine.observers.operand_checks import FAULTS, faults_of
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.causes import Birth, Cause, Made
@@ -62,15 +62,14 @@ class Diagnosing:
         return finding.kind == "inf" and legal(self.birth(finding), makers)
 
     def cause(self, finding: Finding) -> Diagnosis:
-        """Return the cause of a NaN, Inf or integer fault of a statement, and where within its op."""
+        """Return the cause of a NaN, Inf or faulty operand of a statement, and where within its op."""
         from nncdbg.engine.diagnosis.explaining import cause_of_fault
         from nncdbg.engine.diagnosis.recomputed import kernel_at_fault
         from nncdbg.engine.diagnosis.within import diagnose, diagnose_overflow
 
         birth = self.birth(finding)
-        if finding.kind == "integer":
-            fault = fault_of(finding.binding, birth.inputs)
-            assert fault is not None, "an integer fault depends on the operands alone"
+        if finding.kind in FAULTS:
+            fault = dict(faults_of(finding.binding, birth.inputs))[finding.kind]
             return cause_of_fault(birth, fault), None
         inner = diagnose_overflow(birth, finding, self.loaded)
         if inner is not None:

@@ -16,6 +16,7 @@ from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks, Role, Stage
 from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.diagnosis.sightings import Sightings
+from nncdbg.engine.diagnosis.widened import Widened
 from nncdbg.engine.ops.aten.names import is_torch
 
 
@@ -37,15 +38,22 @@ class Effect:
     seen: Sightings
     to_host: Callable[[Any], Any]
     legal: set[int]
+    widened: Widened
 
-    def reaching(self, outputs: Sequence[Any], names: Sequence[str]) -> Origins:
-        """Return the origins that the outputs, with these names, depend on."""
-        found = NONE
+    def reaching(self, outputs: Sequence[Any], names: Sequence[str]) -> dict[int, str]:
+        """Return the origins that the outputs, with these names, depend on, with evidence or ""."""
+        found: dict[int, str] = {}
         for value, name in zip(outputs, names, strict=False):
             known = self._known(value)
             if known is not None:
                 meant = {key for key in known.meant if not self._is_kept_mask(*key, value, name)}
-                found = found.union(known.origins, (number for number, _ in meant))
+                plain = (*(known.origins - self.widened.judged), *(number for number, _ in meant))
+                wrong = self.widened.wrong(known, self.to_host(value), name)
+                found |= {
+                    **dict.fromkeys(plain, ""),
+                    **wrong,
+                    **{key: why for key, why in found.items() if why},
+                }
         return found
 
     def nearest(self, outputs: Sequence[Any]) -> Origins:

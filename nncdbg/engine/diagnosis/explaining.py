@@ -20,6 +20,7 @@ from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.causes import Birth, Cause, Maker, RuleFailed, applied
 from nncdbg.engine.ops.causes.numbers import exact, is_float
 from nncdbg.engine.ops.causes.places import at, counted, first, spelled
+from nncdbg.engine.ops.contracts import BrokenContract
 from nncdbg.engine.ops.integer_faults import DIVISION, RANGE, SCALE, IntegerFault
 from nncdbg.engine.text.counting import elements
 from nncdbg.stats.finiteness import bad
@@ -137,8 +138,10 @@ _HINTS = {
 }
 
 
-def cause_of_fault(birth: Birth, fault: IntegerFault) -> Cause:
-    """Return the cause of an integer fault, with the offending values."""
+def cause_of_fault(birth: Birth, fault: IntegerFault | BrokenContract) -> Cause:
+    """Return the cause of a faulty operand, with the offending values."""
+    if isinstance(fault, BrokenContract):
+        return Cause(fault.cause, f"{spelled(birth, fault.operand)}{fault.evidence}", fault.hint)
     if fault.cause == RANGE:
         return _out_of_range(birth, fault)
     given, what = np.asarray(birth.inputs[fault.operand]), "0"

@@ -17,18 +17,19 @@ from nncdbg.engine.observers.catching import Catches
 from nncdbg.engine.observers.device_checks import DeviceChecks
 from nncdbg.engine.observers.entrance_uses import EntranceUses
 from nncdbg.engine.observers.host_reads import HostReads
-from nncdbg.engine.observers.integer_checks import IntegerChecks
 from nncdbg.engine.observers.nonfinite import KINDS
 from nncdbg.engine.observers.observation import Observer
+from nncdbg.engine.observers.operand_checks import FAULTS, OperandChecks
 from nncdbg.engine.observers.overflow_checks import OverflowChecks
 from nncdbg.engine.observers.races import Races
+from nncdbg.engine.observers.remarks import Remarks
 from nncdbg.engine.observers.state_resets import StateResets
 from nncdbg.engine.ops.causes import RuleFailed
 from nncdbg.stats.inspection import Flag
 
 GUARDS = Flag.GUARD_BEFORE | Flag.GUARD_AFTER
 
-_FAULTS = {"integer", "inf", "overflow"}
+_FAULTS = {*FAULTS, "inf", "overflow"}
 """Kinds of findings that the checks of single ops report."""
 
 if TYPE_CHECKING:
@@ -52,10 +53,11 @@ class Instrumentation:
         self.log, self._observer = _statistics_on(linker.backend, report, statistics)
         self.failed_rules: dict[str, None] = {}
         """The failures of rules of ops: what these rules find was not checked."""
-        self._integers = IntegerChecks(report, linker.backend.to_host, self._rule_failed)
+        self._operands = OperandChecks(report, linker.backend.to_host, self._rule_failed)
         self._overflows = OverflowChecks(report, linker.backend.to_host, self._rule_failed)
         self._entrances = EntranceUses(report, linker.backend.to_host)
         self.resets = StateResets(loaded.program, report, linker.backend.to_host)
+        self.remarks = Remarks()
         self.races = Races(loaded.program, report)
         self._devices = DeviceChecks(linker.backend)
         self.micro: MicroCheck | None = None
@@ -197,8 +199,9 @@ class Instrumentation:
         self.linker.instrument(
             {
                 Instrument.FINDINGS: wrap if wanted else None,
-                Instrument.INTEGER_CHECKS: self._integers.wrap if checked else None,
+                Instrument.OPERAND_CHECKS: self._operands.wrap if checked else None,
                 Instrument.OVERFLOW_CHECKS: self._overflows.wrap if checked else None,
+                Instrument.REMARKS: self.remarks.wrap if self.trail and self.linker.backend.on_host else None,
                 Instrument.STATE_RESETS: self.resets.wrap if STATE_RESET in self.catches.conditions else None,
                 Instrument.RACES: self.races.wrap if RACE in self.catches.conditions else None,
             }

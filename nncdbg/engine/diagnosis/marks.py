@@ -15,6 +15,7 @@ import numpy as np
 from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.graph import Array
+from nncdbg.engine.observers.overflow_checks import wider
 from nncdbg.engine.ops.influence import Marked, whole
 
 MOST_GROUPS = 8
@@ -55,6 +56,8 @@ class Marks:
     """The origins that the shape depends on."""
     latest: Origins = NONE
     role: Role = Role.NONE
+    exact: Any = None
+    """The tensor in a wider type, or why it is unknown, where it depends on judged infinities (`widened`)."""
 
     @property
     def origins(self) -> Origins:
@@ -121,6 +124,17 @@ class MarkedTensors:
         if known.shape:
             self.add_shape(target, known.shape)
         self.note(target, known.latest, known.role)
+        if known.exact is not None:
+            self._entry(target).exact = known.exact
+
+    def stack_exact(self, value: Any, items: Sequence[Any]) -> None:
+        """Stack the exact values of the items that a loop collected into `value`."""
+        known = [each.exact if each is not None else None for each in map(self.of, items)]
+        if all(each is None for each in known):
+            return
+        unknown = next((each for each in known if isinstance(each, str)), None)
+        pairs = zip(known, items, strict=True)
+        self._entry(value).exact = unknown or np.stack([wider(v) if e is None else e for e, v in pairs])
 
     def stack(self, items: Sequence[Any], result: Any) -> None:
         """Give a tensor the marks of the items that were stacked to it along its first axis."""

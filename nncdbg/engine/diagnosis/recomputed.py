@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.backends.composed import call_of
-from nncdbg.engine.backends.micro import MicroKernels
+from nncdbg.engine.backends.micro import run_definition
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.graph import Array
@@ -228,17 +227,12 @@ def _by_definition(birth: Birth, statement: Statement) -> Any:
 
     The definition of an operator of PyTorch is PyTorch itself.
     """
-    call = call_of(statement.code, statement.pc, _no_generator)
-    if call.op.random or is_torch(call.node.op) or (call.op.foreign and not call.op.reference):
+    op = lookup(birth.op, birth.opset)
+    if is_torch(birth.op) or (op is not None and (op.random or (op.foreign and not op.reference))):
         return None
     try:
-        with np.errstate(all="ignore"):
-            results = MicroKernels().bind(call).run(*birth.inputs)
+        results = run_definition(statement.code, statement.pc, birth.inputs)
     except NncdbgError:
         return None
-    result = results[birth.index] if call.several else results
+    result = results[birth.index]
     return np.asarray(result) if isinstance(result, (np.ndarray, np.generic)) else None
-
-
-def _no_generator(seed: float | None) -> Any:
-    raise AssertionError("random ops are not recomputed")

@@ -88,6 +88,8 @@ class Sighting:
     reaches_output: bool = False
     lost: bool = False
     count: int = 1
+    effect: str = ""
+    """For an infinity that ends in finite numbers: what a wider type computes."""
 
     @property
     def born(self) -> bool:

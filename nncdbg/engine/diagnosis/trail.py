@@ -22,15 +22,17 @@ from nncdbg.engine.diagnosis.decisions import Decisions
 from nncdbg.engine.diagnosis.effect import Effect, step_outputs
 from nncdbg.engine.diagnosis.entrances import Entrances
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks, hits
+from nncdbg.engine.diagnosis.masked import masked_factor, masked_words
 from nncdbg.engine.diagnosis.noting import Notes, key_of
-from nncdbg.engine.diagnosis.register import NONE, Origins
-from nncdbg.engine.diagnosis.sightings import Sighting, Sightings
+from nncdbg.engine.diagnosis.register import NONE, Origins, Register
+from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting, Sightings
 from nncdbg.engine.diagnosis.step import Position, Step, alone, either, step_of
+from nncdbg.engine.diagnosis.widened import Widened
 from nncdbg.engine.execution.events import Event
 from nncdbg.engine.execution.findings import STATE_RESET, Finding
 from nncdbg.engine.execution.linking import Binding, Execute
-from nncdbg.engine.observers.integer_checks import fault_of
 from nncdbg.engine.observers.nonfinite import KINDS, array_of, bad_in, influenced, shaped
+from nncdbg.engine.observers.operand_checks import FAULTS, faults_of
 from nncdbg.engine.ops.causes import WHERE_TRAP, Cause
 from nncdbg.engine.ops.influence import CHECK, NOTHING, Application, Infinities, Marked, whole
 from nncdbg.stats.finiteness import bad, is_finite
@@ -60,6 +62,7 @@ class Trail:
     _seen: Sightings = field(default_factory=Sightings)
     marks: MarkedTensors = field(default_factory=MarkedTensors)
     _carrier: Carrier = field(init=False)
+    _widened: Widened = field(init=False)
     _notes: Notes = field(init=False)
     entrances: Entrances = field(init=False)
     _decisions: Decisions = field(init=False)
@@ -73,6 +76,10 @@ class Trail:
     """Records of misused memory, wrong integers and inner overflows, which explain dependent values."""
     _trapped: Origins = NONE
     """The origins of infinities that a mask dropped in forward, and that backward multiplied by 0."""
+    _zeros: Register = field(default_factory=Register)
+    """The operands with a 0 from which an infinity originates."""
+    _again: dict[int, Origins] = field(default_factory=dict)
+    """The origins of NaN that read such an operand again, as backward does, with those of the infinities."""
     _unfollowed: list[tuple[Statement, Origins]] = field(default_factory=list)
     """Statements that read uninitialized memory before tracking began."""
 
@@ -87,6 +94,7 @@ class Trail:
             self._explaining,
             self.entrances.data,
         )
+        self._widened = Widened(self.marks)
         self._decisions = Decisions(self.marks)
 
     def start(self) -> bool:
@@ -109,12 +117,12 @@ class Trail:
         """Return a record by its number."""
         return self._seen[number]
 
-    def reaching(self, outputs: Sequence[tuple[str, Any]]) -> Origins:
-        """Return the numbers of the origins that these values, with their names, depend on."""
+    def reaching(self, outputs: Sequence[tuple[str, Any]]) -> dict[int, str]:
+        """Return the numbers of the origins that these values, with their names, depend on, with evidence."""
         return self._effect().reaching([value for _, value in outputs], [name for name, _ in outputs])
 
     def _effect(self) -> Effect:
-        return Effect(self.marks, self._seen, self.to_host, self.legal)
+        return Effect(self.marks, self._seen, self.to_host, self.legal, self._widened)
 
     @property
     def problems(self) -> list[str]:
@@ -132,8 +140,8 @@ class Trail:
         if self.quiet() or finding.kind in ("micro", STATE_RESET):
             return
         self._follow()
-        if finding.kind == "integer":
-            self._integer_fault(finding)
+        if finding.kind in FAULTS:
+            self._faulty_operand(finding)
         elif finding.elements is not None:
             self._overflowed(finding)
         elif finding.kind not in KINDS:
@@ -146,10 +154,10 @@ class Trail:
             results = [None] * (finding.output or 0) + [finding.result]
             self.trace(binding, finding.inputs, results, reported=True, kinds=(finding.kind,))
 
-    def _integer_fault(self, finding: Finding) -> None:
-        """Record wrong integers; those caused by a NaN or Inf get its origin."""
+    def _faulty_operand(self, finding: Finding) -> None:
+        """Record the results of a faulty operand; those caused by a NaN or Inf get its origin."""
         operands = [array_of(self.to_host(value)) for value in finding.inputs]
-        fault = fault_of(finding.binding, operands)
+        fault = dict(faults_of(finding.binding, operands)).get(finding.kind)
         if fault is None or finding.result is None:
             self._notes.birth(finding, cause=self.diagnosing.cause(finding)[0])
             return
@@ -181,6 +189,11 @@ class Trail:
         self._carrier.rounded.add(number)
         self._explaining.add(number)
         self._notes.mark_birth(finding.result, number, finding.elements, meant=False)
+        self._widened.judged.add(number)
+        binding, known = finding.binding, [self.marks.of(value) for value in finding.inputs]
+        assert isinstance(binding, Binding)
+        results = [finding.result] + [None] * (binding.outputs - 1)
+        self._widened.judge(step_of(binding, finding.inputs, results, known, self.to_host), inner=True)
 
     def _misused(self, finding: Finding) -> None:
         cause = Cause(_misuse_of(finding), finding.detail, "")
@@ -269,6 +282,7 @@ class Trail:
             for kind in kinds
             if not isinstance(host, (list, tuple)) and not is_finite(host)
         ]
+        self._widened.judge(step)
         if marked and not any(noted) and binding.op.influence.find not in _READ_NOTHING:
             self._healed(step)
 
@@ -289,10 +303,30 @@ class Trail:
             self._originates(step, index, kind, explained, parents)
         if given.any():
             origins = NONE.union(*hits(marks.real, given))
+            if kind == "nan":
+                self._masked_by_zero(step)
             if origins and not born.any():
                 finding = Finding(kind, step.binding, "", step.inputs, index, result=result)
                 self._notes.hand_on("propagated", finding, origins, step.known, result)
         return True
+
+    def _masked_by_zero(self, step: Step) -> None:
+        """Add to the cause of a bad input or parameter that a product gives each of its elements weight 0."""
+        found = masked_factor(step.application)
+        marks = None if found is None else step.known[found[0]]
+        if found is None or marks is None:
+            return
+        code, pc = step.binding.code, step.binding.pc
+        names = [code.names[code.operands[pc][number]] for number in found]
+        evidence, hint = masked_words(names, step.binding.node.op)
+        for number in NONE.union(*hits(marks.real, bad_in(step.application.operands[found[0]], "nan"))):
+            known = self._seen[number]
+            if (
+                known.cause is not None
+                and known.statement.pc == ENTRANCE
+                and evidence not in known.cause.evidence
+            ):
+                known.cause = Cause(known.cause.name, f"{known.cause.evidence}; {evidence}", hint)
 
     def _misused_in(self, step: Step, index: int) -> Any:
         """Return the elements of a result that a memory finding at this statement explains."""
@@ -342,7 +376,18 @@ class Trail:
             self._carrier.rounded.add(sighting.number)
         if legal:
             self.legal.add(sighting.number)
+        elif kind == "inf":
+            self._widened.judged.add(sighting.number)
+            self._note_zeros(step, sighting)
+        elif found := self._zeros.union(step.inputs, "inf"):
+            self._again[sighting.number] = found
         self._notes.mark_birth(result, sighting.number, born, meant=legal)
+
+    def _note_zeros(self, step: Step, sighting: Sighting) -> None:
+        if sighting.cause is not None and not sighting.cause.is_overflow:
+            for value, host in zip(step.inputs, step.application.operands, strict=True):
+                if isinstance(host, np.ndarray) and (host == 0).any():
+                    self._zeros.mark(value, "inf", frozenset({sighting.number}))
 
     def _healed(self, step: Step) -> None:
         """Record bad operands with finite results: the value is lost, or influences a result."""
@@ -373,8 +418,15 @@ class Trail:
             outputs = [*zip(step_outputs(frame.code), results, strict=True)]
         reaching, values = self.reaching(outputs), [value for _, value in outputs]
         effect = self._effect()
-        self._carrier.report(reaching)
-        self._seen.conclude(reaching, effect.nearest(values), ended=ended or bool(outputs))
+        for number in self._again.keys() & reaching.keys():
+            # The zero that made a harmless infinity in forward makes this NaN in backward.
+            reaching |= dict.fromkeys(self._again[number] - reaching.keys(), "")
+        self._carrier.report(frozenset(reaching))
+        for number in self._widened.right - reaching.keys():
+            self._seen[number].effect = "harmless: the result is right"
+        for number, evidence in reaching.items():
+            self._seen[number].effect = evidence
+        self._seen.conclude(frozenset(reaching), effect.nearest(values), ended=ended or bool(outputs))
         for sighting in self._seen.reported:
             # The NaN of a where trap is reported; in forward, the infinity behind it was dropped.
             if sighting.number in self._trapped - effect.of_scalars(values):

@@ -6,10 +6,11 @@ the program that runs, it has a value for each saved part, and only the cotangen
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from nncdbg.engine.compilation.effects import all_nodes
 from nncdbg.engine.errors import Excerpt, GraphError
 from nncdbg.engine.graph import (
     BackwardLine,
@@ -97,6 +98,39 @@ def _blocks(graph: Graph) -> list[_Block]:
     return found
 
 
+def saved_calls(graph: Graph, ops: Container[str]) -> Iterator[tuple[Path, int, Node, SavedValue]]:
+    """Yield (path of its block, number, statement, what it reads) of the calls of `ops` with saved values."""
+    for block in _blocks(graph):
+        for pc, node in enumerate(block.graph.nodes):
+            last = node.inputs[-1] if node.inputs else None
+            saved = block.scopes[pc].get(last) if isinstance(last, str) else None
+            if node.op in ops and saved is not None:
+                yield block.path, pc, node, saved
+
+
+def between_calls(graph: Graph, saved: SavedValue, path: Path, pc: int) -> Iterator[Node]:
+    """Yield the statements that may run after the call that saved values, and before the statement at `pc`.
+
+    `path` is the block of the statement, which is the block of `saved` or inside it.
+    """
+    block = graph
+    for outside, number in _entered(saved[0][1:]):
+        block = block.nodes[outside].subgraphs[number]
+    first = 1 + next(n for n, node in enumerate(block.nodes) if node.attributes.get(SAVED) == saved[1])
+    for inside, number in [*_entered(path[len(saved[0]) :]), (pc, -1)]:
+        for node in block.nodes[first : inside + (block.nodes[inside].op == "while")]:
+            yield node
+            yield from (inner for each in node.subgraphs for inner in all_nodes(each))
+        if number >= 0:
+            block, first = block.nodes[inside].subgraphs[number], 0
+
+
+def _entered(path: Path) -> list[tuple[int, int]]:
+    """Return (number of the statement, number of its block) for each block of a path."""
+    numbers = [int(each) for each in path]
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
 def variants_in(graph: Graph, program: Program, listing: Listing) -> dict[SavedValue, Variant]:
     """Return the variant for each value that a call saved; `listing` has the lines.
 
@@ -106,13 +140,9 @@ def variants_in(graph: Graph, program: Program, listing: Listing) -> dict[SavedV
     """
     lines = {f"@{line.name}": line for line in program.backwards if line.of in program.graphs}
     found: dict[SavedValue, Variant] = {}
-    for block in _blocks(graph):
-        for pc, node in enumerate(block.graph.nodes):
-            line, last = lines.get(node.op), node.inputs[-1] if node.inputs else None
-            saved = block.scopes[pc].get(last) if isinstance(last, str) else None
-            if line is not None and saved is not None:
-                place = listing.excerpt(block.path, pc)
-                found[saved] = _variant(node, line, program.graphs[line.of], found.get(saved), place)
+    for path, pc, node, saved in saved_calls(graph, lines):
+        line, place = lines[node.op], listing.excerpt(path, pc)
+        found[saved] = _variant(node, line, program.graphs[line.of], found.get(saved), place)
     return found
 
 

@@ -23,8 +23,14 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from nncdbg.engine.building.copies import renamed
-from nncdbg.engine.compilation.effects import all_nodes, graphs_called
-from nncdbg.engine.differentiation.backward_calls import SAVED, BackwardCalls, variants_in
+from nncdbg.engine.compilation.effects import all_nodes, effects_of, graphs_called
+from nncdbg.engine.differentiation.backward_calls import (
+    SAVED,
+    BackwardCalls,
+    between_calls,
+    saved_calls,
+    variants_in,
+)
 from nncdbg.engine.differentiation.control_flow import calls_in, inner_names
 from nncdbg.engine.differentiation.graph_derivatives import GraphDerivatives, names_of
 from nncdbg.engine.errors import GraphError
@@ -34,6 +40,18 @@ from nncdbg.engine.text.listing import Listing
 from nncdbg.textual_repr.printer import with_graphs
 
 _TITLE = "the graphs of the lines `backward`"
+
+
+def with_backward_graphs(program: Program) -> Program:
+    """Return the program with the graphs of its ``backward`` lines, listed after its text.
+
+    Raises GraphError if a gradient does not exist.
+    """
+    if not program.backwards:
+        return program
+    if "with backward graphs" not in program.kept:
+        program.kept["with backward graphs"] = expanded(program)
+    return program.kept["with backward graphs"]  # type: ignore[no-any-return]
 
 
 def expanded(program: Program) -> Program:
@@ -77,17 +95,43 @@ def _with_next(program: Program, title: str) -> Program:
     graphs = {**program.graphs, **expansion.made}
     calls = BackwardCalls(program, expansion.tops, graphs, listing, {line.of for line in later})
     made = {name: calls.graph(graph) for name, graph in graphs.items()}
-    if later:
-        states = {state.value.name for state in program.states}
-        made |= {name: _unhidden(made[name], states) for name in expansion.backwards}
+    states = {state.value.name for state in program.states}
+    made |= {name: _unhidden(made[name], states) for name in expansion.backwards}
     written = [made[name] for name in made if name in expansion.backwards]
-    return replace(program, graphs=made, backwards=later, listing=with_graphs(listing, written, title))
+    found = replace(program, graphs=made, backwards=later, listing=with_graphs(listing, written, title))
+    _check_recomputation(program, found)
+    return found
+
+
+def _check_recomputation(program: Program, expanded: Program) -> None:
+    """Raise GraphError if a backward graph recomputes with a state that was updated after its forward graph.
+
+    A backward graph reads what the forward graph saved, but computes the bodies of loops again.
+    """
+    if not program.states:
+        return
+    lines, effects = {f"@{line.name}" for line in program.backwards}, effects_of(expanded)
+    for graph in program.graphs.values():
+        for path, pc, node, saved in saved_calls(graph, lines):
+            own = (each for name, each in effects.items() if f"@{name}.".startswith(f"{node.op}."))
+            used = frozenset[str]().union(*(each.used for each in own))
+            for later in between_calls(graph, saved, path, pc):
+                changed = {value.name for value in later.outputs} if later.op == "update" else set()
+                if later.op[1:] in effects:
+                    changed |= effects[later.op[1:]].updated
+                if found := sorted(changed & used):
+                    name = name_text(found[0])
+                    raise GraphError(
+                        f"{node.op} recomputes with %{name}, which was updated since the forward pass",
+                        excerpt=program.as_listing().excerpt(path, pc),
+                        hint=f"call {node.op} before the update of %{name}",
+                    )
 
 
 def _unhidden(graph: Graph, states: Collection[str]) -> Graph:
     """Return the graph with other names for inputs that are named like a state: values saved of it.
 
-    A later gradient has a part by the saved value, and another one by the state.
+    The saved value is the one that the forward graph has read, also if the state has been updated since.
     """
     used = {*names_of(graph.inputs), *inner_names(graph.nodes), *states}
     used |= {name for node in graph.nodes for name in names_of(node.outputs)}

@@ -8,7 +8,8 @@ or from ops without a counterpart between the statement and the values that both
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,14 @@ import numpy as np
 from nncdbg.engine.comparison.measure import measure
 from nncdbg.engine.comparison.report import NOWHERE, DifferenceCause, Match, ValueSite
 from nncdbg.engine.comparison.tolerance import Tolerance
-from nncdbg.engine.divergence.declared import constant_operand, declared_differences, operand_name
+from nncdbg.engine.divergence.cut import Chain, fitted, smallest_cut, without_equal
+from nncdbg.engine.divergence.declared import (
+    constant_operand,
+    declared_differences,
+    operand_name,
+    shown_statement,
+)
+from nncdbg.engine.divergence.narrow_causes import cause_of_types
 from nncdbg.engine.divergence.recomputation import Recomputation
 from nncdbg.engine.divergence.substitution import MISSING, Substitution
 from nncdbg.engine.divergence.trace import RunTrace
@@ -71,6 +79,7 @@ class Blame:
     counterpart_in_a: CounterpartOf
     substitution: Substitution
     recomputation: Recomputation
+    recomputation_b: Recomputation
     tolerance: Tolerance
 
     def judge(self, key: Key, match: Match) -> StatementVerdict:
@@ -82,7 +91,14 @@ class Blame:
             return PROPAGATED
         mine, like = self.substitution.operands(one), self.a.operands(one)
         found = self.recomputation.results(one.code, one.pc, mine, like)
-        if found is not None and not self._apart(one, mine, found, two):
+        significant = found is not None and self._apart(one, mine, found, two)
+        theirs = self._in_order(one, two)[1]
+        if one.node.op == two.node.op and len(theirs) == len(mine):
+            run = partial(self.recomputation.changes, one, like)
+            narrow = cause_of_types(one, two, (like, theirs), found if significant else None, run)
+            if narrow is not None:
+                return StatementVerdict(DifferenceCause(narrow[0], match.a, match.b, narrow[1], match))
+        if found is not None and not significant:
             agree = all(self.same(*pair) for pair in zip(like, mine, strict=True))
             return StatementVerdict(tie=agree and is_discrete(one, two.contents))
         return StatementVerdict(self._located(one, two, mine, like, match))
@@ -108,7 +124,14 @@ class Blame:
     ) -> DifferenceCause:
         a, b = match.a, match.b
         if one.node.op != two.node.op:
-            return DifferenceCause("replaced", a, b, f"{one.node.op} / {two.node.op}", match)
+            ends = [WrittenResult(each.key, 0) for each in (one, two)]
+            if len(one.names) == len(two.names):
+                ends = [WrittenResult(each.key, one.names.index(a.value)) for each in (one, two)]
+            left = [*self._between_a(*one.sources), one]
+            right = [*self._between_b(*two.sources), two]
+            return self._of_chains(
+                Chain(left, ends[0], self.substitution.value), Chain(right, ends[1], self.b.value), match
+            )
         sources, theirs = self._in_order(one, two)
         if len(theirs) == len(mine):
             constants = [constant_operand(one.code, one.pc, index) for index in range(len(mine))]
@@ -119,7 +142,9 @@ class Blame:
             found = self.recomputation.results(one.code, one.pc, given, like)
             alike = found is not None and not self._apart(one, given, found, two)
             if not alike:
-                declared = declared_differences(one, two, lambda: a, lambda: b)
+                declared = declared_differences(
+                    one, two, lambda: a, lambda: b, partial(self.same_form, one, two)
+                )
                 if declared:
                     worst = max(
                         declared, key=lambda each: (each.kind == "attribute", each.times_tolerance or 0)
@@ -167,11 +192,49 @@ class Blame:
 
     def _wired(self, mine: Source, other: Source, match: Match) -> DifferenceCause:
         """Return the cause if the operands or outputs `mine` and `other` should be the same."""
-        left = [self.a.at(key) for key in self.substitution.between(mine)]
-        right = self._between_b(other)
+        left = Chain(self._between_a(mine), mine, self.substitution.value)
+        return self._of_chains(left, Chain(self._between_b(other), other, self.b.value), match)
+
+    def same_form(self, one: Written, two: Written) -> bool:
+        """Return whether B's integers have the same effect as A's: if B's statement gives A's results."""
+        sources, like = self._in_order(one, two)
+        if len(like) != len(one.sources):
+            return False
+        given = [
+            theirs
+            if isinstance(theirs, np.ndarray) and theirs.dtype.kind in "iub" and _is_fixed(source)
+            else mine
+            for source, mine, theirs in zip(sources, self.a.operands(one), like, strict=True)
+        ]
+        found = self.recomputation_b.results(two.code, two.pc, given, given)
+        return found is not None and all(
+            isinstance(x, np.ndarray) and x.shape == y.shape and bool(np.array_equal(x, y, equal_nan=True))
+            for x, y in zip(found, self.a.at(one.key).contents, strict=True)
+        )
+
+    def _of_chains(self, a: Chain, b: Chain, match: Match) -> DifferenceCause:
+        """Return the cause if two chains that should compute the same do not, as small as possible."""
+        left, right = [*a.statements], [*b.statements]
+        cut = smallest_cut(a, b, self.recomputation, self.same)
+        if cut is not None:
+            left, right = cut.left, cut.right
+            mine, other = cut.a.source, cut.b.source
+            if isinstance(mine, WrittenResult) and isinstance(other, WrittenResult):
+                match = self._match_of(mine, other, match)
+            if not left and not right and cut.a.reader is not None and cut.b.reader is not None:
+                one, two = cut.a.reader, cut.b.reader
+                found = self._operand(one, cut.a.index, mine, other, match)
+                return replace(found, a=self._site(self.a, one), b=self._site(self.b, two))
+        else:
+            mine, other = a.end, b.end
+        left, right = without_equal(a, b, left, right, self.same)
+        if len(left) == len(right) == 1 and left[0].node.op == right[0].node.op:
+            return self._located(
+                left[0], right[0], self.substitution.operands(left[0]), self.a.operands(left[0]), match
+            )
         if left and right:
-            a, b = self._site(self.a, left[0]), self._site(self.b, right[0])
-            return DifferenceCause("replaced", a, b, f"{_ops(left)} / {_ops(right)}", match)
+            sites = self._site(self.a, left[0]), self._site(self.b, right[0])
+            return DifferenceCause("replaced", *sites, f"{_ops(left)} / {_ops(right)}", match)
         if left:
             return DifferenceCause(
                 "only_a", self._site(self.a, left[0]), None, f"only side A has {_ops(left)}", match
@@ -183,10 +246,25 @@ class Blame:
         text = f"{match.a.op or 'the output'} reads {_named(self.a, mine)} / {_named(self.b, other)}"
         return DifferenceCause("operands", match.a, match.b, text, match)
 
-    def _between_b(self, source: Source) -> list[Written]:
-        """Return B's statements without a counterpart that lead to an operand, in order of execution."""
+    def _match_of(self, mine: WrittenResult, other: WrittenResult, match: Match) -> Match:
+        """Return the match of the values at a cut; `match` if they do not differ in the runs."""
+        sites = [
+            site_of(trace.side.debugger, trace.at(result.key), result.index)
+            for trace, result in ((self.a, mine), (self.b, other))
+        ]
+        pair = fitted(self.b.value(other), self.a.value(mine))
+        found = measure(sites[0], sites[1], match.way, (self.a.value(mine), pair), self.tolerance)
+        return found if found.diverges else match
+
+    def _between_a(self, *sources: Source) -> list[Written]:
+        """Return A's statements without a counterpart that lead to operands, in order of execution."""
+        keys = {key for source in sources for key in self.substitution.between(source)}
+        return sorted(map(self.a.at, keys), key=lambda written: written.tick)
+
+    def _between_b(self, *sources: Source) -> list[Written]:
+        """Return B's statements without a counterpart that lead to operands, in order of execution."""
         found: dict[Key, Written] = {}
-        waiting = [source]
+        waiting = [*sources]
         while waiting:
             each = waiting.pop()
             if not isinstance(each, WrittenResult) or each.key in found or each.key not in self.b:
@@ -232,7 +310,13 @@ def is_discrete(written: Written, contents: Sequence[Any]) -> bool:
     return any(name_of(each.dtype) not in FLOATS and name_of(each.dtype) not in COMPLEX for each in tensors)
 
 
+def _is_fixed(source: Source) -> bool:
+    return isinstance(source, Fixed)
+
+
 def _ops(statements: Sequence[Written]) -> str:
+    if len(statements) == 1:
+        return shown_statement(statements[0])
     names = [written.node.op for written in statements]
     return ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,8 @@ def diff(
     with inputs_of_side("A"):
         first = Debugger(a, inputs, backend=backend, allocator=allocator, statistics=False, **fields)
     program, given, _ = counterpart(a if b is None else load(b), first, dtype_b, inputs or {})
-    saved = program.saved if program.saved.origin else a.saved
+    # Side B runs on the backend of its own program, unless the caller gave one.
+    saved = program.saved if program.saved.origin else replace(a.saved, backend=program.saved.backend)
     # Symbolic sizes follow from the inputs.
     fields.pop("dims", None)
     with inputs_of_side("B"):

@@ -26,15 +26,36 @@ _SHOWN = 60
 """Maximum length of a formatted attribute value, in characters."""
 
 
-def declared_differences(a: Written, b: Written, site_a: SiteOf, site_b: SiteOf) -> list[Difference]:
-    """Return the attributes (with defaults) and constants that differ between two statements of one op."""
+def declared_differences(
+    a: Written, b: Written, site_a: SiteOf, site_b: SiteOf, same_form: Callable[[], bool] = lambda: False
+) -> list[Difference]:
+    """Return the attributes (with defaults) and constants that differ between two statements of one op.
+
+    `same_form` tests whether the integers of both sides, such as the axes -1 and 2, have the same effect.
+    """
+    attributes, parameters = _attributes(a, b), _parameters(a, b)
+    integers = [_is_integral(x) and _is_integral(y) for _, x, y in (*attributes, *parameters)]
+    if integers and all(integers) and same_form():
+        return []
     found = [
         Difference(
             site_a(), site_b(), "attribute", name, f"{a.node.op} {name} {_shown(name, x)} / {_shown(name, y)}"
         )
-        for name, x, y in _attributes(a, b)
+        for name, x, y in attributes
     ]
-    return [*found, *_parameters(a, b, site_a, site_b)]
+    for name, x, y in parameters:
+        words, factor = _apart(x, y)
+        text = f"{name} of {a.node.op} differs: {words}"
+        found.append(Difference(site_a(), site_b(), "parameter", name, text, factor))
+    return found
+
+
+def _is_integral(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_integral, value))
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "iub"
+    return value is None or isinstance(value, int)
 
 
 def attributes_of(written: Written) -> Mapping[str, Any]:
@@ -60,6 +81,17 @@ def _comparable(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(map(_comparable, value))
     return np.float32(value) if isinstance(value, float) else value
+
+
+def shown_statement(written: Written) -> str:
+    """Return an op with its attributes and constant numbers: `Softmax axis=1`, `Mul with 1.001`."""
+    node = written.node
+    words = [f"{name}={_shown(name, value)}" for name, value in node.attributes.items()]
+    contents = [content for _, content in _constants(written) if content.size == 1]
+    numbers = [f"{content.item():.6g}" for content in contents if content.dtype.kind in "fiu"]
+    words += [f"with {', '.join(numbers)}"] if numbers else []
+    text = " ".join([node.op, *words])
+    return text if len(text) <= _SHOWN else node.op
 
 
 def _shown(name: str, value: Any) -> str:
@@ -93,17 +125,11 @@ def operand_name(written: Written, index: int) -> str:
     return known.inputs[index].name if known is not None and index < len(known.inputs) else f"operand {index}"
 
 
-def _parameters(a: Written, b: Written, site_a: SiteOf, site_b: SiteOf) -> list[Difference]:
+def _parameters(a: Written, b: Written) -> list[tuple[str, Any, Any]]:
     if a.operands is None or b.operands is None:
         return []
-    found = []
-    mine, other = ([_constants(each)] for each in (a, b))
-    for (i, x), (_, y) in zip(mine[0], other[0], strict=False):
-        words, factor = _apart(x, y)
-        if words:
-            text = f"{operand_name(a, i)} of {a.node.op} differs: {words}"
-            found.append(Difference(site_a(), site_b(), "parameter", operand_name(a, i), text, factor))
-    return found
+    pairs = zip(_constants(a), _constants(b), strict=False)
+    return [(operand_name(a, i), x, y) for (i, x), (_, y) in pairs if _apart(x, y)[0]]
 
 
 def _constants(written: Written) -> list[tuple[int, Any]]:

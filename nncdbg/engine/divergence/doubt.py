@@ -10,20 +10,30 @@ from nncdbg.engine.divergence.units import Operand, RunUnits, Unit
 from nncdbg.engine.divergence.written import Place
 
 
-def doubtful(a: RunUnits, b: RunUnits, pairs: Pairs, differ: Set[Place]) -> list[Place]:
+def doubtful(a: RunUnits, b: RunUnits, pairs: Pairs, differ: Set[Place], reshaped: Set[Place]) -> list[Place]:
     """Return A's statements in `differ` that reach the same result in another way than their pairs.
 
-    A pair is certain if op and type are equal, and also the names or the operands.
+    A pair is certain if name and type are equal, or op, type and operands.  Results of different shapes are
+    no pair if they have the same elements (`reshaped`), or if the statements read different values.
     """
     of_b = {unit.place: unit for unit in b.all}
+    pairs = dict(pairs)
     found = []
+    for unit in a.all:
+        if unit.place not in differ:
+            continue
+        other = of_b[pairs[unit.place][0]]
+        same_shape = unit.form[1:] == other.form[1:]
+        if unit.place in reshaped or not (same_shape or _reads_the_same(a, b, unit, other, pairs)):
+            found.append(unit.place)
+            del pairs[unit.place]
+    differ = differ - {*found}
     for unit in _without_effect(a, pairs, differ):
         if unit.place not in differ:
             continue
         other = of_b[pairs[unit.place][0]]
-        if unit.form != other.form or not (
-            unit.names == other.names or _reads_the_same(a, b, unit, other, pairs)
-        ):
+        named = bool(unit.alias) and unit.alias == other.alias and unit.form[1:] == other.form[1:]
+        if not named and not (unit.form == other.form and _reads_the_same(a, b, unit, other, pairs)):
             found.append(unit.place)
     return found
 

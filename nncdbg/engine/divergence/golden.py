@@ -25,6 +25,7 @@ from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.graph import Array, Graph, type_of
 from nncdbg.engine.inputs.npy import archive_names, load_from_archive
+from nncdbg.engine.process.regular_file import read_regular
 
 
 def load_golden(path: Path) -> dict[str, Array]:
@@ -41,13 +42,13 @@ def load_names(path: Path) -> dict[str, str]:
     `#` begins a comment.  Raises LoadError for other files.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise LoadError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
     if text.lstrip().startswith("{"):
         try:
             found = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise LoadError(f"{path} is not JSON: {error}") from error
         if not all(isinstance(value, str) for value in found.values()):
             raise LoadError(

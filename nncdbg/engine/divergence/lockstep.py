@@ -16,6 +16,7 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import StatementVerdict, is_discrete
 from nncdbg.engine.divergence.casting import has_same_places
 from nncdbg.engine.divergence.declared import declared_differences
+from nncdbg.engine.divergence.narrow_causes import cause_of_types
 from nncdbg.engine.divergence.paired_runs import PairedRuns
 from nncdbg.engine.divergence.pending import Pending
 from nncdbg.engine.divergence.recomputation import Recomputation, terms_of
@@ -67,7 +68,8 @@ class Lockstep:
     """Compares two debuggers of one program, statement by statement."""
 
     def __init__(self, a: Debugger, b: Debugger, tolerance: Tolerance, budget: int = BUDGET) -> None:
-        self.a, self.b = Side(a, "side A"), Side(b, "side B")
+        # With two element types, the origins of operands tell constants from results.
+        self.a, self.b = Side(a, "side A", origins=a.program is not b.program), Side(b, "side B")
         self.tolerance = tolerance
         self.tally = Tally(self.a, self.b, tolerance)
         self.report = self.tally.report
@@ -121,8 +123,9 @@ class Lockstep:
 
     def _causes(self, one: Written, other: Written) -> tuple[str, ...]:
         """Return the attributes and constants that differ; without one, the verdict on the statement."""
-        sites = (partial(site_of, side.debugger, each, 0) for side, each in ((self.a, one), (self.b, other)))
-        declared = [] if one.node.op != other.node.op else declared_differences(one, other, *sites)
+        sites = [partial(site_of, side.debugger, each, 0) for side, each in ((self.a, one), (self.b, other))]
+        same_op = one.node.op == other.node.op
+        declared = declared_differences(one, other, sites[0], sites[1]) if same_op else []
         return tuple(each.text for each in declared) or tuple(cause.text for cause in self.report.causes)
 
     def _pairs(
@@ -180,8 +183,13 @@ class Lockstep:
         apart = None
         if found is not None:
             apart = self._recomputation.apart(one.code, one.pc, operands, found, other.contents)
-        if apart is None or apart.significant:
-            worst = max(matches, key=lambda match: match.excess.factor)
+        significant = apart is not None and apart.significant
+        worst = max(matches, key=lambda match: match.excess.factor)
+        run = partial(self._recomputation.changes, one, like)
+        narrow = cause_of_types(one, other, (like, operands), found if significant else None, run)
+        if narrow is not None:
+            return StatementVerdict(DifferenceCause(narrow[0], worst.a, worst.b, narrow[1], worst))
+        if apart is None or significant:
             if apart is None and not agree:
                 return StatementVerdict()
             text = f"{one.node.op} computes a different result from the same operands"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,10 @@ from nncdbg.engine.ops.aten.names import allocates_only
 
 _SAMPLES = 16
 """Number of elements compared before two whole tensors are compared."""
+
+
+_ALIKE = 0.5
+"""Minimum cosine of two results that are paired by position."""
 
 
 class PairedRuns:
@@ -81,7 +86,8 @@ class PairedRuns:
     def _paired(self, one: RunTrace, other: RunTrace) -> _Comparison:
         inputs = input_pairs(other.side.graph, one.side.debugger.inputs)
         units = units_of(one, {}), units_of(other, inputs)
-        self.pairs = paired(*units, _Agreement(one, other, self.tolerance))
+        agreement = _Agreement(one, other, self.tolerance)
+        self.pairs = paired(*units, agreement, agreement.alike)
         self._back = {there: here for here, (there, _) in self.pairs.items()}
         return _Comparison(self, one, other, units, {here: there for there, here in inputs.items()})
 
@@ -111,6 +117,15 @@ class _Agreement:
             trace.at(trace.first[place].key) for trace, place in ((self._a, here), (self._b, there))
         )
         return all(self._same(*pair) for pair in zip(one.contents, other.contents, strict=False))
+
+    def alike(self, here: Place, there: Place) -> bool:
+        """Return whether the first results have a similar direction, or none."""
+        x, y = (
+            trace.at(trace.first[place].key).contents for trace, place in ((self._a, here), (self._b, there))
+        )
+        match = measure(NOWHERE, NOWHERE, "value", (x[0], y[0]), self._tolerance) if x and y else None
+        cosine = None if match is None or match.comparison is None else match.comparison.cosine
+        return cosine is None or cosine >= _ALIKE
 
     def _same(self, x: Any, y: Any) -> bool:
         match = measure(NOWHERE, NOWHERE, "value", (x, y), self._tolerance)
@@ -152,33 +167,59 @@ class _Comparison:
         counterparts = TraceCounterparts(b, runs.counterpart, inputs)
         substitution = Substitution(a, counterparts, recomputation)
         self._blame = Blame(
-            a, b, runs.counterpart, runs.counterpart_in_a, substitution, recomputation, runs.tolerance
+            a,
+            b,
+            runs.counterpart,
+            runs.counterpart_in_a,
+            substitution,
+            recomputation,
+            Recomputation(b.side.debugger, runs.tolerance),
+            runs.tolerance,
         )
-        self._differ: dict[Key, list[Match]] = {}
 
     def statements(self) -> None:
         """Compare the statements, and judge those with different results."""
+        compared = {
+            key: self._compare(key, self._a.at(key), self._b.at(other))
+            for key in self._a.keys
+            if (other := self._runs.counterpart(key)) is not None and other in self._b
+        }
+        differ = {key[0] for key in _differing(compared)}
+        reshaped = {place for place in differ if self._b.outputs and self._is_reshaped(place)}
+        for place in doubtful(*self._units, self._runs.pairs, differ, reshaped):
+            self._runs.withdraw(place)
         for key in self._a.keys:
-            other = self._runs.counterpart(key)
-            if other is None or other not in self._b:
+            if self._runs.counterpart(key) is None or key not in compared:
+                compared.pop(key, None)
                 self._tally.lonely(self._a.side, self._a.at(key))
-            else:
-                self._compare(key, self._a.at(key), self._b.at(other))
+            for match in compared.get(key, ()):
+                self._tally.add(self._a.at(key), match)
         for key in self._b.keys:
             if (here := self._runs.counterpart_in_a(key)) is None or here not in self._a:
                 self._tally.lonely(self._b.side, self._b.at(key))
-        self._withdraw()
         self._declared()
-        for key, matches in self._differ.items():
+        for key, matches in _differing(compared).items():
             if not self._tally.worth_judging(key[0]):
                 continue
             verdict = self._blame.judge(key, max(matches, key=lambda match: match.excess.factor))
             self._tally.judged(matches, verdict)
 
-    def _compare(self, key: Key, one: Written, other: Written) -> None:
+    def _is_reshaped(self, place: Place) -> bool:
+        there = self._runs.pairs[place][0]
+        x, y = (
+            trace.at(trace.first[each].key).contents[0]
+            for trace, each in ((self._a, place), (self._b, there))
+        )
+        if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray) or x.size != y.size:
+            return False
+        return x.shape != y.shape and self._blame.same(x.reshape(-1), y.reshape(-1))
+
+    def _compare(self, key: Key, one: Written, other: Written) -> list[Match]:
+        """Return the matches of the results."""
+        found: list[Match] = []
         way = self._runs.pairs[key[0]][1]
         if allocates_only(one.node.op) and allocates_only(other.node.op):
-            return
+            return found
         for index, pair in enumerate(zip(one.contents, other.contents, strict=False)):
             if any(content is GONE for content in pair):
                 self._tally.report.gone += 1
@@ -191,16 +232,8 @@ class _Comparison:
             if match.diverges and one.operands is not None:
                 terms = terms_of(one.code, one.pc, self._a.operands(one), one.contents)
                 match = measure(sites[0], sites[1], way, pair, self._runs.tolerance, terms)
-            self._tally.add(one, match)
-            if match.diverges:
-                self._differ.setdefault(key, []).append(match)
-
-    def _withdraw(self) -> None:
-        differ = {key[0] for key in self._differ}
-        for place in doubtful(*self._units, self._runs.pairs, differ):
-            self._runs.withdraw(place)
-            for key in [key for key in self._differ if key[0] == place]:
-                self._tally.withdrawn(self._differ.pop(key))
+            found.append(match)
+        return found
 
     def _declared(self) -> None:
         """Record the attributes and parameters that differ between the statements of a pair."""
@@ -212,6 +245,7 @@ class _Comparison:
                     other,
                     partial(site_of, self._a.side.debugger, one, 0),
                     partial(site_of, self._b.side.debugger, other, 0),
+                    partial(self._blame.same_form, one, other),
                 )
 
     def outputs(self) -> None:
@@ -233,3 +267,9 @@ class _Comparison:
             and isinstance(theirs, WrittenResult)
             and self._runs.counterpart(mine.key) == theirs.key
         )
+
+
+def _differing(compared: Mapping[Key, Sequence[Match]]) -> dict[Key, list[Match]]:
+    """Return the matches that differ, of the statements that have one."""
+    found = {key: [match for match in matches if match.diverges] for key, matches in compared.items()}
+    return {key: matches for key, matches in found.items() if matches}

@@ -5,7 +5,8 @@
 2. Pair statements with equal results, even of different ops, such as several ops fused into one.
 3. Extend the pairs outwards, best candidate first: readers and producers of paired values, scored by op,
    shapes, attributes, constants, names, paired operands and readers.
-4. Pair statements of one name and op, then the heaviest common subsequence of the rest; repeat 3 after each.
+4. Pair statements of one name and op, then of one name and type, then the heaviest common subsequence of the
+   rest, without statements of unlike results; repeat 3 after each.
 5. Pair two different ops between the same neighbors: one replaces the other.
 """
 
@@ -21,7 +22,7 @@ from nncdbg.engine.divergence.units import Operand, RunUnits, Unit
 from nncdbg.engine.divergence.written import Place
 
 Agree: TypeAlias = Callable[[Place, Place], bool]
-"""Tests whether the results of A's and B's statement are equal within the tolerance."""
+"""Tests whether the results of A's and B's statement are equal within the tolerance, or alike."""
 
 Pairs: TypeAlias = "dict[Place, tuple[Place, str]]"
 """A's place to (B's place, how they were paired)."""
@@ -39,9 +40,9 @@ _IDENTIFYING = 8
 """Minimum number of elements for a constant to identify its reader."""
 
 
-def paired(a: RunUnits, b: RunUnits, agree: Agree) -> Pairs:
+def paired(a: RunUnits, b: RunUnits, agree: Agree, alike: Agree) -> Pairs:
     """Return the counterparts of A's statements among B's; each is used once."""
-    pairing = _Pairing(a, b, agree)
+    pairing = _Pairing(a, b, agree, alike)
     pairing.run()
     return {a.all[i].place: (b.all[j].place, way) for i, (j, way) in sorted(pairing.found.items())}
 
@@ -51,6 +52,7 @@ class _Pairing:
     a: RunUnits
     b: RunUnits
     agree: Agree
+    alike: Agree
     found: dict[int, tuple[int, str]] = field(default_factory=dict)
     taken: dict[int, int] = field(default_factory=dict)
     """B's unit number to A's."""
@@ -64,7 +66,7 @@ class _Pairing:
         self._by_name()
         self._outwards()
         for one, other in common_subsequence(self._left(self.a), self._left_b()):
-            if self._score(one, other) >= _LEAST:
+            if self._score(one, other) >= _LEAST and self.alike(one.place, other.place):
                 self._accept(one, other, "position")
         self._outwards()
         self._replaced()
@@ -143,9 +145,21 @@ class _Pairing:
     def _push(self, one: Unit, other: Unit) -> None:
         if one.op != other.op or one.number in self.found or other.number in self.taken:
             return
+        if self._fuses(one, other, self.a, self.b) or self._fuses(other, one, self.b, self.a):
+            return
         score = self._score(one, other)
         if score >= _LEAST:
             heapq.heappush(self._heap, (-score, one.number, other.number))
+
+    def _fuses(self, one: Unit, other: Unit, of_one: RunUnits, of_other: RunUnits) -> bool:
+        """Return whether `other` has the name and type of a reader of `one`, and no statement that of `one`.
+
+        It then is fused of `one` and the reader, such as a Conv with a folded BatchNormalization.
+        """
+        after = (of_one.all[number] for number, _ in one.readers)
+        return one.alias not in of_other.names and any(
+            unit.alias == other.alias != "" and unit.form[1:] == other.form[1:] for unit in after
+        )
 
     def _outwards(self) -> None:
         while self._heap:
@@ -213,6 +227,17 @@ class _Pairing:
             other = known.pop((unit.op, unit.names), None)
             if other is not None and self._score(unit, other) >= _LEAST:
                 self._accept(unit, other, "name")
+        if self._has_same_names():
+            of_type = {(unit.alias, *unit.form[1:]): unit for unit in self._left_b() if unit.alias}
+            for unit in self._left(self.a):
+                other = of_type.pop((unit.alias, *unit.form[1:]), None)
+                if other is not None and unit.kernel and other.kernel:
+                    self._accept(unit, other, "name")
+
+    def _has_same_names(self) -> bool:
+        """Return whether most pairs have equal names: numbered names of two exporters are unrelated."""
+        pairs = [(self.a.all[i].names, self.b.all[j].names) for i, (j, _) in self.found.items()]
+        return 2 * sum(mine == other for mine, other in pairs) >= len(pairs)
 
     def _by_value(self) -> None:
         """Pair statements with equal results: of one op first, then of any."""
@@ -237,7 +262,12 @@ class _Pairing:
                     break
 
     def _between_the_same(self, one: Unit, other: Unit) -> bool:
-        """Return whether both read a paired value, and are read by a pair or give the same output."""
+        """Return whether both read a paired value, and are read by a pair or give the same output.
+
+        Their results have one type: results of other types are those of longer chains.
+        """
+        if one.form[1:] != other.form[1:]:
+            return False
         reads = any(
             self._same_operand(mine, counterpart) == 3.0
             for mine in one.operands

@@ -18,6 +18,7 @@ from nncdbg.engine.comparison.tolerance import SAME, Excess, Tolerance
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.casting import cast_array
+from nncdbg.engine.divergence.written import Written
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.execution.linking import Allocation, Binding, Linker
 from nncdbg.engine.ops import lookup
@@ -67,6 +68,11 @@ class Recomputation:
             for pair in zip(found, wanted, strict=False)
         ]
         return max(excesses, key=lambda each: (each.significant, each.factor), default=SAME)
+
+    def changes(self, one: Written, like: Sequence[Any], operands: Sequence[Any]) -> bool:
+        """Return whether a statement with operands `like` gives other results on `operands`."""
+        found = self.results(one.code, one.pc, operands, like)
+        return found is not None and self.apart(one.code, one.pc, operands, found, one.contents).significant
 
 
 def terms_of(code: Code, pc: int, operands: Sequence[Any] | None, results: Sequence[Any]) -> int:

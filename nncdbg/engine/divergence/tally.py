@@ -65,14 +65,6 @@ class Tally:
             self._blamed.add(site)
             self.report.causes.append(cause)
 
-    def withdrawn(self, matches: Sequence[Match]) -> None:
-        """Remove matches of values that turned out not to be pairs."""
-        for match in matches:
-            self._differing.remove(match)
-            self.report.matched[match.way] -= 1
-            self.report.unmatched_a += 1
-            self.report.unmatched_b += 1
-
     def lonely(self, side: Side, written: Written) -> None:
         """Add a statement without a counterpart."""
         report, names = self.report, written.names
@@ -145,7 +137,10 @@ class GrowthTable:
 
 def _update(row: Growth, match: Match) -> None:
     row.line, row.value = match.a.line, match.a.value
-    row.times_tolerance = max(row.times_tolerance, match.excess.factor)
+    if match.unmeasured and row.times_tolerance is not None:
+        row.times_tolerance, row.unmeasured = None, match.unmeasured
+    elif row.times_tolerance is not None:
+        row.times_tolerance = max(row.times_tolerance, match.excess.factor)
     comparison = match.comparison
     row.max_rel = comparison.max_rel if comparison else None
     row.cosine = comparison.cosine if comparison else None

@@ -44,6 +44,11 @@ class Unit:
     output: int | None = None
     """The index of the program output that the statement gives."""
 
+    @property
+    def alias(self) -> str:
+        """Return the name of the result; for a tensor that onnxruntime quantized, the original name."""
+        return self.names[0].removesuffix("_DequantizeLinear_Output") if self.names else ""
+
 
 @dataclass(slots=True)
 class RunUnits:
@@ -52,6 +57,8 @@ class RunUnits:
     all: list[Unit]
     of_input: dict[str, list[tuple[int, int]]]
     of_constant: dict[str, list[tuple[int, int]]]
+    names: set[str] = field(default_factory=set)
+    """The aliases of all units."""
 
 
 def units_of(trace: RunTrace, input_names: Mapping[str, str]) -> RunUnits:
@@ -65,6 +72,7 @@ def units_of(trace: RunTrace, input_names: Mapping[str, str]) -> RunUnits:
         unit.meaning = _meaning(unit, found.all, whole=True)
         unit.skeleton = _meaning(unit, found.all, whole=False)
         found.all.append(unit)
+        found.names.add(unit.alias)
         for position, operand in enumerate(operands):
             _register(found, operand, (number, position))
     for number, source in enumerate(trace.outputs):

@@ -45,10 +45,21 @@ STATE_RESET = "state-reset"
 RACE = "race"
 """The kind of a statement that a schedule does not order with another use of its memory."""
 
-KINDS = ("nan", "inf", "overflow", "uninitialized", "integer", "guard", STATE_RESET, RACE, "micro")
+KINDS = (
+    "nan",
+    "inf",
+    "overflow",
+    "uninitialized",
+    "integer",
+    "contract",
+    "guard",
+    STATE_RESET,
+    RACE,
+    "micro",
+)
 
 HOST_READ = "host read"
 """The kind of a host read of another number than the recorded one.  It is reported, and never stops."""
 
-NUMERIC = frozenset({"nan", "inf", "integer"})
+NUMERIC = frozenset({"nan", "inf", "integer", "contract"})
 """The numeric kinds: such a finding matters if it has an effect on an output."""

@@ -6,7 +6,7 @@ place; frames and slots are unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
 from functools import cached_property, partial
@@ -69,6 +69,10 @@ class Allocation:
     """Receives and returns each buffer that a user's kernel allocates through `xp`; None if unused."""
     counts_only = False
     """True if `wrap` does nothing but count memory for the limit of the history."""
+    trusts_kernels = False
+    """True if the results of nncdbg's own kernels have no guards, as its tests check these kernels."""
+    own_memory: Collection[str] = ()
+    """The ops of a user whose kernels returned memory without guards: writes outside of it are unknown."""
     watched = 0
     """Flags of `stats.inspection` to report."""
 
@@ -145,9 +149,10 @@ class Instrument(IntEnum):
     FINDINGS = auto()
     """Logs the statistics of results, and reports findings in them, if the allocator does not."""
     HOST_READS = auto()
-    INTEGER_CHECKS = auto()
+    OPERAND_CHECKS = auto()
     OVERFLOW_CHECKS = auto()
     ENTRANCES = auto()
+    REMARKS = auto()
     STATE_RESETS = auto()
     RACES = auto()
     MICRO_CHECK = auto()

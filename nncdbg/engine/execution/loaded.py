@@ -21,7 +21,7 @@ from nncdbg.engine.graph import Array, Constant, Node, Program, TensorType, Type
 from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.engine.ops.schema import check_opsets, split
 from nncdbg.engine.text.listing import Listing
-from nncdbg.engine.text.short_names import ProgramNames, ShortNames
+from nncdbg.engine.text.short_names import ProgramNames, names_of
 from nncdbg.textual_repr.printer import listing
 
 
@@ -138,14 +138,11 @@ class Loaded:
 
     def names_of(self, code: Code) -> ProgramNames:
         """Return the names of the program of a block: the debugged program, or a micro program."""
-        program = code.formula or self.program
-        if "names" not in program.kept:
-            program.kept["names"] = ProgramNames(program)
-        return program.kept["names"]  # type: ignore[no-any-return]
+        return names_of(code.formula or self.program)
 
-    def names_in(self, code: Code) -> ShortNames:
-        """Return the names visible in a block, with their short forms."""
-        return self.names_of(code).at(code.path)
+    def names_in(self, code: Code) -> Sequence[str]:
+        """Return the names visible in a block."""
+        return self.names_of(code).visible(code.path)
 
     def _compile(
         self, program: Program, name: str, types: Sequence[Type | None], formula: Program | None = None

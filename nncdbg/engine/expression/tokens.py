@@ -57,6 +57,7 @@ _OPERATOR = re.compile(r"\*\*|//|==|!=|<=|>=|&&|\|\||<<|>>|:=|(?:if|else|and|or|
 NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _BARE_NAME = re.compile(rf"(?:{BARE}|{ELLIPSIS})+")
+_odd_name = re.compile(r"[^\s,()\[\]{}\"']+")
 _PREFIXED_NAME = re.compile(PREFIXED)
 KEYWORD = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)", re.ASCII)
 _STRING = re.compile(rf"{STRING}|'(?:[^'\\]|\\.)*'")
@@ -202,6 +203,15 @@ class Tokens:
             if self.has(name):
                 self.position += len(name)
                 return name
+        if marked and (odd := _odd_name.match(self.text, match.start())) is not None:
+            # A message may contain a name that program text would quote, such as `conv:0`.
+            for end in range(odd.end(), max(match.end(), odd.end() - MAX_DEPTH), -1):
+                if self.has(self.text[match.start() : end]):
+                    name, self.position = self.text[match.start() : end], end
+                    return name
+            if self.text.startswith(":", match.end()) and (found := self.meant(odd[0], start, parts=False)):
+                self.position = odd.end()
+                return found
         for part in islice(_candidates(run), _GUESSES):
             parts = marked or WORD.fullmatch(part) is None
             if found := self.meant(part, start, parts=parts):

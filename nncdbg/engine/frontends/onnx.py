@@ -101,7 +101,7 @@ def _inference_program(model: Any, path: Path | None, store: OnnxStore, flat: bo
 
 def _notes(conversion: Conversion) -> tuple[str, ...]:
     """Return the notes about declared shapes that were replaced, and about nodes that were sorted."""
-    notes = stale_shape_notes(conversion.stale)
+    notes = [*stale_shape_notes(conversion.stale), *conversion.unknown_attributes]
     if not conversion.reordered:
         return tuple(notes)
     graphs = ", ".join(f"@{name}" for name in dict.fromkeys(conversion.reordered))
@@ -138,8 +138,14 @@ def _has_blocks(graph: Any) -> bool:
 
 
 def opsets_of(model: Any) -> dict[str, int]:
-    """Return the version of each domain, including the domains that functions import."""
+    """Return the version of each domain, including the domains that functions import.
+
+    If the model imports a domain twice, the newer version applies, as in onnxruntime.
+    """
     opsets: dict[str, int] = {}
-    for entry in [*model.opset_import, *(entry for f in model.functions for entry in f.opset_import)]:
+    for entry in model.opset_import:
+        domain = domain_of(entry.domain)
+        opsets[domain] = max(opsets.get(domain, int(entry.version)), int(entry.version))
+    for entry in (entry for function in model.functions for entry in function.opset_import):
         opsets.setdefault(domain_of(entry.domain), int(entry.version))
     return opsets or {"": 1}

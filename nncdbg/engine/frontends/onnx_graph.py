@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from nncdbg.engine.building.copies import renamed
 from nncdbg.engine.dtypes import name_of
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.frontends.declared_types import StaleShape, with_inferred_types
@@ -41,7 +42,8 @@ from nncdbg.engine.frontends.onnx_store import (
 from nncdbg.engine.frontends.order import in_order
 from nncdbg.engine.graph import Constant, Graph, Inline, Node, Reference, TensorType, Type, Value
 from nncdbg.engine.ops.onnx_messages import type_of_proto
-from nncdbg.engine.text.lexemes import claimed_name
+from nncdbg.engine.ops.schema import schema, version_of
+from nncdbg.engine.text.lexemes import claimed_name, nearest
 
 INLINE_ELEMENTS = 16
 """Constants of at most this many elements are inline in the text."""
@@ -67,6 +69,8 @@ class Conversion:
         self._opsets = dict(opsets or {})
         self._scan_nodes = batched_scan_nodes if self._opsets.get("", 9) < 9 else scan_nodes
         self.stale: list[StaleShape] = []
+        self.unknown_attributes: list[str] = []
+        """Notes about attributes that are left out."""
         self.reordered: list[str] = []
         """The graphs whose nodes are not in an order in which they can run."""
         self.functions: dict[FunctionKey, Any] = {_function_key(function): function for function in functions}
@@ -111,8 +115,8 @@ class Conversion:
     def _enter(self, proto: Any, name: str, scope: GraphScope, comment: str) -> None:
         self.graphs[name] = Graph(name)  # Reserve its place: callers come before the graphs they call.
         graph, modules = self._graph(proto, name, scope)
-        _check_hiding(graph)
-        graph, stale = with_inferred_types(replace(graph, comment=comment), self._opsets)
+        graph = replace(_without_hiding(graph), comment=comment)
+        graph, stale = with_inferred_types(graph, self._opsets)
         self.stale += stale
         if self._flat:
             self.graphs[name] = graph
@@ -216,7 +220,7 @@ class Conversion:
         if key in self.functions:
             made = [self._call(node, self.functions[key], scope)]
         elif domain or node.op_type not in ("If", "Loop", "Scan"):
-            plain = plain_node(node, scope, self._external)
+            plain = self._known_attributes(plain_node(node, scope, self._external), node)
             return [with_target(plain) if plain.op == GRADIENT else plain]
         elif node.op_type == "If":
             made = [self._if(node, index, scope)]
@@ -224,12 +228,26 @@ class Conversion:
             body = self._subgraphs(node, index, scope).get("body")
             inputs, outputs = inputs_of(node, scope), outputs_of(node, scope)
             if node.op_type == "Loop":
-                made = [loop_node(node, body, inputs, outputs, scope.true)]
+                made = loop_node(node, body, inputs, outputs, scope.true, scope.known, scope.outer)
             else:
                 values = attribute_values(node, scope, self._external)
                 made = self._scan_nodes(node, body, inputs, outputs, values, scope.outer)
         location, comment = location_of(node), comment_of(node)
         return [replace(statement, location=location, comment=comment) for statement in made]
+
+    def _known_attributes(self, made: Node, node: Any) -> Node:
+        """Return the statement without attributes that its op does not have, which onnxruntime ignores."""
+        known = schema(made.op, version_of(made.op, self._opsets))
+        if known is None or made.attributes.keys() <= known.attributes.keys():
+            return made
+        for name in made.attributes.keys() - known.attributes.keys():
+            guess = nearest(name, known.attributes)
+            self.unknown_attributes.append(
+                f"{node_title(node)} has no attribute {name!r}; it is ignored"
+                + (f"; {guess}" if guess else "")
+            )
+        kept = {name: value for name, value in made.attributes.items() if name in known.attributes}
+        return replace(made, attributes=kept)
 
     def _subgraphs(self, node: Any, index: int, scope: GraphScope) -> dict[str, Graph]:
         """Return the converted graphs by attribute name."""
@@ -331,9 +349,13 @@ def _defined_once(names: Sequence[str], graph: str) -> set[str]:
     return seen
 
 
-def _check_hiding(graph: Graph, around: Set[str] = frozenset()) -> None:
-    """Raise GraphError if a branch or body redefines a name that is visible from `around` it."""
-    visible = set(around)
+def _without_hiding(graph: Graph, around: Set[str] = frozenset()) -> Graph:
+    """Return the graph with new names for inputs of bodies that hide values `around` them.
+
+    ONNX requires unique names, but onnxruntime accepts such inputs.  Raises GraphError for a constant or a
+    result that hides a value.
+    """
+    visible = {*around, *(value.name for value in graph.inputs)}
 
     def define(values: Iterable[Value]) -> None:
         for value in values:
@@ -345,12 +367,22 @@ def _check_hiding(graph: Graph, around: Set[str] = frozenset()) -> None:
             if value.name:
                 visible.add(value.name)
 
-    define(graph.inputs)
     define(constant.value for constant in graph.constants)
+    nodes = []
     for node in graph.nodes:
-        for inner in node.subgraphs:
-            _check_hiding(inner, visible)
+        if node.subgraphs:
+            inside = (_with_own_inputs(inner, visible) for inner in node.subgraphs)
+            node = replace(node, subgraphs=tuple(_without_hiding(inner, visible) for inner in inside))
+        nodes.append(node)
         define(node.outputs)
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _with_own_inputs(body: Graph, visible: Set[str]) -> Graph:
+    """Return a body with new names for the inputs that are `visible` around it."""
+    taken = set(visible)
+    new = {each.name: claimed_name(each.name, taken) for each in body.inputs if each.name in visible}
+    return renamed(body, new) if new else body
 
 
 def _is_true(constant: Constant) -> bool:

@@ -27,6 +27,7 @@ from nncdbg.engine.graph import (
     Node,
     Operand,
     TensorType,
+    Type,
     Value,
     tensor_only,
 )
@@ -41,12 +42,16 @@ def loop_node(
     inputs: Sequence[Operand],
     outputs: Sequence[Value],
     true: Collection[str],
-) -> Node:
-    """Return the ``while`` of a Loop NodeProto (ONNX Loop-1 to 25).
+    known: Mapping[str, Type | None],
+    taken: frozenset[str],
+) -> list[Node]:
+    """Return the ``while`` of a Loop NodeProto (ONNX Loop-1 to 25), and a statement before it if needed.
 
     `inputs` are (count, condition, *initial) of the node; `body.inputs` (counter, condition,
-    *carried); `body.outputs` (condition, *next, *collected); `true` the outer values known to be true.
-    Raises GraphError for counts that do not match, or a carried value without a name.
+    *carried); `body.outputs` (condition, *next, *collected); `true` the outer values known to be true,
+    `known` the types of outer values, `taken` the names in use.  As in onnxruntime, counter and condition
+    have one axis in a body that declares them so.  Raises GraphError for counts that do not match, or a
+    carried value without a name.
     """
     title = node_title(node)
     if body is None:
@@ -62,16 +67,56 @@ def loop_node(
     if len(outputs) > len(body.outputs) - 1:
         raise GraphError(f"{title} has {len(outputs)} outputs, but its body returns {len(body.outputs) - 1}")
     results = (*outputs, *(Value(""),) * (len(body.outputs) - 1 - len(outputs)))
+    before: list[Node] = []
     start: Operand = Literal(True) if condition is None else condition
+    names = _Names(outputs, body, taken)
+    if isinstance(start, str) and _is_row(known.get(start)):
+        before.append(Node("Squeeze", (start,), (Value(names.fresh("condition"), TensorType("bool", ())),)))
+        start = before[0].outputs[0].name
+    if _is_row(body.inputs[0].type):
+        body = _with_row_counter(body, names)
     tested = not (_known_true(condition, true) and _stays_true(body, true))
     if tested:
+        body = _with_single_condition(body, names)
         body = replace(body, nodes=(Node("break", (body.inputs[1].name,)), *body.nodes))
     elif not _reads(body, body.inputs[1].name):
         body = replace(body, inputs=(body.inputs[0], *body.inputs[2:]), outputs=body.outputs[1:])
         _need_names(title, body.inputs[1:])
-        return Node("while", (times, *initial), results, subgraphs=(body,))
+        return [Node("while", (times, *initial), results, subgraphs=(body,))]
+    else:
+        body = _with_single_condition(body, names)
     _need_names(title, body.inputs[1:])
-    return Node("while", (times, start, *initial), (Value(""), *results), subgraphs=(body,))
+    return [*before, Node("while", (times, start, *initial), (Value(""), *results), subgraphs=(body,))]
+
+
+def _is_row(type: Type | None) -> bool:
+    """Return whether a type has one axis."""
+    return isinstance(type, TensorType) and type.shape is not None and len(type.shape) == 1
+
+
+def _with_row_counter(body: Graph, names: _Names) -> Graph:
+    """Return the body with a counter of a single number, from which it makes the declared row."""
+    row, number = body.inputs[0], names.fresh("index")
+    if not row.name:
+        return replace(body, inputs=(Value(""), *body.inputs[1:]))
+    made = Node("Reshape", (number, Literal((1,))), (row,))
+    return replace(body, inputs=(Value(number, _INDEX), *body.inputs[1:]), nodes=(made, *body.nodes))
+
+
+def _with_single_condition(body: Graph, names: _Names) -> Graph:
+    """Return the body with a condition of one bool without axes, if it declares a row."""
+    row, result = body.inputs[1], body.outputs[0]
+    if not _is_row(row.type):
+        return body
+    flag, following = (Value(names.fresh(word), TensorType("bool", ())) for word in ("flag", "following"))
+    made = Node("Reshape", (flag.name, Literal((1,))), (row,))
+    last = Node("Squeeze", (result.name,), (following,))
+    return replace(
+        body,
+        inputs=(body.inputs[0], flag, *body.inputs[2:]),
+        outputs=(Value(following.name), *body.outputs[1:]),
+        nodes=(made, *body.nodes, last),
+    )
 
 
 def _known_true(condition: Operand, true: Collection[str]) -> bool:

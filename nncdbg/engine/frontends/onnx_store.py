@@ -19,6 +19,7 @@ from nncdbg.engine import dtypes
 from nncdbg.engine.errors import LoadError
 from nncdbg.engine.frontends.stores import path_inside
 from nncdbg.engine.graph import Array, TensorType
+from nncdbg.engine.text.lexemes import integer_of
 
 GraphPath: TypeAlias = "tuple[str, ...]"
 """The path of a graph in a model: ``()``, ``("If_0.else_branch", "y.body")``, ``("@domain.Function",)``."""
@@ -412,9 +413,10 @@ def _outside(key: str, location: str, folder: Path) -> LoadError:
 
 def _number(entries: dict[str, str], name: str, otherwise: int, key: str) -> int:
     text = entries.get(name, str(otherwise))
-    if not (text.isascii() and text.isdigit()):
+    number = integer_of(text)
+    if number is None or number < 0:
         raise LoadError(
             f'tensor "{key}" has invalid external data: {name} is "{text}"',
             hint="export the model again: it is damaged",
         )
-    return int(text)
+    return number

@@ -26,6 +26,7 @@ from nncdbg.engine.frontends.folder_files import DOCUMENT, INPUTS, PROGRAM
 from nncdbg.engine.frontends.tensor_file import TensorEntry, from_builtins, from_json, unpack
 from nncdbg.engine.frontends.text import load as load_text
 from nncdbg.engine.graph import Graph, Program, SavedRun, TensorType
+from nncdbg.engine.process.regular_file import read_regular
 
 FORMAT = 1
 
@@ -144,7 +145,7 @@ def read_document(folder: Path) -> FolderDocument:
     """Read `nncdbg.json` in a folder.  Raises LoadError if it is missing or damaged."""
     path = folder / DOCUMENT
     try:
-        document = from_json(path.read_bytes(), FolderDocument, str(path))
+        document = from_json(read_regular(path), FolderDocument, str(path))
     except FileNotFoundError:
         raise LoadError(
             f"{folder} is not a folder that nncdbg wrote: it contains no {DOCUMENT}",

@@ -59,7 +59,12 @@ def check_statement(
         return unknown, [error]
     except Exception as error:
         if not declared.foreign:
-            raise
+            if not isinstance(error, (IndexError, TypeError, ValueError)):
+                raise
+            # A rule that unpacks a shape of another rank.
+            listed = ", ".join(map(str, filter(None, types)))
+            hint = f"compare the types and shapes with the documentation: nncdbg ops {node.op}"
+            return unknown, [GraphError(f"{node.op} does not accept operands of types {listed}", hint=hint)]
         message = f"the type rule of {node.op} raised {type(error).__name__}: {error}"
         return unknown, [GraphError(message, hint="correct `infer` in the declaration of the op")]
     return result + unknown[len(result) :], ()

@@ -12,6 +12,7 @@ from nncdbg.engine.graph import (
     Array,
     Dim,
     Literal,
+    MapType,
     OptionalType,
     SequenceType,
     TensorType,
@@ -42,8 +43,8 @@ def common_type(declared: Type, inferred: Type) -> Type | None:
         # A present value is also an optional value, and a loop may end with one.
         inner = [each.element if isinstance(each, OptionalType) else each for each in (declared, inferred)]
         return declared if common_type(*inner) is not None else None
-    if isinstance(declared, TensorType) or isinstance(inferred, TensorType):
-        return None
+    if isinstance(declared, (TensorType, MapType)) or isinstance(inferred, (TensorType, MapType)):
+        return declared if declared == inferred else None
     element = common_type(declared.element, inferred.element)
     return declared.__class__(element) if element and isinstance(inferred, declared.__class__) else None
 
@@ -102,6 +103,8 @@ def bind_symbols(declared: Type, given: Type, sizes: dict[str, Dim]) -> None:
 
 def with_symbols(type_: Type, sizes: Mapping[str, Dim]) -> Type:
     """Return an output's type with the sizes of this call; symbols of the graph itself are unknown."""
+    if isinstance(type_, MapType):
+        return type_
     if not isinstance(type_, TensorType):
         return type_.__class__(with_symbols(type_.element, sizes))
     if type_.shape is None:

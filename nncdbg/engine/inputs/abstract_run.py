@@ -278,9 +278,12 @@ class AbstractRun:
                 for index, accepted in op.integers(attributes, types, data).items():
                     if index < len(operands):
                         self._note(operands[index], accepted, node.op, place)
+                        if missed := self._missed(operands[index], accepted):
+                            failure = Failure(node.op, place, _numbers(node, operands) | missed)
+                            raise _Failed(failure)
             made = self._computed(op, op.arguments(attributes, version, len(node.outputs)), operands, results)
-        except NncdbgError:
-            raise self._failed(node, place, operands) from None
+        except _Failed:
+            raise
         except Exception:  # noqa: BLE001  # A kernel may raise anything for operands that do not fit.
             raise self._failed(node, place, operands) from None
         moved = _moved(node, op, operands)
@@ -340,6 +343,10 @@ class AbstractRun:
             made = op.bind(np, arguments)(*arrays)
         listed = list(made) if isinstance(made, tuple) else [made]
         return _Made(listed, known or counts_only) if len(listed) == len(results) else None
+
+    def _missed(self, fact: ValueFacts, accepted: Integers) -> frozenset[int]:
+        """Return sizes for which indices that do not come from a drawn input would be inside."""
+        return accepted.misses(fact.data) if fact.data is not None and not fact.origins else frozenset()
 
     def _note(self, fact: ValueFacts, accepted: Integers, op: str, place: Place) -> None:
         for name, offset in fact.origins:

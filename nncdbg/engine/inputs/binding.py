@@ -22,6 +22,7 @@ from nncdbg.engine.inputs.generated import generate
 from nncdbg.engine.inputs.given import check_shape, given_array, misfit, title
 from nncdbg.engine.inputs.npy import choice
 from nncdbg.engine.ops.valid_integers import Integers
+from nncdbg.engine.text.lexemes import integer_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,10 @@ def parse_spec(text: str) -> tuple[str, str]:
 def parse_dim(text: str) -> tuple[str, int]:
     """Parse ``N=4`` of the command line.  Raises UsageError unless it is a name and a size."""
     name, _, size = text.rpartition("=")
-    if not name or not (size.isascii() and size.isdigit()):
+    number = integer_of(size)
+    if not name or number is None or not size[0].isdigit():
         raise UsageError(f'"{text}" is not NAME=SIZE', hint="write, for example, --dim N=4")
-    return name, int(size)
+    return name, number
 
 
 def bind(
@@ -155,11 +157,17 @@ class _Missing:
         return self.spec.kind if self.spec is not None else None
 
     @property
+    def sequence(self) -> bool:
+        """True for a sequence, which is generated with two tensors."""
+        return isinstance(self.value.type, SequenceType)
+
+    @property
     def type(self) -> TensorType | None:
-        """The type to generate, with unknown sizes; None if it is unknown, or the input stays absent."""
+        """The type of the tensors to generate; None if it is unknown, or the input stays absent."""
         if isinstance(self.value.type, OptionalType) and self.spec is None:
             return None
-        known = tensor_only(self.value.type)
+        declared = self.value.type
+        known = tensor_only(declared.element if isinstance(declared, SequenceType) else declared)
         if self.spec is not None and self.spec.sizes is not None:
             return TensorType(known.dtype if known is not None else "f32", self.spec.sizes)
         return known if known is not None and known.shape is not None else None
@@ -173,7 +181,7 @@ class _Missing:
         name = self.value.name
         if isinstance(self.value.type, SequenceType):
             raise InputError(
-                f"input %{name} {self.value.type} is a sequence, which cannot be generated",
+                f"input %{name} {self.value.type} has elements of unknown shape, so it cannot be generated",
                 hint=f"supply the input: --input {name}=FILE.npz",
             )
         raise InputError(
@@ -197,11 +205,14 @@ def _integers(
     sizes: _Sizes,
     seed: int,
 ) -> dict[str, tuple[Integers, str]]:
-    """Return the integers that the program accepts from drawn inputs."""
+    """Return the integers that the program accepts from drawn inputs, also from those that are floats."""
+    tensors = {
+        name: type_ for name, type_ in types.items() if type_ is not None and not missing[name].sequence
+    }
     drawn = {
         name: type_
-        for name, type_ in types.items()
-        if type_ is not None and is_integer(type_) and missing[name].kind in (None, "uniform")
+        for name, type_ in tensors.items()
+        if missing[name].kind in (None, "uniform") and (is_integer(type_) or type_.dtype in dtypes.FLOATS)
     }
     if consumers is None or not drawn:
         return {}
@@ -209,7 +220,7 @@ def _integers(
     def draw(name: str, accepted: Integers | None) -> Array:
         return generate(name, drawn[name], None, seed, accepted)
 
-    return consumers.integers(drawn, given, sizes.known, draw)
+    return consumers.integers(drawn, given, sizes.known, draw, tensors)
 
 
 class _Sizes:
@@ -238,7 +249,7 @@ class _Sizes:
         elif isinstance(value.type, OptionalType):
             if data is not None:
                 self.match(Value(value.name, value.type.element), data)
-        elif value.type is not None and value.type.shape is not None:
+        elif isinstance(value.type, TensorType) and value.type.shape is not None:
             self._match_tensor(value, value.type.shape, data)
 
     def _match_tensor(self, value: Value, shape: tuple[Dim, ...], array: Array) -> None:
@@ -262,7 +273,7 @@ class _Sizes:
         self, consumers: Consumers, missing: Mapping[str, _Missing], given: Mapping[str, Any], seed: int
     ) -> None:
         """Choose the unknown sizes so that the program runs."""
-        types = {name: each.type for name, each in missing.items()}
+        types = {name: each.type for name, each in missing.items() if not each.sequence}
         known = {name: type_ for name, type_ in types.items() if type_ is not None}
 
         def draw(name: str, accepted: Integers | None) -> Array:
@@ -331,7 +342,7 @@ def _generated(
     accepted: tuple[Integers, str] | None,
     seed: int,
     notes: list[Note],
-) -> Array | None:
+) -> Array | list[Array] | None:
     """Return generated data, or random data with a note; None for an optional that stays absent."""
     value = missing.value
     if type_ is None:
@@ -344,7 +355,10 @@ def _generated(
         if integers is not None:
             fact = f"{fact}: {integers}, from {reader}"
         notes.append(Note(fact, ("input", value.name)))
-    return generate(value.name, type_, kind if integers is None else None, seed, integers)
+    drawn = kind if integers is None else None
+    if missing.sequence:
+        return [generate(f"{value.name}[{index}]", type_, drawn, seed) for index in range(2)]
+    return generate(value.name, type_, drawn, seed, integers)
 
 
 def _frozen(array: Any) -> Any:
@@ -352,7 +366,7 @@ def _frozen(array: Any) -> Any:
     if array is None:
         return None
     if isinstance(array, list):
-        return list(map(_frozen, array))
+        return type(array)(map(_frozen, array))
     native = array.astype(array.dtype.newbyteorder("="), copy=False) if array.dtype.isbuiltin != 2 else array
     view = np.asarray(native, order="C").view()
     view.flags.writeable = False

@@ -7,7 +7,7 @@ requirements; the search changes sizes until the run reaches the end.  The choic
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import gcd
 from typing import Any, TypeAlias
@@ -82,17 +82,19 @@ class Consumers:
         given: Mapping[str, Any],
         known: Mapping[str, int],
         draw: Draw,
+        others: Mapping[str, TensorType],
     ) -> dict[str, tuple[Integers, str]]:
         """Return the accepted integers of each input that is not given, and the statement that limits them.
 
-        `types` has their types; `draw` generates the data of one, on which later statements may depend.
+        `types` has their types, `others` those of the other inputs that are not given; `draw` generates the
+        data of one, on which later statements may depend.
         """
         found: dict[str, tuple[Integers, str]] = {}
         drawn = {name: draw(name, None) for name, type_ in types.items() if _may_steer(type_)}
         for _ in range(_DRAWS):
             facts = {
                 **_facts_of(given),
-                **{name: ValueFacts(t) for name, t in types.items()},
+                **{name: ValueFacts(type_) for name, type_ in {**others, **types}.items()},
                 **_facts_of(drawn),
             }
             facts = {
@@ -192,6 +194,7 @@ class _Search:
         facts = _facts_of(self.given)
         for name, type_ in self.types.items():
             if name in facts:
+                facts[name] = replace(facts[name], origins=frozenset({(name, 0)}))
                 continue
             dims = []
             for axis, dim in enumerate(type_.shape or ()):
@@ -246,6 +249,8 @@ def _may_steer(type_: TensorType) -> bool:
 
 
 def _limits(type_: TensorType) -> tuple[int, int]:
+    if not is_integer(type_):
+        return -(1 << 24), 1 << 24
     bits = int(type_.dtype[1:])
     return (-(1 << bits - 1), 1 << bits - 1) if type_.dtype[0] == "i" else (0, 1 << bits)
 

@@ -19,6 +19,7 @@ from nncdbg.engine.graph import Array
 from nncdbg.engine.inputs.generated import GENERATED
 from nncdbg.engine.inputs.image_specs import ImageFile, image_file, is_image_text
 from nncdbg.engine.inputs.npy import Check, accept, load_array, load_from_archive
+from nncdbg.engine.text.lexemes import integer_of
 
 FORMS = (
     f"FILE.npy, FILE.npz:KEY, FILE.png:STEPS, a number or list, or {'|'.join(GENERATED)} "
@@ -71,9 +72,10 @@ def generated(text: str) -> Generated | None:
     if sizes is None:
         return Generated(kind)
     listed = [size.strip() for size in sizes.split(",")] if sizes.strip() else []
-    if not all(size.isascii() and size.isdigit() for size in listed):
-        raise UsageError(f'"{text}" has wrong sizes', hint=f"write sizes as numbers: {kind}[1,512]")
-    return Generated(kind, tuple(map(int, listed)))
+    numbers = tuple(number for size in listed if (number := integer_of(size)) is not None and number >= 0)
+    if len(numbers) != len(listed):
+        raise UsageError(f'"{text}" has wrong sizes', hint=f"write sizes of at most 18 digits: {kind}[1,512]")
+    return Generated(kind, numbers)
 
 
 def data_file(text: str, folder: Path | None = None) -> DataFile | ImageFile | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Array, TensorType
 from nncdbg.engine.ops.valid_integers import Integers
+
+_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 GENERATED = ("zeros", "ones", "normal", "uniform", "arange")
 """The kinds of data that a user can name."""
@@ -27,6 +30,11 @@ def generate(
     """
     assert type_.shape is not None
     shape = tuple(int(size) for size in type_.shape if size is not None)
+    if math.prod(shape) > _MEMORY:
+        raise UsageError(
+            f"input %{name} {type_} has {math.prod(shape)} elements, more than the memory of this machine",
+            hint="give it a smaller size",
+        )
     if type_.dtype == "str":
         if kind not in (None, "zeros"):
             raise UsageError(

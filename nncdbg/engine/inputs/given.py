@@ -13,7 +13,17 @@ import numpy as np
 
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import InputError, UsageError
-from nncdbg.engine.graph import Array, Dim, OptionalType, SequenceType, TensorType, Value, tensor_only
+from nncdbg.engine.graph import (
+    Array,
+    Dim,
+    Map,
+    MapType,
+    OptionalType,
+    SequenceType,
+    TensorType,
+    Value,
+    tensor_only,
+)
 from nncdbg.engine.inputs.data_specs import FORMS, DataFile, Generated, Plain, data_file, read_spec
 from nncdbg.engine.inputs.image_files import read_image
 from nncdbg.engine.inputs.image_specs import ImageFile
@@ -56,6 +66,8 @@ def given_array(value: Value, data: Any, folder: Path | None, notes: list[str]) 
         return None if data is None else given_array(element, data, folder, notes)
     if isinstance(data, os.PathLike):
         data = _path_text(value, data)
+    if isinstance(value.type, MapType):
+        return _map(value, value.type, data)
     if isinstance(value.type, SequenceType):
         return _sequence(value, value.type, data, folder, notes)
     if isinstance(data, str):
@@ -100,6 +112,20 @@ def _from_text(value: Value, text: str, folder: Path | None, notes: list[str]) -
                 f'sequence element %{value.name} cannot be "{text}"',
                 hint="generate each element with NumPy, or use a file",
             )
+
+
+def _map(value: Value, type_: MapType, data: Any) -> Map:
+    """Return a dict as a map of the element types of the input."""
+    if not isinstance(data, dict):
+        raise InputError(
+            f"input %{value.name} {type_} needs a dict",
+            hint="pass it from Python: nncdbg.Debugger(program, {name: {key: value}})",
+        )
+    keys, values = (
+        _converted(Value(value.name, TensorType(dtype, (len(data),))), [*items])
+        for dtype, items in ((type_.key, data.keys()), (type_.value, data.values()))
+    )
+    return Map([keys, values])
 
 
 def _sequence(

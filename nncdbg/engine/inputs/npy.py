@@ -182,7 +182,7 @@ def opened(path: Path, kind: str = "a NumPy file", suffixes: str = ".npy or .npz
                 f"{path} contains Python objects, or is not a NumPy file",
                 hint=_PICKLES,
             ) from error
-        raise LoadError(f"{path} is damaged or not {kind}: {error}") from error
+        raise LoadError(f"{path} is damaged or not {kind}", hint="write or download it again") from error
 
 
 def choice(name: str, known: Iterable[str]) -> str | None:

@@ -28,4 +28,4 @@ def parse_bytes(size: int | str | None, device: int | None = None) -> int:
             f"{size!r} is not a size in bytes",
             hint="write a number of bytes, or a size such as 500MB or 4GiB",
         )
-    return int(float(match[1]) * unit)
+    return int(min(float(match[1]) * unit, 2.0**62))

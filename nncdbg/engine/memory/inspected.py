@@ -60,6 +60,7 @@ class InspectedAllocation(Allocation):
         self._inspectors = Inspectors()
         self.kernel_buffers = KernelBuffers()
         self.fresh = self.kernel_buffers.fresh
+        self.own_memory = self.kernel_buffers.own_memory
         self._making: Making | None = None
 
     def connect(self, report: Report, log: StatisticsLog | None) -> None:
@@ -125,7 +126,7 @@ class InspectedAllocation(Allocation):
         """Return the instruction of a kernel that writes into a given buffer."""
         kernel = binding.kernel_into
         if binding.op.foreign:
-            kernel = self.kernel_buffers.watched_into(binding, self._left_unwritten)
+            kernel = self.kernel_buffers.watched_into(binding, self._left_unwritten, self._wrote_outside)
         assert kernel is not None
         if self._making is None:
             self._making = self._writing()
@@ -209,7 +210,9 @@ class InspectedAllocation(Allocation):
         results = kernel(*inputs)
         listed = results if several else (results,)
         wrong: Mapping[int, str] = {}
+        outside: list[tuple[int, str]] = []
         if binding.op.foreign:
+            outside = [*self.kernel_buffers.overwritten(binding, inputs, listed)]
             wrong = self.kernel_buffers.misuse(
                 binding, listed, lambda: kernel(*inputs) if several else (kernel(*inputs),)
             )
@@ -217,7 +220,17 @@ class InspectedAllocation(Allocation):
             self._adopt(binding, inputs, index, result, wrong.get(index))
             for index, result in enumerate(listed)
         ]
+        for index, detail in outside:
+            self._wrote_outside(binding, inputs, adopted[index], [(index, detail)])
         return adopted if several else adopted[0]
+
+    def _wrote_outside(
+        self, binding: Binding, inputs: Sequence[Any], buffer: Array, found: Iterable[tuple[int, str]]
+    ) -> None:
+        """Report the writes of a kernel outside the buffers that it allocated."""
+        for index, detail in found:
+            if self.watched & GUARDS:
+                self.report(Finding("guard", binding, detail, inputs, index, result=buffer))
 
     def _left_unwritten(
         self, binding: Binding, inputs: Sequence[Any], buffer: Array, detail: str, index: int = 0

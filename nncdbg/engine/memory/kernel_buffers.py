@@ -1,14 +1,15 @@
-"""Uninitialized memory in the buffers that a user's kernel allocates through `xp`."""
+"""Uninitialized memory, and guards, in the buffers that a user's kernel allocates through `xp`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.graph import Array
+from nncdbg.engine.memory.buffers import GUARD, damage, heal
 from nncdbg.engine.memory.proof import OTHER_FILL, UNWRITTEN, bytes_of, misread_message
 from nncdbg.stats.inspection import fill, is_pattern
 
@@ -16,7 +17,7 @@ _READ_SCRATCH = "read uninitialized memory from xp.empty: {count} of {size} elem
 
 
 class KernelBuffers:
-    """The buffers of the running kernel, filled with the pattern of fresh memory.
+    """The buffers of the running kernel, with guards, and filled with the pattern of fresh memory.
 
     If the kernel leaves some of it uninitialized, it runs once more over another fill. Results that
     differ were computed from uninitialized memory, and elements that hold both fills are uninitialized
@@ -25,21 +26,60 @@ class KernelBuffers:
 
     def __init__(self) -> None:
         self._made: list[Array] = []
+        self._guarded: list[Array] = []
         self._second = False
+        self.own_memory: set[str] = set()
+        """The ops whose kernels returned memory without guards."""
 
-    def fresh(self, array: Array) -> Array:
-        """Fill a buffer that a kernel has just allocated, and keep it until `forget`."""
-        if not array.dtype.hasobject and array.flags.writeable:
-            if self._second:
-                array.reshape(-1, order="A").view(np.uint8)[...] = _other_fill(array)
-            else:
-                fill(array)
-                self._made.append(array)
-        return array
+    def fresh(self, array: Array, written: bool = False) -> Array:
+        """Return a buffer with guards for an array that a kernel has just allocated, until `forget`.
+
+        The buffer is filled, or if the array is `written`, has its elements.
+        """
+        if array.dtype.hasobject or not array.flags.writeable:
+            return array
+        buffer = array
+        if type(array) is np.ndarray:
+            memory = np.empty(2 * GUARD + array.nbytes, np.uint8)
+            fill(memory)
+            buffer = np.ndarray(array.shape, array.dtype, memory, GUARD, array.strides)
+            self._guarded.append(buffer)
+        if written:
+            np.copyto(buffer, array)
+        elif self._second:
+            buffer.reshape(-1, order="A").view(np.uint8)[...] = _other_fill(buffer)
+        else:
+            fill(buffer)
+            self._made.append(buffer)
+        return buffer
+
+    def overwritten(
+        self, binding: Binding, inputs: Sequence[Any], results: Sequence[Any]
+    ) -> Iterator[tuple[int, str]]:
+        """Yield the writes outside the buffers of the kernel that has just run: result and description.
+
+        Record the op if it returned memory without guards, so that such writes cannot be found.
+        """
+        roots = {id(_root(each)): each for each in self._guarded}
+        returned = [id(_root(each)) if isinstance(each, np.ndarray) else 0 for each in results]
+        for root, buffer in roots.items():
+            where = damage(buffer)
+            if where is not None:
+                index = returned.index(root) if root in returned else 0
+                what = f"%{binding.node.outputs[index].name}'s buffer"
+                what = what if root in returned else "a buffer that it allocated"
+                yield index, f"{binding.node.op} wrote outside {what}: {where}"
+                heal(buffer)
+        if binding.op.reference:
+            return  # The kernels of onnx.reference get NumPy itself, and use no addresses.
+        known = {*roots, *(id(_root(each)) for each in inputs if isinstance(each, np.ndarray))}
+        if any(_has_memory(each) and root not in known for each, root in zip(results, returned, strict=True)):
+            self.own_memory.add(binding.node.op)
 
     def forget(self) -> None:
         """Drop the buffers when a kernel begins."""
         self._made.clear()
+        self._guarded.clear()
 
     def misuse(
         self, binding: Binding, results: Sequence[Any], again: Callable[[], Sequence[Any]]
@@ -63,9 +103,15 @@ class KernelBuffers:
         return found if found and (second is None or self._repeats(results, again)) else {}
 
     def watched_into(
-        self, binding: Binding, found: Callable[[Binding, Sequence[Any], Array, str], None]
+        self,
+        binding: Binding,
+        found: Callable[[Binding, Sequence[Any], Array, str], None],
+        outside: Callable[[Binding, Sequence[Any], Array, Iterable[tuple[int, str]]], None],
     ) -> Execute:
-        """Return the kernel that writes into its last argument; misuse is reported to `found`."""
+        """Return the kernel that writes into its last argument.
+
+        Uninitialized elements are reported to `found`, writes outside of its own buffers to `outside`.
+        """
         kernel = binding.kernel_into
         assert kernel is not None
 
@@ -73,6 +119,7 @@ class KernelBuffers:
             self.forget()
             kernel(*arguments)
             *inputs, buffer = arguments
+            outside(binding, inputs, buffer, self.overwritten(binding, arguments, ()))
 
             def again() -> Sequence[Any]:
                 second = np.empty(buffer.shape, buffer.dtype)
@@ -101,6 +148,17 @@ class KernelBuffers:
         self.forget()
         pairs = zip(results, third, strict=True)
         return all(_same(one, other) for one, other in pairs if isinstance(one, np.ndarray))
+
+
+def _root(array: Array) -> Any:
+    """Return the array that owns the memory of an array."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def _has_memory(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.nbytes > 0 and not value.dtype.hasobject
 
 
 def _other_fill(array: Array) -> int:

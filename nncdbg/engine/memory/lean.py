@@ -19,11 +19,14 @@ from nncdbg.engine.memory.inspected import INF, NAN
 from nncdbg.engine.ops.influence import Content
 from nncdbg.stats.finiteness import holds, is_finite
 
+_NONFINITE = NAN | INF
+
 
 class LeanAllocation(DebugAllocation):
     """Checks every result that may contain NaN or Inf; uninitialized reads are reported as in `debug`."""
 
     name = "lean"
+    trusts_kernels = True
 
     def wrap(self, binding: Binding) -> Execute:
         if binding.node.op == "nncdbg.Empty":
@@ -53,7 +56,7 @@ class LeanAllocation(DebugAllocation):
             if unwritten:
                 self._check_reads(binding, inputs)
             result = kernel(*inputs)
-            if not is_finite(result):
+            if self.watched & _NONFINITE and not is_finite(result):
                 report(binding, inputs, 0, result)
             return result
 
@@ -62,7 +65,7 @@ class LeanAllocation(DebugAllocation):
                 self._check_reads(binding, inputs)
             results = kernel(*inputs)
             for index, result in enumerate(results):
-                if not is_finite(result):
+                if self.watched & _NONFINITE and not is_finite(result):
                     report(binding, inputs, index, result)
             return results
 

@@ -67,7 +67,13 @@ def _order(roots: Iterable[Code]) -> dict[str, set[str]]:
     """Return the graphs that are not recursive, callers first, each with its callers."""
     calls: dict[str, set[str]] = {}
     for root in roots:
-        called = {node.op[1:] for code in walk(root) for node in code.nodes if node.op.startswith("@")}
+        # The forward graph of a `backward` line has another name in calls, and the places of its graph.
+        called = {
+            root.graphs[node.op[1:]].name
+            for code in walk(root)
+            for node in code.nodes
+            if node.op.startswith("@")
+        }
         calls.setdefault(root.graph.name, set()).update(called)
     callers = {name: {each for each, called in calls.items() if name in called} for name in calls}
     ordered: dict[str, set[str]] = {}
@@ -80,6 +86,7 @@ def _order(roots: Iterable[Code]) -> dict[str, set[str]]:
 
 def _buffers(root: Code, sizes: Mapping[Site, int], reuse: bool, times: Times) -> list[Buffer]:
     of: dict[tuple[Code, int], Buffer] = {}
+    by_name: dict[Site, Buffer] = {}
     found: list[Buffer] = []
     for code in sorted(walk(root), key=lambda each: times.spans[each][0]):
         captured = {inner for _, inner in code.captures}
@@ -88,13 +95,19 @@ def _buffers(root: Code, sizes: Mapping[Site, int], reuse: bool, times: Times) -
             if size is None or not name or slot in captured:
                 continue
             live = times.range_of(code, slot)
-            buffer = _shared(code, slot, size, of, times) if reuse else None
+            # A state that is updated has its name, and so its place, before and after.
+            buffer = by_name.get((code.path, name))
+            if buffer is not None:
+                live = _whole(live, code, times)
+                buffer.views.append(False)
+            elif reuse:
+                buffer = _shared(code, slot, size, of, times)
             if buffer is None:
                 found.append(buffer := Buffer([(code, slot)], size, [_whole(live, code, times)]))
             else:
                 buffer.values.append((code, slot))
                 buffer.live.append(live)
-            of[code, slot] = buffer
+            of[code, slot] = by_name[code.path, name] = buffer
     return found
 
 
@@ -119,6 +132,8 @@ def _shared(
         buffer = of.get((code, operand))
         if buffer is None or buffer.size != size or op is None:
             continue
+        if code.names[operand] in code.definitions:
+            continue  # An update of the state overwrites these bytes.
         if op.view and operand == code.operands[pc][0]:
             buffer.views.append(True)
             return buffer
@@ -172,5 +187,7 @@ def _places(buffers: Iterable[Buffer], line: LineOf) -> dict[Site, PlannedBuffer
             root = root if view and root is not None else site
             first, last = lines_of(code, slot, line)
             lives = (first, last) if first is not None and last is not None else None
+            if site in found and lives is not None and (before := found[site].lives) is not None:
+                lives = min(before[0], lives[0]), max(before[1], lives[1])
             found[site] = PlannedBuffer(buffer.offset, buffer.size, root, lives)
     return found

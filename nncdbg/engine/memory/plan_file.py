@@ -35,6 +35,8 @@ import msgspec
 
 from nncdbg.engine.compilation.code import Path
 from nncdbg.engine.compilation.search import blocks
+from nncdbg.engine.compilation.states import lowered
+from nncdbg.engine.differentiation.expansion import with_backward_graphs
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Graph, Program
 from nncdbg.engine.process.json_document import DocumentKind
@@ -157,7 +159,8 @@ class _Names:
         self.entry = program.entry
         self.inside: dict[str, dict[str, list[Path]]] = {}
         """The blocks that define each name, per graph; for the entry graph, those of all graphs."""
-        for path, block in blocks(program):
+        # The driver of a training and the graphs of gradients have values with places, too.
+        for path, block in blocks(lowered(with_backward_graphs(program))):
             self._enter(path, block)
 
     def _enter(self, path: Path, block: Graph) -> None:
@@ -184,7 +187,7 @@ class _Names:
         where = f"{self.source}: %{name} of {key}"
         try:
             entry = msgspec.json.decode(raw, type=PlanEntry)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise UsageError(
                 f"{where}: {error}", hint='write an object such as {"offset": 0, "size": 64}'
             ) from None

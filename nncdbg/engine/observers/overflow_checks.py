@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.backends.composed import call_of
-from nncdbg.engine.backends.micro import MicroKernels
+from nncdbg.engine.backends.micro import run_definition
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.findings import Finding, Report
@@ -73,7 +72,7 @@ def overflowed(binding: Binding, inputs: Sequence[Any], result: Array) -> Array 
     assert squares is not None
     if binding.op.kernel is None and any(_is(value, "f64") for value in inputs):
         return None
-    wrong = _differs(result, _again(binding, [*map(_wider, inputs)]))
+    wrong = _differs(result, _again(binding, [*map(wider, inputs)]))
     if wrong is not None and wrong.any() and squares.scale_free:
         scaled = _differs(result, _again(binding, squares.scaled(inputs)))
         wrong = None if scaled is None else wrong & scaled
@@ -84,25 +83,21 @@ def _is(value: Any, dtype: str) -> bool:
     return isinstance(value, np.ndarray) and name_of(value.dtype) == dtype
 
 
-def _wider(value: Any) -> Any:
-    if not isinstance(value, (np.ndarray, np.generic)) or name_of(value.dtype) not in FLOATS:
+def wider(value: Any) -> Any:
+    """Return a float array in f64, and one of f64 in NumPy's longdouble; other values as they are."""
+    if not isinstance(value, (np.ndarray, np.generic)) or value.dtype == np.longdouble:
+        return value
+    if name_of(value.dtype) not in FLOATS:
         return value
     return value.astype(np.longdouble if value.dtype == np.float64 else np.float64)
 
 
 def _again(binding: Binding, inputs: Sequence[Any]) -> Any:
     """Return the main result of the op's definition over these operands; None if it cannot run."""
-    call = call_of(binding.code, binding.pc, _no_generator)
     try:
-        with np.errstate(all="ignore"):
-            results = MicroKernels().bind(call).run(*inputs)
+        return np.asarray(run_definition(binding.code, binding.pc, inputs)[0])
     except NncdbgError:
         return None
-    return np.asarray(results[0] if call.several or isinstance(results, tuple) else results)
-
-
-def _no_generator(seed: float | None) -> Any:
-    raise AssertionError("an op that declares `squares` must not be random")
 
 
 def _differs(result: Array, expected: Any) -> Array | None:

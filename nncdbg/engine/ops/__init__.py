@@ -35,8 +35,10 @@ from nncdbg.engine.ops import (  # noqa: F401
     cotangent_sequence,
     deformable,
     detection,
+    early,
     elementwise,
     erf,
+    feature_models,
     indexing,
     limited,
     logic,
@@ -56,8 +58,11 @@ from nncdbg.engine.ops import (  # noqa: F401
     sampling,
     sequence,
     shape,
+    signal_formula,
     softmax,
     state,
+    text,
+    trees,
     windows,
 )
 from nncdbg.engine.ops.aten.names import DOMAINS as TORCH_DOMAINS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops.channels import affine_lines, by_channel, moments_lines, need_channels, normal_lines
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
@@ -103,6 +104,7 @@ def trained(
     squares=Squares((0,), in_planes, bias=2, when=lambda attributes: attributes["training_mode"] == 1),
     unit_axis=1,
     cause="normalization.batch",
+    contract=contracts.running_variance,
 )
 def batch_normalization(
     xp: ModuleType,

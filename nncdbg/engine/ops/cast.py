@@ -5,15 +5,17 @@ Saturation, float8, E8M0 rounding and strings follow the ONNX Cast-25 document.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from nncdbg.engine.dtypes import NUMPY, name_of
+from nncdbg.engine.dtypes import FLOATS, INTEGERS, NUMPY, name_of
 from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import gradient_shape as gradients
+from nncdbg.engine.ops import remarks
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.influence import MOVED, POINTWISE, Content, Infinities, of_first
 from nncdbg.engine.ops.integer_faults import cast_as_other, cast_by_attribute
@@ -66,16 +68,30 @@ def _number(text: Any, integral: bool) -> Any:
 
 
 def _from_strings(x: Any, dtype: Any) -> Any:
-    numbers = [_number(text, dtype.kind in "iu") for text in x.reshape(-1)]
-    if dtype.kind in "iu" or dtype == np.float64:
-        return np.array(numbers, dtype).reshape(x.shape)
+    integral = name_of(dtype) in INTEGERS
+    numbers = [_number(text, integral) for text in x.reshape(-1)]
+    if integral:
+        for number, text in zip(numbers, x.reshape(-1), strict=True):
+            if not math.isfinite(number):
+                raise RunError(f"the string {str(text)!r} is not an integer", hint="cast to a float type")
+        # An integer out of range wraps around, as in onnxruntime.
+        whole = np.array([int(number) % 2**64 for number in numbers], np.uint64)
+        return whole.view(np.int64).astype(dtype).reshape(x.shape)
     return np.array(numbers, np.float64).astype(dtype).reshape(x.shape)
 
 
 def _to_strings(x: Any) -> Any:
+    """Return numbers as text as onnxruntime writes them: floats with 8 digits, bools as 1 and 0."""
+    name = name_of(x.dtype)
+    spell = _float_text if name in FLOATS else str if x.dtype.kind == "c" else lambda number: str(int(number))
     texts = np.empty(x.size, object)
-    texts[:] = [str(value) for value in x.reshape(-1)]
+    texts[:] = [spell(number) for number in x.reshape(-1)]
     return texts.reshape(x.shape)
+
+
+def _float_text(number: Any) -> str:
+    text = f"{float(number):.8g}"
+    return {"nan": "NaN", "inf": "INF", "-inf": "-INF"}.get(text, text)
 
 
 def cast_to(xp: Any, x: Any, dtype: Any, saturate: int = 1, round_mode: str = "up") -> Any:
@@ -108,6 +124,7 @@ def _cast_types(attributes: Attributes, types: Types) -> Types:
     content=Content.CAST,
     saturates=True,
     cause="casts.cast",
+    remark=remarks.underflowed,
     zeros="zeros.underflow",
 )
 def cast(xp: Any, x: Any, *, to: int, saturate: int = 1, round_mode: str = "up") -> Any:

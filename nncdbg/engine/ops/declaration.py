@@ -29,9 +29,11 @@ from nncdbg.engine.ops.valid_integers import IntegerRule
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Array, Operand
     from nncdbg.engine.ops.causes import Birth, Cause, Maker
+    from nncdbg.engine.ops.contracts import FindBrokenContract
     from nncdbg.engine.ops.gradient import Applied, Emit
     from nncdbg.engine.ops.integer_faults import FindIntegerFault
     from nncdbg.engine.ops.optimizers.statement import Optimizer
+    from nncdbg.engine.ops.remarks import FindRemark
     from nncdbg.engine.ops.squares import Squares
 
 Kernel: TypeAlias = Callable[..., Any]
@@ -131,6 +133,10 @@ class Facts:
     """The cause of a result of only zeros; a function or a name, as for `cause`."""
     no_gradient: str = ""
     """Why an op of floats has no gradient."""
+    contract: FindBrokenContract | None = None
+    """Finds operands that the definition of the op does not allow (`ops/contracts.py`)."""
+    remark: FindRemark | None = None
+    """Says what is remarkable about a right result (`ops/remarks.py`)."""
     legal: LegalRule | str | None = None
     """Which infinities are legal by definition and never reported; a function or a name."""
 

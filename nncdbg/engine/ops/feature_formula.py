@@ -15,6 +15,11 @@ def model_dtype(types: Types) -> str:
     return "f64" if type_at(types, 0).dtype == "f64" else "f32"
 
 
+def row_size(types: Types) -> int:
+    """Return the number of features of a row of operand 0, a matrix or one row."""
+    return sizes_at(types, 0)[-1]
+
+
 def scaler_formula(attributes: Attributes, types: Types) -> str:
     """(x - offset) * scale, computed in f64; both are one number, or one per feature."""
     lines = [
@@ -40,17 +45,18 @@ def imputer_formula(attributes: Attributes, types: Types) -> str:
 
 
 def normalizer_formula(attributes: Attributes, types: Types) -> str:
-    """Each row divided by its largest absolute value, by their sum, or by the root of the sum of squares."""
+    """Each row divided by its maximum, the sum of absolute values, or the root of the sum of squares."""
     dtype = type_at(types, 0).dtype
     lengths = {
-        "MAX": ["%sizes = Abs(%wide)", "%length = ReduceMax(%sizes, [1])"],
-        "L1": ["%length = ReduceL1(%wide, [1])"],
-        "L2": ["%length = ReduceL2(%wide, [1])"],
+        "MAX": ["%length = ReduceMax(%wide, [-1])"],
+        "L1": ["%length = ReduceL1(%wide, [-1])"],
+        "L2": ["%length = ReduceL2(%wide, [-1])"],
     }
     lines = [
         cast("wide", "X", "f32" if dtype == "f32" else "f64"),
         *lengths[attributes["norm"]],
-        "%safe = Max(%length, 1e-30)",
+        "%none = Equal(%length, 0)",
+        "%safe = Where(%none, 1, %length)",
         "%shares = Div(%wide, %safe)",
         cast("Y", "shares", "f32"),
     ]
@@ -73,60 +79,79 @@ def feature_vectorizer_formula(attributes: Attributes, types: Types) -> str:
 
 
 def linear_regressor_formula(attributes: Attributes, types: Types) -> str:
-    """X times the coefficients of each target, plus the intercepts, then the transform."""
+    """X times the coefficients of each target, plus the intercepts, then the transform.
+
+    As in onnxruntime, the score of a single target is transformed only by PROBIT.
+    """
+    rows, transform = attributes["targets"], attributes["post_transform"]
     lines = [
-        *_linear_lines(attributes, types, attributes["targets"]),
-        *transform_lines(attributes["post_transform"], "scores", "wide"),
+        *_linear_lines(attributes, types, rows, "targets"),
+        *transform_lines(transform if rows > 1 or transform == "PROBIT" else "NONE", "scores", "wide"),
         cast("Y", "wide", "f32"),
     ]
     return formula_text("LinearRegressor", [("X", type_at(types, 0))], lines, ["Y"])
 
 
 def linear_classifier_formula(attributes: Attributes, types: Types) -> str:
-    """The linear scores of the classes, transformed, and the class with the largest score."""
-    rows = len(attributes["coefficients"]) // sizes_at(types, 0)[1]
+    """The class with the largest linear score, and the transformed scores.
+
+    As in onnxruntime, one score s of two classes gives the scores 1 - s and s.
+    """
     integers, texts = attributes["classlabels_ints"], attributes["classlabels_strings"]
-    lines = _linear_lines(attributes, types, rows)
-    both = rows == 1 and max(len(integers or ()), len(texts or ())) == 2
+    features, transform = row_size(types), attributes["post_transform"]
+    rows = len(attributes["intercepts"] or ()) or len(attributes["coefficients"]) // max(features, 1)
+    lines = _linear_lines(attributes, types, rows, "classes")
+    both = rows == 1 and len(texts or integers or ()) == 2
+    if both and transform == "PROBIT":
+        raise GraphError("PROBIT is not defined for two classes with one score", attribute="post_transform")
     if both:
-        lines += ["%other = Neg(%scores)", "%two = Concat(%other, %scores, axis=1)"]
+        other = "Neg(%scores)" if transform == "LOGISTIC" else "Sub(1, %scores)"
+        lines += [f"%other = {other}", "%two = Concat(%other, %scores, axis=1)"]
+    last = "NONE" if both and transform != "LOGISTIC" else transform
     lines += [
-        *transform_lines(attributes["post_transform"], "two" if both else "scores", "wide"),
-        *_label_lines(attributes, several=rows > 1 or both),
+        *transform_lines(last, "two" if both else "scores", "wide"),
+        *_label_lines(attributes, rows, both=both),
         cast("Z", "wide", "f32"),
     ]
     return formula_text("LinearClassifier", [("X", type_at(types, 0))], lines, ["Y", "Z"])
 
 
-def _linear_lines(attributes: Attributes, types: Types, rows: int) -> list[str]:
-    """Compute `%scores` [N, rows] from X [N, F] and the coefficients [rows, F]."""
-    numbers = attributes["coefficients"]
-    size = len(numbers) // rows
+def _linear_lines(attributes: Attributes, types: Types, rows: int, kind: str) -> list[str]:
+    """Compute `%scores` [N, rows] from X [N, F] and the first `rows * F` coefficients."""
+    numbers, size = attributes["coefficients"], row_size(types)
+    if not 0 < rows * size <= len(numbers):
+        raise GraphError(
+            f"{len(numbers)} coefficients for {rows} {kind} and {size} features",
+            hint=f"use {max(rows, 1) * size} coefficients, one row of {size} for each of the {kind}",
+            attribute="coefficients",
+        )
     columns = [[numbers[row * size + column] for row in range(rows)] for column in range(size)]
-    lines = [cast("features", "X", model_dtype(types))]
+    lines = [cast("given", "X", model_dtype(types)), f"%features = Reshape(%given, [-1, {size}])"]
     if not attributes["intercepts"]:
         return [*lines, f"%scores = MatMul(%features, {columns})"]
     return [
         *lines,
         f"%products = MatMul(%features, {columns})",
-        f"%scores = Add(%products, {[*attributes['intercepts']]})",
+        f"%scores = Add(%products, {[*attributes['intercepts']][:rows]})",
     ]
 
 
-def _label_lines(attributes: Attributes, *, several: bool) -> list[str]:
-    """Compute the class `%Y` from the transformed scores `%wide`."""
+def _label_lines(attributes: Attributes, rows: int, *, both: bool) -> list[str]:
+    """Compute the class `%Y` from the scores before the transform."""
     integers, texts = attributes["classlabels_ints"], attributes["classlabels_strings"]
-    if several:
-        best = "%best = ArgMax(%wide, axis=1, keepdims=0)"
+    if rows > 1:
+        best = "%best = ArgMax(%scores, axis=1, keepdims=0)"
         if not integers and not texts:
             return [best, "%Y = Identity(%best)"]
         return [labels_constant(integers, texts), best, "%Y = Gather(%labels, %best)"]
-    limit = 0.0 if attributes["post_transform"] == "NONE" else 0.5
-    labels: Sequence[object] = [integers[0], 0] if integers else [texts[0], ""] if texts else [1, 0]
+    if both:
+        labels: Sequence[object] = texts or integers
+    else:
+        labels = ["", texts[0]] if texts else [0, integers[0] if integers else 1]
     return [
         labels_constant(labels if not texts else None, labels if texts else None),
-        f"%above = GreaterOrEqual(%wide, {limit})",
-        "%column = Where(%above, 0, 1)",
+        "%above = Greater(%scores, 0)",
+        "%column = Cast(%above, to=7)",
         "%index = Reshape(%column, [-1])",
         "%Y = Gather(%labels, %index)",
     ]

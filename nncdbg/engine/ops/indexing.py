@@ -11,6 +11,7 @@ import numpy as np
 
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim
+from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import gradient_indices as gradients
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
@@ -125,6 +126,7 @@ def _scattered(xp: Any, x: Any, where: tuple[Any, ...], updates: Any, reduction:
     infer=same_as(0),
     accepts_out=True,
     vjp=gradients.scattered,
+    contract=contracts.distinct_elements,
     integers=valid.indices(1),
     influence=SCATTERED,
     content=Content.UPDATED,
@@ -145,6 +147,7 @@ def scatter_elements(
 op(
     "Scatter",
     since=9,
+    contract=contracts.distinct_elements,
     infer=same_as(0),
     accepts_out=True,
     integers=valid.indices(1),
@@ -160,6 +163,7 @@ op(
     infer=same_as(0),
     accepts_out=True,
     vjp=gradients.scattered_tuples,
+    contract=contracts.distinct_tuples,
     integers=valid.index_tuples,
     influence=SCATTERED,
     content=Content.UPDATED,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.elementwise import elementwise
@@ -50,7 +51,15 @@ def is_infinite(xp: Any, x: Any, *, detect_negative: int, detect_positive: int, 
     return result
 
 
-@op("BitShift", since=11, infer=broadcast(), accepts_out=True, integers=valid.shift, influence=POINTWISE)
+@op(
+    "BitShift",
+    since=11,
+    infer=broadcast(),
+    accepts_out=True,
+    integers=valid.shift,
+    influence=POINTWISE,
+    contract=contracts.shift,
+)
 def bit_shift(xp: Any, x: Any, y: Any, *, direction: str, out: Any = None) -> Any:
     """`x` shifted by `y` bits; beyond the width, or for a negative `y`, only the sign bit is left.
 

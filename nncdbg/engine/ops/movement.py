@@ -9,6 +9,7 @@ import numpy as np
 
 from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.graph import Dim
+from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import gradient_indices as indices
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops import valid_integers as valid
@@ -181,6 +182,7 @@ def _slice_shape(attributes: Attributes, types: Types) -> Shape | None:
     vjp=indices.moved("Slice"),
     influence=MOVED,
     host_operands=(1, 2, 3, 4),
+    contract=contracts.distinct_axes(3),
 )
 def slice_by_attributes(
     xp: Any, x: Any, *, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None
@@ -251,6 +253,7 @@ def _pad_shape(attributes: Attributes, types: Types) -> Shape | None:
     influence=moved(0, 2),
     host_operands=(1, 3),
     cause="constants.padding",
+    contract=contracts.distinct_axes(3),
 )
 def pad_by_paddings(xp: Any, x: Any, *, paddings: Sequence[int], mode: str, value: float) -> Any:
     """`x` with `paddings` (all begins, then all ends) of `value` or of itself.  ONNX Pad 1."""
@@ -361,6 +364,7 @@ def space_to_depth(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any
     infer=same_as(0),
     vjp=indices.moved("ReverseSequence"),
     integers=valid.lengths(1, axis=0, attribute="time_axis"),
+    contract=contracts.lengths(1, 0, "time_axis", 1),
     influence=MOVED,
 )
 def reverse_sequence(xp: Any, x: Any, lengths: Any, *, batch_axis: int, time_axis: int) -> Any:

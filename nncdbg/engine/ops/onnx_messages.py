@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from nncdbg.engine import dtypes
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Dim, Inline, OptionalType, SequenceType, TensorType, Type
+from nncdbg.engine.errors import GraphError, UsageError
+from nncdbg.engine.graph import Dim, Inline, MapType, OptionalType, SequenceType, TensorType, Type
 
 
 def type_of_proto(proto: Any) -> Type | None:
-    """Convert a TypeProto to a type; None if it is empty, a map or a sparse tensor."""
+    """Convert a TypeProto to a type; None if it is empty or a sparse tensor."""
     kind = None if proto is None else proto.WhichOneof("value")
     if kind == "tensor_type":
         return _tensor_type(proto.tensor_type)
@@ -21,6 +22,9 @@ def type_of_proto(proto: Any) -> Type | None:
     if kind == "optional_type":
         element = type_of_proto(proto.optional_type.elem_type)
         return OptionalType(element) if element is not None else None
+    if kind == "map_type":
+        key, value = dtypes.FROM_ONNX.get(proto.map_type.key_type), type_of_proto(proto.map_type.value_type)
+        return MapType(key, value.dtype) if key and isinstance(value, TensorType) else None
     return None
 
 
@@ -52,6 +56,9 @@ def type_proto(type_: Type | None) -> Any:
         return helper.make_sequence_type_proto(type_proto(type_.element))
     if isinstance(type_, OptionalType):
         return helper.make_optional_type_proto(type_proto(type_.element))
+    if isinstance(type_, MapType):
+        value = helper.make_tensor_type_proto(dtypes.ONNX[type_.value], ())
+        return helper.make_map_type_proto(dtypes.ONNX[type_.key], value)
     return helper.make_tensor_type_proto(dtypes.ONNX[type_.dtype], type_.shape)
 
 
@@ -103,8 +110,40 @@ def attribute_data(value: Any) -> Any:
         return numpy_helper.from_array(value.array)
     if isinstance(value, np.ndarray):
         return numpy_helper.from_array(value)
-    if isinstance(value, (TensorType, SequenceType, OptionalType)):
+    if isinstance(value, (TensorType, SequenceType, OptionalType, MapType)):
         return type_proto(value)
     if isinstance(value, tuple):
         return [attribute_data(item) for item in value]
     return value
+
+
+def types_by_onnx(name: str, version: int) -> Callable[[Mapping[str, Any], Sequence[Any]], Sequence[Any]]:
+    """Return a type rule that runs ONNX's inference; it infers nothing if an input's type is unknown."""
+    return partial(_types_by_onnx, name, version)
+
+
+def _types_by_onnx(
+    name: str, version: int, attributes: Mapping[str, Any], types: Sequence[Any]
+) -> Sequence[Any]:
+    import onnx.defs
+    from onnx import helper, shape_inference
+    from onnx.checker import ValidationError
+
+    domain, _, local = name.rpartition(".")
+    schema = onnx.defs.get_schema(local, version, domain)
+    given = {f"input_{index}": type_proto(known) for index, known in enumerate(types) if known is not None}
+    own = {key: value for key, value in attributes.items() if key != "outputs_count"}
+    outputs = attributes.get("outputs_count", max(schema.min_output, 1))
+    given_operands = [known is not None for known in types]
+    node = node_proto(name, version, own, given_operands, outputs)
+    opsets = [helper.make_opsetid(domain, version)]
+    try:
+        found = shape_inference.infer_node_outputs(schema, node, given, opset_imports=opsets)
+    except (shape_inference.InferenceError, ValidationError, RuntimeError) as error:
+        raise GraphError(f"the operands of {name} are invalid: {_fact(error)}") from error
+    return [type_of_proto(found[output]) if output in found else None for output in node.output]
+
+
+def _fact(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__

@@ -18,6 +18,7 @@ from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import gradient_windows as gradients
+from nncdbg.engine.ops import remarks
 from nncdbg.engine.ops.convolution import padding_lines, windows_line
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at, wide_name
@@ -225,6 +226,7 @@ def average_pool_formula(attributes: Attributes, inputs: Types) -> str:
     influence=probed(0),
     unit_axis=1,
     cause="pooling.window",
+    remark=remarks.window,
 )
 def average_pool(
     xp: ModuleType, x: Any, *, kernel_shape: Sequence[int], out: Any = None, **attributes: Any
@@ -281,6 +283,7 @@ def global_lp_pool_formula(attributes: Attributes, inputs: Types) -> str:
     formula=lp_pool_formula,
     influence=probed(0),
     cause="pooling.window",
+    remark=remarks.norm,
 )
 def lp_pool(xp: ModuleType, x: Any, *, kernel_shape: Sequence[int], p: int, **attributes: Any) -> Any:
     """The p-norm of each window of x [N, C, *sizes]."""
@@ -318,6 +321,7 @@ def over_planes(xp: ModuleType, x: Any, reduce: Callable[..., Any]) -> Any:
     influence=probed(0),
     unit_axis=1,
     cause="pooling.plane",
+    remark=remarks.mean,
 )
 def global_average_pool(xp: ModuleType, x: Any) -> Any:
     """The mean over all axes after the second."""
@@ -345,6 +349,7 @@ def global_max_pool(xp: ModuleType, x: Any) -> Any:
     formula=global_lp_pool_formula,
     influence=probed(0),
     cause="pooling.plane",
+    remark=remarks.norm,
 )
 def global_lp_pool(xp: ModuleType, x: Any, *, p: int) -> Any:
     """The p-norm over all axes after the second."""

@@ -10,6 +10,7 @@ import numpy as np
 from nncdbg.engine.dtypes import INTEGERS, NUMPY, integer_range, name_of
 from nncdbg.engine.errors import RunError
 from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops import contracts, remarks
 from nncdbg.engine.ops.cast import cast_to
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.gradient import nothing
@@ -86,6 +87,8 @@ _ROW = Influence(
     vjp=nothing,
     influence=_ROW,
     integer_fault=_bad_scale,
+    contract=contracts.positive_scale,
+    remark=remarks.clipped,
     saturates=True,
     cause="casts.quantize",
 )
@@ -136,6 +139,7 @@ def _dequantize_types(attributes: Attributes, types: Types) -> Types:
     vjp=dequantized,
     influence=_ROW,
     cause="casts.dequantize",
+    contract=contracts.quantized_zero,
 )
 def dequantize_linear(
     xp: Any,
@@ -155,3 +159,23 @@ def dequantize_linear(
     result = shifted * widened(xp, _spread(xp, scale, x.shape, axis, block_size))
     target = NUMPY[element_type(output_dtype)] if output_dtype else scale.dtype
     return xp.asarray(result, dtype=target)
+
+
+@op(
+    "DynamicQuantizeLinear",
+    since=11,
+    infer=lambda attributes, types: (
+        TensorType("u8", shape_at(types, 0)),
+        TensorType("f32", ()),
+        TensorType("u8", ()),
+    ),
+    saturates=True,
+    cause="casts.dynamic",
+)
+def dynamic_quantize_linear(xp: Any, x: Any) -> Any:
+    """`x` as u8, with the scale and zero point that cover its range and 0; the scale of zeros is 1."""
+    least, most = xp.minimum(x.min(initial=0), 0), xp.maximum(x.max(initial=0), 0)
+    scale = xp.where(most == least, x.dtype.type(1), (most - least) / x.dtype.type(255)).astype(x.dtype)
+    zero = xp.clip(xp.rint(-least / scale), 0, 255)
+    y = xp.clip(xp.rint(x / scale) + zero, 0, 255)
+    return y.astype(xp.uint8), xp.asarray(scale), xp.asarray(zero).astype(xp.uint8)

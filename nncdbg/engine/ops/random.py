@@ -13,6 +13,7 @@ import numpy as np
 
 from nncdbg.engine.dtypes import COMPLEX, FLOATS, NUMPY, name_of
 from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops.constant import sizes_of
 from nncdbg.engine.ops.declaration import op
@@ -104,7 +105,15 @@ def random_uniform_like(
     return _uniform(xp, rng, x.shape, _dtype_like(x, dtype), low, high)
 
 
-@op("Bernoulli", since=15, infer=_types_like, vjp=nothing, random=True, influence=POINTWISE)
+@op(
+    "Bernoulli",
+    since=15,
+    infer=_types_like,
+    vjp=nothing,
+    random=True,
+    influence=POINTWISE,
+    contract=contracts.probabilities,
+)
 def bernoulli(xp: Any, x: Any, *, dtype: int | None, seed: float | None, rng: Any) -> Any:
     """1 with the probability in `x`, else 0; NaN where `x` is NaN, if the type supports it.
 

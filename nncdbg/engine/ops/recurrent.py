@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from nncdbg.engine.graph import Dim
+from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.gates import Gate, gates_of
@@ -138,6 +139,7 @@ def biases(xp: ModuleType, bias: Any, d: int, like: Any, rows: int) -> tuple[Any
     formula=rnn_formula,
     outputs_count=True,
     integers=valid.lengths(4, axis=0),
+    contract=contracts.lengths(4, 0),
     influence=probed(0, 1, 2, 3, 5),
     cause="recurrent.recurrent",
 )
@@ -179,6 +181,7 @@ def rnn(
     formula=gru_formula,
     outputs_count=True,
     integers=valid.lengths(4, axis=0),
+    contract=contracts.lengths(4, 0),
     influence=probed(0, 1, 2, 3, 5),
     cause="recurrent.recurrent",
 )
@@ -237,6 +240,7 @@ def _gru_cell(xp: ModuleType, gates: Sequence[Gate], recurrent: Any, bias: Any, 
     formula=lstm_formula,
     outputs_count=True,
     integers=valid.lengths(4, axis=0),
+    contract=contracts.lengths(4, 0),
     influence=probed(0, 1, 2, 3, 5, 6, 7),
     cause="recurrent.recurrent",
 )

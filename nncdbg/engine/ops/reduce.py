@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nncdbg.engine.ops import gradient_shape as gradients
+from nncdbg.engine.ops import remarks
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import formula_text, in_precision, type_at
@@ -189,7 +190,7 @@ _EMPTY: dict[str, Any] = {"legal": "reductions.of_nothing"}
 _EXTREME: dict[str, Any] = {"vjp": gradients.reduced_extreme, **_EMPTY}
 
 _declare("ReduceSum", _sum, "The sum", 13, vjp=gradients.reduced_sum, cause="reductions.total")
-_declare("ReduceMean", _mean, "The mean", formula=_mean_formula, cause="reductions.mean")
+_declare("ReduceMean", _mean, "The mean", formula=_mean_formula, cause="reductions.mean", remark=remarks.mean)
 _doc = "The greatest element, NaN if one is NaN,"
 _declare("ReduceMax", _greatest, _doc, influence=REDUCED_TO_GREATEST, cause="reductions.greatest", **_EXTREME)
 _doc = "The least element, NaN if one is NaN,"
@@ -204,9 +205,12 @@ _declare(
     "The root of the sum of squares",
     vjp=gradients.reduced_norm,
     cause="reductions.total_of_squares",
+    remark=remarks.root,
 )
 _doc = "The logarithm of the sum"
-_declare("ReduceLogSum", _log_sum, _doc, cause="reductions.logarithm_of_sum", **_EMPTY)
+_declare(
+    "ReduceLogSum", _log_sum, _doc, cause="reductions.logarithm_of_sum", remark=remarks.logarithm, **_EMPTY
+)
 _declare(
     "ReduceLogSumExp",
     _log_sum_exp,

@@ -19,18 +19,16 @@ import numpy as np
 from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import GraphError, RunError, UnsupportedOp
 from nncdbg.engine.graph import SequenceType, TensorType, Type
-from nncdbg.engine.ops import feature_formula
+from nncdbg.engine.ops import contracts, feature_formula
 from nncdbg.engine.ops import gradient_indices as indices
+from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import Op, describe, facts_of
 from nncdbg.engine.ops.gradient import nothing
 from nncdbg.engine.ops.gradient_matrix import affine_grid
 from nncdbg.engine.ops.gradient_signal import transformed
 from nncdbg.engine.ops.influence import Content, Infinities, probed
-from nncdbg.engine.ops.onnx_messages import node_proto, type_of_proto, type_proto
-from nncdbg.engine.ops.region_formula import roi_align_formula
+from nncdbg.engine.ops.onnx_messages import node_proto, type_proto, types_by_onnx
 from nncdbg.engine.ops.schema import complete, split
-from nncdbg.engine.ops.signal_formula import stft_formula
-from nncdbg.engine.ops.support_vector_formula import svm_classifier_formula, svm_regressor_formula
 
 _LOADERS = {
     "": "onnx.reference.ops",
@@ -49,51 +47,71 @@ class ReferenceOp(Op):
     """An op with the kernel of `onnx.reference`, for one version of its domain."""
 
     version: int = 1
+    corrected: Callable[..., Any] | None = None
+    """`corrected(statement, *inputs)`: the results, where those of `onnx.reference` are wrong."""
 
     def bind(self, xp: ModuleType, attributes: Mapping[str, Any], *, out: bool = False) -> Callable[..., Any]:
         assert not out
         if xp is not np:
             return partial(_no_kernel_on, self.name, xp.__name__)
         given = {key: value for key, value in attributes.items() if key != "outputs_count"}
-        return _Statement(self.name, self.version, given, attributes["outputs_count"]).run
+        statement = _Statement(self.name, self.version, given, attributes["outputs_count"])
+        return statement.run if self.corrected is None else partial(self.corrected, statement)
+
+
+def _with_raw_product(statement: _Statement, *inputs: Any) -> Any:
+    """For mode 0, `onnx.reference` returns the product of Q and K after `softcap`, not before."""
+    results, given = statement.run(*inputs), statement.attributes
+    if statement.outputs < 4 or given["qk_matmul_output_mode"] or not given["softcap"]:
+        return results
+    uncapped = _Statement(statement.name, statement.version, {**given, "softcap": 0.0}, statement.outputs)
+    return (*results[:3], uncapped.run(*inputs)[3])
+
+
+def _weighted(statement: _Statement, *inputs: Any) -> Any:
+    """Without weights, each n-gram has the weight 1; `onnx.reference` fails."""
+    given = statement.attributes
+    weights = given["weights"] or (1.0,) * len(given["ngram_indexes"])
+    return _Statement(statement.name, statement.version, {**given, "weights": weights}, 1).run(*inputs)
 
 
 describe(
     "Attention",
+    corrected=_with_raw_product,
     influence=probed(0, 1, 2, 3, 4, 5).taking(Infinities.ABSORBED, masks=(3,)),
     unit_axis=-1,
     cause="softmax.attention",
     legal="softmax.masked_scores",
 )
-describe("CenterCropPad", content=Content.BOUNDED)
-describe("DynamicQuantizeLinear", saturates=True, cause="casts.dynamic")
+describe(
+    "CenterCropPad",
+    content=Content.BOUNDED,
+    contract=contracts.distinct_axes(None),
+    integers=valid.sizes(1),
+)
+describe("RotaryEmbedding", integers=valid.indices(3, axis=0, into=1))
+describe("TfIdfVectorizer", corrected=_weighted)
 describe("AffineGrid", vjp=affine_grid)
 describe("DFT", vjp=transformed)
-describe("STFT", formula=stft_formula)
 describe("Col2Im", vjp=indices.from_columns)
 describe("MaxUnpool", vjp=indices.unpooled)
 describe("MelWeightMatrix", vjp=nothing)
 describe("TensorScatter", vjp=indices.tensor_scattered, content=Content.UPDATED)
-describe("RoiAlign", formula=roi_align_formula)
 for _model, _formula in (
     ("FeatureVectorizer", feature_formula.feature_vectorizer_formula),
     ("Imputer", feature_formula.imputer_formula),
-    ("LinearClassifier", feature_formula.linear_classifier_formula),
-    ("LinearRegressor", feature_formula.linear_regressor_formula),
-    ("Normalizer", feature_formula.normalizer_formula),
     ("Scaler", feature_formula.scaler_formula),
-    ("SVMClassifier", svm_classifier_formula),
-    ("SVMRegressor", svm_regressor_formula),
 ):
     describe(f"ai.onnx.ml.{_model}", formula=_formula)
-_TREE = "it is constant between the thresholds of its trees"
-for _tree in ("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"):
-    describe(f"ai.onnx.ml.{_tree}", no_gradient=_TREE)
-for _choice in ("Binarizer", "LabelEncoder", "OneHotEncoder"):
+for _choice in ("Binarizer",):
     describe(f"ai.onnx.ml.{_choice}", vjp=nothing)
-describe("ai.onnx.ml.ArrayFeatureExtractor", vjp=indices.moved("ai.onnx.ml.ArrayFeatureExtractor"))
+describe(
+    "ai.onnx.ml.ArrayFeatureExtractor",
+    vjp=indices.moved("ai.onnx.ml.ArrayFeatureExtractor"),
+    integers=valid.indices(1, axis=-1),
+)
 for _window in ("HannWindow", "HammingWindow", "BlackmanWindow"):
-    describe(_window, cause="constants.shape_of_window")
+    describe(_window, cause="constants.shape_of_window", integers=valid.sizes(0))
 describe("ai.onnx.preview.training.Adagrad", cause="recurrent.adagrad")
 describe("ai.onnx.preview.training.Adam", cause="recurrent.adam")
 
@@ -108,7 +126,7 @@ def reference_op(name: str, version: int) -> Op | None:
         name,
         kernel=partial(_compute, name, version),
         since=version,
-        infer=partial(_infer, name, version),
+        infer=types_by_onnx(name, version),
         outputs_count=True,
         reference=True,
         doc=f"Runs through onnx.reference, opset {version}.",
@@ -146,7 +164,9 @@ def _no_kernel_on(name: str, backend: str, *inputs: Any) -> Any:
 
 def _compute(name: str, version: int, xp: Any, *inputs: Any, outputs_count: int = 1, **given: Any) -> Any:
     attributes = complete(name, version, {key: value for key, value in given.items() if value is not None})
-    return _Statement(name, version, attributes, outputs_count).run(*inputs)
+    found = reference_op(name, version)
+    assert found is not None
+    return found.bind(xp, {**attributes, "outputs_count": outputs_count})(*inputs)
 
 
 class _Statement:
@@ -177,7 +197,7 @@ class _Statement:
         """
         attributes = {**self.attributes, "outputs_count": self.outputs}
         try:
-            return _infer(self.name, self.version, attributes, types)
+            return types_by_onnx(self.name, self.version)(attributes, types)
         except GraphError:
             return [None] * self.outputs
 
@@ -239,28 +259,3 @@ def _converted(result: Any) -> Any:
         raise RunError(f"onnx.reference returned a {type(result).__name__}, not a tensor or sequence")
     array = np.asarray(result)
     return array.astype(object) if array.dtype.kind in "US" else array
-
-
-def _infer(name: str, version: int, attributes: Mapping[str, Any], types: Sequence[Any]) -> Sequence[Any]:
-    """Run ONNX's inference; infer nothing if an input's type is unknown."""
-    import onnx.defs
-    from onnx import helper, shape_inference
-    from onnx.checker import ValidationError
-
-    domain, local = split(name)
-    schema = onnx.defs.get_schema(local, version, domain)
-    given = {f"input_{index}": type_proto(known) for index, known in enumerate(types) if known is not None}
-    own = {key: value for key, value in attributes.items() if key != "outputs_count"}
-    given_operands = [known is not None for known in types]
-    node = node_proto(name, version, own, given_operands, attributes["outputs_count"])
-    opsets = [helper.make_opsetid(domain, version)]
-    try:
-        found = shape_inference.infer_node_outputs(schema, node, given, opset_imports=opsets)
-    except (shape_inference.InferenceError, ValidationError, RuntimeError) as error:
-        raise GraphError(f"the operands of {name} are invalid: {_fact(error)}") from error
-    return [type_of_proto(found[output]) if output in found else None for output in node.output]
-
-
-def _fact(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[-1] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""MaxRoiPool: each region of an image as a small grid of maxima."""
+"""MaxRoiPool: each region of an image as a small grid of maxima; RoiAlign, which runs its formula."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.errors import GraphError, RunError
-from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops import valid_integers as valid
+from nncdbg.engine.ops.declaration import composite, op
 from nncdbg.engine.ops.influence import Content, probed
+from nncdbg.engine.ops.onnx_messages import types_by_onnx
 from nncdbg.engine.ops.precision import settled, widened
-from nncdbg.engine.ops.region_formula import max_roi_pool_formula
+from nncdbg.engine.ops.region_formula import max_roi_pool_formula, roi_align_formula
 from nncdbg.engine.ops.types import Attributes, Types, at, need_rank, shape_at, typed
 
 
@@ -67,6 +69,7 @@ def _images(numbers: Sequence[float], count: int) -> list[int]:
     since=1,
     infer=_region_types,
     formula=max_roi_pool_formula,
+    integers=valid.indices(1, axis=0),
     influence=probed(0),
     content=Content.BOUNDED,
 )
@@ -97,3 +100,13 @@ def max_roi_pool(
                 if end > begin:
                     result[region, :, i, j] = band[:, begin:end].max(axis=1)
     return settled(xp, result, x.dtype)
+
+
+for _since in (10, 16, 22):
+    # `onnx.reference` shifts regions by half a pixel in all versions; ONNX does so from 16 on.
+    composite(
+        "RoiAlign",
+        since=_since,
+        infer=types_by_onnx("RoiAlign", _since),
+        integers=valid.indices(2, axis=0),
+    )(roi_align_formula)

@@ -242,7 +242,7 @@ def _resize_types(attributes: Attributes, types: Types) -> Types:
     since=11,
     infer=_resize_types,
     vjp=_resize_vjp,
-    integers=valid.sizes(3),
+    integers=valid.sizes(2, 3),
     influence=probed(0),
     host_operands=(1, 2, 3),
     unit_axis=1,
@@ -276,7 +276,7 @@ def resize(
     return _resized(xp, x, _axes(x, numbers, factors, lengths, keep_aspect_ratio_policy, roi), method)
 
 
-@op("Resize", since=10, infer=_resize_types, vjp=_scaled_vjp, influence=probed(0))
+@op("Resize", since=10, infer=_resize_types, integers=valid.sizes(1), vjp=_scaled_vjp, influence=probed(0))
 def resize_by_scales(xp: Any, x: Any, scales: Any, *, mode: str) -> Any:
     """`x` resized by `scales`, nearest or linear.  ONNX Resize 10."""
     factors = [float(scale) for scale in scales]
@@ -288,6 +288,7 @@ def resize_by_scales(xp: Any, x: Any, scales: Any, *, mode: str) -> Any:
     since=9,
     infer=_resize_types,
     vjp=_scaled_vjp,
+    integers=valid.sizes(1),
     influence=probed(0),
     host_operands=(1,),
 )

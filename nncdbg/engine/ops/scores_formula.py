@@ -6,8 +6,7 @@ import json
 from collections.abc import Sequence
 from math import pi
 
-_WINITZKI = 0.147
-"""The free parameter of the approximation of the inverse of erf, as in ONNX's reference."""
+from nncdbg.engine.ops.post_transforms import WINITZKI
 
 
 def labels_constant(integers: Sequence[object] | None, texts: Sequence[object] | None) -> str:
@@ -56,20 +55,17 @@ def _probit_lines(source: str, target: str) -> list[str]:
         "%under = Sub(1, %z)",
         "%over = Add(%z, 1)",
         "%t = Mul(%under, %over)",
-        "%border = Equal(%t, 0)",
-        "%inner = Where(%border, 1, %t)",
-        "%log = Log(%inner)",
+        "%log = Log(%t)",
         "%half = Mul(%log, 0.5)",
-        f"%v = Add(%half, {2 / (pi * _WINITZKI)})",
-        f"%w = Div(%log, {_WINITZKI})",
+        f"%v = Add(%half, {2 / (pi * WINITZKI)})",
+        f"%w = Div(%log, {WINITZKI})",
         "%square = Mul(%v, %v)",
         "%rest = Sub(%square, %w)",
         "%root = Sqrt(%rest)",
-        "%apart = Sub(%root, %v)",
-        "%size = Sqrt(%apart)",
+        "%excess = Sub(%root, %v)",
+        "%size = Sqrt(%excess)",
         "%negative = Less(%z, 0)",
         "%mirrored = Neg(%size)",
         "%quantile = Where(%negative, %mirrored, %size)",
-        "%scaled = Mul(%quantile, 1.41421356)",
-        f"%{target} = Where(%border, 0, %scaled)",
+        f"%{target} = Mul(%quantile, 1.41421356)",
     ]

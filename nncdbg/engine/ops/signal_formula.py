@@ -1,11 +1,39 @@
-"""The formula of STFT."""
+"""STFT, which runs its formula."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from nncdbg.engine.errors import GraphError
+from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops.declaration import composite
 from nncdbg.engine.ops.formula import formula_text, in_precision, type_at
-from nncdbg.engine.ops.types import Attributes, Types, at
+from nncdbg.engine.ops.onnx_messages import types_by_onnx
+from nncdbg.engine.ops.types import Attributes, Types, at, need_rank
 
 
+def _with_parts(signal: TensorType | None) -> TensorType | None:
+    """Return the type of a signal with its last axis; exporters of PyTorch omit it for a real signal."""
+    if signal is None or signal.shape is None or len(signal.shape) != 2:
+        return signal
+    return TensorType(signal.dtype, (*signal.shape, 1))
+
+
+def _stft_types(attributes: Attributes, types: Types) -> Any:
+    need_rank(types, 0, "signal, which needs the shape [batch, length, 1] or [batch, length, 2],", 2, 3)
+    signal = at(types, 0)
+    if signal is not None and signal.shape is not None and len(signal.shape) == 3:
+        parts = signal.shape[2]
+        if isinstance(parts, int) and parts not in (1, 2):
+            raise GraphError(
+                f"the signal has {parts} numbers per sample",
+                hint="use the shape [batch, length, 1], or [batch, length, 2] for complex numbers",
+                operand=0,
+            )
+    return types_by_onnx("STFT", 17)(attributes, [_with_parts(signal), *types[1:]])
+
+
+@composite("STFT", since=17, infer=_stft_types)
 def stft_formula(attributes: Attributes, inputs: Types) -> str:
     """Frames of the signal, multiplied by the window, and their DFT."""
     signal, window = type_at(inputs, 0), at(inputs, 2)
@@ -24,7 +52,10 @@ def stft_formula(attributes: Attributes, inputs: Types) -> str:
         "%offsets = Range(0, %length, 1)",
         "%places = Add(%column, %offsets)",
     ]
-    body = ["%framed.wide = Gather(%signal.wide, %places, axis=1)"]
+    body = ["%framed.wide = Gather(%parts.wide, %places, axis=1)"]
+    shape = signal.shape or ()
+    whole = "Unsqueeze(%signal.wide, [2])" if len(shape) == 2 else "Identity(%signal.wide)"
+    body.insert(0, f"%parts.wide = {whole}")
     last = "%framed.wide"
     if window is not None:
         body += [

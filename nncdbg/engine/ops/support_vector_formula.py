@@ -2,8 +2,7 @@
 
 The classifier compares each two classes.  With `prob_a`, it finds the probabilities of all classes that fit
 those of the pairs best, by the iteration of Wu, Lin and Weng (2004), "Probability Estimates for Multi-class
-Classification by Pairwise Coupling".  The kernel is that of `onnx.reference`, which has sums off the diagonal
-of its quadratic form where the paper has single products; the formula computes what the kernel does.
+Classification by Pairwise Coupling".
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
+from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.feature_formula import model_dtype
 from nncdbg.engine.ops.formula import cast, formula_text, sizes_at, type_at
@@ -34,7 +34,8 @@ def svm_regressor_formula(attributes: Attributes, types: Types) -> str:
     if attributes["one_class"]:
         lines += ["%above = Greater(%scores, 0)", "%wide = Where(%above, 1.0, -1.0)"]
     else:
-        lines += transform_lines(attributes["post_transform"], "scores", "wide")
+        # As in onnxruntime, a single score is not transformed.
+        lines.append("%wide = Identity(%scores)")
     lines.append(cast("Y", "wide", "f32"))
     return formula_text("SVMRegressor", [("X", type_at(types, 0))], lines, ["Y"])
 
@@ -146,12 +147,23 @@ def _label_lines(attributes: Attributes, classes: int, probable: bool) -> list[s
 def _score_lines(attributes: Attributes, source: str, scores: int, classes: int) -> list[str]:
     """Compute the transformed scores `%wide`; one decision between two classes gives a score for each."""
     transform = attributes["post_transform"]
-    if scores >= 2 or (transform == "PROBIT" and scores == 1):
+    if scores >= 2:
         return transform_lines(transform, source, "wide")
     if classes != 2 or len(attributes["rho"]) != 1:
         return [f"%wide = Identity(%{source})"]
+    check_one_decision(transform)
     both = [f"%against = Neg(%{source})", f"%two = Concat(%against, %{source}, axis=1)"]
     return [*both, *transform_lines(transform, "two", "wide")]
+
+
+def check_one_decision(transform: str) -> None:
+    """Raise GraphError for a transform that onnxruntime and ONNX define differently for one decision."""
+    if transform not in ("NONE", "LOGISTIC"):
+        raise GraphError(
+            f"{transform} is not defined for one decision between two classes",
+            hint='use post_transform="NONE" or "LOGISTIC"',
+            attribute="post_transform",
+        )
 
 
 def _probability_lines(attributes: Attributes, types: Types, classes: int) -> list[str]:
@@ -167,7 +179,6 @@ def _probability_lines(attributes: Attributes, types: Types, classes: int) -> li
     )
     identity = [[float(i == j) for j in range(classes)] for i in range(classes)]
     known = TensorType(model_dtype(types), (sizes_at(types, 0)[0], classes))
-    above = [[float(i < j) for j in range(classes)] for i in range(classes)]
     sweep = [line for number in range(classes) for line in _sweep_lines(number, classes)]
     return [
         f"%sloped = Mul(%decisions, {[*attributes['prob_a'][: len(pairs)]]})",
@@ -182,15 +193,10 @@ def _probability_lines(attributes: Attributes, types: Types, classes: int) -> li
         f"%R = Reshape(%flat, {[-1, classes, classes]})",
         "%R.turned = Transpose(%R, perm=[0, 2, 1])",
         "%both = Mul(%R, %R.turned)",
-        f"%right = Mul(%both, {above})",
-        "%tails = ReduceSum(%right, [2])",
-        f"%tops = Mul(%tails, {above})",
-        "%lefts = Transpose(%tops, perm=[0, 2, 1])",
         "%R.squares = Mul(%R, %R)",
         "%columns = ReduceSum(%R.squares, [1])",
         f"%diagonal = Mul(%columns, {identity})",
-        "%rest = Sub(%diagonal, %tops)",
-        "%Q = Sub(%rest, %lefts)",
+        "%Q = Sub(%diagonal, %both)",
         "%zeros = Sub(%upper, %upper)",
         f"%none = Slice(%zeros, [0], [{classes}], [1])",
         f"%equal = Add(%none, {1 / classes})",

@@ -1,4 +1,4 @@
-"""Integers that an op accepts in operands that are indices, sizes, axes or counts.
+"""Integers that an op accepts in operands that are indices, sizes, axes or counts, also as floats.
 
 An op declares a rule (`Op.integers`); missing inputs are drawn so that the rules hold.
 """
@@ -20,6 +20,15 @@ class Integers:
     low: int = 0
     high: int = 0
     exact: tuple[int, ...] | None = None
+    indices: bool = False
+    """True for indices into an axis of size `high`, which may also count from its end."""
+
+    def misses(self, data: Array) -> frozenset[int]:
+        """Return the size of the axis that these indices need; empty if all are inside."""
+        if not self.indices or not data.size:
+            return frozenset()
+        needed = max(int(data.max()) + 1, -int(data.min()))
+        return frozenset({needed} if needed > self.high else ())
 
     def __str__(self) -> str:
         if self.exact is not None:
@@ -54,6 +63,11 @@ def _below(size: Dim, low: int = 0) -> Integers | None:
     return Integers(low, size) if isinstance(size, int) and size > low else None
 
 
+def _within(size: Dim) -> Integers | None:
+    """Return the indices into an axis."""
+    return Integers(0, size, indices=True) if isinstance(size, int) and size > 0 else None
+
+
 def _only(index: int, accepted: Integers | None) -> Accepted:
     return {} if accepted is None else {index: accepted}
 
@@ -66,7 +80,7 @@ def indices(operand: int, *, axis: int | None = None, into: int = 0) -> IntegerR
         place = attributes.get("axis", 0) if axis is None else axis
         if shape is None or not -len(shape) <= place < len(shape):
             return {}
-        return _only(operand, _below(shape[place]))
+        return _only(operand, _within(shape[place]))
 
     return rule
 
@@ -91,7 +105,7 @@ def index_tuples(
     if shape is None or not tuples or not isinstance(tuples[-1], int):
         return {}
     sizes = [size for size in shape[batch : batch + tuples[-1]] if isinstance(size, int)]
-    return _only(1, _below(min(sizes))) if len(sizes) == tuples[-1] and sizes else {}
+    return _only(1, _within(min(sizes))) if len(sizes) == tuples[-1] and sizes else {}
 
 
 def between(accepted: Accepted) -> IntegerRule:

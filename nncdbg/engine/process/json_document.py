@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
 
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.process.regular_file import read_regular
 
 D = TypeVar("D", bound=msgspec.Struct)
 
@@ -31,7 +31,7 @@ class DocumentKind(Generic[D]):
         """Return the document in a file.  Raises UsageError as `parse` does, and for an unreadable file."""
         name = os.fspath(file)
         try:
-            content = Path(name).read_bytes()
+            content = read_regular(name)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise UsageError(f"cannot read the {self.name} {name}: {reason}", hint=self.hint) from None

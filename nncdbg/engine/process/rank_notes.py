@@ -168,7 +168,7 @@ def _read(path: Path, record: int, kind: type[Note]) -> Note | None:
                 if not length:
                     return None
                 time.sleep(0.001)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, RecursionError):
         pass  # as for a file that does not exist
     return None
 

@@ -6,6 +6,7 @@ import os
 import re
 
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.text.lexemes import integer_of
 
 _RANK = re.compile(r"-rank[0-9]+$")
 
@@ -22,9 +23,9 @@ def choose_rank(rank: int | None = None) -> bool:
     """
     words = os.environ.get(CHOSEN, "0") if rank is None else str(rank)
     ranks = os.environ.get("WORLD_SIZE", "")
-    if not words.isdecimal():
+    chosen = integer_of(words)
+    if chosen is None or chosen < 0:
         raise UsageError(f"{words!r} is not a rank", hint="a rank is a whole number from 0")
-    chosen = int(words)
     if ranks.isdecimal() and chosen >= int(ranks):
         raise UsageError(
             f"there is no rank {chosen} of {ranks}", hint=f"use a rank from 0 to {int(ranks) - 1}"

@@ -1,8 +1,8 @@
-"""Faults of a schedule that are no race: events without record, lost records, wrong starts, dead bytes."""
+"""Faults of a schedule that are no race: wrong events, wrong starts, freed bytes, operands of two devices."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,10 +25,12 @@ class EventFault:
     * ``unsynchronized-end``: the last launch on stream `number` of a graph, which `other`, its end, does not
       wait for,
     * ``freed``: it uses memory that `other` has freed,
+    * ``double-free``: it frees memory that `other` has freed,
+    * ``devices``: it reads a value that `other` computed on another device than its other operands,
     * ``overwritten``: it reads a value whose bytes `other` has written since for another value,
     * ``depth``: more than the allowed launches of stream `number` are in flight.
 
-    `name` is the value of `freed` and `overwritten`.
+    `name` is the value of `freed`, `double-free`, `overwritten` and `devices`.
     """
 
     kind: str
@@ -108,12 +110,38 @@ def memory_faults(launches: Sequence[Launch], ordering: Ordering) -> Iterator[Ev
         for access in (each for each in values if each.writes):
             key = access.memory.buffer, access.memory.name
             if access.frees:
+                if key in frees:
+                    yield EventFault("double-free", at, 0, frees[key], access.memory.name)
                 frees[key] = at
                 continue
             frees.pop(key, None)
             if access.memory.buffer == 0:
                 written[access.memory.name] = at
                 writers.write(access.memory, at)
+
+
+def device_faults(launches: Sequence[Launch], devices: Mapping[int, str]) -> Iterator[EventFault]:
+    """Yield the launches with operands on two devices; a launch with one operand may copy it.
+
+    A value is on the device of the stream that wrote it.  A stream that `devices` does not name has none.
+    """
+    writers: dict[tuple[int, str], int] = {}
+    for at, launch in enumerate(launches):
+        values = [each for each in launch.accesses if each.memory.kind == "value" and not each.frees]
+        keys = [(each.memory.buffer, each.memory.name) for each in values if not each.writes]
+        read = [writers[key] for key in dict.fromkeys(keys) if key in writers]
+        own = devices.get(launch.stream)
+        other = next((each for each in read if devices[launches[each].stream] != own), None)
+        if own is not None and other is not None and len(set(keys)) > 1:
+            name = next(name for buffer, name in keys if writers.get((buffer, name)) == other)
+            yield EventFault("devices", at, 0, other, name)
+        for access in values:
+            if access.writes:
+                key = access.memory.buffer, access.memory.name
+                if own is None:
+                    writers.pop(key, None)
+                else:
+                    writers[key] = at
 
 
 class _Writers:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nncdbg.engine.building.copies import copied_node
-from nncdbg.engine.differentiation.expansion import expanded
+from nncdbg.engine.differentiation.expansion import with_backward_graphs
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.graph import Attribute, Graph, Node, Operand, Program, TensorType, Value
@@ -70,7 +70,7 @@ class SchedulePlayer:
         types: Mapping[str, TensorType] | None = None,
         syncs: Collection[SyncPoint] = (),
     ) -> None:
-        self.source = expanded(program) if program.backwards else program
+        self.source = with_backward_graphs(program)
         self.types = types or {}
         self.flat = flattened(self.source, plan)
         self.segments: list[OrderedSegment] = []

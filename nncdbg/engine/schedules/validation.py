@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nncdbg.engine.graph import Program
@@ -11,6 +11,7 @@ from nncdbg.engine.process.collector import collector_paused
 from nncdbg.engine.schedules.checks import (
     EventFault,
     depth_faults,
+    device_faults,
     edge_faults,
     event_faults,
     memory_faults,
@@ -97,7 +98,7 @@ def validate(program: Program, plan: PlacedPlan | None = None, *, depth: int | N
         for choice in branches(program):
             issued = launches(program, plan, choice=choice)
             ordering = Ordering(issued)
-            for problem in _problems(issued, ordering, depth):
+            for problem in _problems(issued, ordering, program.streams, depth):
                 found.setdefault(_identity(problem), problem)
             count = max(count, len(issued))
             deepest = max(deepest, *ordering.depth)
@@ -147,11 +148,14 @@ def _identity(problem: ScheduleProblem) -> object:
     return problem.kind, problem.access, first, second, problem.number
 
 
-def _problems(issued: Sequence[Launch], ordering: Ordering, depth: int | None) -> Iterator[ScheduleProblem]:
+def _problems(
+    issued: Sequence[Launch], ordering: Ordering, devices: Mapping[int, str], depth: int | None
+) -> Iterator[ScheduleProblem]:
     faults = [
         *event_faults(issued, ordering),
         *edge_faults(issued, ordering),
         *memory_faults(issued, ordering),
+        *device_faults(issued, devices),
         *([] if depth is None else depth_faults(issued, ordering, depth)),
     ]
     problems = [(fault.at, _of_fault(fault, issued, depth or 0)) for fault in faults]

@@ -17,6 +17,7 @@ from nncdbg.engine.escaping import printable
 from nncdbg.engine.expression import Expression
 from nncdbg.engine.graph import Node
 from nncdbg.engine.ops.aten.names import stop_names
+from nncdbg.engine.stopping.place_names import place_text
 from nncdbg.engine.text.listing import Listing
 
 Hits = Callable[[int], bool]
@@ -69,14 +70,14 @@ def _text(array: np.ndarray[Any, Any]) -> str:
 
 @dataclass(slots=True, eq=False)
 class Breakpoint:
-    """One stop condition.  `kind` is line, source, op, graph, value, data, watch, assert or site.
+    """One stop condition.  `kind` is line, source, op, graph, value, node, data, watch, assert or site.
 
-    `target` is the line number (as text), ``file:line`` of the user's model, op name, graph name or
-    value name; for a site, given by `place`, it is the displayed text.  A data breakpoint stops after a
-    write of the value.  `watch` and `assert` stop after a write of a value in their `expression`, if the
-    expression changed or is false.  The others stop before the statement runs.  If the condition or the
-    log message reads a result of the statement itself (`reads` has all names, `reads_out` is for `$out`),
-    both are evaluated after the statement.
+    `target` is the line number (as text), ``file:line`` of the user's model, or the name of an op, graph,
+    value or node, or a pattern of these `names`; for a site, given by `place`, it is the displayed text.  A
+    data breakpoint stops after a write of the value.  `watch` and `assert` stop after a write of a value in
+    their `expression`, if the expression changed or is false.  The others stop before the statement runs.
+    If the condition or the log message reads a result of the statement itself (`reads` has all names,
+    `reads_out` is for `$out`), both are evaluated after the statement.
     """
 
     number: int
@@ -91,6 +92,8 @@ class Breakpoint:
     reads_out: bool = False
     expression: Expression | None = None
     """The expression of a `watch` or an `assert`."""
+    names: frozenset[str] = frozenset()
+    """The names that `target` stands for."""
     changes: Changes = field(default_factory=Changes)
     """The results of a watched expression."""
     enabled: bool = True
@@ -111,7 +114,7 @@ class Breakpoint:
     @property
     def written(self) -> frozenset[str]:
         """Return the names of the values with writes that this kind stops after."""
-        return self.expression.names if self.expression is not None else frozenset((self.target,))
+        return self.expression.names if self.expression is not None else self.names
 
     @property
     def count(self) -> int:
@@ -137,10 +140,9 @@ class Breakpoint:
         return printable(f"<Breakpoint {self.number}: {self}, reached {self.count} times{state}>")
 
     def __str__(self) -> str:
-        where = {"value": f"%{self.target}", "data": f"%{self.target}", "graph": f"@{self.target}"}.get(
-            self.kind, self.target
-        )
-        parts = [f"{'watch' if self.kind == 'data' else self.kind} {where}"]
+        where = place_text(self.kind, self.target)
+        kind = {"data": "watch ", "node": ""}.get(self.kind, f"{self.kind} ")
+        parts = [f"{kind}{where}"]
         if self.condition is not None:
             parts.append(f"if {self.condition.text}")
         if self.hits is not None:
@@ -148,7 +150,7 @@ class Breakpoint:
         return " ".join(parts)
 
 
-_HITS = re.compile(r"\s*(==|>=|>|<=|<|%)?\s*(\d+)\s*\Z")
+_HITS = re.compile(r"\s*(==|>=|>|<=|<|%)?\s*([0-9]{1,18})\s*\Z")
 
 
 def hit_rule(text: str) -> Hits:
@@ -159,7 +161,7 @@ def hit_rule(text: str) -> Hits:
     match = _HITS.match(text)
     if match is None:
         raise UsageError(
-            f"hit count {text!r} is not a number",
+            f"hit count {text!r} is not a number of at most 18 digits",
             hint="write a number, optionally after an operator: == >= > <= < %",
         )
     sign, number = match[1] or "==", int(match[2])
@@ -177,13 +179,14 @@ def hit_rule(text: str) -> Hits:
 
 
 def matching(breakpoint: Breakpoint, code: Code) -> Iterable[tuple[int, bool]]:
-    """Yield (pc of the trap, trap is after the statement) of an op, graph or value breakpoint in a block."""
+    """Yield (pc of the trap, trap is after the statement) of a breakpoint at names in a block."""
     if code.formula is not None:
         return
-    if breakpoint.kind == "graph" and code.graph.name == breakpoint.target:
+    names = breakpoint.names
+    if breakpoint.kind == "graph" and code.graph.name in names:
         yield 0, False
     for pc, node in enumerate(code.nodes):
-        if breakpoint.kind == "op" and breakpoint.target in stop_names(node.op):
+        if breakpoint.kind in ("op", "node") and not names.isdisjoint(_names_of(breakpoint.kind, node)):
             after = reads_result(breakpoint, node)
             yield pc + after, after
         elif breakpoint.kind == "value" or breakpoint.after_writes:
@@ -193,9 +196,18 @@ def matching(breakpoint: Breakpoint, code: Code) -> Iterable[tuple[int, bool]]:
                 after = breakpoint.after_writes or reads_result(breakpoint, node)
                 yield pc + after, after
     takes = breakpoint.kind == "value" or breakpoint.after_writes
-    if takes and any(value.name in breakpoint.written for value in code.graph.inputs):
+    begun = [*code.graph.inputs]
+    if breakpoint.kind == "value":
+        begun += (constant.value for constant in code.graph.constants)
+    if takes and any(value.name in breakpoint.written for value in begun):
         # A block's inputs, such as the carried values of a loop, are written as it begins.
         yield 0, True
+
+
+def _names_of(kind: str, node: Node) -> Iterable[str]:
+    if kind == "op":
+        return stop_names(node.op)
+    return (node.location.name,) if node.location is not None and node.location.name else ()
 
 
 def reads_result(breakpoint: Breakpoint, node: Node) -> bool:

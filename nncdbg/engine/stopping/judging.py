@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any, Protocol
 
@@ -15,8 +16,8 @@ from nncdbg.engine.execution.transfers import FramePopped
 from nncdbg.engine.expression import Expression, condition, evaluate
 from nncdbg.engine.graph import Array
 from nncdbg.engine.observers.catching import Catches
-from nncdbg.engine.observers.integer_checks import fault_of, finding_of
 from nncdbg.engine.observers.nonfinite import array_of
+from nncdbg.engine.observers.operand_checks import FAULTS, faults_of, finding_of
 from nncdbg.engine.observers.races import Races
 from nncdbg.engine.observers.state_resets import StateResets, is_zero, old_slot
 from nncdbg.engine.stopping.breakpoints import Breakpoint
@@ -177,10 +178,13 @@ class Judge:
         At the beginning of a block, `$out` is the watched value.
         """
         frame = self.machine.frames[-1]
+        at_begin = partial(frame.code.slot_at, pc=0)
         if not after or (frame.pc == 0 and found.expression is not None):
             current = Current(frame, frame.pc, None)
-        elif frame.pc == 0 and (slot := frame.code.slot_at(found.target, 0)) is not None:
-            current = Current(frame, 0, (slot,))
+        elif frame.pc == 0 and (
+            slots := [slot for name in found.names if (slot := at_begin(name)) is not None]
+        ):
+            current = Current(frame, 0, tuple(slots))
         else:
             current = Current.after(frame, frame.pc - 1)
         return replace(self.scope, current=current)
@@ -264,7 +268,7 @@ class Judge:
         caught = [
             kind for kind in _TOLD_AS if any(name in self.catches.conditions for name in _TOLD_AS[kind])
         ]
-        if not caught and not {"integer", STATE_RESET, RACE} & self.catches.conditions.keys():
+        if not caught and not {*FAULTS, STATE_RESET, RACE} & self.catches.conditions.keys():
             return None
         if RACE in self.catches.conditions:
             for race in self.races.at(Statement(frame.code, pc)):
@@ -281,12 +285,12 @@ class Judge:
             stop = next((each for each in found if each is not None), None)
             if stop is not None:
                 return stop
-        if "integer" in self.catches.conditions:
+        if self.catches.conditions.keys() & {*FAULTS}:
             statement = Statement(frame.code, pc)
-            fault = fault_of(statement, inputs)
-            stop = None if fault is None else self.settle(finding_of(statement, fault, inputs, outputs[0]))
-            if stop is not None:
-                return stop
+            for kind, fault in faults_of(statement, inputs):
+                stop = self.settle(finding_of(statement, kind, fault, inputs, outputs[0]))
+                if stop is not None:
+                    return stop
         for index, output in enumerate(outputs):
             for kind in caught:
                 if holds(to_host(output), kind):

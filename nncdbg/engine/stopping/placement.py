@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from nncdbg.engine.compilation.code import Code, Path
-from nncdbg.engine.compilation.search import candidates, origins, places, same_file
+from nncdbg.engine.compilation.search import origins, same_file
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Program
 from nncdbg.engine.stopping.breakpoints import Breakpoint, matching, reads_result
+from nncdbg.engine.stopping.place_names import NamedPlace, PlaceNames
 from nncdbg.engine.text.listing import Listing
 
 
@@ -23,6 +23,7 @@ class BreakpointPlaces:
     listing: Listing
     listing_in: Callable[[Code], Listing]
     """Returns the listing that contains the statements of a block."""
+    named: PlaceNames
 
     @cached_property
     def origins(self) -> Mapping[str, Mapping[int, Sequence[tuple[Path, int]]]]:
@@ -106,14 +107,14 @@ class BreakpointPlaces:
 
     def _bind_target(self, found: Breakpoint) -> None:
         kind = "data" if found.after_writes else found.kind
-        targets = found.written if found.after_writes else (found.target,)
-        found.lines = tuple(
-            sorted(
-                {self.listing.line(*place) for each in targets for place in places(self.program, kind, each)}
-            )
-        )
+        names = found.written if found.after_writes else found.names
+        found.lines = self.lines(NamedPlace(kind, found.target, names))
         if not found.lines and not (found.expression is not None and found.reads_out):
             raise self._nothing_there(found)
+
+    def lines(self, place: NamedPlace) -> tuple[int, ...]:
+        """Return the lines of the statements of a place, in order."""
+        return tuple(sorted({self.listing.line(*site) for site in self.named.statements(place)}))
 
     def bind_in(self, found: Breakpoint, code: Code) -> None:
         """Add the statements of one block, which may be compiled after the breakpoint was set."""
@@ -144,16 +145,8 @@ class BreakpointPlaces:
                     yield site.pc
 
     def _nothing_there(self, found: Breakpoint) -> UsageError:
-        if found.expression is not None:
-            words = f"`{found.target}` reads no value that the program computes"
-            return UsageError(words, hint="write, for example, max(abs(%h)) < 6e4")
-        sigil = {"op": "", "graph": "@"}.get(found.kind, "%")
-        near = difflib.get_close_matches(found.target, candidates(self.program, found.kind), 1)
-        kind = "value" if found.kind == "data" else found.kind
-        return UsageError(
-            f"the program has no {kind} {sigil}{found.target}",
-            hint=f"did you mean {sigil}{near[0]}?" if near else None,
-        )
+        words = f"`{found.target}` reads no value that the program computes"
+        return UsageError(words, hint="write, for example, max(abs(%h)) < 6e4")
 
 
 def braced(text: str) -> list[str]:

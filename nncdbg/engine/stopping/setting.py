@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from nncdbg.engine.errors import ExpressionError, UsageError
 from nncdbg.engine.expression import Expression, check_condition, evaluate_index, spelled, split_target
 from nncdbg.engine.ops.valid_integers import known_type
 from nncdbg.engine.stopping.breakpoints import Breakpoint, Place, hit_rule
+from nncdbg.engine.stopping.place_names import ANY, NamedPlace, place_text
 from nncdbg.engine.stopping.placement import BreakpointPlaces, braced
 from nncdbg.engine.stopping.traps import Traps
 from nncdbg.engine.text.listing import Listing
@@ -78,15 +80,16 @@ class Breakpoints(Sequence[Breakpoint]):
         chosen = [(kind, place) for kind, place in asked.items() if place is not None]
         if len(chosen) != 1:
             raise UsageError(
-                "a breakpoint needs exactly one of line, op, graph, value, source or site",
-                hint="use break_at(line=12)",
+                "a breakpoint needs exactly one place: a name, line, op, graph, value, node, source or site",
+                hint='use break_at("Softmax") or break_at(line=12)',
             )
         kind, place = chosen[0]
         _check_kind(kind, place)
         expression = self.scope.read(place) if kind in ("watch", "assert") else None
         if kind == "watch":
             self._check_element(place)
-        target = self._target(kind, place)
+        named = self._named(kind, place)
+        kind, target = named.kind, named.target
         read = self._read(when, log, kind, target)
         rule = str(hits) if hits is not None else None
         if rule is not None:
@@ -103,6 +106,7 @@ class Breakpoints(Sequence[Breakpoint]):
             place if kind == "site" else None,
             read.out or (expression is not None and expression.reads_result),
             expression,
+            named.names,
         )
         self._bind(found)
         self._numbers += 1
@@ -141,42 +145,42 @@ class Breakpoints(Sequence[Breakpoint]):
 
     def _bind(self, found: Breakpoint) -> None:
         """Bind a breakpoint to its statements.  Raises UsageError if `$out` has no value there."""
-        try:
-            self.placement.bind(found, self.traps.codes)
-        except UsageError as error:
-            if found.kind == "op" and error.hint is None:
-                error.hint = self._value_hint(found.target)
-            raise
+        self.placement.bind(found, self.traps.codes)
         before = found.sites and not any(after for _, _, after in found.sites)
         if found.reads_out and (found.kind == "graph" or before):
+            place = place_text(found.kind, found.target)
             raise UsageError(
-                f"`$out` has no value at {found.kind} {found.target}: no result is computed there",
+                f"`$out` has no value at {found.kind} {place}: no result is computed there",
                 hint="break at an op, a value or a statement with results",
             )
 
-    def _value_hint(self, written: str) -> str | None:
-        """Return a hint if an unknown op name is the name of a value, otherwise None."""
-        try:
-            name = self.scope.find(written)
-        except ExpressionError as error:
-            return error.hint
-        return f"did you mean the value {spelled(name)}?" if name is not None else None
-
-    def _target(self, kind: str, place: Any) -> str:
+    def _named(self, kind: str, place: Any) -> NamedPlace:
+        """Return the kind and the target of a place, and the names that it stands for."""
         match kind:
-            case "graph":
-                return str(place.lstrip("@"))
-            case "value" | "data":
-                return self._value(place)
+            case "watch" | "assert" | "line":
+                return NamedPlace(kind, str(place), frozenset())
             case "source":
-                return f"{place[0]}:{place[1]}"
+                return self.source(*place)
             case "site":
-                return _site_words(place)
-        return str(place)
+                return NamedPlace(kind, _site_words(place), frozenset())
+        sigil = {"graph": "@", "value": "%", "data": "%"}.get(kind, "")
+        return self.placement.named.resolve(kind, place.removeprefix(sigil))
 
-    def _value(self, written: str) -> str:
-        """Return the value name for a name or a part of it; an unknown name is returned unchanged."""
-        return self.scope.find(written) or written.removeprefix("%")
+    def lines(self, kind: str, place: Any) -> tuple[int, ...]:
+        """Return the lines of a place, as `add` takes it.  Raises UsageError if it does not exist."""
+        _check_kind(kind, place)
+        named = self._named(kind, place)
+        found = Breakpoint(0, named.kind, named.target, names=named.names)
+        self.placement.bind(found, ())
+        return found.lines
+
+    def source(self, file: str, line: int | str) -> NamedPlace:
+        """Return a line of the user's model, or the place with a name of this form, such as ``conv:0``."""
+        text, named = f"{file}:{line}", self.placement.named
+        if not self.placement.origin(file):
+            with suppress(UsageError):
+                return named.resolve(ANY, text)
+        return NamedPlace("source", text, frozenset())
 
     def set_condition(self, number: int, when: str | None) -> Breakpoint:
         """Replace the condition of a breakpoint, or remove it.

@@ -30,10 +30,14 @@ class Stop(RichOutput):
     shows_values: bool = False
     """Whether `node` has run, and the stop shows its operands and results."""
 
+    @property
+    def op(self) -> str | None:
+        """The op of the statement concerned; None at the end of a graph."""
+        return self.node.op if self.node is not None else None
+
     def __repr__(self) -> str:
-        op = self.node.op if self.node is not None else None
         detail = f", detail={self.detail!r}" if self.detail else ""
-        return f"Stop({self.reason!r}, line={self.line}, op={op!r}{detail})"
+        return f"Stop({self.reason!r}, line={self.line}, op={self.op!r}{detail})"
 
     def statement_in(self, frame: Frame) -> tuple[int, bool]:
         """Return (pc, whether it has run) of the current statement of a frame on the stack.

@@ -1,4 +1,4 @@
-"""The spelling of names and strings in program text, in both directions.
+"""The spelling of names, strings and numbers in program text, in both directions.
 
 The printer and the reader share these spellings, so they always agree.
 """
@@ -35,6 +35,15 @@ RESERVED = frozenset(_WORDS.split()) | {
 
 _is_bare = re.compile(BARE).fullmatch
 _is_op = re.compile(OP).fullmatch
+_is_whole = re.compile(r"[+-]?[0-9]{1,18}").fullmatch
+
+
+def integer_of(text: str) -> int | None:
+    """Return a number of at most 18 digits, such as ``12`` or ``-3``; None for another text.
+
+    Python refuses longer texts with an error of its own, and sizes and counts fit into 64 bits.
+    """
+    return int(text) if _is_whole(text) else None
 
 
 class Flaw(Exception):

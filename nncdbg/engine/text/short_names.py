@@ -1,8 +1,8 @@
-"""Short forms of long names, and the names that match a short form, a suffix or a part of a name.
+"""The short names of values, and the names that match a short name, a suffix or a part of a name.
 
 Exported models name values by their path: `/model/decoder/layers.3/self_attn/MatMul_1_output_0`.
-A short form is the end of such a path (`self_attn/MatMul_1_output_0`), or two parts of it around an
-ellipsis (`layers.3…MatMul_1_output_0`), that is unique among the visible names.
+Every screen shows the end of such a path (`self_attn/MatMul_1_output_0`), the shortest that no other value of
+the program has.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from nncdbg.engine.graph import Graph, Program
+from nncdbg.engine.text.lexemes import BARE, name_text
 
 _Test: TypeAlias = Callable[[str], bool]
 
@@ -33,63 +34,60 @@ _LISTED = 6
 _component = re.compile(r"(?:[/:|.]|__)+(?=[^\d/:|.])")
 """The boundary after a component of a path; `layers.3` is one component."""
 _folder = re.compile(rf".*{_component.pattern}", re.DOTALL)
+_bare = re.compile(BARE)
 _word = re.compile(r"[^A-Za-z0-9]+(?=[A-Za-z])")
 _elision = re.compile(r"…|\.\.\.")
 
 
 class ShortNames:
-    """The names that are visible in one block.
+    """Some names, each with the short name by which every screen shows it."""
 
-    Forms depend on these names alone, so that a value has the same form at every stop.
-    """
-
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, names: Iterable[str] = ()) -> None:
         self.names: Sequence[str] = tuple(dict.fromkeys(name for name in names if name))
-        self._forms: dict[str, tuple[str, ...]] = {}
+        self._short: dict[str, str] = {}
         self._known = frozenset(self.names)
 
     def has(self, name: str) -> bool:
-        """Return whether the name is visible in the block."""
+        """Return whether the name is one of the names."""
         return name in self._known
 
-    def forms(self, name: str) -> tuple[str, ...]:
-        """Return the forms of a value's name: the preferred one, then a shorter one if there is one."""
-        found = self._forms.get(name)
+    def short(self, name: str) -> str:
+        """Return a long name's shortest end that no other name has; any other name unchanged."""
+        found = self._short.get(name)
         if found is None:
-            found = self._forms[name] = tuple(dict.fromkeys(self._find_forms(name)))
+            found = self._short[name] = self._find_short(name)
         return found
 
-    def _find_forms(self, name: str) -> Iterator[str]:
-        if name not in self._known or _elision.search(name):
-            yield name
-            return
-        unique = [end for end in _ends(name, _component) if self._by_component[end] <= 1]
-        least = unique[-1] if unique else name
-        if len(least) > LONG:
-            least = min([least, *self._elided(name)], key=len)
-        if least == name and len(name) > LONG:
-            least = min([name, *(end for end in _ends(name, _word) if self._by_word[end] <= 1)], key=len)
-        if len(least) > 2 * LONG:
-            least = self._cut(name, least)
-        fitting = [end for end in unique if len(end) <= LONG]
-        if len(name) <= LONG:
-            yield name
-        elif fitting:
-            yield fitting[0]
-        yield least
+    def at(self, text: str, start: int) -> str | None:
+        """Return the longest name that begins at `start` of an unquoted text; None without one.
 
-    def _elided(self, name: str) -> Iterator[str]:
-        """Yield a component and the last one around an ellipsis, if only this name has both."""
-        *components, last = _components(name)
-        for component in reversed(components):
-            if self._pairs[component, last] <= 1:
-                yield component + ELLIPSIS + last
-                return
+        A message may contain a name that program text would quote, such as `conv:0`.
+        """
+        run = _bare.match(text, start)
+        end = run.end() if run is not None else start
+        for name in (text[start:end], text[start:end].rstrip(".")):
+            if name in self._known:
+                return name
+        for longer in range(min(len(text), start + self._longest), end, -1):
+            if text[start:longer] in self._known and _bare.match(text, longer) is None:
+                return text[start:longer]
+        return None
 
-    def _cut(self, name: str, form: str) -> str:
-        """Return both ends of a form around an ellipsis if only this name has them, otherwise the form."""
-        ends = form[:LONG] + ELLIPSIS + form[-LONG // 2 :]
-        return ends if ELLIPSIS not in form and meant(ends, self.names) == [name] else form
+    def spelled(self, name: str) -> str:
+        """Return the short name with its sigil, quoted if it is not a bare name."""
+        return f"%{name_text(self.short(name))}"
+
+    def _find_short(self, name: str) -> str:
+        if len(name) <= LONG or name not in self._known or _elision.search(name):
+            return name
+        ends = [end for end in _ends(name, _component) if self._by_component[end] <= 1]
+        if ends[-1] == name:
+            ends += [end for end in _ends(name, _word) if self._by_word[end] <= 1]
+        return ends[-1]
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self.names), default=0)
 
     @cached_property
     def _by_component(self) -> Counter[str]:
@@ -99,30 +97,30 @@ class ShortNames:
     def _by_word(self) -> Counter[str]:
         return Counter(end for name in self.names for end in _ends(name, _word))
 
-    @cached_property
-    def _pairs(self) -> Counter[tuple[str, str]]:
-        pairs: Counter[tuple[str, str]] = Counter()
-        for name in self.names:
-            *components, last = _components(name)
-            pairs.update((component, last) for component in set(components))
-        return pairs
+
+class FullNames(ShortNames):
+    """Some names, for a screen that shortens none."""
+
+    def _find_short(self, name: str) -> str:
+        return name
 
 
-class ProgramNames:
-    """The short names of each block of a program."""
+class ProgramNames(ShortNames):
+    """The names of all values of a program."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._blocks: dict[tuple[str | int, ...], ShortNames] = {}
+        super().__init__(_all_names(program))
+        self._visible: dict[tuple[str | int, ...], Sequence[str]] = {}
 
-    def at(self, path: tuple[str | int, ...]) -> ShortNames:
+    def visible(self, path: tuple[str | int, ...]) -> Sequence[str]:
         """Return the names visible in the block at `path`: its own, and those of enclosing blocks."""
-        found = self._blocks.get(path)
+        found = self._visible.get(path)
         if found is None:
-            found = self._blocks[path] = ShortNames(self._visible(path))
+            found = self._visible[path] = tuple(dict.fromkeys(filter(None, self._find_visible(path))))
         return found
 
-    def _visible(self, path: tuple[str | int, ...]) -> Iterator[str]:
+    def _find_visible(self, path: tuple[str | int, ...]) -> Iterator[str]:
         graph = self._program.graphs.get(str(path[0]))
         if graph is None:
             # The lines of states and runs, which the program runs in another form or not at all.
@@ -132,6 +130,25 @@ class ProgramNames:
         for pc, index in zip(path[1::2], path[2::2], strict=True):
             graph = graph.nodes[int(pc)].subgraphs[int(index)]
             yield from _defined(graph)
+
+
+NO_NAMES = ShortNames(())
+
+
+def names_of(program: Program) -> ProgramNames:
+    """Return the names of a program, which are found once."""
+    if "names" not in program.kept:
+        program.kept["names"] = ProgramNames(program)
+    return program.kept["names"]  # type: ignore[no-any-return]
+
+
+def _all_names(program: Program) -> Iterator[str]:
+    yield from (state.value.name for state in program.states)
+    waiting = [*program.graphs.values()]
+    while waiting:
+        graph = waiting.pop()
+        yield from _defined(graph)
+        waiting += (body for node in graph.nodes for body in node.subgraphs)
 
 
 def _defined(graph: Graph) -> Iterator[str]:
@@ -195,8 +212,7 @@ def nearest_name(text: str, names: Iterable[str]) -> str | None:
 
 def choices(found: Sequence[str]) -> str:
     """Return a hint that lists the matches of an ambiguous text."""
-    names = ShortNames(found)
-    listed = ", ".join(f"%{names.forms(name)[0]}" for name in found[:_LISTED])
+    listed = ", ".join(f"%{name_text(name)}" for name in found[:_LISTED])
     return f"one of: {listed}{f' and {len(found) - _LISTED} more' if len(found) > _LISTED else ''}"
 
 

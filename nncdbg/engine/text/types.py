@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.graph import Dim, OptionalType, SequenceType, TensorType, Type, Value
+from nncdbg.engine.graph import Dim, MapType, OptionalType, SequenceType, TensorType, Type, Value
 from nncdbg.engine.text.lexemes import STRING, TENSOR, WORD, Flaw, name_text, nearest, quote, unquote
 
 _is_word = re.compile(WORD).fullmatch
@@ -26,8 +26,8 @@ def print_type(type: Type) -> str:
     """Spell a type: ``f32[N,3,?]``; ``f32[...]`` for unknown rank; ``seq(f32[2])``.  Quotes odd symbols."""
     if isinstance(type, (SequenceType, OptionalType)):
         return f"{_WRAPPER[type.__class__]}({print_type(type.element)})"
-    if type.shape is None:
-        return f"{type.dtype}[...]"
+    if isinstance(type, MapType) or type.shape is None:
+        return str(type)
     return f"{type.dtype}[{','.join(map(_dim_text, type.shape))}]"
 
 
@@ -48,7 +48,9 @@ _type_head = re.compile(r"([A-Za-z]\w*)\[\s*", re.ASCII)
 _dim = re.compile(rf"(-?[0-9]{{1,18}}(?!\w)|{WORD}|\?|{STRING})\s*(,|\])\s*")
 
 
-_tensor = re.compile(TENSOR, re.ASCII).match
+_MAP = r"map\(\s*(\w+)\s*,\s*(\w+)\s*\)"
+_innermost = re.compile(f"{TENSOR}|{_MAP}", re.ASCII).match
+_map = re.compile(_MAP, re.ASCII).fullmatch
 _close = re.compile(r"\s*\)").match
 
 
@@ -58,7 +60,7 @@ def type_end(line: str, position: int) -> int | None:
     while (opened := _wrapper.match(line, position)) is not None:
         depth += 1
         position = opened.end()
-    match = _tensor(line, position)
+    match = _innermost(line, position)
     for _ in range(depth):
         match = _close(line, match.end()) if match is not None else None
     return match.end() if match is not None and depth <= _DEEPEST else None
@@ -71,6 +73,8 @@ def parse_type(text: str) -> Type:
     Raises Flaw, with its place relative to `text`.
     """
     opened = _wrapper.match(text)
+    if (pair := _map(text)) is not None:
+        return MapType(*(_dtype(pair[group], pair.start(group)) for group in (1, 2)))
     if opened is None:
         return _parse_tensor_type(text)
     if type_end(text, 0) != len(text):
@@ -87,9 +91,7 @@ def _parse_tensor_type(text: str) -> TensorType:
     head = _type_head.match(text)
     if head is None:
         raise Flaw("not a type", 0, len(text), "a type looks like f32[N,3,?]")
-    dtype = head[1]
-    if dtype not in NUMPY:
-        raise Flaw(f"no element type {dtype}", 0, len(dtype), nearest(dtype, NUMPY) or _DTYPES)
+    dtype = _dtype(head[1], 0)
     position = head.end()
     rest = text[position:].rstrip()
     if rest == "]":
@@ -97,6 +99,13 @@ def _parse_tensor_type(text: str) -> TensorType:
     if re.fullmatch(r"\.\.\.\s*\]", rest):
         return TensorType(dtype, None)
     return TensorType(dtype, tuple(_parse_dims(text, position)))
+
+
+def _dtype(word: str, start: int) -> str:
+    """Return an element type.  Raises Flaw for another word."""
+    if word not in NUMPY:
+        raise Flaw(f"no element type {word}", start, len(word), nearest(word, NUMPY) or _DTYPES)
+    return word
 
 
 _DTYPES = "use one of: " + " ".join(NUMPY)

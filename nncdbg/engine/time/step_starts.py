@@ -9,15 +9,22 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from nncdbg.engine.compilation.code import EPOCH, EVICTED, UNSET, Code
 from nncdbg.engine.compilation.liveness import last_uses
+from nncdbg.engine.dtypes import NUMPY, name_of
+from nncdbg.engine.errors import LoadError
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.graph import Array, Literal, Node
+from nncdbg.engine.graph import Array, Literal, Node, TensorType
+from nncdbg.engine.text.lexemes import name_text
+
+_Number = Annotated[int, Meta(ge=0)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -201,45 +208,93 @@ def restored(
 ) -> Machine:
     """Return a machine at the start of a step, with the inputs of the machine `start` of the same program.
 
-    Raises KeyError if a tensor is missing.
+    Raises LoadError if they are not those of a step of the program.
     """
     machine = start.clone()
     driver = machine.frames[0]
+    code = driver.code
     machine.frames = [driver]
-    driver.pc = position["pc"]
-    for slot, written in enumerate(driver.code.definition):
+    try:
+        place = msgspec.convert(position, _Position)
+    except msgspec.ValidationError as error:
+        raise _misfit(f"its position has another form: {error}") from None
+    driver.pc = place.pc
+    if place.pc > len(code.nodes) or any(
+        slot >= len(code.definition) or code.definition[slot] >= place.pc for slot in place.outer.values()
+    ):
+        raise _misfit("its position is not in the program")
+    for slot, written in enumerate(code.definition):
         if 0 <= written < driver.pc:
             driver.slots[slot] = EVICTED
-    for key, slot in position["outer"].items():
-        driver.slots[slot] = to_device(frozen(tensors[key]))
-    if "iteration" in position:
-        line = next(each for each in lines if each.pc == driver.pc)
-        machine.frames.append(_loop(driver, line, position, tensors, to_device))
-    machine.tick = machine.floor = position["tick"]
+    for key, slot in place.outer.items():
+        driver.slots[slot] = to_device(_fitting(tensors, key, None))
+    if place.iteration is not None:
+        line = next((each for each in lines if each.pc == driver.pc), None)
+        if line is None or place.iteration >= line.steps:
+            raise _misfit("its position is not in a `run` line of the program")
+        machine.frames.append(_loop(driver, line, place, tensors, to_device))
+    machine.tick = machine.floor = place.tick
     return machine
+
+
+class _Position(msgspec.Struct):
+    """The position of a checkpoint, as `step_start` makes it, with a known tick."""
+
+    pc: _Number
+    tick: _Number
+    outer: dict[str, _Number]
+    iteration: _Number | None = None
+    entered: _Number = 0
+
+
+def _misfit(why: str) -> LoadError:
+    return LoadError(
+        f"the checkpoint does not belong to the program: {why}", hint="open another step, or another run"
+    )
+
+
+def _fitting(tensors: Mapping[str, Any], key: str, wanted: object) -> Array:
+    """Return a tensor of a checkpoint that cannot be written.  Raises LoadError for another type."""
+    if key not in tensors:
+        raise _misfit(f'it has no tensor "{key}"')
+    array = frozen(tensors[key])
+    if isinstance(wanted, TensorType) and (
+        NUMPY[wanted.dtype] != array.dtype or not _accepts(wanted, array.shape)
+    ):
+        found = TensorType(name_of(array.dtype), array.shape)
+        raise _misfit(f'"{key}" is {found}, and the program has {wanted}')
+    return array
+
+
+def _accepts(wanted: TensorType, shape: tuple[int, ...]) -> bool:
+    if wanted.shape is None:
+        return True
+    sizes = zip(wanted.shape, shape, strict=False)
+    return len(wanted.shape) == len(shape) and all(not isinstance(a, int) or a == b for a, b in sizes)
 
 
 def _loop(
     driver: Frame,
     line: NumberedRun,
-    position: Mapping[str, Any],
+    place: _Position,
     tensors: Mapping[str, Any],
     to_device: Callable[[Any], Any],
 ) -> Frame:
-    body, iteration = line.body, position["iteration"]
+    body, iteration = line.body, place.iteration or 0
     loop = Frame(body, body.template.copy(), line.steps)
-    loop.iteration, loop.entered = iteration, position["entered"]
+    loop.iteration, loop.entered = iteration, place.entered
     loop.slots[1] = to_device(np.array(iteration, np.int64))
     for number, value in enumerate(body.graph.inputs[1:]):
         key = f"state/{value.name}"
-        content = tensors[key if key in tensors else f"moment/{value.name}"]
-        loop.slots[2 + number] = to_device(frozen(content))
+        key = key if key in tensors else f"moment/{value.name}"
+        loop.slots[2 + number] = to_device(_fitting(tensors, key, value.type))
     for source, target in body.captures:
         loop.slots[target] = driver.slots[source]
-    loop.collected = [
-        [to_device(np.array(each)) for each in tensors[f"collected/{name}"]]
-        for name in (*line.scalars, *line.evaluated)
-    ]
+    for name in (*line.scalars, *line.evaluated):
+        series: Any = tensors.get(f"collected/{name}")
+        if np.ndim(series) != 1 or len(series) != iteration:
+            raise _misfit(f"it does not have one result %{name_text(name)} of each step")
+        loop.collected.append([to_device(np.array(each)) for each in series])
     return loop
 
 

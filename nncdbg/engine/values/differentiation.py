@@ -274,7 +274,7 @@ class Differentiation:
                 "give one number per element, or a single number for all",
             )
         like_value = np.broadcast_to(vector, frames[depth].slots[slot].shape)
-        return np.ascontiguousarray(like_value, NUMPY[known.dtype])
+        return np.array(like_value, NUMPY[known.dtype], order="C")
 
 
 def _added(total: Any, part: Any) -> Any:

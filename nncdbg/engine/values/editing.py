@@ -52,7 +52,7 @@ def change(scope: Values, name: str, value: Any, index: Any, to_device: Callable
     if isinstance(index, str):
         index = evaluate_index(parse_index(index, scope.has, scope.names), scope)
     after = edited(name, scope.to_host(scope.content(name)), value, index)
-    depth, slot = _home(machine.frames, place.depth, place.slot)
+    depth, slot = scope.home(name, place.depth, place.slot)
     branch = timeline.fork(f"%{name} set")
     try:
         with timeline.quiet():
@@ -63,15 +63,6 @@ def change(scope: Values, name: str, value: Any, index: Any, to_device: Callable
         raise
     timeline.edits.append(edit)
     return branch
-
-
-def _home(frames: Sequence[Frame], depth: int, slot: int) -> tuple[int, int]:
-    """Return the frame that defines a captured value, so that an edit reaches all its readers."""
-    while True:
-        captures = {inner: outer for outer, inner in frames[depth].code.captures}
-        if slot not in captures or depth == 0:
-            return depth, slot
-        depth, slot = depth - 1, captures[slot]
 
 
 def edited(name: str, before: Array, value: Any, index: Any) -> Array:

@@ -11,16 +11,20 @@ from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.graph import tensor_only, type_of
 from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.engine.text.listing import Listing
+from nncdbg.engine.values.operand_faults import fault_of
 
 
 def explained(error: BaseException, frame: Frame, pc: int, text: Listing) -> NncdbgError:
     """Return the error with statement, source and operands; other exceptions become a RunError."""
     node = frame.code.nodes[pc] if pc < len(frame.code.nodes) else None
-    result = (
-        error
-        if isinstance(error, NncdbgError)
-        else wrapped(error, node.op if node else "the end of the graph")
-    )
+    if node is not None:
+        result = fault_of(error, node, frame.code.operands_of(pc, frame.slots), frame.code.opsets)
+    else:
+        result = (
+            error if isinstance(error, NncdbgError) else RunError(f"the end of the graph failed: {error}")
+        )
+    if result is not error:
+        result.__cause__ = error
     if node is not None and node.op not in result.message:
         called = frame.code.graphs.get(node.op[1:]) if node.op.startswith("@") else None
         result.message = f"{node.op if called is None else f'@{called.name}'}: {result.message}"
@@ -93,11 +97,3 @@ def _begun_with(code: Code, wanted: Iterable[int]) -> list[int]:
                 seen[source] = None
                 level.append(source)
     return found
-
-
-def wrapped(error: BaseException, what: str) -> RunError:
-    """Return an exception of a kernel as an error of the run; `what` is the op."""
-    text = f"out of memory in {what}" if isinstance(error, MemoryError) else f"{what} failed: {error}"
-    wrapped = RunError(text, hint="check the types and shapes of the operands")
-    wrapped.__cause__ = error
-    return wrapped

@@ -36,6 +36,23 @@ class ActiveBlock:
     later: bool
 
 
+def slot_in_caller(inner: Code, outer: Code, pc: int, slot: int, *, later: bool) -> int | None:
+    """Return the named slot of the frame around a block that a slot of the block was copied from.
+
+    `pc` is the statement of `outer` that runs the block, `later` whether the block is in a later iteration.
+    None if the block has computed the value, or got it from an earlier iteration.
+    """
+    if inner.formula is not outer.formula:
+        return None
+    captured = next((each for each, here in inner.captures if here == slot), None)
+    if captured is not None:
+        return captured
+    if later or not 1 + inner.is_loop <= slot <= len(inner.graph.inputs):
+        return None
+    passed = outer.operands[pc][slot - 1]
+    return passed if outer.names[passed] else None
+
+
 def _inside(node: Node) -> Iterator[Node]:
     """Yield the statements in the blocks of a statement."""
     return (inner for block in node.subgraphs for inner in all_nodes(block))
@@ -102,17 +119,11 @@ class StraightLine:
     def _outer(self, source: Source) -> Source | None:
         """Return the slot of the caller that a slot was copied from; None if there is none."""
         depth, slot = source
-        inner, outer = self._levels[depth].code, self._levels[depth - 1]
-        if depth == 0 or inner.formula is not outer.code.formula:
+        if depth == 0:
             return None
-        captured = next((each for each, here in inner.captures if here == slot), None)
-        if captured is not None:
-            return depth - 1, captured
-        inputs = len(inner.graph.inputs)
-        if not 1 + inner.is_loop <= slot <= inputs or self._levels[depth].later:
-            return None
-        passed = outer.code.operands[outer.pc][slot - 1]
-        return (depth - 1, passed) if outer.code.names[passed] else None
+        inner, outer = self._levels[depth], self._levels[depth - 1]
+        passed = slot_in_caller(inner.code, outer.code, outer.pc, slot, later=inner.later)
+        return (depth - 1, passed) if passed is not None else None
 
     def _climbed(self, source: Source) -> Source:
         """Return the outermost slot with the same value under the same name."""

@@ -21,7 +21,7 @@ from nncdbg.engine.expression.operators import OperandError
 from nncdbg.engine.graph import Array
 from nncdbg.engine.schedules.streams import stream_of
 from nncdbg.engine.text.prefixes import Prefixes
-from nncdbg.engine.text.short_names import Scopes, ShortNames, choices, meant, nearest_name
+from nncdbg.engine.text.short_names import Scopes, choices, meant, nearest_name
 from nncdbg.engine.time.timeline import Timeline
 from nncdbg.engine.values.current import Current, numbered
 from nncdbg.engine.values.differentiation import (
@@ -32,7 +32,7 @@ from nncdbg.engine.values.differentiation import (
     by,
     innermost,
 )
-from nncdbg.engine.values.straight_line import Source
+from nncdbg.engine.values.straight_line import Source, slot_in_caller
 from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary
 from nncdbg.stats.piecewise import summarize_by_pieces
@@ -72,7 +72,8 @@ class Values:
     """The values of a machine as seen from the frame at `depth` (-1: the innermost).
 
     A name is looked up in that frame, in the frames around it, and then in the frames left most
-    recently, so that the values of a layer that was stepped over are still available.
+    recently, so that the values of a layer that was stepped over are still available.  A state is the same
+    value from each frame: that of the innermost frame that has it.
     """
 
     machine: Machine
@@ -80,12 +81,14 @@ class Values:
     line: Callable[[Code, int], int | None]
     """Returns the line of a statement of a block, by its pc."""
     program_names: frozenset[str]
-    names_in: Callable[[Code], ShortNames]
+    names_in: Callable[[Code], Sequence[str]]
     """Returns the names visible in a block."""
     prefixes: Prefixes
     """The prefixes that the program's text abbreviates in names."""
     differentiation: Differentiation
     """Computes derivatives between values."""
+    states: frozenset[str] = frozenset()
+    """The names of the program's states."""
     depth: int = -1
     to_host: Callable[[Any], Any] = _as_it_is
     """Copies a value of a device to the host."""
@@ -100,16 +103,29 @@ class Values:
 
     def __repr__(self) -> str:
         frame = self.machine.frames[self.depth]
-        count = len(self.names_in(frame.code).names)
+        count = len(self.names_in(frame.code))
         return printable(f"<Values seen from @{frame.code.graph.name}: {count} names>")
+
+    def is_state(self, code: Code, name: str) -> bool:
+        """Return whether a name in this block is a state of the program."""
+        return name in self.states and code.formula is None
+
+    def is_present(self, frame: Frame, slot: int) -> bool:
+        """Return whether a slot holds the value of its name at this moment, not an earlier one of a state."""
+        name = frame.code.names[slot]
+        if not self.is_state(frame.code, name):
+            return True
+        present = next(self.places(name))
+        return present.slots is frame.slots and present.slot == slot
 
     def places(self, name: str) -> Iterator[ValueLocation]:
         frames = self.machine.frames
         start = len(frames) - 1 if self.depth < 0 else min(self.depth, len(frames) - 1)
-        for depth in range(start, -1, -1):
+        state = self.is_state(frames[start].code, name)
+        for depth in range(len(frames) - 1 if state else start, -1, -1):
             frame = frames[depth]
             slot = frame.code.slot_at(name, frame.pc)
-            if slot is not None:
+            if slot is not None and (not state or self.is_state(frame.code, name)):
                 done = frame.code.definition[slot] < frame.pc or self.machine.ended
                 supplied = UNSET if done else self.supplied(frame, slot)
                 if supplied is not UNSET:
@@ -216,7 +232,7 @@ class Values:
         selected = frames[max(-len(frames), min(self.depth, len(frames) - 1))]
         return Scopes(
             (
-                self.names_in(selected.code).names,
+                self.names_in(selected.code),
                 [name for frame in reversed(frames) for name in frame.code.slot_of],
                 self.program_names,
             ),
@@ -444,7 +460,23 @@ class Values:
                 f"the statements that use %{name} are in a block that has ended",
                 "stop inside the block, or name values of the frames on the stack",
             )
-        return place.depth, place.slot
+        return self.home(name, place.depth, place.slot)
+
+    def home(self, name: str, depth: int, slot: int) -> Source:
+        """Return the place of a value in the frame that it comes from, so that an edit reaches all readers.
+
+        A captured value comes from the block around it, and a state from the callers that pass it on.
+        """
+        frames = self.machine.frames
+        while depth > 0:
+            inner, outer = frames[depth], frames[depth - 1]
+            state = self.is_state(inner.code, name)
+            later = inner.iteration > 0 or not state
+            source = slot_in_caller(inner.code, outer.code, outer.pc, slot, later=later)
+            if source is None:
+                break
+            depth, slot = depth - 1, source
+        return depth, slot
 
     def summary(self, array: Array) -> Summary:
         return summarize_by_pieces(array, self.between)
@@ -453,7 +485,7 @@ class Values:
 def copied(content: Any) -> Any:
     """Return a value in memory of its own, unaffected when its buffers are reused."""
     if isinstance(content, list):
-        return [copied(each) for each in content]
+        return type(content)(map(copied, content))
     return np.array(content) if isinstance(content, np.ndarray) else content
 
 

@@ -31,6 +31,7 @@ import msgspec
 
 from nncdbg.engine.errors import LoadError, RunError, UsageError
 from nncdbg.engine.graph import Program
+from nncdbg.engine.process.regular_file import read_regular
 from nncdbg.nan_watch.fingerprint import Key, key_of
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.nan_watch.reports.writing import not_written, write_file
@@ -243,7 +244,7 @@ def read_baseline(file: str | Path) -> Baseline:
     """
     path = Path(file)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_regular(path))
     except FileNotFoundError:
         raise LoadError(
             f"the baseline {path} does not exist", hint="write one with --write-baseline"
@@ -256,7 +257,7 @@ def read_baseline(file: str | Path) -> Baseline:
         ) from None
     try:
         read = msgspec.convert(content, _Document)
-    except msgspec.ValidationError as wrong:
+    except (msgspec.ValidationError, RecursionError) as wrong:
         raise LoadError(
             f"{path} is not a baseline: {wrong}", hint="write one with --write-baseline"
         ) from None

@@ -17,14 +17,16 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.engine.execution.check_results import NOT_CHECKED, CheckResult
 from nncdbg.engine.graph import Program
+from nncdbg.engine.process.regular_file import read_regular
 from nncdbg.engine.text.counting import counted
 from nncdbg.nan_watch.measuring.gates import MEASURES, Gates, Threshold
 from nncdbg.nan_watch.measuring.tracks import Track
@@ -106,7 +108,7 @@ def read(path: str | os.PathLike[str]) -> Recording:
     try:
         if os.path.getsize(path) > _LARGEST:
             raise LoadError(f"the recording {path} is larger than {_LARGEST:,} bytes")
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        document = json.loads(read_regular(path))
     except OSError as error:
         raise LoadError(f"cannot read the recording {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
@@ -148,7 +150,9 @@ def check_model(good: Recording, program: Program) -> None:
         )
 
 
-def compare(good: Recording, tracks: list[Track], gates: Gates) -> tuple[list[WatchFinding], list[str]]:
+def compare(
+    good: Recording, tracks: list[Track], gates: Gates
+) -> tuple[list[WatchFinding], list[CheckResult]]:
     """Return the statements that changed beyond the gate `change`, and the statements not compared.
 
     Both are complete; the findings are in execution order.  New and missing statements are not compared.
@@ -164,7 +168,8 @@ def compare(good: Recording, tracks: list[Track], gates: Gates) -> tuple[list[Wa
         for gate in limits:
             if gate.concerns(track.site.value, track.site.graph, track.site.node) and gate.exceeded(change):
                 findings.append(_finding(track, known, gate, change, fact))
-    return findings, list(_unmatched(good, tracks))
+    left = _unmatched(good, tracks)
+    return findings, [CheckResult(str(gate), NOT_CHECKED, words) for gate in limits for words in left]
 
 
 def _finding(track: Track, known: Recorded, gate: Threshold, change: float, fact: str) -> WatchFinding:
@@ -208,14 +213,14 @@ def _change(good: Summary, now: Summary) -> tuple[float, str]:
     return worst, fact
 
 
-def _unmatched(good: Recording, tracks: list[Track]) -> Iterator[str]:
+def _unmatched(good: Recording, tracks: list[Track]) -> list[str]:
     seen = {_key(track) for track in tracks}
     gone = [key for key in good.statements if key not in seen]
     fresh = [key for key in (_key(track) for track in tracks) if key not in good.statements]
-    if gone:
-        yield f"change: {len(gone)} recorded statements did not run: {_listed(gone)}"
+    words = [f"{len(gone)} recorded statements did not run: {_listed(gone)}"] if gone else []
     if fresh:
-        yield f"change: {counted(len(fresh), 'statement')} are not in the recording: {_listed(fresh)}"
+        words.append(f"{counted(len(fresh), 'statement')} are not in the recording: {_listed(fresh)}")
+    return words
 
 
 def _listed(keys: list[str]) -> str:

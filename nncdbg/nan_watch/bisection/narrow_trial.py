@@ -15,15 +15,14 @@ from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.casting import cast_array
-from nncdbg.engine.divergence.mixing import Place, fixed, is_wide, narrow_node
-from nncdbg.engine.dtypes import largest
+from nncdbg.engine.divergence.mixing import Place, fixed, narrow_node
+from nncdbg.engine.divergence.narrow_causes import operand_words, overflow_of
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.linking import Allocation, Linker
-from nncdbg.engine.graph import Node, Value, type_of
+from nncdbg.engine.graph import Node, Value
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import FindingSite
 from nncdbg.nan_watch.reduction.case import ReducedCase
-from nncdbg.stats import summarize
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +124,10 @@ class Trial:
     def _beyond(self, code: Code, pc: int, operands: Sequence[Any]) -> Alone:
         """Return why a result is not finite in the narrow type."""
         node, dtype = code.nodes[pc], self.dtype
-        most = largest(dtype)
-        for name, content in zip(node.inputs, operands, strict=True):
-            reach = _reach(content)
-            if reach > most:
-                return Alone(
-                    np.inf,
-                    "overflow",
-                    f"%{name} reaches {reach:.6g}, and the largest {dtype} is {most:.6g}",
-                )
+        for index, content in enumerate(operands):
+            words = overflow_of(operand_words(node.inputs, index), content, dtype)
+            if words:
+                return Alone(np.inf, "overflow", words)
         case = _alone(node, operands, code.opsets, dtype)
         configuration = replace(self.configuration, fail_on=["nan", "inf"], strict=True)
         report = configuration.watch(case.program(), case.inputs)
@@ -155,11 +149,3 @@ def _alone(node: Node, operands: Sequence[Any], opsets: Mapping[str, int], dtype
     narrow = narrow_node(node, dtype, opsets)
     nodes = (replace(narrow, outputs=tuple(Value(each.name) for each in node.outputs)),)
     return ReducedCase(nodes, tuple(each.name for each in node.outputs if each.name), inputs, {}, opsets)
-
-
-def _reach(content: Any) -> float:
-    """Return the largest finite magnitude in a tensor; 0 if there is none, or for other values."""
-    if not is_wide(type_of(content)) or not content.size:
-        return 0.0
-    found = summarize(content)
-    return max((abs(edge) for edge in (found.min, found.max) if edge is not None), default=0.0)

@@ -76,9 +76,12 @@ def _races(options: Namespace, screen: Screen) -> int:
     from nncdbg.nan_watch.watched import Watched
 
     opened, program, plan = opened_schedule(options)
-    report = schedule_report(program, plan, depth=options.depth, model=options.model)
+    unchecked = () if opened.log is None else opened.log.unchecked
+    report = schedule_report(program, plan, depth=options.depth, model=options.model, unchecked=unchecked)
     if opened.log is not None:
-        report.notes += [*program.notes, *violation_notes(program, plan, opened.log.times)]
+        known = {each.reason for each in unchecked}
+        notes = [each for each in program.notes if each not in known]
+        report.notes += [*notes, *violation_notes(program, plan, opened.log.times)]
     if options.schedules is not None or options.first_order is not None or options.replicas:
         _play(options, opened, program, plan, report)
     report.limit(options.max_findings)

@@ -98,12 +98,13 @@ def _on_screen(screen: Screen, program: Program, watched: Watched) -> Watched:
     """Return the context for a report whose lines are fitted to the screen."""
     from nncdbg.presentation.elements import Layout
 
+    screen.name_values(program)
     watched = replace(watched, unicode=Layout.of(screen.out).unicode)
     if not screen.shortens:
         return watched
     from nncdbg.presentation.short_statements import FittedText
 
-    return replace(watched, screen=FittedText(program, program.as_listing(), screen.out.width))
+    return replace(watched, screen=FittedText(program, screen.out.width))
 
 
 def _say(options: Namespace, screen: Screen, report: Report, watched: Any) -> None:
@@ -159,7 +160,7 @@ def _bundle(
     if finding is None:
         screen.note("no gate tripped, so no bundle was written")
         return []
-    from nncdbg.nan_watch.measuring.gates import REUSE
+    from nncdbg.nan_watch.records import REUSE
 
     if finding.kind == REUSE:
         return [

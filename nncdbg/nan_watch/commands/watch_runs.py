@@ -75,7 +75,6 @@ def _once(
         allocator = usual_allocation(
             configuration.allocator,
             configuration.backend,
-            gates,
             statistics,
             configuration.in_place_states,
         )
@@ -101,8 +100,9 @@ def _once(
         ):
             stop = debugger.run()
         if recorder is not None:
-            screen.note(f"wrote {recorder}")
-            if recorder.problem is not None:
+            if recorder.problem is None:
+                screen.note(f"wrote {recorder}")
+            else:
                 screen.complain(recorder.problem)
         return stop
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from nncdbg.engine.execution.check_results import NOT_CHECKED, PASSED, CheckResult
 from nncdbg.nan_watch.baselines.recording import Recording
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.measuring.measuring import verdict
@@ -36,7 +37,7 @@ class CorpusReport:
         self._found: dict[tuple[Any, ...], WatchFinding] = {}
         self._dropped = 0
         self._notes: Counter[str] = Counter()
-        self._unchecked: Counter[str] = Counter()
+        self._results: Counter[CheckResult] = Counter()
         self.tracks = Tracks()
 
     def add(self, case: Case, report: Report, tracks: Sequence[Track] = ()) -> None:
@@ -58,7 +59,7 @@ class CorpusReport:
         self._notes.update(
             _SEED.sub("the seed of each run", note) if self._named else note for note in report.notes
         )
-        self._unchecked.update(report.unchecked)
+        self._results.update(report.results)
         self.tracks.add(tracks, case.name if self._named else None)
 
     def _take(self, finding: WatchFinding) -> None:
@@ -77,7 +78,7 @@ class CorpusReport:
         if end.note:
             report.notes.append(end.note)
         if end.left:
-            report.unchecked.append(end.left_out(cases))
+            report.results.append(CheckResult("cases", NOT_CHECKED, end.left_out(cases)))
         report.interrupted = end.interrupted
         report.error = end.failure(cases)
 
@@ -96,8 +97,25 @@ class CorpusReport:
         report.unlisted += self._dropped
         runs = max(1, len(report.cases))
         report.notes += sentences(self._notes, runs)
-        report.unchecked += [*sentences(self._unchecked, runs), *left]
+        report.results += _merged([*self._results, *left], self._results, runs)
         return report
+
+
+def _merged(results: Iterable[CheckResult], runs_with: Counter[CheckResult], runs: int) -> list[CheckResult]:
+    """Return the results of several runs: what was not checked, else whether a run checked it."""
+    by_check: dict[str, list[CheckResult]] = {}
+    for each in results:
+        by_check.setdefault(each.check, []).append(each)
+    found = []
+    for same in by_check.values():
+        left = [result for result in same if result.result == NOT_CHECKED]
+        passed = [result for result in same if result.result == PASSED]
+        for result in left:
+            some = runs_with.get(result, runs)
+            part = "" if some == runs else f" (in {some} of {runs} runs)"
+            found.append(replace(result, reason=result.reason + part))
+        found += [] if left else (passed or same)[:1]
+    return found
 
 
 def _key(finding: WatchFinding) -> tuple[Any, ...]:

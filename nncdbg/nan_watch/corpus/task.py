@@ -55,7 +55,6 @@ class OpenedWatch:
         return usual_allocation(
             configuration.allocator,
             configuration.backend,
-            self.task.gates,
             self.statistics,
             configuration.in_place_states,
         )

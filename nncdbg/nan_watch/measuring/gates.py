@@ -16,28 +16,28 @@ from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.findings import NUMERIC, STATE_RESET
+from nncdbg.nan_watch.records import REUSE
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.sightings import Sighting
 
-USUAL = ("nan", "inf", "uninitialized", "integer", "race")
+USUAL = ("nan", "inf", "uninitialized", "integer", "contract", "guard", "race")
 
 KINDS = {
     "nan": "a NaN originates at an op, or is in an input or a parameter",
     "inf": "an unintentional Inf originates at an op, or is in an input or a parameter",
     "uninitialized": "uninitialized memory is read",
     "integer": "an integer is divided by zero, a cast is out of range, or a scale is zero",
+    "contract": "an op gets operands that its definition does not allow, such as duplicate scatter indices",
     "overflow": "a finite number too large for its type becomes Inf",
     "guard": "a kernel writes outside of its buffer",
     "race": "a schedule does not order two uses of the same memory, or has a wrong event",
     STATE_RESET: "an update sets a moment or step counter of an optimizer back to 0",
+    "training": "a training diverges, learns nothing, or has a learning rate of 0 or below",
 }
 """Kinds of findings, each with its meaning."""
 
 RANGE = "range"
-
-REUSE = "reuse"
-"""The kind of a read of reused memory, which the gate `guard` covers."""
 
 
 @dataclass(frozen=True, slots=True)

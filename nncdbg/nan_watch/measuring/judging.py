@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from nncdbg.engine.execution.check_results import NOT_APPLICABLE, NOT_CHECKED, CheckResult
 from nncdbg.nan_watch.measuring.gates import MEASURES, Gates, Threshold
 from nncdbg.nan_watch.measuring.tracks import Track, Trip
 from nncdbg.nan_watch.records import WatchFinding
@@ -24,17 +25,20 @@ def judge(tracks: Iterable[Track], gates: Gates) -> Iterator[WatchFinding]:
                     yield _finding(track, dead)
 
 
-def not_judged(tracks: Iterable[Track], gates: Gates) -> Iterator[str]:
-    """Return the measurements that could not be judged, and why."""
-    if not any(gate.kind == "dead" for gate in gates.thresholds):
+def not_judged(tracks: Iterable[Track], gates: Gates) -> Iterator[CheckResult]:
+    """Return the gates whose measurements could not be judged, and why."""
+    dead = next((str(gate) for gate in gates.thresholds if gate.kind == "dead"), None)
+    if dead is None:
         return
     units = [(track.site.value, track.units) for track in tracks if track.units is not None]
     few = [name for name, each in units if each.alive is not None and each.samples < FEWEST_SAMPLES]
     changing = [name for name, each in units if each.alive is None]
     if few:
-        yield f"dead: {_listed(few)} had fewer than {FEWEST_SAMPLES} samples"
+        yield CheckResult(dead, NOT_CHECKED, f"{_listed(few)} had fewer than {FEWEST_SAMPLES} samples")
     if changing:
-        yield f"dead: {_listed(changing)} changed the number of units"
+        yield CheckResult(dead, NOT_CHECKED, f"{_listed(changing)} changed the number of units")
+    if not units:
+        yield CheckResult(dead, NOT_APPLICABLE, "no statement is an activation that can be 0")
 
 
 def _listed(names: list[str]) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.execution.check_results import CheckResult
 from nncdbg.nan_watch.baselines.recording import Recording, check_model, compare
 from nncdbg.nan_watch.measuring.carried import Carried
 from nncdbg.nan_watch.measuring.gates import Gates
@@ -50,7 +51,7 @@ class Measuring:
         """The measurements of each statement, in execution order."""
         return self._trouble.tracks if self._trouble is not None else []
 
-    def found(self) -> tuple[list[WatchFinding], list[str]]:
+    def found(self) -> tuple[list[WatchFinding], list[CheckResult]]:
         """Return the findings of the ranges, and the ranges that were never evaluated."""
         return self._ranges.findings, self._ranges.unchecked
 
@@ -66,8 +67,8 @@ def check_good(gates: Gates, good: Recording | None) -> None:
 
 def verdict(
     tracks: list[Track], gates: Gates, good: Recording | None
-) -> tuple[list[WatchFinding], list[str]]:
-    """Return the findings in the measurements of one run or more, and the statements not judged."""
+) -> tuple[list[WatchFinding], list[CheckResult]]:
+    """Return the findings in the measurements of one run or more, and the gates that could not judge."""
     findings = list(judge(tracks, gates))
     unchecked = list(not_judged(tracks, gates))
     if good is not None:

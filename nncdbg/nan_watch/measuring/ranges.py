@@ -13,6 +13,7 @@ from nncdbg.engine.compilation.search import blocks, candidates
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import ENTRANCE
 from nncdbg.engine.errors import ExpressionError, NotComputed
+from nncdbg.engine.execution.check_results import NOT_CHECKED, CheckResult
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.expression import Expression, condition, nodes
 from nncdbg.engine.expression.evaluator import Evaluator
@@ -75,10 +76,14 @@ class Ranges:
         return list(self._found.values())
 
     @property
-    def unchecked(self) -> list[str]:
+    def unchecked(self) -> list[CheckResult]:
         """Return the ranges that were never evaluated."""
         return [
-            f"range:{each.expression.text}: its values were never available at the same time"
+            CheckResult(
+                f"{RANGE}:{each.expression.text}",
+                NOT_CHECKED,
+                "its values were never available at the same time",
+            )
             for each in self._ranges
             if not each.asked
         ]

@@ -81,8 +81,18 @@ class StepNorms:
         """Return the code of the graph of a run, if a frame of it is in the journal."""
         run = next(run for run in self._runs.values() if run.history is history)
         steps = steps_in_journal(self._debugger.control.machine, run.code)
-        frames = (_frame(visits) for _, _, visits in steps)
+        frames = (_frame(visits, history.graph) for _, _, visits in steps)
         return next((frame.code for frame in frames if frame is not None), None)
+
+    def shape_of(self, history: TrainingHistory, name: str) -> tuple[int, ...] | None:
+        """Return the shape of a value in the last step of a run; None if the journal does not have it."""
+        code = next(run.code for run in self._runs.values() if run.history is history)
+        for _, _, visits in islice(steps_in_journal(self._debugger.control.machine, code), 1):
+            for _, entry in visits:
+                slot = entry.code.slot_of.get(name)
+                if slot is not None and hasattr(entry.slots[slot], "shape"):
+                    return tuple(entry.slots[slot].shape)
+        return None
 
     def _hear(self, event: Event) -> None:
         if not isinstance(event, Iterated) or event.frame.code.epoch is None:
@@ -117,18 +127,21 @@ class StepNorms:
         ]
         parameters = [ParameterHistory(each.name, each.gradient or "") for _, _, each in states]
         history = TrainingHistory(graph, [], {name: [] for _, name in scalars}, parameters)
+        history.rates = {each.rate: [] for _, _, each in states if isinstance(each.rate, str)}
         units = TrainingUnits(self._debugger.program, self._debugger.backend)
         return _Run(history, code, states, scalars, units)
 
     def _measure(self, run: _Run, slots: Sequence[Any], visits: Visits) -> None:
-        history, frame = run.history, _frame(visits)
+        history, frame = run.history, _frame(visits, run.history.graph)
         history.steps.append(int(slots[1]))
         run.units.see(history.steps[-1], visits)
         for slot, name in run.scalars:
             history.results[name].append(_number(self._host(slots[slot])))
+        for name, rates in history.rates.items():
+            rates.append(_number(self._host(_in_frame(name, frame))))
         with np.errstate(all="ignore"):
             for parameter, (before, after, state) in zip(history.parameters, run.states, strict=True):
-                gradient = _gradient(state, frame)
+                gradient = _in_frame(state.gradient, frame)
                 measured = _norms(*map(self._host, (slots[before], slots[after], gradient)))
                 for series, number in zip(parameter.series, measured, strict=True):
                     series.append(number)
@@ -137,17 +150,16 @@ class StepNorms:
         return self._debugger.backend.to_host(content)
 
 
-def _frame(visits: Visits) -> FramePopped | None:
-    """Return the frame of the graph that a run calls: it ends after the frames inside it."""
-    entry = visits[0][1] if visits else None
-    return entry if isinstance(entry, FramePopped) else None
+def _frame(visits: Visits, graph: str) -> FramePopped | None:
+    """Return the frame of the graph that a run calls; it is beside those of evaluations and blocks."""
+    frames = (entry for _, entry in visits if isinstance(entry, FramePopped) and entry.code.path == (graph,))
+    return next(frames, None)
 
 
-def _gradient(state: LearnedState, frame: FramePopped | None) -> Any:
-    if frame is None or state.gradient is None:
-        return None
-    slot = frame.code.slot_of.get(state.gradient)
-    return None if slot is None else frame.slots[slot]
+def _in_frame(name: str | None, frame: FramePopped | None) -> Any:
+    """Return the value of this name; None if the frame has none."""
+    slot = None if frame is None or name is None else frame.code.slot_of.get(name)
+    return None if frame is None or slot is None else frame.slots[slot]
 
 
 def _norms(old: Any, new: Any, gradient: Any) -> tuple[float, float, float, float]:
@@ -181,7 +193,7 @@ def _norm(flat: Any) -> float:
 
 def _number(content: Any) -> float:
     """Return a finite number, or NaN."""
-    number = float(content) if np.size(content) == 1 else math.nan
+    number = float(content) if content is not None and np.size(content) == 1 else math.nan
     return number if math.isfinite(number) else math.nan
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
@@ -21,6 +21,7 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.memory_reuse import Start, who_changed, who_is_still_read
 from nncdbg.engine.divergence.played import Played, Player, digest
 from nncdbg.engine.errors import StoppedRun, UsageError
+from nncdbg.engine.execution.check_results import NOT_CHECKED, PASSED, CheckResult
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.graph import Program
@@ -29,6 +30,7 @@ from nncdbg.engine.memory.placed import PlacedAllocation
 from nncdbg.engine.memory.plan_file import PlacedPlan, Site, plan_text, read_plan
 from nncdbg.engine.memory.reusing import ReusingAllocation
 from nncdbg.engine.memory.states_in_place import arena_of
+from nncdbg.nan_watch.measuring.gate_results import own_memory_words
 from nncdbg.nan_watch.memory import plans as plan_words
 from nncdbg.nan_watch.memory import wording as words
 from nncdbg.nan_watch.records import Report, WatchFinding
@@ -136,7 +138,12 @@ class _Watch:
             for poison in (False, True):
                 self._compare(base, poison, report)
             if self.plan is not None:
-                report.unchecked += plan_words.unrun(debugger, self.plan, base.played)
+                report.results += plan_words.unrun(debugger, self.plan, base.played)
+            own = base.debugger.loaded.linker.allocation.own_memory
+            if own:
+                report.results.append(CheckResult("guard", NOT_CHECKED, own_memory_words(own)))
+            known = {each.check for each in report.results}
+            report.results += [CheckResult(kind, PASSED) for kind in self._kinds() if kind not in known]
         report.findings = self._ordered(max_findings)
         report.counts["birth"] = len(self.found)
         report.seconds = time.perf_counter() - started
@@ -150,8 +157,12 @@ class _Watch:
         else:
             report.error = StoppedRun("the run was stopped")
         line = debugger.loaded.line(frame.code, frame.pc)
-        report.unchecked.append(f"statements after line {line}: the run did not finish")
-        report.unchecked.append("reuse of memory: the comparison needs a finished run")
+        checks = (f"statements after line {line}", *self._kinds())
+        report.results += [CheckResult(each, NOT_CHECKED, "the run did not finish") for each in checks]
+
+    def _kinds(self) -> Sequence[str]:
+        """Return the kinds of findings that the runs look for."""
+        return ("reuse", "uninitialized", "guard", "state", *(("plan",) if self.plan is not None else ()))
 
     def _ordered(self, max_findings: int) -> list[WatchFinding]:
         """Return the findings in execution order, those of the plan alone last, with the first one marked."""
@@ -237,7 +248,7 @@ class _Watch:
         for index, problem in enumerate(plan_words.plan_problems(base.debugger, self.plan, base.played)):
             if problem.sites not in shown:
                 self._add(base.played.ticks + 1 + index, problem.finding)
-        report.unchecked += plan_words.left_out(base.debugger, arena)
+        report.results += plan_words.left_out(base.debugger, arena)
 
 
 def _is_reuse(finding: Finding) -> bool:

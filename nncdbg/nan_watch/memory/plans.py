@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.played import Played
+from nncdbg.engine.execution.check_results import NOT_CHECKED, CheckResult
 from nncdbg.engine.memory.placed import PlacedAllocation
 from nncdbg.engine.memory.plan_check import PlannedValue, PlanProblem, problems
 from nncdbg.engine.memory.plan_file import PlacedPlan, Site, key_of
@@ -90,20 +91,20 @@ def _defined(debugger: Debugger, value: PlannedValue) -> Line:
     return site_of(code, 0, value.name, debugger)
 
 
-def left_out(debugger: Debugger, arena: PlacedAllocation) -> list[str]:
-    """Return notes about values in memory outside the plan."""
-    notes = []
+def left_out(debugger: Debugger, arena: PlacedAllocation) -> list[CheckResult]:
+    """Return which values were in memory outside the plan, so that it was not checked for them."""
+    found = []
     if arena.apart:
         names = _listed(arena.apart)
-        notes.append(f"values without a place in the plan, which used separate memory: {names}")
+        found.append(_left(f"values without a place in the plan, which used separate memory: {names}"))
     if arena.beyond:
         names = _listed(arena.beyond)
-        notes.append(f"values that do not fit in the arena, which used separate memory: {names}")
-    return notes
+        found.append(_left(f"values that do not fit in the arena, which used separate memory: {names}"))
+    return found
 
 
-def unrun(debugger: Debugger, plan: PlacedPlan, played: Played) -> list[str]:
-    """Return a note about the places whose statements did not run."""
+def unrun(debugger: Debugger, plan: PlacedPlan, played: Played) -> list[CheckResult]:
+    """Return the places whose statements did not run, as not checked."""
     missing = {site: None for site in plan.places if site not in played.sizes}
     inputs = {(name,): graph.inputs for name, graph in debugger.program.graphs.items()}
     for path, values in inputs.items():
@@ -112,7 +113,12 @@ def unrun(debugger: Debugger, plan: PlacedPlan, played: Played) -> list[str]:
     if not missing:
         return []
     names = _listed(missing)
-    return [f"places of values that were not computed in this run, so their readers are unknown: {names}"]
+    words = f"places of values that were not computed in this run, so their readers are unknown: {names}"
+    return [_left(words)]
+
+
+def _left(words: str) -> CheckResult:
+    return CheckResult("plan", NOT_CHECKED, words)
 
 
 def _listed(sites: dict[Site, None]) -> str:

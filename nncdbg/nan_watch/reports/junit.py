@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
+from nncdbg.engine.execution.check_results import NOT_APPLICABLE, NOT_CHECKED
 from nncdbg.nan_watch.records import TRIPPED, Report, WatchFinding
 from nncdbg.nan_watch.reports.bounds import NAME, SENTENCE, sentence, visible
 from nncdbg.nan_watch.reports.rules import rule_of
@@ -17,6 +18,8 @@ from nncdbg.nan_watch.reports.step_norms import norm_lines
 from nncdbg.nan_watch.reports.wording import explanation, headline, remarks, subject, verdict
 from nncdbg.nan_watch.watched import Watched
 from nncdbg.opening.corpus.cases import FAILED, Case
+
+_SKIPPED = (NOT_APPLICABLE, NOT_CHECKED)
 
 _MOST_CASES = 10_000
 """Most cases written individually."""
@@ -62,12 +65,16 @@ def _out(report: Report, watched: Watched) -> Iterator[str]:
 
 
 def _add_gates(suite: Element, report: Report, watched: Watched) -> None:
-    tripping = list(report.tripping)
+    tripping, checks = list(report.tripping), report.checks
     gates = dict.fromkeys([*watched.gates, *(_gate_of(finding.kind, watched) for finding in tripping)])
     for gate in gates:
         test = _test(suite, report, gate, report.seconds)
         found = [finding for finding in tripping if _gate_of(finding.kind, watched) == gate]
-        _add_failure(test, found, report, watched)
+        left = next((each for each in checks if each.check == gate and each.result in _SKIPPED), None)
+        if found or left is None:
+            _add_failure(test, found, report, watched)
+        else:
+            _add(test, "skipped", left.result, sentence(left.reason), [])
     if report.error is not None or not gates:
         test = _test(suite, report, "run", report.seconds)
         if report.error is not None:

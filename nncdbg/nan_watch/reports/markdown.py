@@ -6,6 +6,7 @@ import html
 import re
 from collections.abc import Iterator
 
+from nncdbg.engine.execution.check_results import NOT_CHECKED
 from nncdbg.nan_watch.records import OK, TRIPPED, Report, WatchFinding
 from nncdbg.nan_watch.reports.bounds import left_out, sentence, visible
 from nncdbg.nan_watch.reports.step_norms import COLUMNS, courses, head, parameter_rows, remaining
@@ -27,7 +28,7 @@ _ROWS = 50
 _DETAILS = 20
 """Most findings described in full; GitHub accepts one megabyte in total."""
 
-_SIGNS = {OK: "✅", TRIPPED: "❌", FAILED: "⚠️"}
+_SIGNS = {OK: "✅", NOT_CHECKED: "⚠️", TRIPPED: "❌", FAILED: "⚠️"}
 
 
 def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  frozen

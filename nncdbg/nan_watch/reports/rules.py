@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from nncdbg.engine.ops import contracts
 from nncdbg.nan_watch.measuring.gates import KINDS, MEASURES, RANGE
 
 _NAMES = {
@@ -15,6 +16,7 @@ _NAMES = {
     "inf": "Inf",
     "uninitialized": "uninitialized memory",
     "integer": "an integer fault",
+    "contract": "a broken op contract",
     "guard": "a write outside a buffer",
     "state-reset": "reset of an optimizer's state",
     "reuse": "wrong reuse of memory",
@@ -60,6 +62,7 @@ CAUSES = {
     "cast out of range": "Scale the value, or cast to a wider type: it is out of range for the target type.",
     "integer division by zero": "Make the divisor at least 1, or choose another value with Where.",
     "scale of zero": "Clip each scale to a minimum above 0.",
+    **contracts.CAUSES,
     "kernel": "Report the kernel to its developers: its result differs from the op's definition.",
     "wrong reuse": "Free the first value after its last reader, or place the second value at other bytes.",
     "overwritten state": "Read the state before its update, or make a copy that the update does not change.",
@@ -81,6 +84,8 @@ CAUSES = {
     "unsynchronized start": "Let each stream of a graph wait for its beginning.",
     "unsynchronized end": "Let the end of a graph wait for each of its streams.",
     "use after free": "Free the value after its last reader.",
+    "double free": "Free each value once, after its last reader.",
+    "operands of two devices": "Copy the operand to the device of the others, with a statement of its own.",
     "overwritten value": "Place the two values at different bytes: both are still in use.",
     "too many launches": "Let the host wait for an event of the stream from time to time.",
     "unbound stream": "Write the binding wherever the graph uses the logical stream.",
@@ -89,7 +94,7 @@ CAUSES = {
     "replicas differ": "Compare the operands of the statement in both calls, and the order of its launches.",
     "unknown": "Inspect the operands at that statement: no rule matches.",
 }
-"""Usual fix per cause: every name of `diagnosis.cause.NAMES` and of `memory.wording.CAUSES`."""
+"""Fix per cause: those of `ops.causes.NAMES`, and of `CAUSES` in `ops.contracts` and `memory.wording`."""
 
 
 @dataclass(frozen=True, slots=True)

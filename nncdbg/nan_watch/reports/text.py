@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -52,16 +52,14 @@ def lines(report: Report, watched: Watched = Watched()) -> Iterator[Text]:  # no
         if not full:
             yield Text()
             passing = [*group]
-            shown = _fitting(watched, passing[-1][1].site.line)
-            yield from (Text(shown(words), "dim") for words in in_passing(passing, report))
+            yield from (Text(words, "dim") for words in in_passing(passing, report))
             continue
         for number, finding in group:
             yield Text()
             style = "bold red" if finding.trips else "bold"
-            shown = _fitting(watched, finding.site.line)
-            yield Text(f"{number}. ", "dim").append(shown(headline(finding)), style)
+            yield Text(f"{number}. ", "dim").append(headline(finding), style)
             for line in explanation(finding, report, watched):
-                yield _styled(shown(line))
+                yield _styled(line)
     yield from map(Text, left_out(report.findings, _MOST, "findings"))
     for words in _failures(report):
         yield Text("error: ", "bold red").append(words)
@@ -69,12 +67,6 @@ def lines(report: Report, watched: Watched = Watched()) -> Iterator[Text]:  # no
         yield Text(words, "dim")
     for words in remarks(report, unlisted_of_chain(report)):
         yield Text(words, "dim")
-
-
-def _fitting(watched: Watched, line: int | None) -> Callable[[str], str]:
-    """Return a function that fits sentences about the statement on a line to the screen."""
-    screen = watched.screen
-    return (lambda text: text) if screen is None else lambda text: screen.sentence(text, line)
 
 
 def _failures(report: Report) -> Iterator[str]:

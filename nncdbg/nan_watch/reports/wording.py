@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nncdbg.engine.errors import Excerpt
+from nncdbg.engine.execution.check_results import NOT_CHECKED
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.ops.aten.names import named_place
 from nncdbg.nan_watch.records import OK, FindingSite, FindingUse, Operand, Report, WatchFinding
@@ -60,7 +61,7 @@ def headline(finding: WatchFinding) -> str:
     if finding.is_warning:
         return f"warning: {finding.verdict}: {at_statement(site)}"
     if finding.kind not in ("nan", "inf"):
-        return f"{name}: {at_statement(site)}"
+        return f"{name}: {at_statement(site)}{_NO_EFFECT if finding.role == 'masked' else ''}"
     if finding.role == "healed":
         if finding.reaches_output:
             return f"{name} decides {value}: the result of {op} is finite, but depends on it"
@@ -97,9 +98,7 @@ def statement(finding: WatchFinding, watched: Watched) -> str:
     site = finding.site
     if site.line is not None and 1 <= site.line <= len(watched.lines):
         text = watched.lines[site.line - 1].replace("\t", " ")
-        return visible(
-            text if watched.screen is None else watched.screen.statement(text, site.line), STATEMENT
-        )
+        return visible(text if watched.screen is None else watched.screen.statement(text), STATEMENT)
     if site.text:
         return visible(site.text, STATEMENT)
     if not site.op:
@@ -247,9 +246,12 @@ def verdict(report: Report) -> str:
         return f"tripped: {tripping} finding{'' if tripping == 1 else 's'} in {statements}{failed}"
     if report.status == FAILED:
         return f"failed after {statements}"
-    if not report.findings:
-        return f"ok in {statements}"
-    return f"ok ({_harmless(report)}) in {statements}"
+    harmless = _harmless(report) if report.findings else ""
+    left = dict.fromkeys(each.check for each in report.checks if each.result == NOT_CHECKED)
+    if left:
+        names = [visible(name) for name in left]
+        return f"{harmless or 'no finding'} in {statements}; not checked: {', '.join(first(names, NOTES))}"
+    return f"ok ({harmless}) in {statements}" if harmless else f"ok in {statements}"
 
 
 def _unlisted(report: Report, counted: int) -> Iterator[str]:
@@ -274,10 +276,10 @@ def _harmless(report: Report) -> str:
         if (each.role in ("birth", "masked") or not each.site.op) and not each.is_warning
     ]
     without_effect = [each.kind for each in began if not each.reaches_output]
-    numbers = sum(kind != "integer" for kind in without_effect)
+    faults = sum(kind in ("integer", "contract") for kind in without_effect)
     counts = (
-        (numbers, "non-finite value", " without effect"),
-        (len(without_effect) - numbers, "integer fault", " without effect"),
+        (len(without_effect) - faults, "non-finite value", " without effect"),
+        (faults, "faulty operand", " without effect"),
         (len(began) - len(without_effect), "finding", " outside the gates"),
         (warnings, "warning", ""),
     )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
+from nncdbg.engine.execution.check_results import PASSED, CheckResult
+from nncdbg.engine.execution.findings import RACE
 from nncdbg.engine.graph import Program
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.schedules.validation import Party, ScheduleProblem, Validation, validate, validated
@@ -25,13 +28,26 @@ def schedule_findings(
 
 
 def schedule_report(
-    program: Program, plan: PlacedPlan | None = None, *, depth: int | None = None, model: str = ""
+    program: Program,
+    plan: PlacedPlan | None = None,
+    *,
+    depth: int | None = None,
+    model: str = "",
+    unchecked: Sequence[CheckResult] = (),
 ) -> Report:
-    """Return the report of a schedule; its `ops` are the launches that were checked."""
+    """Return the report of a schedule; its `ops` are the launches that were checked.
+
+    `unchecked` is what cannot be checked, because the log of the schedule does not contain it.
+    """
     started = time.perf_counter()
     findings, validation = schedule_findings(program, plan, depth=depth)
     report = Report(model, validation.launches, time.perf_counter() - started, findings)
     report.counts["birth"] = len(findings)
+    left = {each.check for each in unchecked}
+    report.results = [
+        *unchecked,
+        *(CheckResult(kind, PASSED) for kind in (RACE, "schedule") if kind not in left),
+    ]
     streams, events = counted(validation.streams, "stream"), counted(validation.events, "event")
     deepest = "1 launch" if validation.depth == 1 else f"{validation.depth} launches"
     report.notes.append(f"{streams}, {events}, at most {deepest} of a stream in flight")

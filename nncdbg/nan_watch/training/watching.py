@@ -170,7 +170,7 @@ def _examine(bad: BadStep, recorded: RecordedStep, interrupt: Callable[[], None]
         debugger.pause()
 
     try:
-        allocator = usual_allocation(None, "torch", gates, statistics=False)
+        allocator = usual_allocation(None, "torch", statistics=False)
         debugger = Debugger(recorded.program, recorded.inputs, backend="torch", allocator=allocator)
         report = watch_run(debugger, gates, max_findings=_LISTED, run=run)
         report.watched = Watched.of(recorded.program, gates)

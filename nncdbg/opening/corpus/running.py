@@ -67,7 +67,7 @@ class CorpusEnd:
     def left_out(self, cases: int) -> str:
         """Return what was not run of a number of cases, and why."""
         shown = ", ".join(self.left[:3]) + (" and others" if len(self.left) > 3 else "")
-        return f"{len(self.left)} of {cases} cases, because {self.why}: {shown}"
+        return f"{len(self.left)} of {cases}, because {self.why}: {shown}"
 
 
 def run_cases(

@@ -67,7 +67,7 @@ def run_diff_corpus(task: DiffTask, folder: str | os.PathLike[str], **fields: An
         report.notes.append(end.note)
     report.notes += sentences(notes, len(report.cases))
     if end.left:
-        report.unchecked.append(end.left_out(len(report.cases)))
+        report.unchecked.append(f"cases: {end.left_out(len(report.cases))}")
     report.interrupted = end.interrupted
     report.error = end.failure(len(report.cases))
     return report

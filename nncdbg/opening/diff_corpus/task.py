@@ -44,7 +44,7 @@ class DiffTask:
         program = b.program if self.dtype_b is None else cast_program(b.program, self.dtype_b)
         other = replace(
             configuration,
-            backend=self.backend_b or configuration.backend,
+            backend=self.backend_b or b.configuration.backend,
             allocator=self.allocator_b or configuration.allocator,
             kernels={**configuration.kernels, **self.kernels_b},
             dims={},

@@ -208,7 +208,7 @@ def _state(name: str, now: Array, text: str, folder: Path | None) -> Array:
             f"--set %{name_text(name)} has the shape {list(now.shape)}, not {list(array.shape)}",
             hint="give a value of the same shape, or one number for all elements",
         )
-    return np.ascontiguousarray(np.broadcast_to(array, now.shape))
+    return np.broadcast_to(array, now.shape).copy()
 
 
 def _ignore(sentence: str) -> None:

@@ -8,8 +8,10 @@ once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, get_type_hints
+
+import msgspec
 
 from nncdbg.engine.compilation.code import initial_data
 from nncdbg.engine.dtypes import name_of
@@ -123,7 +125,17 @@ def kept_configuration(
 
 
 def supplied(kept: Mapping[str, Any], tensors: Mapping[str, Array]) -> dict[str, Any]:
-    """Return the fields of a run configuration that a run in a journal supplies."""
-    known = {each.name for each in fields(RunConfiguration)}
-    found = {name: kept[name] for name in SETTINGS if name in kept and name in known}
-    return {**found, "dims": dict(kept.get("dims", {})), "inputs": supplied_inputs(kept, tensors)}
+    """Return the fields of a run configuration that a run in a journal supplies.
+
+    Raises LoadError if one has another type.
+    """
+    types = get_type_hints(RunConfiguration)
+    try:
+        found = {
+            name: msgspec.convert(kept[name], types[name]) for name in (*SETTINGS, "dims") if name in kept
+        }
+        return {**found, "inputs": supplied_inputs(kept, tensors)}
+    except msgspec.ValidationError as error:
+        raise LoadError(
+            f"the configuration of the run is damaged: {error}", hint="open another run of the journal"
+        ) from None

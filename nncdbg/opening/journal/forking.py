@@ -8,16 +8,23 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.frontends import load
+from nncdbg.engine.graph import type_of
+from nncdbg.engine.inputs.binding import Note
 from nncdbg.engine.stopping.stops import Stop
-from nncdbg.engine.time.step_starts import lines_of, restored
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.engine.time.step_starts import NumberedRun, lines_of, restored
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal.changes import changed
-from nncdbg.opening.journal.content import program_of
+from nncdbg.opening.journal.content import program_of, text_of
 from nncdbg.opening.journal.earlier_tracks import add_earlier_tracks
-from nncdbg.opening.journal.steps import Steps
+from nncdbg.opening.journal.steps import Steps, run_to_step
 from nncdbg.opening.journal_address import Address
+from nncdbg.textual_repr.parser import parse
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Program
@@ -39,6 +46,10 @@ class Fork:
     repeats: Run | None
     position: Mapping[str, Any]
     tensors: Mapping[str, Any]
+    title: str
+    """The parent in words, with the values that its own fork has set."""
+    is_edited: bool
+    """Whether the program is another one than that of the parent."""
 
     @property
     def place(self) -> Address:
@@ -49,7 +60,7 @@ class Fork:
         """Move a debugger at its first statement to the step.  Raises UsageError for its allocator."""
         debugger.move(partial(self._go, debugger))
         add_earlier_tracks(debugger, self.journal, *self.parent)
-        debugger.notes.clear()
+        debugger.notes[:] = [Note(f"fork of {self.title} at step {self.parent[1]}")]
 
     def _go(self, debugger: Debugger) -> Stop:
         control, timeline = debugger.control, debugger.timeline
@@ -60,7 +71,10 @@ class Fork:
             )
         states = timeline.checkpoints.states
         lines = lines_of(control.machine.frames[0].code)
-        states[0] = restored(states[0], lines, self.position, self.tensors, debugger.backend.to_device)
+        position, tensors = self.position, self.tensors
+        if self.is_edited:
+            position, tensors = _in_edited(debugger, lines, self.parent[1], tensors)
+        states[0] = restored(states[0], lines, position, tensors, debugger.backend.to_device)
         control.machine.become(states[0].clone())
         run, step = self.parent
         control.no_past = (
@@ -87,15 +101,22 @@ def fork_of(
     position = {**start.position, "tick": 0}
     if "entered" in position:
         position["entered"] = 0
-    text = restart.journal.program(restart.run)
+    program, text = reopened.program, restart.journal.program(restart.run)
+    edited = configuration.fork_program
+    if edited is not None:
+        program = load(Path(configuration.folder or "", edited), stores=configuration.stores)
+        text = text_of(program)
     assert text is not None
     states = {key.partition("/")[2]: each for key, each in tensors.items() if _is_state(key)}
     folder = Path(configuration.folder) if configuration.folder else None
-    found = changed(reopened.program, text, configuration.changes, states, folder)
+    found = changed(program, text, configuration.changes, states, folder)
     for name, value in found.states.items():
         tensors[f"state/{name}" if f"state/{name}" in tensors else f"moment/{name}"] = value
-    program = reopened.program
-    if found.text != text:
+    if found.text != text and edited is not None:
+        program = replace(
+            parse(found.text, file=program.source), readers=program.readers, source=program.source
+        )
+    elif found.text != text:
         first = restart.journal.read(restart.records[0]).tensors
         program = program_of(found.text, program.source, first)
     inputs = {**reopened.configuration.inputs, **found.inputs}
@@ -103,11 +124,64 @@ def fork_of(
         restart.journal,
         restart.address,
         (restart.run.number, restart.step),
-        None if configuration.changes else restart.run,
+        None if configuration.changes or edited is not None else restart.run,
         position,
         tensors,
+        _title(restart.run),
+        edited is not None,
     )
     return program, replace(reopened.configuration, inputs=inputs), fork
+
+
+def _title(run: Run) -> str:
+    """Return a run in words, with the values that were set when it was forked: ``run 2 (lr=0.1)``."""
+    changes = run.configuration.get("changes")
+    words = (
+        ", ".join(f"{name}={value}" for name, value in changes.items()) if isinstance(changes, dict) else ""
+    )
+    return f"run {run.number} ({words})" if words else f"run {run.number}"
+
+
+def _in_edited(
+    debugger: Debugger, lines: tuple[NumberedRun, ...], step: int, kept: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the position and the tensors of a step in another program than that of the parent.
+
+    The program itself computes what its first ``run`` line reads; the states are those of the parent.  A
+    result that the parent does not have is NaN in the steps before.  Raises UsageError for states that do
+    not fit.
+    """
+    if not lines or step >= lines[0].steps:
+        raise UsageError(
+            f"a fork with another program cannot begin at step {step}, which is not in its first `run` line",
+            hint=f"fork at a step below {lines[0].steps}" if lines else "add a `run` line",
+        )
+    line = lines[0]
+    states = {key.partition("/")[2]: each for key, each in kept.items() if _is_state(key)}
+    wanted = {value.name: value.type for value in line.body.graph.inputs[1:]}
+    misfits = [
+        *(f"%{name_text(name)} is only in the run" for name in states if name not in wanted),
+        *(f"%{name_text(name)} is not in the run" for name in wanted if name not in states),
+        *(
+            f"%{name_text(name)} is {found} in the run, and {kind} in the program"
+            for name, kind in wanted.items()
+            if name in states and kind != (found := type_of(states[name]))
+        ),
+    ]
+    if misfits:
+        raise UsageError(
+            f"the program does not fit the states of the run: {'; '.join(misfits)}",
+            hint="keep the `state` lines of the run, or start a new training",
+        )
+    run_to_step(debugger, lines, 0)
+    start = Steps(debugger, lambda: None, lambda line, iteration, results: None).here()
+    tensors = {
+        **start.tensors,
+        **{key: states[key.partition("/")[2]] for key in start.tensors if _is_state(key)},
+    }
+    for name in (*line.scalars, *line.evaluated):
+        tensors[f"collected/{name}"] = kept.get(f"collected/{name}", np.full(step, np.nan, np.float32))
+    return {**start.position, "tick": 0, "entered": 0, "iteration": step}, tensors
 
 
 def _is_state(key: str) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from nncdbg.engine.errors import LoadError, UsageError
@@ -64,8 +65,12 @@ def _hash(content: Array) -> str:
 
 
 def supplied_inputs(kept: Mapping[str, Any], tensors: Mapping[str, Array]) -> dict[str, Any]:
-    """Return the inputs of a run, as arrays and as texts that name files."""
-    found: dict[str, Any] = {name: text for name, (text, _) in kept.get("files", {}).items()}
+    """Return the inputs of a run, as arrays and as texts that name files.
+
+    Raises msgspec.ValidationError for files that are not texts and hashes.
+    """
+    files = msgspec.convert(kept.get("files", {}), dict[str, tuple[str, str]])
+    found: dict[str, Any] = {name: text for name, (text, _) in files.items()}
     arrays = {key.removeprefix(PREFIX): tensors[key] for key in tensors if key.startswith(PREFIX)}
     return found | arrays
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from nncdbg.engine.compilation.tracked_values import tracked_lines
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.time.step_starts import lines_of
 from nncdbg.opening.folder_writing import versions_of
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 def journaled(opened: OpenedProgram, debugger: Debugger) -> Iterator[StepRecorder | None]:
     """Write the run of a debugger to the journal of its configuration, if it has one.
 
-    A fork is written to the journal of its parent.  An error while the run is written does not stop it: it
-    is `StepRecorder.problem` afterwards.
+    A fork is written to the journal of its parent.  An error while the run is written is reported
+    at once, and is `StepRecorder.problem` afterwards.
 
     Raises UsageError for a program without a ``run`` line, LoadError for a file that is not a journal.
     """
@@ -67,11 +67,15 @@ def journaled(opened: OpenedProgram, debugger: Debugger) -> Iterator[StepRecorde
         inputs.tensors,
         restart.parent if restart is not None else None,
         values,
+        stops=configuration.on_journal_error == "stop",
     )
     if configuration.note:
         recorder.note(configuration.note)
     try:
         yield recorder
+    except NncdbgError:
+        recorder.has_failed = True
+        raise
     finally:
         recorder.end()
         recorder.attempt(file.close)
@@ -84,6 +88,7 @@ _NEED_A_JOURNAL = (
     "journal_values",
     "journal_values_every",
     "journal_codec",
+    "on_journal_error",
     "note",
 )
 
@@ -132,6 +137,8 @@ def _description(
     configuration = opened.configuration
     kept = kept_configuration(configuration, debugger.inputs.dims, inputs.files)
     kept["source"] = opened.program.source
+    if configuration.changes:
+        kept["changes"] = {name: str(value) for name, value in configuration.changes.items()}
     run, step = parent or (None, None)
     return NewRun(
         kind="graph",

@@ -24,6 +24,9 @@ ORIGINS = (NAN, INF)
 
 BAD_KINDS = (NAN, INF, RECEIVED)
 
+_MOST = 1 << 16
+"""Most ranks of a training: each has a file."""
+
 
 @dataclass(frozen=True, slots=True)
 class RankMembership:
@@ -38,9 +41,10 @@ class RankMembership:
         """Return the membership in the configuration of a run; None for a training on one rank."""
         try:
             found = configuration[CONFIGURATION]
-            return cls(str(found["group"]), int(found["rank"]), int(found["ranks"]))
-        except (KeyError, TypeError, ValueError):
+            member = cls(str(found["group"]), int(found["rank"]), int(found["ranks"]))
+        except (KeyError, TypeError, ValueError, OverflowError):
             return None
+        return member if 0 <= member.rank < member.ranks <= _MOST else None
 
     def as_configuration(self) -> dict[str, Any]:
         """Return the entry for the configuration of the run."""

@@ -18,6 +18,7 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.findings import NUMERIC, Finding
 from nncdbg.engine.graph import Array
+from nncdbg.engine.stopping.stops import LogMessage
 from nncdbg.engine.time.deviations import Detour, Edit, edits_of
 from nncdbg.engine.time.step_starts import NumberedRun, StepStart
 from nncdbg.opening.journal.content import data_of
@@ -81,6 +82,8 @@ class StepRecorder:
     `inputs` are tensors of the first checkpoint by name.
     Steps that were written are not written again when the program goes back and runs them once more.  An edit
     of a value begins a fork.  `values` writes values of each step, or their statistics.
+
+    An error of the journal is reported when it is known; with `stops`, the program then stops.
     """
 
     def __init__(
@@ -91,8 +94,11 @@ class StepRecorder:
         inputs: Mapping[str, Array],
         parent: tuple[int, int] | None = None,
         values: ValueRecorder | None = None,
+        *,
+        stops: bool = False,
     ) -> None:
         self._debugger = debugger
+        self._stops = stops
         self._on_host = debugger.backend.on_host
         self._values = values
         self._begin, self._policy = begin, policy
@@ -104,9 +110,15 @@ class StepRecorder:
         self._then = time.perf_counter()
         self.problem: NncdbgError | None = None
         """The error for which a part of the run is not in the journal."""
+        self.has_stopped = False
+        """Whether the program was stopped for the problem."""
+        self.has_failed = False
+        """Whether an error ended the run that the debugger does not have."""
+        self._has_ended = False
         self._runs: dict[int, BranchRun] = {}
         self._runs[debugger.timeline.branch] = self._new(parent, 0)
-        self._steps = Steps(debugger, self._starts, self._ended_step)
+        self._is_fork, self._first = parent is not None, 0 if parent is None else parent[1]
+        self._steps = Steps(debugger, self._starts, self._ended_step, self._failed)
         debugger.finding_listeners.append(self._finding)
         debugger.tracking.sinks.append(self._tracked)
         if self._steps.at_start:
@@ -259,6 +271,7 @@ class StepRecorder:
 
         An error of the journal is `problem` afterwards.
         """
+        self._has_ended = True
         self.attempt(self._steps.stop)
         self.attempt(self._debugger.tracking.fetch)
         self.attempt(self._fetch)
@@ -270,15 +283,33 @@ class StepRecorder:
         try:
             action()
         except NncdbgError as error:
-            self.problem = self.problem or error
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        """Report an error of the journal once; nothing more is written."""
+        if self.problem is not None or not isinstance(error, NncdbgError):
+            return
+        self.problem = error
+        if self._has_ended:
+            return
+        control = self._debugger.control
+        rest = "the run stops" if self._stops else "the run continues without its journal"
+        control.said(LogMessage(f"{error.message}; {rest}", control.machine.frames[-1], None))
+        if self._stops:
+            self.has_stopped = True
+            control.pause()
 
     def _end(self, run: BranchRun) -> None:
         stop, status = self._debugger.stop, "interrupted"
         if run.next == self._steps.count:
             status = "ended"
-        elif stop.error is not None and run is self.run:
+        elif (stop.error is not None or self.has_failed) and run is self.run:
             status = "failed"
-            run.writer.event("exception", run.next, stop.detail or str(stop.error))
+            if self._is_fork and run.next == self._first:
+                run.writer.remove()
+                return
+            if stop.error is not None:
+                run.writer.event("exception", run.next, stop.detail or str(stop.error))
         if run.latest is not None and run.latest.step == run.next:
             self._write(run, run.latest)
         run.writer.end(status)

@@ -17,13 +17,14 @@ from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.ops.library import load_op_library
 from nncdbg.engine.stopping.stops import Stop
-from nncdbg.engine.time.step_starts import NumberedRun, line_at, lines_of, restored
+from nncdbg.engine.time.step_starts import NumberedRun, lines_of, restored
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal.content import program_of, supplied
 from nncdbg.opening.journal.earlier_tracks import add_earlier_tracks
 from nncdbg.opening.journal.forking import resumed
 from nncdbg.opening.journal.inputs import check_files
 from nncdbg.opening.journal.ranks import BAD_KINDS
+from nncdbg.opening.journal.steps import run_to_step
 from nncdbg.opening.journal_address import Address, resumed_by_script
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class Restart:
                 f"run {self.run.number} is a fork",
                 hint="use --allocator debug",
             )
-        return _run_to(debugger, lines, self.step)
+        return run_to_step(debugger, lines, self.step)
 
     def _start_at_fork(self, debugger: Debugger, lines: tuple[NumberedRun, ...]) -> None:
         """If the run is a fork, let its time begin with its first checkpoint."""
@@ -156,25 +157,6 @@ class Restart:
         return self._machine(self.records[number], start, lines, debugger)
 
 
-def _run_to(debugger: Debugger, lines: tuple[NumberedRun, ...], step: int) -> Stop:
-    """Run to the start of a step, or to the end of the last one."""
-    control = debugger.control
-    line = line_at(lines, step)
-    iteration = step - line.first_step
-
-    def arrived() -> bool:
-        frame = control.machine.frames[-1]
-        if iteration == line.steps:
-            return len(control.machine.frames) == 1
-        return frame.code is line.body and frame.iteration == iteration and frame.pc == 0
-
-    if not arrived():
-        end = iteration == line.steps
-        place = (control.machine.frames[0].code, line.pc + 1) if end else (line.body, 0)
-        control.run_until(arrived, [place])
-    return control.here("entry")
-
-
 # -- opening -----------------------------------------------------------------------------------------
 
 
@@ -209,9 +191,13 @@ def reopen(address: Address, configuration: RunConfiguration) -> ReopenedRun:
         raise UsageError(
             "--set is for a fork: a run in a journal does not change", hint="add --fork, or leave out --set"
         )
+    if configuration.fork_program and not configuration.forks:
+        raise UsageError("--program is for a fork: a run in a journal does not change", hint="add --fork")
     journal = journals.open(Path(configuration.folder or "", address.file))
     if configuration.forks and journal.run(address.run).kind != "graph":
         raise resumed_by_script(address)
+    if configuration.fork and address.run is None:
+        address = replace(address, run=_root(journal).number)
     if configuration.resume:
         address = resumed(journal, address)
     run = journal.run(address.run)
@@ -233,6 +219,15 @@ def reopen(address: Address, configuration: RunConfiguration) -> ReopenedRun:
     known = supplied(run.configuration, tensors)
     restart = Restart(journal, address, run, step, records)
     return ReopenedRun(program, configuration.completed(known), restart, known)
+
+
+def _root(journal: Journal) -> Run:
+    """Return the run at the start of the chain of forks that the last run is in."""
+    runs = {each.number: each for each in journal.runs()}
+    run = journal.run()
+    while run.parent is not None:
+        run = runs[run.parent]
+    return run
 
 
 def check_graph_run(run: Run, address: Address) -> None:

@@ -30,11 +30,11 @@ def run_in_journal(source: ProgramSource, fields: Mapping[str, Any]) -> Outputs:
         given["backend"] = given["backend"].name
     opened = _opened(source, given)
     debugger = opened.debugger(statistics=False, **kernels)
-    with journaled(opened, debugger) as recorder, reproducing(opened, debugger) as reproduction:
+    with reproducing(opened, debugger) as reproduction, journaled(opened, debugger) as recorder:
         stop = debugger.run()
-    error = failure_of(stop, opened.configuration.program)
-    if error is None and recorder is not None:
-        error = recorder.problem
+    unwritten = recorder.problem if recorder is not None else None
+    has_stopped = recorder is not None and recorder.has_stopped
+    error = unwritten if has_stopped else failure_of(stop, opened.configuration.program) or unwritten
     if error is None and reproduction is not None and reproduction.difference:
         error = RunError(reproduction.difference, hint="compare the versions of the run with those installed")
     if error is not None:

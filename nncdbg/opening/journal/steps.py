@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.time.step_starts import NumberedRun, StepStart, lines_of, step_start
+from nncdbg.engine.stopping.stops import Stop
+from nncdbg.engine.time.step_starts import NumberedRun, StepStart, line_at, lines_of, step_start
 
 Result: TypeAlias = "tuple[str, str, Any]"
 """(name, part, value): the part is "test" for the result of an evaluation, else "train"."""
@@ -20,15 +21,21 @@ Ended: TypeAlias = "Callable[[NumberedRun, int, list[Result]], None]"
 class Steps:
     """Calls `started` at the start of each step and after the last one, and `ended` at the end of each step.
 
-    Steps that run again are reported again.
+    Steps that run again are reported again.  An error of one of them ends the listening: `failed` is called.
     """
 
-    def __init__(self, debugger: Debugger, started: Callable[[], None], ended: Ended) -> None:
+    def __init__(
+        self,
+        debugger: Debugger,
+        started: Callable[[], None],
+        ended: Ended,
+        failed: Callable[[Exception], None] = lambda _: None,
+    ) -> None:
         self._debugger = debugger
         self._machine = debugger.control.machine
         self.lines = lines_of(self._machine.frames[0].code)
         self._moments = {state.value.name: state.of for state in debugger.program.states}
-        self._started, self._ended = started, ended
+        self._started, self._ended, self._failed = started, ended, failed
         self.failure: Exception | None = None
         """The error that ended the listening."""
         self._machine.listeners.append(self._hear)
@@ -62,6 +69,7 @@ class Steps:
         except Exception as error:
             # The machine detaches the listener, and the program runs on.
             self.failure = error
+            self._failed(error)
             raise
 
     def _heard(self, event: Event) -> None:
@@ -90,3 +98,22 @@ class Steps:
 
     def _line(self, frame: Frame) -> NumberedRun:
         return next(line for line in self.lines if line.body is frame.code)
+
+
+def run_to_step(debugger: Debugger, lines: tuple[NumberedRun, ...], step: int) -> Stop:
+    """Run to the start of a step, or to the end of the last one."""
+    control = debugger.control
+    line = line_at(lines, step)
+    iteration = step - line.first_step
+
+    def arrived() -> bool:
+        frame = control.machine.frames[-1]
+        if iteration == line.steps:
+            return len(control.machine.frames) == 1
+        return frame.code is line.body and frame.iteration == iteration and frame.pc == 0
+
+    if not arrived():
+        end = iteration == line.steps
+        place = (control.machine.frames[0].code, line.pc + 1) if end else (line.body, 0)
+        control.run_until(arrived, [place])
+    return control.here("entry")

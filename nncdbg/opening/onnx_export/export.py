@@ -11,7 +11,7 @@ from typing import Any
 
 from nncdbg.engine.compilation.effects import all_nodes
 from nncdbg.engine.compilation.states import lowered
-from nncdbg.engine.debugger import with_backward_graphs
+from nncdbg.engine.differentiation.expansion import with_backward_graphs
 from nncdbg.engine.errors import UnsupportedOp, UsageError
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.graph import Constant, Graph, Inline, Node, Program, Value, type_of

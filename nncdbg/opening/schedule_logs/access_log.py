@@ -40,7 +40,7 @@ def read_access_log(content: bytes, source: str) -> ScheduleLog:
     for number, line in enumerate(lines, 1):
         try:
             record = decoder.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise LoadError(
                 f"{source}: line {number} is not a record of an access log: {error}",
                 hint="write the log with nncdbg.torch.record_accesses",

@@ -40,7 +40,8 @@ def read_kineto(events: Sequence[TraceEvent], source: str) -> ScheduleLog:
         )
     reading = _Trace(events, launches)
     records = sorted(reading.records(), key=lambda each: each[0])
-    return program_of([record for _, record in records], source=source, notes=reading.notes)
+    ordered = [record for _, record in records]
+    return program_of(ordered, source=source, notes=reading.notes, unordered=reading.unordered)
 
 
 class _Trace:
@@ -54,6 +55,7 @@ class _Trace:
         }
         self.several = len({each.args.device for each in launches}) > 1
         self.notes: list[str] = []
+        self.unordered = ""
 
     def records(self) -> Iterator[tuple[float, LogRecord]]:
         """Yield records with the times at which the host issued them, which a wait of the host ends at."""
@@ -77,7 +79,7 @@ class _Trace:
         if self.synchronizations:
             yield from self.waits()
         else:
-            self.notes.append(WITHOUT_WAITS)
+            self.unordered = WITHOUT_WAITS
             for call in self.calls:
                 if call.name in ("cudaDeviceSynchronize", "cuCtxSynchronize"):
                     yield call.ts + call.dur, HostWait()

@@ -23,9 +23,9 @@ def read_onnxruntime_profile(events: Sequence[TraceEvent], source: str) -> Sched
     """
     kernels = [each for each in events if each.cat == "Kernel" and integer(each.args.stream) is not None]
     nodes = [each for each in events if each.cat == "Node" and each.name.endswith(_TIME)]
-    notes = []
+    notes, unordered = [], ""
     if kernels:
-        notes.append("a profile of onnxruntime has no events: the order of its streams is unknown")
+        unordered = "a profile of onnxruntime has no events: the order of its streams is unknown"
     elif nodes:
         notes.append("all nodes ran on the CPU, one after another, so there is no order of streams to check")
     else:
@@ -39,4 +39,4 @@ def read_onnxruntime_profile(events: Sequence[TraceEvent], source: str) -> Sched
         )
         for each in sorted(kernels or nodes, key=lambda event: event.ts)
     ]
-    return program_of(launches, source=source, notes=notes)
+    return program_of(launches, source=source, notes=notes, unordered=unordered)

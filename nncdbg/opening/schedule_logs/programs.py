@@ -9,9 +9,11 @@ its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nncdbg.engine.dtypes import NUMPY
+from nncdbg.engine.execution.check_results import NOT_CHECKED, CheckResult
+from nncdbg.engine.execution.findings import RACE
 from nncdbg.engine.graph import Graph, Location, Node, Placement, Program, TensorType, Value
 from nncdbg.engine.memory.plan_file import PlacedPlan, PlannedBuffer
 from nncdbg.engine.schedules.launches import Site
@@ -36,12 +38,14 @@ ENTRY = "main"
 class ScheduleLog:
     """A program with the schedule of a log, its memory plan if accesses are known, and measured times.
 
-    The notes of the program say what the log does not contain.
+    The notes of the program say what the log does not contain, and `unchecked` what cannot be checked because
+    of that.
     """
 
     program: Program
     plan: PlacedPlan | None = None
     times: Times = field(default_factory=dict)
+    unchecked: Sequence[CheckResult] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -63,15 +67,22 @@ class _Statement:
         return Placement(stream=self.stream, waits=tuple(self.waits), records=tuple(self.records))
 
 
-def program_of(records: Iterable[LogRecord], *, source: str, notes: Sequence[str] = ()) -> ScheduleLog:
+def program_of(
+    records: Iterable[LogRecord], *, source: str, notes: Sequence[str] = (), unordered: str = ""
+) -> ScheduleLog:
     """Return the program of the records of a log, without typing or running anything.
+
+    `unordered` says why the order of its streams is unknown, if it is.
 
     Waits for events whose record is not in the log are left out and noted, unless it has their creation.
     """
     reading = _Reading()
     for record in records:
         reading.read(record)
-    return _Naming(reading).log(source, [*notes, *reading.notes()])
+    left = [(RACE, unordered)] if unordered else []
+    left += reading.unchecked()
+    found = _Naming(reading).log(source, [*notes, *(why for _, why in left), *reading.notes()])
+    return replace(found, unchecked=[CheckResult(check, NOT_CHECKED, why) for check, why in left])
 
 
 class _Reading:
@@ -94,19 +105,22 @@ class _Reading:
         self.unknown_waits = 0
         self.launches = self.without_accesses = 0
 
-    def notes(self) -> list[str]:
-        """Return what the log does not contain."""
+    def unchecked(self) -> list[tuple[str, str]]:
+        """Return the checks for which the log does not contain enough, each with the reason."""
         found = []
         if self.launches and self.without_accesses == self.launches:
-            found.append("the log has no accesses to memory: races were not checked, only events")
+            found.append((RACE, "the log has no accesses to memory"))
         elif self.without_accesses:
-            found.append(
-                f"the memory accesses of {self.without_accesses} of {self.launches} launches are unknown: "
-                "not checked"
-            )
+            some = f"{self.without_accesses} of {self.launches}"
+            found.append((RACE, f"the memory accesses of {some} launches are unknown"))
         if self.unknown_waits:
             waits = counted(self.unknown_waits, "wait")
-            found.append(f"{waits} for events from before the log: not checked")
+            found.append(("schedule", f"{waits} for events from before the log"))
+        return found
+
+    def notes(self) -> list[str]:
+        """Return how the program differs from the log."""
+        found = []
         if len(self.latest) == 1:
             found.append(f"all launches are on one stream, s{next(iter(self.latest))}")
         for handle, number in self.streams.numbers.items():

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import zlib
-from pathlib import Path
 
 import msgspec
 
 from nncdbg.engine.errors import LoadError
+from nncdbg.engine.process.regular_file import read_regular
 from nncdbg.opening.schedule_logs.access_log import is_access_log, read_access_log
 from nncdbg.opening.schedule_logs.cuda_graph import is_cuda_graph, read_cuda_graph
 from nncdbg.opening.schedule_logs.kineto import read_kineto
 from nncdbg.opening.schedule_logs.onnxruntime_profile import read_onnxruntime_profile
 from nncdbg.opening.schedule_logs.programs import ScheduleLog
 from nncdbg.opening.schedule_logs.trace_events import Trace, TraceEvent
+
+_LARGEST = 2**30
+"""The largest content of a compressed log, in bytes."""
 
 _KNOWN = "use an access log, a trace of torch.profiler, a profile of onnxruntime or a CUDA graph (.dot)"
 
@@ -27,9 +31,12 @@ def read_schedule_log(path: str | os.PathLike[str]) -> ScheduleLog:
     """
     source = os.fspath(path)
     try:
-        content = Path(path).read_bytes()
+        content = read_regular(path)
         if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
+            with gzip.open(io.BytesIO(content)) as packed:
+                content = packed.read(_LARGEST + 1)
+            if len(content) > _LARGEST:
+                raise ValueError(f"it has more than {_LARGEST:,} bytes when it is unpacked")
     except (OSError, EOFError, ValueError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise LoadError(f"cannot read the log {source}: {reason}", hint=_KNOWN) from None

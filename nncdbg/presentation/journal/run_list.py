@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +12,7 @@ from rich.text import Text
 
 from nncdbg.engine.escaping import printable_line
 from nncdbg.engine.text.counting import counted
+from nncdbg.journal.log_files import bytes_on_disk
 from nncdbg.presentation.elements import BAD, DIM, element, is_bad
 from nncdbg.presentation.journal.amounts import duration, file_size, moment
 
@@ -34,7 +33,7 @@ _TITLE = 40
 def run_list(journal: Journal) -> Iterator[Text]:
     """Yield a heading, and two lines for each run: its facts, and the last value of each track."""
     runs = journal.runs()
-    size = file_size(_bytes_on_disk(journal.path))
+    size = file_size(bytes_on_disk(journal.path))
     yield Text(f"{journal.path.name}: {counted(len(runs), 'run', ',')}, {size}", "bold")
     if not runs:
         return
@@ -47,14 +46,6 @@ def run_list(journal: Journal) -> Iterator[Text]:
         values = last_values(journal, run)
         if values:
             yield Text(below.ljust(widths[0] + 2)).append_text(values)
-
-
-def _bytes_on_disk(path: Path) -> int:
-    """Return the size of a journal, with the latest changes, which another file has during the writing."""
-    size = path.stat().st_size
-    with suppress(FileNotFoundError):
-        size += path.with_name(f"{path.name}-wal").stat().st_size
-    return size
 
 
 def run_facts(run: Run) -> list[tuple[str, str]]:
@@ -101,16 +92,17 @@ def track_title(name: str, part: str) -> str:
 def _tree(runs: Sequence[Run]) -> Iterator[tuple[str, str, Run]]:
     """Yield the runs with the text before the number, and the text before a line of values."""
 
-    def below(parent: int | None, indent: str) -> Iterator[tuple[str, str, Run]]:
-        children = [run for run in runs if run.parent == parent]
-        for run in children:
-            branch, bar = ("└─ ", "   ") if run is children[-1] else ("├─ ", "│  ")
-            inside = "" if parent is None else indent + bar
-            forks = any(other.parent == run.number for other in runs)
-            yield "" if parent is None else indent + branch, inside + "│" * forks, run
-            yield from below(run.number, inside)
-
-    return below(None, "")
+    children: dict[int | None, list[Run]] = {}
+    for run in runs:
+        children.setdefault(run.parent, []).append(run)
+    waiting = [(run, "") for run in reversed(children.get(None, []))]
+    while waiting:
+        run, indent = waiting.pop()
+        branch, bar = ("└─ ", "   ") if run is children[run.parent][-1] else ("├─ ", "│  ")
+        inside = "" if run.parent is None else indent + bar
+        forks = children.get(run.number, [])
+        yield "" if run.parent is None else indent + branch, inside + "│" * bool(forks), run
+        waiting += [(fork, inside) for fork in reversed(forks)]
 
 
 def _cells(run: Run, prefix: str) -> tuple[str, ...]:

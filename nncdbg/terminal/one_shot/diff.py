@@ -74,7 +74,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add_kernels(parser)
     add_states_in_place(parser)
     add_corpus(parser)
-    add("--backend-b", metavar="BACKEND", help="side B's backend (default: side A's)")
+    add("--backend-b", metavar="BACKEND", help="side B's backend (default: --backend, or its program's)")
     add(
         "--kernel-b",
         action="append",
@@ -101,6 +101,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--atol", type=float, help="absolute tolerance (default: f32 1e-5 x largest element, f64 1e-9, ...)")
     add("--ulp", type=int, help="tolerance in ULPs; alone, it replaces the other tolerances")
     add("--strict", action="store_true", help="also exit with 1 if only intermediate values differ")
+    add("--all", action="store_true", help="print all causes, differences and rows of the table")
     add("--json", action="store_true", help="print one JSON document on standard output")
     add("--stop", action="store_true", help="open the prompt on side A, after the first divergence")
     add_prompt(parser)
@@ -157,6 +158,7 @@ def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
         b, other, notes = _side_b(options, opened, a)
         note_messages(b, screen, "side B: ")
         comparison = compared(a, b, tolerance, same_places=True if options.other is None else None)
+        screen.name_values(a.program, b.program)
     note_messages(a, screen, "side A: ")
     print_notes(a, screen)
     for note in notes:
@@ -200,7 +202,9 @@ def _side_b(
     configuration, asked = opened.configuration, configuration_of(options)
     if options.other is not None:
         opened = open_program(replace(asked, program=options.other))
-        configuration = opened.configuration if opened.folder is not None else configuration
+        # Side B runs on the backend of its own program, unless the user gave one.
+        own = opened.configuration
+        configuration = own if opened.folder is not None else replace(configuration, backend=own.backend)
     other, inputs, notes = counterpart(opened.program, a, options.dtype_b, asked.inputs)
     with inputs_of_side("B"):
         b = OpenedProgram(other, configuration).debugger(
@@ -274,6 +278,6 @@ def _document(
 def _print(screen: Screen, options: Namespace, report: DiffReport, arguments: Sequence[str]) -> None:
     from nncdbg.presentation.divergence import print_report
 
-    print_report(screen, report)
+    print_report(screen, report, everything=options.all)
     if not report.equal and not (options.stop or options.golden or options.compile_b):
         screen.note(f"to stop there and compare values: nncdbg diff {shlex.join(arguments)} --stop")

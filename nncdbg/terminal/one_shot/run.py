@@ -98,21 +98,23 @@ def _run(options: Namespace, screen: Screen) -> int:
     if options.verify_determinism:
         verified.append(verify_determinism(opened, screen, recorded=recorded))
     debugger = opened.debugger(statistics=False, history=_history(options, opened))
+    screen.name_values(debugger.program)
     print_notes(debugger, screen)
     note_messages(debugger, screen)
     start = time.perf_counter()
     with (
         recorded_accesses(debugger, options.accesses),
-        journaled(opened, debugger) as recorder,
         reproducing(opened, debugger) as reproduction,
+        journaled(opened, debugger) as recorder,
         under_way(debugger, screen),
     ):
         stop = debugger.run()
-    if stop.reason == "pause" and not stop.detail:
+    unwritten = recorder.problem if recorder is not None and recorder.has_stopped else None
+    if stop.reason == "pause" and not stop.detail and unwritten is None:
         raise KeyboardInterrupt
     seconds = time.perf_counter() - start
     in_place = " --in-place-states" if configuration.in_place_states else ""
-    error = failure_of(stop, f"{options.model}{in_place}")
+    error = unwritten or failure_of(stop, f"{options.model}{in_place}")
     files = _save(debugger, options.save_outputs) if error is None and options.save_outputs else {}
     if error is None and options.save_states:
         save_states(debugger.states, options.save_states)
@@ -160,7 +162,9 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add_check(parser)
     add_verification(parser)
     add_determinism(parser)
-    parser.add_argument("--save-outputs", metavar="DIR", help="write each output to a .npy file in DIR")
+    parser.add_argument(
+        "--save-outputs", metavar="DIR", help="write each output to a .npy or .json file in DIR"
+    )
     parser.add_argument("--save-states", metavar="FILE", help="write the states to a .safetensors file")
     parser.add_argument(
         "--accesses",
@@ -174,13 +178,12 @@ def _options(arguments: Sequence[str]) -> Namespace:
 def _print_outputs(screen: Screen, debugger: Debugger, files: dict[str, str]) -> None:
     from nncdbg.engine.expression import spelled
     from nncdbg.presentation.slices import ZEROS
-    from nncdbg.presentation.stops import layout_at
     from nncdbg.presentation.tensor_text import described
     from nncdbg.presentation.tracks import put_tracks
     from nncdbg.presentation.why import abnormal
 
     for name, content in (debugger.outputs or {}).items():
-        screen.put_line(described(name, content, layout_at(debugger, screen)))
+        screen.put_line(described(name, content, screen.line_layout))
     for path in files.values():
         screen.note(f"saved {path}")
     put_tracks(screen, debugger.tracks)
@@ -229,11 +232,14 @@ def _kernels(debugger: Debugger | None) -> dict[str, Any]:
 
 
 def _output(name: str, content: Any, files: dict[str, str]) -> dict[str, Any]:
-    from nncdbg.engine.graph import type_of
+    from nncdbg.engine.graph import holds_maps, type_of
+    from nncdbg.presentation.tensor_files import maps_as_json
     from nncdbg.stats import summarize
 
     entry: dict[str, Any] = {"name": name, "type": str(type_of(content)) if type_of(content) else None}
     entry["stats"] = summarize(content).as_dict() if isinstance(content, np.ndarray) else None
+    if holds_maps(content):
+        entry |= {"type": f"seq({content[0].type})", "items": maps_as_json(content)}
     if name in files:
         entry["file"] = files[name]
     return entry
@@ -241,7 +247,8 @@ def _output(name: str, content: Any, files: dict[str, str]) -> dict[str, Any]:
 
 def _save(debugger: Debugger, folder: str) -> dict[str, str]:
     """Write every output to a file; in file names, only letters, digits and `_ . -` are kept."""
-    from nncdbg.presentation.tensor_files import write_tensors
+    from nncdbg.engine.graph import holds_maps
+    from nncdbg.presentation.tensor_files import write_maps, write_tensors
 
     directory = Path(folder)
     try:
@@ -250,12 +257,17 @@ def _save(debugger: Debugger, folder: str) -> dict[str, str]:
         raise UsageError(f"cannot create the folder {folder}: {error.strerror}") from None
     files: dict[str, str] = {}
     taken: set[str] = set()
-    for name, content in (debugger.outputs or {}).items():
+    outputs: dict[str, Any] = debugger.outputs or {}
+    for name, content in outputs.items():
         stem = (
             "".join(char if char.isalnum() or char in "_.-" else "_" for char in name).lstrip(".") or "output"
         )
         while stem in taken:
             stem += "_"
         taken.add(stem)
-        files[name] = str(write_tensors(directory / f"{stem}.npy", {name: content}))
+        files[name] = str(
+            write_maps(directory / f"{stem}.json", content)
+            if holds_maps(content)
+            else write_tensors(directory / f"{stem}.npy", {name: content})
+        )
     return files

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
+
+import msgspec
 
 import nncdbg.journal
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.journal import Journal, Run
+from nncdbg.journal.row_types import Count
 from nncdbg.opening.journal.reopening import step_of
 from nncdbg.opening.journal_address import Address, read_address
+from nncdbg.torch.journal.state_trees import from_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +50,50 @@ def saved_state(text: str, at: int | None = None) -> SavedState:
                 hint=listed_checkpoints([each.step for each in journal.checkpoints(run)]),
             )
         read = journal.read(record)
-        return SavedState(
-            address, run.number, step, read.step, read.epoch or 0, read.position, dict(read.tensors)
-        )
+        tensors = dict(read.tensors)
+        try:
+            msgspec.convert(from_json(read.position, tensors), _Position)
+        except (LookupError, TypeError, ValueError, OverflowError):
+            raise LoadError(
+                f"the checkpoint of {text} at step {read.step} is damaged", hint="resume at another step"
+            ) from None
+        return SavedState(address, run.number, step, read.step, read.epoch or 0, read.position, tensors)
+
+
+class _Group(TypedDict):
+    parameters: list[str]
+    options: dict[str, Any]
+
+
+_Optimizer = TypedDict(
+    "_Optimizer", {"class": str, "state": dict[str, dict[str, Any]], "groups": list[_Group]}
+)
+_Scheduler = TypedDict("_Scheduler", {"class": str, "state": dict[str, Any]})
+
+
+class _Random(TypedDict):
+    torch: Any
+    devices: list[Any]
+    python: tuple[Any, Any, Any]
+    numpy: Any
+
+
+class _Loader(TypedDict):
+    epoch: Count
+    batches: Count
+    random: _Random
+    generators: list[Any]
+    sampler_epoch: int | None
+
+
+class _Position(TypedDict):
+    """The position of a checkpoint, as `KeptStart.checkpoint` writes it."""
+
+    optimizers: list[_Optimizer]
+    schedulers: list[_Scheduler]
+    scaler: dict[str, Any] | None
+    random: _Random
+    loader: _Loader | None
 
 
 @contextmanager

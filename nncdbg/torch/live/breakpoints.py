@@ -108,7 +108,12 @@ def live_breakpoint(
             f"line {target} of which file? A running script has no program text yet",
             hint=f"break train.py:{target}",
         )
-    if kind == "op":
+    if kind == "node":
+        raise UsageError(
+            "a running script has no nodes", hint="use an operator such as aten.addmm, or @module"
+        )
+    if kind == "name":
+        kind = "op"
         target = _known_operator(target)
     elif kind == "graph":
         kind = "phase" if target in PHASES else "module"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nncdbg
-from nncdbg.engine.debugger import with_backward_graphs
+from nncdbg.engine.differentiation.expansion import with_backward_graphs
 from nncdbg.engine.ops.checkpoint_plan import recomputations
 from nncdbg.engine.time.checkpoints import held_by
 from nncdbg.textual_repr.parser import parse

@@ -82,7 +82,7 @@ def test_a_planted_kernel_bug_is_found_at_its_statement() -> None:
     assert present(first.comparison).max_abs == pytest.approx(0.01, rel=1e-3)
     assert report.diverging == 4
     assert present(report.worst).excess.factor >= first.excess.factor
-    assert [row.name for row in report.growth if row.times_tolerance > 1] == [
+    assert [row.name for row in report.growth if row.diverges] == [
         "Softmax",
         "Add",
         "@layer",
@@ -386,7 +386,8 @@ def test_the_error_of_a_failing_side_has_the_side_and_the_line() -> None:
             backend_b=Planted("Softmax", fail),
             allocator_b="plain",
         )
-    assert caught.value.message == "side B: Softmax failed: no luck"
+    assert caught.value.message.startswith("side B: Softmax cannot compute with f32[2,4]")
+    assert "no luck" in caught.value.message
     assert present(caught.value.excerpt).line == 13
 
 

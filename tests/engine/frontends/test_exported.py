@@ -159,7 +159,7 @@ def test_a_dtype_that_a_program_cannot_hold_is_refused_with_its_line():
 def test_a_damaged_file_is_one_error(tmp_path, content, caplog):
     path = tmp_path / "damaged.pt2"
     path.write_bytes(content)
-    with pytest.raises(LoadError, match="torch cannot read") as caught:
+    with pytest.raises(LoadError, match=r"is not an archive of torch\.export\.save") as caught:
         nncdbg.load(path)
     assert "\n" not in caught.value.message
     assert not caplog.records

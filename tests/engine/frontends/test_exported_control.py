@@ -1,5 +1,8 @@
 """Exported programs with symbolic sizes and control flow: for several inputs, the bits of torch's own run."""
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import numpy as np
 import pytest
 
@@ -16,11 +19,17 @@ from nncdbg.engine.errors import NncdbgError  # noqa: E402
 
 
 def program_of(module, *arguments, **options):
-    """Return the exported program, and the same as a program of nncdbg."""
+    """Return the exported program, and the same as a program of nncdbg, through a file."""
     exported = torch.export.export(module, arguments, **options)
     program = nncdbg.load(exported)
     assert nncdbg.Program.parse(program.text()).text() == program.text()
-    return exported, program
+    with TemporaryDirectory() as folder:
+        torch.export.save(exported, Path(folder, "program.pt2"))
+        read = nncdbg.load(Path(folder, "program.pt2"))
+    assert read.graph.inputs == program.graph.inputs
+    assert [node.op for node in read.graph.nodes] == [node.op for node in program.graph.nodes]
+    assert read.notes == program.notes
+    return exported, read
 
 
 def started(program, *arguments):

@@ -13,6 +13,7 @@ from nncdbg.engine.ops import Op, declared, lookup, names
 from nncdbg.engine.ops.influence import EVERYTHING
 from nncdbg.engine.ops.schema import complete
 from tests.engine.ops.onnx_cases import all_cases
+from tests.engine.ops.reference_samples import first_versions
 
 MOST_ELEMENTS = 600
 """Maximum number of elements in the operands of a sample; larger cases add no coverage."""
@@ -139,6 +140,7 @@ STATEMENTS: list[tuple[Any, ...]] = [
     *((f"nncdbg.{name}", 1, {"lr": 0.1}, (X, X + 1, X - 1, X * X, STEP), 4) for name in (
         "Adam", "AdamW", "LAMB",
     )),
+    *((each.op, each.version, each.attributes, each.inputs, each.outputs) for each in first_versions()),
     ("nncdbg.Windows", 1, {"kernel_shape": (2,), "dilations": (1,), "strides": (1,)}, (f(1, 2, 4),)),
 ]  # fmt: skip
 """(op, version, attributes, operands, outputs) of versions without an ONNX case and of nncdbg's own ops."""

@@ -369,6 +369,7 @@ def test_rule(line: str, inputs: dict[str, Any], opset: int, typed: bool) -> Non
 RULED = {line.split("(")[0].rpartition(" ")[2] for lines, _, _ in ROWS for line in lines.splitlines()}
 CONSTANT = {"Shape", "Size", "Sign", "Ceil", "Round", "EyeLike", "RandomNormalLike", "RandomUniformLike"}
 CONSTANT |= {"Bernoulli", "Hardmax", "QuantizeLinear", "QLinearMatMul"}
+CONSTANT |= {f"ai.onnx.ml.{name}" for name in ("CategoryMapper", "LabelEncoder", "OneHotEncoder")}
 CONSTANT |= {"nncdbg.FullLike", "nncdbg.EmptySequenceOf", "nncdbg.KeepsCheckpoint"}
 """Ops that propagate no gradient."""
 

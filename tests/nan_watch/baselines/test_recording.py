@@ -115,8 +115,8 @@ def test_new_and_missing_statements_are_reported(tmp_path: Path) -> None:
     edited = TEXT.replace("%y = Add(%last, 1.0)", "%z = Neg(%last)\n  %y = Sub(%last, 1.0)")
     report = nncdbg.watch(program(text=edited), {"x": X}, against=path, fail_on="change")
     assert report.unchecked == [
-        "change: 1 recorded statements did not run: main %y Add",
-        "change: 2 statements are not in the recording: main %y Sub; main %z Neg",
+        "change:0.1: 1 recorded statements did not run: main %y Add",
+        "change:0.1: 2 statements are not in the recording: main %y Sub; main %z Neg",
     ]
 
 

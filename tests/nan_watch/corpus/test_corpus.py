@@ -182,7 +182,7 @@ def test_an_expired_budget_ends_the_watch_and_lists_the_cases_not_run(
 
     report = watched(path, cases, op_libraries=[library], budget=8, progress=progress)
     assert list(statuses(report).values()) == ["ok", "not run", "not run", "not run"]
-    assert report.unchecked == ["3 of 4 cases, because the budget of 8 s expired: 17.npz, 18.npz, 19.npz"]
+    assert report.unchecked == ["cases: 3 of 4, because the budget of 8 s expired: 17.npz, 18.npz, 19.npz"]
     assert report.ok
     assert not report.interrupted
 
@@ -239,7 +239,7 @@ sys.exit(report.exit_code)
     assert document["interrupted"] is True
     assert [case["status"] for case in document["cases"]] == ["tripped", "not run", "not run"]
     assert document["findings"][0]["case"] == "a.npz"
-    assert document["unchecked"] == ["2 of 3 cases, because the run was interrupted: b.npz, c.npz"]
+    assert document["unchecked"] == ["cases: 2 of 3, because the run was interrupted: b.npz, c.npz"]
 
 
 def test_measurements_are_judged_over_all_cases(tmp_path: Path) -> None:

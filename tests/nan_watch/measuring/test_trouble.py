@@ -54,7 +54,7 @@ def test_dead_units_are_0_in_every_sample() -> None:
 def test_dead_units_of_too_few_samples_are_reported_as_unchecked() -> None:
     report = nncdbg.watch(program(LAYER, inputs="%x: f32[N,4]"), {"x": np.abs(X[:2])}, fail_on="dead:0.1")
     assert report.ok
-    assert report.unchecked == ["dead: %y had fewer than 4 samples"]
+    assert report.unchecked == ["dead:0.1: %y had fewer than 4 samples"]
 
 
 def test_the_units_behind_a_convolution_are_channels() -> None:

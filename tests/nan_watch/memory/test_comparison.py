@@ -248,7 +248,7 @@ def test_a_plan_that_frees_a_value_too_early_is_reported() -> None:
     evidence = "%h is live from line 3 to line 5; the plan frees it after line 4"
     assert [finding.evidence for finding in report.findings] == [evidence]
     assert report.unchecked == [
-        "values without a place in the plan, which used separate memory: %a of main, %y of main"
+        "plan: values without a place in the plan, which used separate memory: %a of main, %y of main"
     ]
 
 
@@ -297,8 +297,7 @@ def test_a_write_into_an_input_is_an_error_of_the_run() -> None:
     assert report.status == "failed"
     assert "read-only" in str(report.error)
     assert report.unchecked == [
-        "statements after line 3: the run did not finish",
-        "reuse of memory: the comparison needs a finished run",
+        "statements after line 3, reuse, uninitialized, guard, state: the run did not finish"
     ]
 
 

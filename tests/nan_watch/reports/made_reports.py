@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nncdbg.engine.errors import RunError
+from nncdbg.engine.execution.check_results import NOT_CHECKED, CheckResult
 from nncdbg.nan_watch.records import FindingSite, Operand, Report, WatchFinding
 from nncdbg.nan_watch.watched import Watched
 from nncdbg.opening.corpus.cases import Case
@@ -135,7 +136,9 @@ def fine() -> Report:
 
 def failed() -> Report:
     error = RunError("MatMul failed: sizes\n  differ", operands=("%x: f32[1,3]",), hint="look at %x")
-    return Report("net.onnx", 3, 0.01, error=error, unchecked=["statements after line 4"])
+    return Report(
+        "net.onnx", 3, 0.01, error=error, results=[CheckResult("statements after line 4", NOT_CHECKED)]
+    )
 
 
 def corpus() -> Report:
@@ -158,7 +161,14 @@ def hostile() -> Report:
     names = [*HOSTILE_NAMES] * 20
     return _counted(
         Report(
-            "nets/\x1b[31m]]>.onnx", 1, 1.0, findings, unchecked=names, notes=names, error=error, cases=cases
+            "nets/\x1b[31m]]>.onnx",
+            1,
+            1.0,
+            findings,
+            results=[CheckResult(each, NOT_CHECKED) for each in names],
+            notes=names,
+            error=error,
+            cases=cases,
         )
     )
 

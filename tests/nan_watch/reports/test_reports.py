@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import nncdbg
+from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops.causes import NAMES
 from nncdbg.nan_watch.measuring.gates import gate_names
 from nncdbg.nan_watch.memory import wording as memory_words
@@ -21,8 +23,8 @@ from nncdbg.nan_watch.reports.text import lines
 from nncdbg.nan_watch.reports.wording import headline
 from nncdbg.nan_watch.watched import Watched
 from nncdbg.presentation.schedules import CAUSES as SCHEDULE_CAUSES
+from nncdbg.presentation.screen import Screen
 from nncdbg.presentation.short_statements import FittedText
-from nncdbg.textual_repr.printer import listing
 from tests.nan_watch.reports.made_reports import HOSTILE_NAMES, REPORTS, WATCHED, failed, of_text, plain
 
 MEGABYTE = 1 << 20
@@ -144,7 +146,7 @@ def test_the_text_of_a_failed_run() -> None:
 
 
 def test_every_cause_and_every_gate_has_a_help_text() -> None:
-    assert set(CAUSES) == {*NAMES, *memory_words.CAUSES, *SCHEDULE_CAUSES}
+    assert set(CAUSES) == {*NAMES, *contracts.CAUSES, *memory_words.CAUSES, *SCHEDULE_CAUSES}
     for kind in (*gate_names(), "reuse", "state", "plan"):
         assert rule_of(kind, "").help != f"The gate {kind} tripped."
     assert rule_of("dead", "").id == "dead"
@@ -187,11 +189,16 @@ def test_a_report_fits_a_terminal_with_short_names() -> None:
         f"  %{add}: f32[64] = Sub(%x, %x)\n  %{log}: f32[64] = Log(%{add})\n  return %{log}\n}}\n"
     )
     report = nncdbg.watch(program, inputs={"x": np.ones(64, np.float32)})
-    fitted = replace(Watched.of(program), screen=FittedText(program, listing(program, locations=False), 80))
-    shown = [line.plain for line in lines(report, fitted)]
+    fitted = replace(Watched.of(program), screen=FittedText(program, 80))
+    out = StringIO()
+    screen = Screen(out, out, width=80, color=False)
+    screen.name_values(program)
+    for line in lines(report, fitted):
+        screen.put_wrapped(line)
+    shown = out.getvalue().splitlines()
     assert all(len(line) <= 80 for line in shown if " | " in line or line.startswith(("  with", "  gives")))
     text = "\n".join(shown)
-    assert "the first Inf is in %self_attn/Log_output_0: Log produced it" in text
+    assert "the first Inf is in %Log_output_0: Log produced it" in text
     assert " -inf 64 of 64" in text
     assert add not in text
     assert add in FORMS["text"](report, Watched.of(program)), "a pipe has the full names"

@@ -134,7 +134,7 @@ def test_settings_that_fit_no_case_are_an_error(tmp_path: Path, change: dict[str
 def test_a_budget_leaves_cases_out(tmp_path: Path) -> None:
     folder = corpus(tmp_path, a=POSITIVE)
     report = nncdbg.diff_corpus(nncdbg.parse(A), nncdbg.parse(B), inputs_dir=folder, jobs=1, budget=1e-9)
-    assert report.unchecked == ["1 of 1 cases, because the budget of 1e-09 s expired: a.npz"]
+    assert report.unchecked == ["cases: 1 of 1, because the budget of 1e-09 s expired: a.npz"]
     assert "no case finished" in str(report.error)
     assert report.exit_code() == 4
     assert "not compared: 1 of 1 cases" in str(report)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.engine.execution.check_results import NOT_CHECKED, CheckResult
 from nncdbg.engine.schedules.validation import validate
 from nncdbg.nan_watch.commands import races
 from nncdbg.opening.configuration import RunConfiguration
@@ -103,7 +104,7 @@ def test_a_trace_of_torch_profiler(tmp_path: Path) -> None:
     ]
     assert log.times == {(("main",), 0): (30.0, 50.0), (("main",), 1): (81.0, 20.0)}
     assert not validate(log.program, log.plan).problems
-    assert "the log has no accesses to memory: races were not checked, only events" in log.program.notes
+    assert CheckResult("race", NOT_CHECKED, "the log has no accesses to memory") in log.unchecked
 
 
 def test_a_trace_without_synchronization_events_says_how_to_get_them(tmp_path: Path) -> None:
@@ -113,7 +114,7 @@ def test_a_trace_without_synchronization_events_says_how_to_get_them(tmp_path: P
 
 def test_a_wait_for_a_record_from_before_the_trace_is_noted(tmp_path: Path) -> None:
     log = read_schedule_log(written(tmp_path, "trace.json", kineto_trace(STEP[2:])))
-    assert "1 wait for events from before the log: not checked" in log.program.notes
+    assert CheckResult("schedule", NOT_CHECKED, "1 wait for events from before the log") in log.unchecked
     assert not validate(log.program, log.plan).problems
 
 
@@ -208,7 +209,10 @@ def test_a_cuda_graph_with_a_missing_edge(tmp_path: Path, capsys: pytest.Capture
         ("kernel.join", " s0 wait e1"),
     ]
     assert log.program.notes[0] == "4 nodes, depth 3, 1 independent pair"
-    assert "the memory accesses of 2 of 4 launches are unknown: not checked" in log.program.notes
+    assert (
+        CheckResult("race", NOT_CHECKED, "the memory accesses of 2 of 4 launches are unknown")
+        in log.unchecked
+    )
     assert races.main([str(file)]) == 1
     assert "no event orders them" in capsys.readouterr().out
     mended = written(tmp_path, "graph.dot", cuda_graph(nodes, [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3)]))

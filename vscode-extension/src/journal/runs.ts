@@ -5,7 +5,7 @@ import * as path from "node:path";
 import { setTimeout } from "node:timers/promises";
 import * as vscode from "vscode";
 import { onPythonChange, readyPython } from "../environment/python";
-import { askStep, openStep, typeFork } from "./actions";
+import { askStep, openStep, forkRun } from "./actions";
 import { CurvesTab } from "./curvesTab";
 import { isJournal } from "./files";
 import { Journal } from "./journal";
@@ -45,7 +45,7 @@ export class Runs implements vscode.Disposable {
   readonly commands: Record<string, (target: never) => Promise<void>> = {
     showCurves: (target: Target) => this.showCurves(target),
     openStep: (target: Target) => this.atStep(target, "Which step?", openStep),
-    fork: (target: Target) => this.atStep(target, "Fork at the start of which step?", typeFork),
+    fork: (target: Target) => this.atStep(target, "Fork at the start of which step?", forkRun),
     refresh: () => this.find(),
   };
 

@@ -6,10 +6,9 @@ import * as path from "node:path";
 import * as vscode from "vscode";
 import { textDocument } from "../pages/page";
 import { type ChangedModels, onFileChange } from "./changes";
-import { runPython } from "../environment/process";
+import { readWithNncdbg } from "../environment/process";
 import { Missing, NotInstalled, offer, readyPython } from "../environment/python";
 
-const LISTING = ["-m", "nncdbg.terminal.main", "listing"];
 const FOLDER = ".nncdbg";
 const OWNER = "## the listing of ";
 
@@ -55,7 +54,7 @@ export class ModelEditor implements vscode.CustomReadonlyEditorProvider, vscode.
       await this.show(document.uri, panel.viewColumn);
       panel.dispose();
     } catch (error) {
-      panel.webview.html = textDocument(processError(error));
+      panel.webview.html = textDocument((error as Error).message);
       if (error instanceof Missing && !(error instanceof NotInstalled)) {
         void offer(vscode.window.showErrorMessage, error);
       }
@@ -86,7 +85,7 @@ export class ModelEditor implements vscode.CustomReadonlyEditorProvider, vscode.
     try {
       await listingOf(model);
     } catch (error) {
-      void vscode.window.showWarningMessage(`${path.basename(model.fsPath)} has changed, but its listing cannot be updated: ${processError(error)}`);
+      void vscode.window.showWarningMessage(`${path.basename(model.fsPath)} has changed, but its listing cannot be updated: ${(error as Error).message}`);
     }
   }
 
@@ -102,10 +101,6 @@ export async function listingOf(model: vscode.Uri): Promise<string> {
   const folder = vscode.workspace.getWorkspaceFolder(model) ?? vscode.workspace.workspaceFolders?.[0];
   const workspace = folder?.uri.fsPath ?? path.dirname(model.fsPath);
   const python = await readyPython(folder?.uri);
-  return (await runPython(python, [...LISTING, model.fsPath, "--workspace", workspace])).stdout.replace(/\r?\n$/, "");
+  return (await readWithNncdbg(python, ["listing", model.fsPath, "--workspace", workspace])).replace(/\r?\n$/, "");
 }
 
-function processError(error: unknown): string {
-  const { stderr } = error as { stderr?: string };
-  return stderr?.trim() || (error as Error).message;
-}

@@ -108,6 +108,9 @@ interface Failure {
   error?: { message: string; line: number | null; hint: string };
 }
 
+/** The states of a report of a run that finished. */
+const WATCHED = new Set(["ok", "not checked", "tripped"]);
+
 /** The report of a watch with exit code 0 or 1.  Throws `WatchError` for others. */
 export function reportOf(code: number | null, out: string, error: string): Report {
   let document: (Report & Failure) | undefined;
@@ -117,7 +120,7 @@ export function reportOf(code: number | null, out: string, error: string): Repor
     const last = error.trim().split("\n").slice(-5).join("\n");
     throw new WatchError(`nncdbg watch printed no report (exit code ${code})${last && `:\n${last}`}`);
   }
-  if (document?.status !== "ok" && document?.status !== "tripped") {
+  if (document === undefined || !WATCHED.has(document.status)) {
     const { message, line, hint } = document?.error ?? { message: `exit code ${code}`, line: null, hint: "" };
     throw new WatchError(hint ? `${message}\nhint: ${hint}` : message, line ?? undefined);
   }

@@ -10,7 +10,7 @@ import { listingOf, modelOfListing, programOf } from "../model/listing";
 import { type Finding, type Report, WatchError, runWatch } from "./command";
 import { type LaunchConfiguration, configurationFor, optionsOf } from "./configuration";
 import { ProgramText, diagnosticsOf, messageOf } from "./findings";
-import { ENVIRONMENT, NNCDBG } from "../environment/process";
+import { ENVIRONMENT, literal, NNCDBG } from "../environment/process";
 import { Missing, NotInstalled, offer, readyPython } from "../environment/python";
 
 const MODELS = "**/*.{onnx,nnc,pt2}";
@@ -18,7 +18,7 @@ const EXCLUDED = "**/{.*,node_modules,site-packages,__pycache__}/**";
 /** The most models that are listed; others are added when they are opened. */
 const MOST_LISTED = 1000;
 /** Kinds of findings that stop a session; other kinds are known only at the end of the run. */
-const CATCHABLE = new Set(["nan", "inf", "uninitialized", "integer", "overflow", "guard"]);
+const CATCHABLE = new Set(["nan", "inf", "uninitialized", "integer", "contract", "overflow", "guard"]);
 
 export class NanWatch implements vscode.Disposable {
   private readonly problems = vscode.languages.createDiagnosticCollection("nncdbg watch");
@@ -109,6 +109,8 @@ export class NanWatch implements vscode.Disposable {
       const messages = report.findings.filter(({ trips }) => trips).map(message);
       if (report.status === "ok") {
         run.passed(item, duration());
+      } else if (report.status === "not checked") {
+        run.skipped(item); // The output names the gates that were not checked.
       } else {
         run.failed(item, messages, duration());
       }
@@ -179,7 +181,7 @@ export class NanWatch implements vscode.Disposable {
   /** Debugs a repro bundle, which opens at its finding. */
   async openBundle(bundle: string): Promise<void> {
     const name = `Debug ${path.basename(bundle)}`;
-    const launch = { type: "nncdbg", request: "launch", name, program: bundle, stopOnEntry: true };
+    const launch = { type: "nncdbg", request: "launch", name, program: literal(bundle), stopOnEntry: true };
     await vscode.debug.startDebugging(vscode.workspace.workspaceFolders?.[0], launch);
   }
 

@@ -3,11 +3,11 @@
 
 import * as path from "node:path";
 import * as vscode from "vscode";
-import { runPython } from "../environment/process";
+import { readWithNncdbg } from "../environment/process";
 import { Page } from "../pages/page";
 import { type Choices, choicesOf, type FromForm, IMAGES, launchKeys, type Signature, type ToForm } from "./fields";
 
-const PRINT = ["-m", "nncdbg.terminal.main", "print", "--json"];
+const PRINT = ["print", "--json"];
 
 interface DebuggerManifest {
   contributes: { debuggers: { configurationAttributes: { launch: { properties: { backend: { anyOf: [{ enum: string[] }] } } } } }[] };
@@ -35,12 +35,9 @@ export class RunForm {
 
   private async signature({ program, flat, allowStores = [], cwd }: vscode.DebugConfiguration, python: string): Promise<Signature> {
     const stores = (allowStores as string[]).flatMap((each) => ["--allow-store", each]);
-    try {
-      const { stdout } = await runPython(python, [...PRINT, ...(flat ? ["--flat"] : []), ...stores, program], cwd ?? this.folder?.uri.fsPath);
-      return JSON.parse(stdout) as Signature;
-    } catch (error) {
-      throw new Error((error as { stderr?: string }).stderr?.trim() || (error as Error).message);
-    }
+    const options = [...(flat ? ["--flat"] : []), ...stores];
+    const printed = await readWithNncdbg(python, [...PRINT, ...options, program], cwd ?? this.folder?.uri.fsPath);
+    return JSON.parse(printed) as Signature;
   }
 
   /** The built-in backends, from the manifest. */

@@ -4,6 +4,7 @@
 import * as path from "node:path";
 import * as vscode from "vscode";
 import { modelOfListing, programOf } from "../model/listing";
+import { literal } from "../environment/process";
 import { Missing, NotInstalled, offer, readyPython } from "../environment/python";
 import { hasDebugpy, offerDebugpy } from "./debugpy";
 import { tokenOf } from "./token";
@@ -124,5 +125,5 @@ export async function asModel(file: string): Promise<string> {
 }
 
 export function launchOf(program: string): vscode.DebugConfiguration {
-  return { type: "nncdbg", request: "launch", name: `Debug ${path.basename(program)}`, program, stopOnEntry: true };
+  return { type: "nncdbg", request: "launch", name: `Debug ${path.basename(program)}`, program: literal(program), stopOnEntry: true };
 }

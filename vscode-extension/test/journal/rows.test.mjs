@@ -5,7 +5,7 @@ import { test } from "node:test";
 import "../editor.mjs";
 import { bundled } from "../bundled.mjs";
 
-const { addressOf, bytesText, childrenOf, forkCommand, itemOf, journalRow, pageRun, stepOf } = await bundled(
+const { addressOf, bytesText, childrenOf, itemOf, journalRow, pageRun, stepOf } = await bundled(
   "journal/rows",
   "journal/log",
   "journal/actions",
@@ -100,11 +100,8 @@ test("checkpoints and events have a step, runs have none", () => {
   assert.deepEqual([one, event, checkpoints].map((row) => itemOf(row, true).contextValue), ["run", "step", undefined]);
 });
 
-test("a fork is an address and a change", () => {
+test("a step has an address", () => {
   assert.equal(addressOf("/work/run.db", 1, 380), "/work/run.db#1@380");
-  assert.equal(forkCommand("run.db", 1, 380), "nncdbg run run.db#1@380 --fork --set NAME=VALUE");
-  assert.equal(forkCommand("it's a run.db", 2, 0), "nncdbg run 'it'\\''s a run.db#2@0' --fork --set NAME=VALUE");
-  assert.equal(forkCommand("-x.db", 2, 0), "nncdbg run './-x.db#2@0' --fork --set NAME=VALUE");
 });
 
 test("sizes have the units of the command line", () => {

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
 from nncdbg.engine.frontends.exported.calls import positional_arguments, quiet, tracing
 from nncdbg.engine.graph import Program
 from nncdbg.engine.ops.aten.names import installed
@@ -23,8 +23,8 @@ from nncdbg.engine.ops.aten.names import installed
 def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Program:
     """Return the program in a `.pt2` file; with `flat`, as one graph.  `stores` are not used.
 
-    Raises LoadError if torch is not installed or cannot read the file, GraphError for an operation that a
-    program cannot hold.
+    Reading runs no code of the file (`archive.py`).  Raises LoadError if torch is not installed or the file
+    is no archive of an exported program, GraphError for an operation that a program cannot hold.
     """
     if not installed():
         raise LoadError(
@@ -32,23 +32,26 @@ def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Prog
         )
     if not os.path.isfile(path):
         raise LoadError(f"{path} does not exist", hint="save one with torch.export.save(program, path)")
-    import torch
-
     from nncdbg.engine.ops.aten.internals import check_version
 
     try:
         check_version()
     except UsageError as error:
         raise LoadError(error.message, hint=error.hint) from None
+    from nncdbg.engine.frontends.exported.archive import read
+
     with quiet():
         try:
-            exported = torch.export.load(os.fspath(path))
+            exported, notes = read(path)
+            program = from_exported(exported, flat=flat)
+        except NncdbgError:
+            raise
         except Exception as error:
             raise LoadError(
                 f"torch cannot read {path}: {type(error).__name__}: {_first_line(str(error))}",
                 hint="save the program again with torch.export.save, with this version of torch",
             ) from error
-    return replace(from_exported(exported, flat=flat), source=str(path))
+    return replace(program, source=str(path), notes=(*program.notes, *notes))
 
 
 def from_exported(exported: Any, *, flat: bool = False) -> Program:

@@ -1,4 +1,8 @@
-"""Names that torch does not document, all in this file, and the versions of torch that have them."""
+"""Names that torch does not document, and the versions of torch that have them.
+
+All are in this file, except those of saved programs (`engine/frontends/exported/archive.py`, `records.py`,
+`size_expressions.py`), which take a second to import.
+"""
 
 from __future__ import annotations
 

@@ -220,6 +220,8 @@ _COMPUTING = {"aten::to", "aten::coalesce"}
 def _unrepeatable(overload: Any, arguments: Sequence[Argument]) -> str:
     if overload.namespace in _COMMUNICATION:
         return "it exchanges data with other processes"
+    if any(each.name == "filename" for each in arguments):
+        return "it opens a file"
     foreign = next((each.name for each in arguments if _FOREIGN.match(each.type)), "")
     return f"its argument {foreign} is no tensor, number or text" if foreign else ""
 

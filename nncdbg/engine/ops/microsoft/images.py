@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from nncdbg.engine.errors import GraphError, RunError
+from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import composite, op
 from nncdbg.engine.ops.formula import sizes_at
 from nncdbg.engine.ops.microsoft.composing import formula, wide_formula
@@ -38,7 +39,11 @@ def _cropped_types(attributes: Attributes, types: Types) -> Types:
     return [typed(at(types, 0), (count, None if image is None else image[1], None, None))]
 
 
-@op("com.microsoft.CropAndResize", infer=_cropped_types)
+@op(
+    "com.microsoft.CropAndResize",
+    infer=_cropped_types,
+    integers=lambda *given: {**valid.indices(2, axis=0)(*given), 3: valid.Integers(1, valid.FEW)},
+)
 def crop_and_resize(
     xp: ModuleType,
     x: Any,

@@ -268,7 +268,8 @@ class GraphReader(TextParser):
 
     def open_broken(self, outer: Block | None, text: str, number: int) -> None:
         super().open_broken(outer, text, number)
-        assert self.block is not None
+        if self.block is None or self.too_deep:
+            return
         self.opened.append(self.block)
         self.used[self.block] = set()
 

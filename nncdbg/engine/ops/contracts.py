@@ -1,0 +1,289 @@
+"""Operands that the definition of an op does not allow, although kernels return finite results for them.
+
+Kernels of different libraries return different results for such operands.  An op declares its check in
+`Op.contract`, once for all its versions.  Each check reads little data first, and finds the elements only if
+the contract is broken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from nncdbg.engine.graph import Array
+
+DUPLICATE = "duplicate index"
+AXES = "duplicate axis"
+LENGTH = "length out of range"
+NEGATIVE = "negative variance"
+PROBABILITY = "probability out of range"
+SCALE = "negative scale"
+SHIFT = "shift out of range"
+ZERO_POINT = "zero point of int32"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BrokenContract:
+    """Elements of an operand that the definition of the op does not allow.
+
+    `operand` is the number of the operand, and `elements` (bool, its shape) marks the elements; `results`
+    (bool, broadcasts to the results) marks the elements of the results that depend on the kernel.
+    `evidence` continues the name of the operand, with the rule of the op.
+    """
+
+    cause: str
+    operand: int
+    elements: Array
+    results: Array
+    evidence: str
+    hint: str
+
+
+FindBrokenContract: TypeAlias = Callable[[Mapping[str, Any], Sequence[Any]], BrokenContract | None]
+"""`find(attributes, inputs) -> contract`: None if the operands are allowed."""
+
+_EVERY = np.asarray(True)
+
+
+def _given(inputs: Sequence[Any], operand: int) -> Any:
+    """Return a non-empty operand; None if there is none."""
+    value = inputs[operand] if operand < len(inputs) else None
+    return value if value is not None and value.size else None
+
+
+def _first(marked: Array) -> str:
+    """Return the index of the first marked element, as in `[0, 2]`; empty for a single number."""
+    return str(_numbers(np.argwhere(marked)[0])) if marked.ndim else ""
+
+
+def _numbers(index: Iterable[Any]) -> list[int]:
+    return [int(each) for each in index]
+
+
+def _broken(
+    cause: str, operand: int, value: Any, wrong: Array, rule: str, hint: str, results: Array = _EVERY
+) -> BrokenContract:
+    """Return the contract that the elements `wrong` of an operand break."""
+    found = value[tuple(np.argwhere(wrong)[0])] if wrong.ndim else value
+    return BrokenContract(cause, operand, wrong, results, f"{_first(wrong)} is {found}, but {rule}", hint)
+
+
+def _normal(indices: Any, sizes: Any) -> Any:
+    """Return indices from 0 on; those out of range stay, as the kernel refuses them."""
+    return np.where(indices < 0, indices + sizes, indices)
+
+
+def _duplicates(flat: Array, size: int) -> tuple[Array, int, int, int] | None:
+    """Return which entries of indices below `size` are repetitions, how many indices repeat, and the
+    first repetition with the entry that it repeats; None without duplicates.
+    """
+    if size <= 16 * flat.size:  # Marks are faster than a sort, unless there are few indices.
+        marks = np.zeros(size, bool)
+        marks[flat] = True
+        distinct = int(np.count_nonzero(marks))
+    else:
+        distinct = len(np.unique(flat))
+    if distinct == flat.size:
+        return None
+    _, firsts, inverse, counts = np.unique(flat, return_index=True, return_inverse=True, return_counts=True)
+    later = firsts[inverse.reshape(-1)] != np.arange(flat.size)
+    at = int(np.argmax(later))
+    return later, int((counts > 1).sum()), at, int(firsts[inverse.reshape(-1)[at]])
+
+
+def _repeated(
+    flat: Array, shape: Sequence[int], sizes: Sequence[int], axes: int = 0
+) -> BrokenContract | None:
+    """Return the contract that repeated places in data of these sizes break, None without repetitions.
+
+    `flat` are the numbers of the places that the entries of the indices, of this shape, write.  A place has
+    `axes` further axes in the result.
+    """
+    size = math.prod(sizes)
+    found = _duplicates(flat, size)
+    if found is None:
+        return None
+    later, repeated, at, before = found
+    one, other = (_numbers(np.unravel_index(each, shape)) for each in (before, at))
+    place = _numbers(np.unravel_index(flat[at], sizes))
+    lost, some = int(later.sum()), "" if repeated == 1 else f" ({repeated} places are written more than once)"
+    evidence = (
+        f" at {one} and at {other} both write {place} of the result: {lost} of {flat.size} updates are lost"
+        f"{some}; without a reduction, indices must be distinct"
+    )
+    marks = np.zeros((*sizes, *(1,) * axes), bool)
+    marks.reshape(-1)[flat[later]] = True
+    entries = np.broadcast_to(later.reshape(shape), shape)
+    hint = 'use reduction="add" to sum the updates (opset 16), or make the indices distinct'
+    return BrokenContract(DUPLICATE, 1, entries, marks, evidence, hint)
+
+
+def distinct_elements(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
+    """Check the indices of ScatterElements and Scatter, which without a reduction must be distinct."""
+    data, indices = _given(inputs, 0), _given(inputs, 1)
+    if attributes.get("reduction", "none") != "none" or data is None or indices is None:
+        return None
+    axis = attributes.get("axis", 0) % data.ndim
+    where = [*np.indices(indices.shape, sparse=True)]
+    where[axis] = _normal(indices, data.shape[axis])
+    flat = _places(where, data.shape)
+    if flat is None:
+        return None
+    return _repeated(flat.reshape(-1), indices.shape, data.shape)
+
+
+def distinct_tuples(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
+    """Check the indices of ScatterND, which without a reduction must be distinct."""
+    data, indices = _given(inputs, 0), _given(inputs, 1)
+    if attributes.get("reduction", "none") != "none" or data is None or indices is None:
+        return None
+    count = indices.shape[-1]
+    sizes = data.shape[:count]
+    flat = _places([*np.moveaxis(_normal(indices, np.asarray(sizes)), -1, 0)], sizes)
+    if flat is None:
+        return None
+    found = _repeated(flat.reshape(-1), indices.shape[:-1], sizes, data.ndim - count)
+    if found is None:
+        return None
+    entries = np.broadcast_to(found.elements[..., None], indices.shape)
+    return BrokenContract(found.cause, 1, entries, found.results, found.evidence, found.hint)
+
+
+def _places(where: Sequence[Any], sizes: Sequence[int]) -> Array | None:
+    """Return the number of the element at each index; None for indices out of range, which kernels refuse."""
+    try:
+        return np.asarray(np.ravel_multi_index(tuple(np.broadcast_arrays(*where)), tuple(sizes)))
+    except ValueError:
+        return None
+
+
+def distinct_axes(operand: int | None) -> FindBrokenContract:
+    """Return the check of axes, in an operand of numbers or the attribute `axes`, that must be distinct."""
+
+    def find(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
+        given = None if operand is None else _given(inputs, operand)
+        axes = attributes.get("axes") if given is None else given
+        if axes is None or inputs[0] is None:
+            return None
+        rank = max(1, inputs[0].ndim)
+        found = _duplicates(np.asarray(axes).reshape(-1) % rank, rank)
+        if found is None:
+            return None
+        place = operand if operand is not None and given is not None else 0
+        wrong = found[0].reshape(np.shape(axes)) if place else np.asarray(True)
+        words = f" has the axes {np.asarray(axes).tolist()}, but an axis must not be repeated"
+        return BrokenContract(AXES, place, wrong, _EVERY, words, "give each axis once")
+
+    return find
+
+
+def lengths(operand: int, axis: int, attribute: str = "", least: int = 0) -> FindBrokenContract:
+    """Return the check of sequence lengths: from `least` up to the size of an axis of operand 0.
+
+    The axis is that of the attribute, if it has a name.
+    """
+
+    def find(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
+        given, x = _given(inputs, operand), inputs[0]
+        if given is None:
+            return None
+        place = attributes.get(attribute, axis) if attribute else int(attributes.get("layout", 0))
+        size = x.shape[place]
+        wrong = np.asarray((given < least) | (given > size))
+        if not wrong.any():
+            return None
+        rule = f"a length must be in {least} to {size}, the size of the time axis"
+        return _broken(LENGTH, operand, given, wrong, rule, "limit the lengths to the size of the time axis")
+
+    return find
+
+
+def in_range(
+    operand: int,
+    cause: str,
+    allowed: Callable[[Any], Any],
+    rule: str,
+    hint: str,
+    when: Callable[[Mapping[str, Any], Sequence[Any]], bool] = lambda attributes, inputs: True,
+) -> FindBrokenContract:
+    """Return the check that `allowed` is true for each element of an operand; NaN is not judged."""
+
+    def find(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
+        given = _given(inputs, operand)
+        if given is None or not when(attributes, inputs):
+            return None
+        wrong = np.asarray(~np.asarray(allowed(given)) & (given == given))
+        return _broken(cause, operand, given, wrong, rule, hint) if wrong.any() else None
+
+    return find
+
+
+def _runs_inference(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> bool:
+    return not attributes.get("training_mode", attributes.get("outputs_count", 1) > 1)
+
+
+running_variance = in_range(
+    4,
+    NEGATIVE,
+    lambda given: given >= 0,
+    "a variance must not be negative",
+    "recompute the running variance, or check the conversion of the model",
+    _runs_inference,
+)
+
+probabilities = in_range(
+    0,
+    PROBABILITY,
+    lambda given: (given >= 0) & (given <= 1),
+    "a probability must be in 0 to 1",
+    "apply Sigmoid or Clip before this op",
+)
+
+positive_scale = in_range(
+    1,
+    SCALE,
+    lambda given: given >= 0,  # A scale of 0 is an integer fault or a division by zero.
+    "a scale must be positive",
+    "check the calibration: use the absolute value of the scale",
+)
+
+
+def shift(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
+    """Check the numbers of bits of BitShift: C and GPUs mask or ignore those beyond the width."""
+    given = _given(inputs, 1)
+    if given is None:
+        return None
+    bits = inputs[0].dtype.itemsize * 8
+    wrong = np.asarray((given < 0) | (given >= bits))
+    if not wrong.any():
+        return None
+    rule = f"a shift must be in 0 to {bits - 1}"
+    return _broken(SHIFT, 1, given, wrong, rule, "limit the shift with Min", wrong)
+
+
+def quantized_zero(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
+    """Check DequantizeLinear: its scale is positive, and for int32 its zero point is 0."""
+    given = _given(inputs, 2)
+    if given is not None and given.dtype == np.int32 and given.any():
+        rule = "the zero point of int32 must be 0"
+        wrong = np.asarray(given != 0)
+        return _broken(ZERO_POINT, 2, given, wrong, rule, "leave out the zero point")
+    return positive_scale(attributes, inputs)
+
+
+CAUSES = {
+    DUPLICATE: 'Use reduction="add", or make the indices distinct.',
+    AXES: "Give each axis once.",
+    LENGTH: "Limit the lengths to the size of the time axis.",
+    NEGATIVE: "Recompute the running variance, or check the conversion of the model.",
+    PROBABILITY: "Apply Sigmoid or Clip before the op.",
+    SCALE: "Check the calibration of the scale.",
+    SHIFT: "Limit the shift to the number of bits.",
+    ZERO_POINT: "Leave out the zero point of int32.",
+}
+"""The usual fix of each broken contract."""

@@ -1,0 +1,137 @@
+"""Models that onnxruntime accepts although they are not clean: nncdbg opens them and has the same results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import nncdbg
+from nncdbg.engine.dtypes import ONNX
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+X = np.array([1.0, -2.0], np.float32)
+
+COUNTED = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[2] x) => (float[2] y) <int64[1] n = {4}> {
+  y = Loop (n, "", x) <body: graph = b (int64[1] i, bool[1] c, float[2] acc) => (bool[1] c2, float[2] acc2)
+    <int64[1] zero = {0}> {
+      is = Squeeze (i, zero)
+      f = Cast <to: int = 1> (is)
+      acc2 = Add (acc, f)
+      c2 = Identity (c)
+  }>
+}"""
+TESTED = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[2] x, bool[1] go) => (float[2] y, int64[?,1] all) <int64 n = {9}> {
+  y, all = Loop (n, go, x) <body: graph = b (int64[1] i, bool[1] c, float[2] a)
+    => (bool[1] d, float[2] e, int64[1] f) <int64[1] three = {3}> {
+      e = Add (a, a)
+      d = Less (i, three)
+      f = Identity (i)
+  }>
+}"""
+HIDDEN = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[2] x) => (float[2] y) <int64 n = {3}> {
+  h = Relu (x)
+  z = Loop (n, "", h) <body: graph = b (int64 i, bool c, float[2] h) => (bool c2, float[2] h2) {
+      c2 = Identity (c)
+      h2 = Add (h, x)
+  }>
+  y = Add (z, h)
+}"""
+
+ROWS = {"counter of one axis": COUNTED, "condition of one axis": TESTED, "hidden name": HIDDEN}
+
+
+def by_nncdbg(program: Any, inputs: dict[str, Any]) -> list[Any]:
+    assert nncdbg.parse(str(program)).graphs.keys() == program.graphs.keys()
+    debugger = nncdbg.Debugger(program, inputs)
+    stop = debugger.run()
+    assert stop.reason == "end", stop.detail
+    assert debugger.outputs is not None
+    return list(debugger.outputs.values())
+
+
+def by_runtime(model: Any, inputs: dict[str, Any]) -> list[Any]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    return list(onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, inputs))
+
+
+@pytest.mark.parametrize("go", [True, False])
+@pytest.mark.parametrize("text", ROWS.values(), ids=ROWS.keys())
+def test_control_flow_agrees_with_onnxruntime(text: str, go: bool) -> None:
+    model = onnx.parser.parse_model(text)
+    inputs = {"x": X, "go": np.array([go])}
+    given = {each.name: inputs[each.name] for each in model.graph.input}
+    for got, wanted in zip(by_nncdbg(nncdbg.load(model), given), by_runtime(model, given), strict=True):
+        assert got.shape == wanted.shape
+        np.testing.assert_array_equal(got, wanted)
+
+
+def one_node(op: str, inputs: dict[str, Any], version: int = 17, **attributes: Any) -> Any:
+    node = helper.make_node(op, list(inputs), ["y"], **attributes)
+    values = [
+        helper.make_tensor_value_info(name, ONNX["str"] if array.dtype == object else
+                                      helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in inputs.items()
+    ]  # fmt: skip
+    graph = helper.make_graph([node], "g", values, [onnx.ValueInfoProto(name="y")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)], ir_version=8)
+
+
+def test_unknown_attribute_is_left_out_with_a_note() -> None:
+    inputs = {"x": X.reshape(1, 2), "s": np.ones(2, np.float32)}
+    model = one_node("LayerNormalization", inputs, epsion=0.5)
+    program = nncdbg.load(model)
+    (note,) = program.notes
+    assert "has no attribute 'epsion'" in str(note)
+    assert "did you mean epsilon?" in str(note)
+    np.testing.assert_allclose(by_nncdbg(program, inputs)[0], by_runtime(model, inputs)[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("versions", [(0, 13), (13, 0), (7, 13)])
+def test_domain_that_is_imported_twice_has_the_newer_version(versions: tuple[int, ...]) -> None:
+    model = one_node("Relu", {"x": X})
+    del model.opset_import[:]
+    model.opset_import.extend(helper.make_opsetid("", version) for version in versions)
+    program = nncdbg.load(model)
+    assert program.opsets == {"": 13}
+    assert by_nncdbg(program, {"x": X})[0].tolist() == [1, 0]
+
+
+NUMBERS = [1.5, -0.0, 1e20, np.nan, np.inf, -np.inf, 3, 0.1, 1e-7, 123456789]
+CASTS: list[tuple[Any, str]] = [
+    (np.array([True, False]), "str"),
+    *((np.array(NUMBERS, dtype), "str") for dtype in (np.float32, np.float64)),
+    (np.array([1.5, 0.1, 65504], np.float16), "str"),
+    (np.array([-3, 2**53 + 1]), "str"),
+    (np.array([0, 255], np.uint8), "str"),
+    *(
+        (np.array(["-3", "2.7"], object), to)
+        for to in ("i64", "i32", "u8", "u64", "i8", "f32", "f16", "bool")
+    ),
+    (np.array(["nan", "INF", "-INF", "1e-5"], object), "f32"),
+    (np.array([True, False]), "f32"),
+    (np.array([0.5, 0.0, np.nan], np.float32), "bool"),
+]
+
+
+@pytest.mark.parametrize(("x", "to"), CASTS, ids=str)
+def test_cast_between_bool_string_and_number(x: Any, to: str) -> None:
+    model = one_node("Cast", {"x": x}, to=ONNX[to])
+    got, wanted = by_nncdbg(nncdbg.load(model), {"x": x})[0], by_runtime(model, {"x": x})[0]
+    assert got.dtype == wanted.dtype
+    assert str(got.tolist()) == str(wanted.tolist())
+
+
+@pytest.mark.parametrize("text", ["nan", "one", ""])
+def test_cast_of_a_text_that_is_no_integer_is_refused(text: str) -> None:
+    x = np.array([text], object)
+    with pytest.raises(AssertionError, match="the string"):
+        by_nncdbg(nncdbg.load(one_node("Cast", {"x": x}, to=ONNX["i64"])), {"x": x})
