@@ -27,10 +27,9 @@ SMALL = Path(__file__).resolve().parents[1] / "examples" / "nan_softmax.nnc"
 def run_of(path: Path, inputs: dict[str, Any], backend: str, *, watched: bool) -> Callable[[], Any]:
     """Return a function that restarts and runs to the end."""
     import nncdbg
-    from nncdbg.nan_watch.measuring.gates import USUAL, Gates
     from nncdbg.nan_watch.watching import usual_allocation
 
-    memory = usual_allocation(None, backend, Gates.of(USUAL), False) if watched else "plain"
+    memory = usual_allocation(None, backend, False) if watched else "plain"
     debugger = nncdbg.Debugger(nncdbg.load(path), inputs, backend=backend, allocator=memory, statistics=False)
     debugger.uncatch()
     if watched:

@@ -161,8 +161,8 @@ def stats(session: CommandSession, text: str) -> None:
     name, array = _array(session, text)
     summary = summarize(array)
     session.screen.put_line(_titled(session, name, array))
-    for label, number in summary.as_dict().items():
-        session.screen.put(f"  {label:<9} {_exact(number)}")
+    for label, figure in summary.as_dict().items():
+        session.screen.put(f"  {label:<9} {_exact(figure)}")
 
 
 def _visit_stats(session: CommandSession, name: str, count: int) -> None:

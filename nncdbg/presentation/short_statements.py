@@ -36,18 +36,24 @@ _ATTRIBUTE = re.compile(rf"(?:[A-Za-z_][\w.]*|{STRING})=")
 def brief(statement: str, names: ShortNames, room: int) -> list[str]:
     """Return a statement with short names in `room` columns, without types and attributes if necessary.
 
-    Uses two lines if the operands need more room, and omits the last operands beyond that.
+    Uses two lines if the operands need more room, or more for long names, and omits the last operands beyond
+    that.
     """
     text = statement
     for text in _shorter(statement, names):
         if cells(text) <= room:
             return [text]
     lines = _wrap(text, room)
+    # A name of more than half a line leaves no room for another one.
+    longest = max((cells(each) for each in re.findall(rf"%(?:{STRING}|[^\s,()]+)", text)), default=0)
+    most = _WHOLE if longest > room // 2 else _BRIEF
     for fewer in _fewer_operands(text):
-        if len(lines) <= _BRIEF:
+        if len(lines) <= most:
             break
         lines = _wrap(fewer, room)
-    return [*lines[: _BRIEF - 1], " ".join([*lines[_BRIEF - 1 : _BRIEF], *map(str.strip, lines[_BRIEF:])])]
+    if len(lines) <= most:
+        return lines
+    return [*lines[: most - 1], " ".join([lines[most - 1], *map(str.strip, lines[most:])])]
 
 
 def without_location(statement: str) -> str:
@@ -187,11 +193,17 @@ def _split(text: str) -> list[str]:
 
 
 def _wrap(text: str, room: int) -> list[str]:
-    """Wrap the text at spaces outside of strings; continuation lines are indented."""
+    """Wrap the text at spaces outside of strings, and behind brackets if a part is wider than the room.
+
+    Continuation lines are indented.
+    """
     lead = " " * (len(text) - len(text.lstrip()))
     lines = [lead]
     for piece in re.findall(rf"(?:{STRING}|[^\s\"]|\")+", text):
-        if lines[-1].strip() and cells(lines[-1]) + 1 + cells(piece) > room:
-            lines.append(lead + "    ")
-        lines[-1] += piece if not lines[-1].strip() else " " + piece
+        head, bracket, operand = piece.partition("(")
+        wide = cells(lead) + 4 + cells(piece) > room
+        for part, gap in ((f"{head}{bracket}", " "), (operand, "")) if wide else ((piece, " "),):
+            if lines[-1].strip() and cells(lines[-1]) + len(gap) + cells(part) > room:
+                lines.append(lead + "    ")
+            lines[-1] += f"{gap}{part}" if lines[-1].strip() else part
     return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -10,6 +11,7 @@ from rich.text import Text
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.presentation.elements import cells
 from nncdbg.presentation.frame_titles import frame_title
 from nncdbg.presentation.listing_window import CALLER, CULPRIT, HERE, LineMarks, around, window
 from nncdbg.presentation.short_statements import brief
@@ -83,9 +85,14 @@ def _show_end(screen: Screen, debugger: Debugger) -> None:
 
 
 def statement_lines(debugger: Debugger, screen: Screen, code: Code, line: int, head: str = "") -> list[str]:
-    """Return the statement on a line of a block's listing after `head`, on two lines if necessary."""
+    """Return the statement on a line of a block's listing after `head`, on further lines if necessary."""
     statement = debugger.loaded.listing_of(code).full_line(line).strip()
-    first, *rest = brief(statement, screen.names, screen.line_layout.width - len(head))
+    width = screen.line_layout.width
+    lines = brief(statement, screen.names, width - len(head))
+    if max(map(cells, lines)) > width - len(head):
+        # A long name: the statement begins on a line of its own.
+        return [head.rstrip(), *(f"     {words}" for words in brief(statement, screen.names, width - 5))]
+    first, *rest = lines
     return [head + first, *(" " * len(head) + words for words in rest)]
 
 
@@ -96,7 +103,8 @@ def value_or_reason(values: Debugger | Values, name: str, layout: Layout) -> Tex
     try:
         return described(name, values.value(name), layout)
     except NotComputed as error:
-        return Text(error.message.replace(f"%{name}", layout.name(name), 1), "dim")
+        words = error.message.replace(f"%{name}", layout.name(name), 1)
+        return Text("\n    ".join(wrap(words, layout.width, break_long_words=False)), "dim")
 
 
 def concerned_values(debugger: Debugger, stop: Stop, *, written: bool) -> list[str]:

@@ -70,7 +70,7 @@ def described(name: str, content: Any, layout: Layout | None = None) -> Text:
     if content is None:
         return text(f"{head} (none)")
     if holds_maps(content):
-        return _headed([f"{head} seq({content[0].type})"], [text(maps_text(content))], layout or Layout())
+        return _headed(f"{head} seq({content[0].type})", [text(maps_text(content))], layout or Layout())
     return text(f"{head} {type(content).__name__} of {len(content)}")
 
 
@@ -105,8 +105,11 @@ def _headed(head: str, parts: Sequence[Text], layout: Layout) -> Text:
     joined = text(" ").join(parts)
     if cells(head) + 1 + joined.cell_len <= layout.width:
         return text(f"{head} ").append_text(joined)
-    lines = [text(head)]
-    room = layout.width
+    lines, room = [text(head)], layout.width
+    if cells(head) > room:
+        # The type of a value with a long name is on the next line.
+        name, _, kind = head.rpartition(" ")
+        lines, parts = [text(name)], [text(kind), *parts]
     for part in parts:
         if len(lines) > 1 and lines[-1].cell_len + 1 + part.cell_len <= room:
             lines[-1].append(" ").append_text(part)

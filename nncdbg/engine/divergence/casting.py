@@ -22,6 +22,7 @@ from nncdbg.engine.graph import (
     Constant,
     Graph,
     Inline,
+    MapType,
     Node,
     Operand,
     Program,
@@ -210,7 +211,7 @@ class _Caster:
     def _type(self, type_: Type) -> Type:
         if isinstance(type_, TensorType):
             return replace(type_, dtype=self.dtype) if type_.dtype in WIDTHS else type_
-        return replace(type_, element=self._type(type_.element))
+        return type_ if isinstance(type_, MapType) else replace(type_, element=self._type(type_.element))
 
     def _constant(self, constant: Constant) -> Constant:
         data = constant.data
