@@ -11,7 +11,7 @@ from tests.doors.answers import disagreements
 from tests.doors.cases import Case, cases
 
 SAMPLE = 9
-"""The default run asks about each ninth fault; the mark `conformance` about all."""
+"""The default run queries about each ninth fault; the mark `conformance` about all."""
 
 MOST_KNOWN = 0.02
 """Share of the faults that `known.txt` may list."""

@@ -48,7 +48,10 @@ def test_value_line_wraps_statistics_and_never_cuts_them() -> None:
     assert value_line("h", BIG, BROKEN, NARROW).plain == (
         "%h f32[1,64,56,56]\n    nan 12 -inf 3\n    min -0.1\n    mean 0.4 max 6.1\n    std 0.9"
     )
-    assert value_line("conv/h", BIG, BROKEN, PLAIN).plain.split("\n")[:2] == ["%conv/h", "    f32[1,64,56,56]"]
+    assert value_line("conv/h", BIG, BROKEN, PLAIN).plain.split("\n")[:2] == [
+        "%conv/h",
+        "    f32[1,64,56,56]",
+    ]
 
 
 @pytest.mark.parametrize(

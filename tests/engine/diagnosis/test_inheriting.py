@@ -37,10 +37,42 @@ OWN = (
     ),
     Row("DeformConv", (f(1, 2, 4, 4), f(3, 2, 2, 2), f(1, 8, 3, 3))),
     Row("com.microsoft.MulInteger", (BYTES, one(1, np.uint8), BYTES, one(2, np.uint8))),
+    Row(
+        "RoiAlign",
+        (f(2, 2, 6, 6), np.float32([[0, 0, 4, 4], [1, 1, 5, 3]]), np.array([0, 1])),
+        {"output_height": 2, "output_width": 2, "sampling_ratio": 1},
+    ),
+    Row("STFT", (f(1, 16, 1), np.array(4), f(8)), {"onesided": 1}),
+    Row("ai.onnx.ml.LinearRegressor", (f(4, 3),), {"coefficients": [0.5, -1.0, 2.0]}, version=1),
+    Row(
+        "ai.onnx.ml.LinearClassifier",
+        (f(4, 3),),
+        {
+            "coefficients": [0.5, -1.0, 2.0, -0.5, 1.0, -2.0],
+            "intercepts": [0.1, -0.1],
+            "classlabels_ints": [0, 1],
+        },
+        outputs=2,
+        version=1,
+    ),
+    Row("ai.onnx.ml.Normalizer", (f(4, 3),), {"norm": "L2"}, version=1),
+    Row(
+        "ai.onnx.ml.SVMRegressor",
+        (f(4, 3),),
+        {
+            "coefficients": [0.5, -1.0],
+            "kernel_params": [0.5, 0.0, 3.0],
+            "kernel_type": "RBF",
+            "n_supports": 2,
+            "rho": [0.25],
+            "support_vectors": [1.0, 0.5, -0.5, 0.0, 1.5, 1.0],
+        },
+        version=1,
+    ),
     Row("com.microsoft.NhwcConv", (f(1, 4, 4, 2), f(3, 3, 3, 2), f(3)), {"pads": [1, 1, 1, 1]}),
     Row("com.microsoft.NhwcFusedConv", (f(1, 4, 4, 2), f(3, 2, 3, 3), f(3)), {"activation": "Relu"}),
 )
-"""Samples of ops that onnxruntime's CPU provider cannot run."""
+"""Samples of ops that onnxruntime's CPU provider cannot run, or that its table does not have."""
 
 
 def rows() -> dict[str, list[Row]]:
