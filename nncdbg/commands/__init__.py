@@ -10,12 +10,14 @@ from nncdbg.commands import (  # noqa: F401
     dumping,
     listing,
     looking,
+    model,
     moving,
     python,
     session_files,
     stack,
     states,
     stopping,
+    value_table,
 )
 from nncdbg.commands.table import GROUPS, TABLE, Command, find, resolve
 

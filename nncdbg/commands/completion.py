@@ -148,7 +148,7 @@ def _catches(session: CommandSession, word: str) -> list[str]:
 def _topics(session: CommandSession, word: str) -> list[str]:
     from nncdbg.commands.states import TOPICS
 
-    return list(TOPICS)
+    return [*TOPICS, *(_values(session, word) if word.startswith("%") else ())]
 
 
 _SOURCES: dict[str, Callable[[CommandSession, str], list[str]]] = {

@@ -10,10 +10,13 @@ import numpy as np
 from rich.text import Text
 
 from nncdbg.commands.changing import branches, marks
+from nncdbg.commands.model import model, ops_text
 from nncdbg.commands.stack import where
 from nncdbg.commands.table import command
 from nncdbg.commands.units import dead_units
+from nncdbg.engine.compilation.code import EVICTED
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.expression import spelled
 from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.engine.schedules.launches import stream_name
 from nncdbg.engine.schedules.streams import (
@@ -26,6 +29,7 @@ from nncdbg.engine.schedules.streams import (
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.presentation.breakpoint_syntax import place_lines
+from nncdbg.presentation.buffers import buffer_text, sharers
 from nncdbg.presentation.elements import SMALL, element, elements, is_text, type_of
 from nncdbg.presentation.stops import fallbacks, kernel_line, statement_lines, value_or_reason
 from nncdbg.presentation.tensor_text import described
@@ -43,7 +47,7 @@ _MANY = 100
 
 def _varies(session: CommandSession, text: str) -> bool:
     """Return whether a topic depends on time, the machine, or the path of the program."""
-    return _topic(text.partition(" ")[0]) in ("time", "memory", "program")
+    return _topic(text.partition(" ")[0]) in ("time", "memory", "program", "buffers")
 
 
 @command("info", "i", group="looking", arguments="TOPIC [TEXT]", completes=("info",), varies=_varies)
@@ -64,6 +68,8 @@ def info(session: CommandSession, text: str) -> None:
       convenience            the names that were defined with `$x = EXPR`
       streams                the streams of a schedule, and the events that they wait for
       memory, program, fallbacks
+      model                  the model's inputs, outputs, parameters, and ops by count
+      buffers %value         the memory of a value, and the values that share it
       kernels                the backends that run the statements, if several do
     A prefix selects the first topic that matches: `info b` is `info breakpoints`.
     """
@@ -250,6 +256,30 @@ def _memory(session: CommandSession, text: str) -> None:
     session.screen.put(f"history budget {_size(timeline.checkpoints.budget)}")
 
 
+def _buffers(session: CommandSession, text: str) -> None:
+    debugger, screen = session.debugger, session.screen
+    if not text:
+        raise UsageError("`info buffers` needs a value", hint="`info buffers %h` shows the memory of %h")
+    name = debugger.values.resolve(text)
+    place = debugger.values.place(name)
+    content = place.slots[place.slot]
+    if content is EVICTED:
+        content = debugger.values.content(name)
+    heading = f"{spelled(name)}: {buffer_text(debugger.loaded, place.code, place.slot, content)}"
+    screen.put_line(Text(heading))
+    if gone := debugger.timeline.standing(content):
+        screen.put(f"  no longer valid: {gone}")
+    if not isinstance(content, np.ndarray):
+        return
+    shared = [*sharers(debugger, place.code, place.slot, content)]
+    for words in shared[:_MANY]:
+        screen.put_line(Text(f"  {words}"))
+    if len(shared) > _MANY:
+        screen.put(f"and {len(shared) - _MANY} more")
+    if not shared:
+        screen.put("  no other value in the history shares this memory")
+
+
 def _convenience(session: CommandSession, text: str) -> None:
     names = session.debugger.values.convenience
     for name, value in names.items():
@@ -341,8 +371,7 @@ def _program(session: CommandSession, text: str) -> None:
         line = debugger.loaded.listing.header_line((name,))
         session.screen.put_line(Text(f"line {line}: @{name}, {counted(len(graph.nodes), 'statement')}"))
     counts = Counter(node.op for _, graph in blocks(program) for node in graph.nodes)
-    ops = ", ".join(f"{op} {count}" for op, count in counts.most_common())
-    session.screen.put(f"ops: {ops}")
+    session.screen.put(f"ops: {ops_text(counts)}")
 
 
 def _tracks(session: CommandSession, text: str) -> None:
@@ -381,6 +410,8 @@ TOPICS: dict[str, Callable[[CommandSession, str], None]] = {
     "marks": lambda session, text: marks(session, ""),
     "branches": lambda session, text: branches(session, ""),
     "program": _program,
+    "model": model,
+    "buffers": _buffers,
     "fallbacks": _fallbacks,
     "kernels": _kernels,
     "streams": _streams,

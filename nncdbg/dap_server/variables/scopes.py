@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from nncdbg.dap_server.variables.children import Children, View
 from nncdbg.dap_server.variables.encoded import EncodedVariables
@@ -22,8 +20,7 @@ from nncdbg.dap_server.variables.places import (
 from nncdbg.engine.compilation.code import UNSET
 from nncdbg.engine.errors import NotComputed
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.memory.buffers import address_of
-from nncdbg.presentation.elements import type_of
+from nncdbg.presentation.buffers import buffer_text
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.types import Variable
@@ -263,26 +260,14 @@ def _memory(here: FrameAtStop) -> Children:
 def _buffers(here: FrameAtStop) -> Children:
     slots = here.slots
     written = len(slots.written) if here.ended else slots.before(here.frame.pc)
+    loaded = here.view.session.program.debugger.loaded
 
     def make(start: int, stop: int) -> Iterator[Variable]:
         for slot in (*reversed(slots.written[:written]), *slots.given, *slots.constants)[start:stop]:
-            yield here.view.variable(_title(here, here.code.names[slot]), _buffer(here, slot))
+            words = buffer_text(loaded, here.code, slot, here.frame.slots[slot])
+            yield here.view.variable(_title(here, here.code.names[slot]), words)
 
     return Children(written + len(slots.given) + len(slots.constants), make)
-
-
-def _buffer(here: FrameAtStop, slot: int) -> str:
-    """Address, size and origin of a value's memory."""
-    content: Any = here.frame.slots[slot]
-    if not isinstance(content, np.ndarray):
-        return f"not in host memory ({type(content).__name__})"
-    pc = here.code.definition[slot]
-    if pc >= 0:
-        line = here.view.session.program.debugger.loaded.line(here.code, pc)
-        origin = f"computed by {here.code.nodes[pc].op} at line {line}"
-    else:
-        origin = "given"
-    return f"{address_of(content):#x}, {content.nbytes} bytes, {type_of(content)}, {origin}"
 
 
 SCOPES = {

@@ -1,0 +1,144 @@
+"""`table`: the statistics of many values, sorted."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from nncdbg.commands.model import graph_named, say_dropped
+from nncdbg.commands.table import command
+from nncdbg.engine.compilation.code import EVICTED
+from nncdbg.engine.compilation.search import candidates
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.graph import type_of
+from nncdbg.engine.ops.aten.names import stop_names
+from nncdbg.engine.text.counting import counted
+from nncdbg.engine.values.computed import ComputedValue, computed_values
+from nncdbg.presentation.elements import json_number
+from nncdbg.presentation.stops import layout_in
+from nncdbg.presentation.text_table import ColumnFormat, put_columns
+
+if TYPE_CHECKING:
+    from nncdbg.commands.session import CommandSession
+
+_MANY = 50
+"""Maximum number of values that `table` prints."""
+
+_NUMBERS = ("min", "max", "mean", "std", "nan", "inf", "zero")
+_COLUMNS = ("name", "line", "op", "type", *_NUMBERS)
+_UPWARDS = ("name", "line", "op", "type", "min")
+"""Columns that are sorted from the least; others from the greatest."""
+
+_FORM = ColumnFormat(("line", *_NUMBERS), keep_end=("name",), optional=("op", "std", "line", "zero"))
+
+_OPTION = re.compile(r"(?:^|\s)--(?:(?P<json>json)|sort(?:\s+|=)(?P<sort>\S+))(?=\s|$)")
+
+
+@command(
+    "table",
+    group="looking",
+    arguments="[OP | @GRAPH] [--sort KEY] [--json]",
+    completes=("op", "graph"),
+)
+def table(session: CommandSession, text: str) -> None:
+    """Show a table of the statistics of computed values.
+
+      table Conv --sort nan     table @layer --sort std     table --json
+    Without OP and @GRAPH, show all values.  A row is the latest value of a statement in the history,
+    since the last edit.  KEY is a column: name, line, op, type, min, max, mean, std, nan, inf or zero
+    (the elements that are 0).  The greatest numbers are first; lines and `min` start with the least.
+    min, max, mean and std use only the finite elements.  `--json` prints all rows as JSON, with the
+    graph and the full name of each value.
+    """
+    options = [*_OPTION.finditer(text)]
+    key = next((each["sort"] for each in reversed(options) if each["sort"]), "line")
+    if key not in _COLUMNS:
+        raise UsageError(f"the table has no column {key}", hint=f"use one of: {', '.join(_COLUMNS)}")
+    which = _OPTION.sub("", text).strip()
+    rows, dropped = [], 0
+    for each in _latest(session, _filter(session, which)):
+        if each.content is EVICTED:
+            dropped += 1
+        else:
+            rows.append(_row(session, each))
+    known = [row for row in rows if row[key] is not None]
+    known.sort(key=lambda row: row[key], reverse=key not in _UPWARDS)
+    rows = known + [row for row in rows if row[key] is None]
+    if any(each["json"] for each in options):
+        session.screen.put(json.dumps([_record(row) for row in rows], ensure_ascii=False))
+        return
+    more = len(rows) - _MANY
+    after = (
+        f"and {counted(more, 'value', ',')} more; `table OP` or `table @GRAPH` selects" if more > 0 else ""
+    )
+    if rows:
+        cells = [_cells(session, row) for row in rows[:_MANY]]
+        put_columns(session.screen, _COLUMNS, cells, _FORM, after)
+    else:
+        session.screen.put(f"no value{f' of {which}' if which else ''} is computed yet")
+    say_dropped(session, dropped)
+
+
+def _filter(session: CommandSession, which: str) -> Callable[[ComputedValue], bool]:
+    """Return the test of the values of an op, or of a graph `@NAME`; "" means all. Raises UsageError."""
+    program = session.debugger.loaded.program
+    if which.startswith("@"):
+        name = program.graphs[graph_named(program, which)].name
+        return lambda each: each.code.path[0] == name
+    if which:
+        ops = candidates(program, "op")
+        if which not in ops:
+            near = difflib.get_close_matches(which, ops, 1)
+            hint = f"did you mean {near[0]}?" if near else "`info model` lists the ops"
+            raise UsageError(f"the program has no op {which}", hint=hint)
+        return lambda each: which in stop_names(each.code.nodes[each.pc].op)
+    return lambda each: True
+
+
+def _latest(session: CommandSession, fits: Callable[[ComputedValue], bool]) -> Iterator[ComputedValue]:
+    """Yield the latest visit of each value that fits."""
+    seen = set()
+    for each in computed_values(session.debugger.values):
+        if (each.code, each.slot) not in seen and fits(each):
+            seen.add((each.code, each.slot))
+            yield each
+
+
+def _row(session: CommandSession, each: ComputedValue) -> dict[str, Any]:
+    """Return the columns of a value with its block; numbers are None for a value that is no tensor."""
+    values, code = session.debugger.values, each.code
+    content = values.to_host(each.content)
+    kind = type_of(content)
+    row: dict[str, Any] = dict.fromkeys(_COLUMNS)
+    row |= {"name": each.name, "code": code, "op": code.nodes[each.pc].op}
+    row["line"] = session.debugger.loaded.line(code, each.pc)
+    row["type"] = str(kind or ("none" if content is None else f"{type(content).__name__} of {len(content)}"))
+    if kind is not None:
+        summary = values.summary(content)
+        row |= {label: getattr(summary, label) for label in _NUMBERS if label != "inf"}
+        row["inf"] = summary.posinf + summary.neginf
+    return row
+
+
+def _record(row: dict[str, Any]) -> dict[str, Any]:
+    numbers = {
+        each: json_number(row[each]) if isinstance(row[each], float) else row[each] for each in _COLUMNS
+    }
+    return {"graph": row["code"].path[0], **numbers}
+
+
+def _cells(session: CommandSession, row: dict[str, Any]) -> dict[str, str]:
+    layout = layout_in(session.debugger, session.screen, row["code"])
+    digits = layout.precision
+    cells = {
+        each: "-"
+        if row[each] is None
+        else f"{row[each]:.{digits}g}"
+        if isinstance(row[each], float)
+        else str(row[each])
+        for each in _COLUMNS
+    }
+    return {**cells, "name": layout.forms(row["name"])[0]}
