@@ -55,6 +55,12 @@ def read_commands(path: str) -> list[str]:
         raise UsageError(f"cannot read the commands in {path}: {reason}") from None
 
 
+def _names_graph(debugger: Debugger, rest: str) -> bool:
+    """Return True for `@layer` if it is a graph: `list @layer` is a command even with a value %list."""
+    name = rest[1:].partition('"')[2].partition('"')[0] if rest[1:2] == '"' else rest[1:].partition(" ")[0]
+    return rest.startswith("@") and name in debugger.loaded.program.graphs
+
+
 def is_expression(debugger: Debugger, text: str) -> bool:
     """Return True if a line is an expression.
 
@@ -72,7 +78,7 @@ def is_expression(debugger: Debugger, text: str) -> bool:
         return True
     if follows == "." and word in PREFIXES:
         return True
-    if word and scope.has(word) and _OPERATOR.match(rest):
+    if word and scope.has(word) and _OPERATOR.match(rest) and not _names_graph(debugger, rest):
         return True
     try:
         find(word)

@@ -16,7 +16,7 @@ from nncdbg.commands.table import command
 from nncdbg.commands.units import dead_units
 from nncdbg.engine.compilation.code import EVICTED
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import spelled
+from nncdbg.engine.expression import resolve_name, spelled
 from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.engine.schedules.launches import stream_name
 from nncdbg.engine.schedules.streams import (
@@ -260,11 +260,12 @@ def _buffers(session: CommandSession, text: str) -> None:
     debugger, screen = session.debugger, session.screen
     if not text:
         raise UsageError("`info buffers` needs a value", hint="`info buffers %h` shows the memory of %h")
-    name = debugger.values.resolve(text)
-    place = debugger.values.place(name)
+    values = debugger.values
+    name = resolve_name(text, values.has, values.names)
+    place = values.place(name)
     content = place.slots[place.slot]
     if content is EVICTED:
-        content = debugger.values.content(name)
+        content = values.content(name)
     heading = f"{spelled(name)}: {buffer_text(debugger.loaded, place.code, place.slot, content)}"
     screen.put_line(Text(heading))
     if gone := debugger.timeline.standing(content):

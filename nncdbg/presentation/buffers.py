@@ -26,7 +26,7 @@ _WORK = 10_000
 def buffer_text(loaded: Loaded, code: Code, slot: int, content: Any) -> str:
     """Return address, size, type and origin of a value's memory."""
     if not isinstance(content, np.ndarray):
-        return f"not in host memory ({type(content).__name__})"
+        return f"unknown memory: {type(content).__name__} is not a NumPy array"
     origin = _origin(loaded, code, slot)
     return f"{address_of(content):#x}, {content.nbytes} bytes, {type_of(content)}, {origin}"
 

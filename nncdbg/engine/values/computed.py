@@ -38,7 +38,7 @@ def named_contents(values: Values) -> Iterator[tuple[Code, int, Any]]:
     """Yield (block, slot, content) of each name that has a value, those of the latest frames first.
 
     These are the frames on the stack, and the frames and iterations in the history since the last edit;
-    micro programs are skipped.  The memory of a content may be reused (see `Timeline.standing`).
+    micro programs are skipped.  The memory of a content may be reused by now.
     """
     machine = values.machine
     frames = [
