@@ -18,7 +18,6 @@ from nncdbg.engine.ops.aten.names import stop_names
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.values.computed import ComputedValue, computed_values
 from nncdbg.presentation.elements import json_number
-from nncdbg.presentation.stops import layout_in
 from nncdbg.presentation.text_table import ColumnFormat, put_columns
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ def _record(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cells(session: CommandSession, row: dict[str, Any]) -> dict[str, str]:
-    layout = layout_in(session.debugger, session.screen, row["code"])
+    layout = session.screen.line_layout
     digits = layout.precision
     cells = {
         each: "-"
@@ -141,4 +140,4 @@ def _cells(session: CommandSession, row: dict[str, Any]) -> dict[str, str]:
         else str(row[each])
         for each in _COLUMNS
     }
-    return {**cells, "name": layout.forms(row["name"])[0]}
+    return {**cells, "name": layout.name(row["name"])}
