@@ -232,7 +232,9 @@ def test_values_after_an_edit_are_not_those_of_the_previous_branch(client: Clien
     assert "is not available in this frame" in message, f"{left} belongs to the branch before the edit"
     client.move("stepBack", reason="entry")
     client.move("next")
-    assert "last edit" in client.refused("evaluate", {"expression": "%centred"}), "the edit is applied again"
+    assert "ran before the edit" in client.refused("evaluate", {"expression": "%centred"}), (
+        "the edit is applied again"
+    )
     client.request("evaluate", {"expression": "branch 0", "context": "repl"})
     client.expect_stop("goto")
     assert client.evaluate("%centred[0, 0]") == left, "the original branch is unchanged"

@@ -174,7 +174,8 @@ def dequantize_linear(
 )
 def dynamic_quantize_linear(xp: Any, x: Any) -> Any:
     """`x` as u8, with the scale and zero point that cover its range and 0; the scale of zeros is 1."""
-    least, most = xp.minimum(x.min(initial=0), 0), xp.maximum(x.max(initial=0), 0)
+    covered = xp.concatenate([x.ravel(), xp.zeros(1, x.dtype)])
+    least, most = covered.min(), covered.max()
     scale = xp.where(most == least, x.dtype.type(1), (most - least) / x.dtype.type(255)).astype(x.dtype)
     zero = xp.clip(xp.rint(-least / scale), 0, 255)
     y = xp.clip(xp.rint(x / scale) + zero, 0, 255)
