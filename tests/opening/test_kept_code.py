@@ -49,9 +49,6 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     for owner, name in PASSES:
         monkeypatch.setattr(owner, name, counting(owner, name))
-    import nncdbg.engine.debugger as debugger
-
-    monkeypatch.setattr(debugger, "expanded", expansion.expanded)
     return counted
 
 
