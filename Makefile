@@ -15,7 +15,7 @@ EDITOR := $(EDITOR_TESTS)/node_modules/.installed
 VSIX := dist/nncdbg.vsix
 VSIX_SOURCES = $(wildcard $(shell git ls-files -co --exclude-standard nncdbg $(EXTENSION) pyproject.toml 2>/dev/null))
 
-.PHONY: adapter code-server cuda-check help demo demo-torch kernels setup test test-all conformance e2e e2e-editor editor bench-editor vsix release check lint types imports generated-check bench sizes docs site readme format clean
+.PHONY: adapter code-server cuda-check help demo demo-torch kernels setup test test-all conformance laws e2e e2e-editor editor bench-editor vsix release check lint types imports generated-check bench sizes docs site readme format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,13 +38,16 @@ test: $(DEV_STAMP) kernels  ## run the tests in parallel
 	$(BIN)/python -m pytest -n auto
 
 test-all: $(DEV_STAMP) kernels $(CLIENT)/node_modules  ## run test, adapter, conformance and e2e as one run
-	$(BIN)/python -m pytest -n auto -m "not editor and not fuzz and not conformance_torch"
+	$(BIN)/python -m pytest -n auto -m "not editor and not fuzz and not conformance_torch and not laws"
 
 conformance: $(DEV_STAMP)  ## run every ONNX backend test case: free, stepped, through text and through ONNX
 	$(BIN)/python -m pytest -n auto -m conformance
 
 conformance-torch: $(DEV_STAMP) kernels  ## record and run torch's samples of operators, modules and optimizers
 	$(BIN)/python -m pytest -n auto -m conformance_torch tests/torch/conformance
+
+laws: $(DEV_STAMP)  ## query every user interface about every planted fault, and why at every stop
+	$(BIN)/python -m pytest -n auto -m laws
 
 cuda-check: $(DEV_STAMP)  ## compile the CUDA kernels with NVRTC, which needs no device (200 MB)
 	$(BIN)/python -m pip install --quiet --target build/nvrtc nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12

@@ -11,7 +11,7 @@ from tests.doors.answers import disagreements
 from tests.doors.cases import Case, cases
 
 SAMPLE = 9
-"""The default run queries about each ninth fault; the mark `conformance` about all."""
+"""The default run queries about each ninth fault; the mark `laws` about all."""
 
 MOST_KNOWN = 0.02
 """Share of the faults that `known.txt` may list."""
@@ -37,7 +37,7 @@ def test_a_sample_of_faults_has_one_origin_and_cause(case: Case) -> None:
     check(case)
 
 
-@pytest.mark.conformance
+@pytest.mark.laws
 @pytest.mark.parametrize("case", cases(), ids=str)
 def test_each_fault_has_one_origin_and_cause(case: Case) -> None:
     check(case)

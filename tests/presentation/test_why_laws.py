@@ -74,20 +74,20 @@ def test_why_answers_in_random_programs(text: str) -> None:
     assert check_every_value(nncdbg.Debugger(nncdbg.parse(text), INPUTS), every=16)
 
 
-@pytest.mark.conformance
+@pytest.mark.laws
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_why_answers_at_each_stop_of_examples(path: Path) -> None:
     assert check_every_value(nncdbg.Debugger(path))
 
 
-@pytest.mark.conformance
+@pytest.mark.laws
 @pytest.mark.parametrize("bug", BUGS, ids=str)
 def test_why_answers_at_each_stop_of_the_corpora(bug: Bug) -> None:
     with bug.kernels():
         assert check_every_value(started(bug))
 
 
-@pytest.mark.conformance
+@pytest.mark.laws
 @SLOW
 @given(runnable())
 def test_why_answers_at_each_stop_of_random_programs(text: str) -> None:
