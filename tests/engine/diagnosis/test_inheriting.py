@@ -39,7 +39,7 @@ OWN = (
     Row("com.microsoft.MulInteger", (BYTES, one(1, np.uint8), BYTES, one(2, np.uint8))),
     Row(
         "RoiAlign",
-        (f(2, 2, 6, 6), np.float32([[0, 0, 4, 4], [1, 1, 5, 3]]), np.array([0, 1])),
+        (f(2, 2, 6, 6), np.array([[0, 0, 4, 4], [1, 1, 5, 3]], np.float32), np.array([0, 1])),
         {"output_height": 2, "output_width": 2, "sampling_ratio": 1},
     ),
     Row("STFT", (f(1, 16, 1), np.array(4), f(8)), {"onesided": 1}),
