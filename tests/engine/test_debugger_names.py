@@ -10,7 +10,8 @@ NAMES = """
     step_back step_back_into reverse_step_out reverse_continue restart mark go_to
     value values_at stats evaluate set_value awaited outputs states
     stop ended frames selected notes micro program inputs backend
-    breakpoints timeline control observers loaded values diagnosis
+    breakpoints timeline control observers loaded values diagnosis retracing
+    run_to_lines traced_finding
     times tracks tracking finding_listeners
 """
 

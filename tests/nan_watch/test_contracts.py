@@ -91,8 +91,8 @@ BROKEN: list[tuple[str, str, Inputs, str]] = [
     (
         "length out of range",
         "%y = ReverseSequence(%x, %n, batch_axis=1, time_axis=0)",
-        {"x": ZEROS, "n": np.array([1, 5, 0], np.int64)},
-        "%n[2] is 0, but a length must be in 1 to 5",
+        {"x": ZEROS, "n": np.array([1, 5, -1], np.int64)},
+        "%n[2] is -1, but a length must be in 0 to 5",
     ),
     (
         "negative variance",

@@ -74,7 +74,7 @@ def test_clean_steps_raise_no_alarm(case: Clean) -> None:
     training = case.build()
     for _ in range(STEPS_OF_CLEAN_CASES):
         report = watched(training)
-        assert report.status == "ok", str(report)
+        assert report.ok, str(report)
 
 
 @pytest.mark.parametrize("case", named(PLANTED))
@@ -82,7 +82,7 @@ def test_steps_before_the_planted_one_raise_no_alarm(case: Planted) -> None:
     training = case.build()
     for _ in range(case.first_bad_step):
         report = watched(training)
-        assert report.status == "ok", str(report)
+        assert report.ok, str(report)
 
 
 def test_names_of_causes_exist() -> None:

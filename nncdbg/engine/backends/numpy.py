@@ -84,7 +84,7 @@ def _array_type(own: Any, fresh: Fresh) -> Any:
             if cls is not ndarray:
                 return super().__call__(*arguments, **keywords)
             made = own(*arguments, **keywords)
-            return fresh(made) if made.base is None else made
+            return fresh(made, False) if made.base is None else made
 
     class ndarray(own, metaclass=ArrayType):  # type: ignore[misc]  # noqa: N801  its name in NumPy
         pass

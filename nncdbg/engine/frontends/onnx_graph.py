@@ -42,7 +42,7 @@ from nncdbg.engine.frontends.onnx_store import (
 from nncdbg.engine.frontends.order import in_order
 from nncdbg.engine.graph import Constant, Graph, Inline, Node, Reference, TensorType, Type, Value
 from nncdbg.engine.ops.onnx_messages import type_of_proto
-from nncdbg.engine.ops.schema import schema, version_of
+from nncdbg.engine.ops.schema import schema, versions_of
 from nncdbg.engine.text.lexemes import claimed_name, nearest
 
 INLINE_ELEMENTS = 16
@@ -236,17 +236,21 @@ class Conversion:
         return [replace(statement, location=location, comment=comment) for statement in made]
 
     def _known_attributes(self, made: Node, node: Any) -> Node:
-        """Return the statement without attributes that its op does not have, which onnxruntime ignores."""
-        known = schema(made.op, version_of(made.op, self._opsets))
-        if known is None or made.attributes.keys() <= known.attributes.keys():
+        """Return the statement without attributes that its op does not have, which onnxruntime ignores.
+
+        An attribute of another version of the op stays: without it, the result would be another one.
+        """
+        versions = [schema(made.op, version) for version in versions_of(made.op)]
+        known = {name for each in versions if each is not None for name in each.attributes}
+        if not known or made.attributes.keys() <= known:
             return made
-        for name in made.attributes.keys() - known.attributes.keys():
-            guess = nearest(name, known.attributes)
+        for name in sorted(made.attributes.keys() - known):
+            guess = nearest(name, known)
             self.unknown_attributes.append(
                 f"{node_title(node)} has no attribute {name!r}; it is ignored"
                 + (f"; {guess}" if guess else "")
             )
-        kept = {name: value for name, value in made.attributes.items() if name in known.attributes}
+        kept = {name: value for name, value in made.attributes.items() if name in known}
         return replace(made, attributes=kept)
 
     def _subgraphs(self, node: Any, index: int, scope: GraphScope) -> dict[str, Graph]:

@@ -182,8 +182,8 @@ def distinct_axes(operand: int | None) -> FindBrokenContract:
     return find
 
 
-def lengths(operand: int, axis: int, attribute: str = "", least: int = 0) -> FindBrokenContract:
-    """Return the check of sequence lengths: from `least` up to the size of an axis of operand 0.
+def lengths(operand: int, axis: int, attribute: str = "") -> FindBrokenContract:
+    """Return the check of sequence lengths: from 0 up to the size of an axis of operand 0.
 
     The axis is that of the attribute, if it has a name.
     """
@@ -194,10 +194,10 @@ def lengths(operand: int, axis: int, attribute: str = "", least: int = 0) -> Fin
             return None
         place = attributes.get(attribute, axis) if attribute else int(attributes.get("layout", 0))
         size = x.shape[place]
-        wrong = np.asarray((given < least) | (given > size))
+        wrong = np.asarray((given < 0) | (given > size))
         if not wrong.any():
             return None
-        rule = f"a length must be in {least} to {size}, the size of the time axis"
+        rule = f"a length must be in 0 to {size}, the size of the time axis"
         return _broken(LENGTH, operand, given, wrong, rule, "limit the lengths to the size of the time axis")
 
     return find
@@ -254,9 +254,12 @@ positive_scale = in_range(
 
 
 def shift(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
-    """Check the numbers of bits of BitShift: C and GPUs mask or ignore those beyond the width."""
+    """Check the numbers of bits of BitShift: C and GPUs mask or ignore those beyond the width.
+
+    ONNX defines such shifts for signed integers, which newer versions accept.
+    """
     given = _given(inputs, 1)
-    if given is None:
+    if given is None or inputs[0].dtype.kind == "i":
         return None
     bits = inputs[0].dtype.itemsize * 8
     wrong = np.asarray((given < 0) | (given >= bits))

@@ -364,7 +364,7 @@ def space_to_depth(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any
     infer=same_as(0),
     vjp=indices.moved("ReverseSequence"),
     integers=valid.lengths(1, axis=0, attribute="time_axis"),
-    contract=contracts.lengths(1, 0, "time_axis", 1),
+    contract=contracts.lengths(1, 0, "time_axis"),
     influence=MOVED,
 )
 def reverse_sequence(xp: Any, x: Any, lengths: Any, *, batch_axis: int, time_axis: int) -> Any:

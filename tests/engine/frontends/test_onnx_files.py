@@ -175,7 +175,7 @@ MISPLACED = {
     "linked folder": ({"location": "way/secret.bin"}, "outside the model's folder"),
     "nul": ({"location": "a\0b"}, "invalid file name"),
     "short": ({"offset": "8"}, "needs bytes 8 to 168"),
-    "beyond": ({"offset": str(2**70)}, "needs bytes"),
+    "beyond": ({"offset": str(2**70)}, "invalid external data: offset is"),
     "negative": ({"offset": "-1"}, 'invalid external data: offset is "-1"'),
     "word": ({"offset": "x"}, 'invalid external data: offset is "x"'),
     "length": ({"length": "159"}, "needs 160 bytes"),

@@ -178,7 +178,8 @@ def test_a_kernel_gets_the_numpy_module_without_memory_checks(kernel: None) -> N
 def test_the_kernel_namespace_otherwise_behaves_like_numpy() -> None:
     made: list[Any] = []
 
-    def fresh(array: Any) -> Any:
+    def fresh(array: Any, written: bool) -> Any:
+        assert not written
         made.append(array)
         return array
 

@@ -346,15 +346,16 @@ def test_watch_reports_the_read_and_the_update(
     capsys.readouterr()
     assert main(["watch", file, "--in-place-states", "--json", *memory]) == 1
     report = json.loads(capsys.readouterr().out)
-    (finding,) = report["findings"]
+    finding, inside = report["findings"]
     assert (finding["kind"], finding["line"], finding["value"]) == ("reuse", 11, "s.v")
+    assert (inside["kind"], inside["value"]) == ("reuse", "v.saved"), "the backward graph reads it too"
     assert finding["cause"].startswith("overwritten state") or finding["verdict"]
     assert report["status"] == "tripped"
 
 
 def test_watch_from_python_reports_the_read() -> None:
     report = nncdbg.watch(nncdbg.parse(BACKWARD), in_place_states=True)
-    (finding,) = report.findings
+    finding, _ = report.findings
     assert (finding.kind, finding.cause, finding.trips) == ("reuse", "overwritten state", True)
     assert nncdbg.watch(nncdbg.parse(BACKWARD)).ok
 

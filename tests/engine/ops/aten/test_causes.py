@@ -141,7 +141,7 @@ def test_fully_masked_row_of_softmax_is_named_and_its_mask_is_not() -> None:
     ],
 )
 def test_bad_value_without_effect_raises_no_alarm(body: str, operands: list[Any]) -> None:
-    assert watched(body, *operands).status == "ok"
+    assert watched(body, *operands).ok
 
 
 @pytest.mark.parametrize(
