@@ -11,7 +11,7 @@ NAMES = """
     value values_at stats evaluate set_value awaited outputs states
     stop ended frames selected notes micro program inputs backend
     breakpoints timeline control observers loaded values diagnosis retracing
-    run_to_lines traced_finding
+    run_to_lines traced_finding traced_value
     times tracks tracking finding_listeners
 """
 

@@ -123,7 +123,7 @@ export const tests = {
     await row(page, /^#4 .*ended, 300 steps/).waitFor();
   },
 
-  async "an event opens its step, and a fork is typed into a terminal"({ page, screen, open, settings, workspace, python }) {
+  async "an event opens its step, and a fork runs as a task"({ page, screen, open, settings, workspace, python }) {
     await writeJournal(python, workspace);
     settings({ "terminal.integrated.gpuAcceleration": "off" });
     await open();
@@ -133,9 +133,12 @@ export const tests = {
     await event.click({ button: "right" });
     const fork = page.locator(".context-view .action-label", { hasText: "Fork Run from Here" });
     // VS Code drops a click right after the menu has opened.
-    await screen.again(async () => (await fork.count()) && fork.click(), ".terminal-wrapper.active", "a terminal");
-    const line = page.locator(".terminal-wrapper.active .xterm-rows");
-    await screen.until(async () => (await line.innerText()).replace(/\s/g, "").includes(`nncdbgrunrun.db#2@${step}--fork--setNAME=VALUE`), "the command");
+    await screen.again(async () => (await fork.count()) && fork.click(), ".quick-input-box input", "the changes of the fork");
+    await page.keyboard.type("lr=0.125");
+    await page.keyboard.press("Enter");
+    const lines = page.locator(".terminal-wrapper.active .xterm-rows");
+    const command = `run.db#2@${step}--fork--set=lr=0.125`;
+    await screen.until(async () => (await lines.count()) && (await lines.innerText()).replace(/\s/g, "").includes(command), "the command");
     await screen.picture("runs-fork");
     await openRuns(page, screen);
     await event.hover();
