@@ -379,7 +379,7 @@ class Trail:
         elif kind == "inf":
             self._widened.judged.add(sighting.number)
             self._note_zeros(step, sighting)
-        elif found := self._zeros.union(step.inputs, "inf"):
+        elif cause.name != WHERE_TRAP and (found := self._zeros.union(step.inputs, "inf")):
             self._again[sighting.number] = found
         self._notes.mark_birth(result, sighting.number, born, meant=legal)
 
