@@ -283,11 +283,11 @@ def test_an_argument_of_a_wrong_type_raises_an_nncdbg_error() -> None:
         (lambda backend: nncdbg.run(nncdbg.parse(TEXT), backend=backend), 5, "unknown backend 5"),
         (lambda text: nncdbg.parse(text), 3, "graph text must be a string, not int"),
         (
-            lambda when: debugger.break_at(op="MatMul", when=when),
+            lambda when: debugger.break_at(op="Log", when=when),
             3,
             "an expression must be a string, not int",
         ),
-        (lambda log: debugger.break_at(op="MatMul", log=log), 3, "a log message must be a string, not int"),
+        (lambda log: debugger.break_at(op="Log", log=log), 3, "a log message must be a string, not int"),
         (lambda source: debugger.break_at(source=source), ("net.py",), "must be a file and a line"),
         (lambda name: debugger.value(name), 3, "the name of a value must be a string, not int"),
         (lambda line: debugger.break_at(line=line), "x", "the line must be a number, not 'x'"),

@@ -13,6 +13,7 @@ from nncdbg.engine.compilation.search import origins, same_file
 from nncdbg.engine.differentiation.line_pairs import LinePairs
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.escaping import printable_line
+from nncdbg.engine.text.lexemes import integer_of
 from nncdbg.presentation.breakpoint_syntax import place_lines, split_source
 from nncdbg.presentation.listing_window import around, window
 from nncdbg.presentation.source_files import source_file, source_lines
@@ -118,10 +119,10 @@ def _wanted(session: CommandSession, text: str, last: int) -> Sequence[int]:
         return around(session.here(), _PAGE, last)
     if text == ".":
         return around(session.here(), _PAGE, last)
-    if match := re.fullmatch(r"(\d+)\s*[, -]\s*(\d+)", text):
+    if match := re.fullmatch(r"([0-9]{1,18})\s*[, -]\s*([0-9]{1,18})", text):
         return range(max(1, int(match[1])), min(last, int(match[2])) + 1)
-    if text.isdecimal():
-        return around(int(text), _PAGE, last) if 1 <= int(text) <= last else ()
+    if (number := integer_of(text)) is not None:
+        return around(number, _PAGE, last) if 1 <= number <= last else ()
     _, lines = place_lines(session.debugger, text)
     if len(lines) > 1:
         return lines

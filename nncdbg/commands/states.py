@@ -27,7 +27,7 @@ from nncdbg.engine.schedules.streams import (
     streams_of,
 )
 from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.engine.text.lexemes import integer_of, name_text
 from nncdbg.presentation.breakpoint_syntax import place_lines
 from nncdbg.presentation.buffers import buffer_text, sharers
 from nncdbg.presentation.elements import SMALL, element, elements, is_text, type_of
@@ -190,15 +190,16 @@ def _line(session: CommandSession, text: str) -> None:
     listing = session.listing()
     code = _selected(session).code
     lines: tuple[int, ...] = (session.here(),)
-    if text and not (text.isdecimal() and code.formula is not None):
+    number = integer_of(text)
+    if text and (number is None or code.formula is None):
         code, listing = session.debugger.loaded.codes[0], session.debugger.loaded.listing
         _, lines = place_lines(session.debugger, text)
-    elif text:
-        lines = (int(text),)
-    for number in lines:
-        place = listing.next_site(number)
-        if place is None or number < 1:
-            raise UsageError(f"there is no statement at or after line {number}")
+    elif number is not None:
+        lines = (number,)
+    for wanted in lines:
+        place = listing.next_site(wanted)
+        if place is None or wanted < 1:
+            raise UsageError(f"there is no statement at or after line {wanted}")
         line, site = place
         for words in statement_lines(session.debugger, session.screen, code, line, f"line {line}: "):
             session.screen.put_line(Text(words))

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from nncdbg.engine import extensions
 from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.engine.text.lexemes import integer_of
 
 Run: TypeAlias = Callable[[Any, str], None]
 """``run(session, arguments)``: `session` is a CommandSession."""
@@ -175,7 +176,7 @@ def needs(name: str, text: str) -> str:
 
 def whole_number(name: str, text: str) -> int:
     """Parse the numeric argument of a command. Raises UsageError for anything else."""
-    try:
-        return int(text)
-    except ValueError:
-        raise UsageError(f'`{name}` needs a number, got "{text}"', hint=TABLE[name].usage) from None
+    number = integer_of(text)
+    if number is None:
+        raise UsageError(f'`{name}` needs a number, got "{text}"', hint=TABLE[name].usage)
+    return number

@@ -43,7 +43,7 @@ def parse_address(text: str) -> tuple[str, int]:
         host = host[1:-1]
     elif ":" in host:
         raise UsageError(f"{text!r} is not an address", hint="write an IPv6 host in brackets: [::1]:5679")
-    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+    if not colon or not host or not (port.isascii() and port.isdigit()) or len(port) > 5 or int(port) > 65535:
         raise UsageError(f"{text!r} is not an address", hint="use HOST:PORT, such as 127.0.0.1:5679")
     return host, int(port)
 

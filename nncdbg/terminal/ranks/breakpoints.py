@@ -12,7 +12,7 @@ from nncdbg.engine.expression import spelled
 from nncdbg.presentation.breakpoint_syntax import StopSpec, parse_stop
 from nncdbg.terminal.ranks.connection import RankConnection
 
-_RANK = re.compile(r"(?:^|\s)rank\s+(?P<rank>\d+|all)\s*$")
+_RANK = re.compile(r"(?:^|\s)rank\s+(?P<rank>[0-9]{1,9}|all)\s*$")
 
 
 @dataclass(frozen=True, slots=True)

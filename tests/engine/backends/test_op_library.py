@@ -127,7 +127,8 @@ def test_a_library_may_register_operators_of_torch(tmp_path: Path) -> None:
         ("import nncdbg\n\n1 / 0\n", r"ZeroDivisionError: division by zero \(line 3\)"),
         ("def broken(:\n", "SyntaxError"),
         ("import nncdbg\nnncdbg.op('Mine')(lambda xp, x: x)\n", "which has no custom domain"),
-        ("import nncdbg\nnncdbg.op('Relu')(lambda xp, x: x)\n", "which has no custom domain"),
+        ("import nncdbg\nnncdbg.op('Relu', since=99)(lambda xp, x: x)\n", "which has no custom domain"),
+        ("import nncdbg\nnncdbg.op('Relu')(lambda xp, x: x)\n", "op Relu is declared twice"),
         (
             "import nncdbg\n" + 2 * "nncdbg.op('swirl.e.T')(lambda xp, x: x)\n",
             "declared twice",
