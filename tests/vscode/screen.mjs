@@ -183,7 +183,8 @@ export class Screen {
    * `seen` is a selector or a locator of the effect. */
   async again(action, seen, what, patience = RETRY_AFTER) {
     const sight = (typeof seen === "string" ? this.page.locator(seen) : seen).first();
-    let found = (await sight.count()) > 0;
+    // VS Code keeps the input box of its last question, hidden.
+    let found = await sight.isVisible();
     for (let tries = 0; tries < 6 && !found; tries++) {
       await action();
       found = await sight.waitFor({ timeout: patience }).then(() => true, () => false);
