@@ -399,7 +399,7 @@ def test_every_cut_of_a_recording_is_replayed_or_reported(call: Call) -> None:
     call("--record", "whole.log", typed="break Softmax\nc\nnext\np %p\n")
     content = Path("whole.log").read_bytes()
     start = content.index(b"\n") + 1
-    for end in range(start, len(content), 97):
+    for end in range(start, len(content), 211):
         Path("r.log").write_bytes(content[:end])
         code, _, err = call("replay", "r.log")
         assert code == 0, err
