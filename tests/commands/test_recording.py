@@ -274,7 +274,7 @@ def test_ctrl_c_is_replayed_as_goto(call: Call, tmp_path: Path) -> None:
     path = Path("r.log")
     while b'"continue"' not in path.read_bytes():
         time.sleep(0.01)
-    time.sleep(0.2)
+    time.sleep(0.02)
     child.sendintr()
     child.expect("Paused")
     child.sendline("next")
