@@ -68,15 +68,15 @@ BETWEEN_VERSIONS = [
 def test_a_difference_between_versions_of_an_op_is_named(
     opset_a: int, opset_b: int, statement: str, a: str, b: str, text: str
 ) -> None:
-    sides = [
+    one, other = (
         nncdbg.parse(
             f"#nncdbg 1\nopset {opset}\ngraph @main(%x: f32[1,1,6,6]) -> (%y) {{\n"
             f"  {statement.format(more)}\n  return %y\n}}\n"
         )
         for opset, more in ((opset_a, a), (opset_b, b))
-    ]
+    )
     x = np.random.default_rng(0).standard_normal((1, 1, 6, 6)).astype(np.float32)
-    cause = present(nncdbg.diff(*sides, {"x": x}).cause)
+    cause = present(nncdbg.diff(one, other, {"x": x}).cause)
     assert cause.text == text or (cause.kind, cause.text.partition("; ")[2]) == ("kernel", text)
 
 
