@@ -3,6 +3,8 @@
 import copy
 import json
 import random
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,20 +21,20 @@ from tests.attacks.journal_changes import by_sql, in_positions  # noqa: E402
 class Training:
     """A training with an object of each kind that a checkpoint has a state of."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         torch.manual_seed(0)
         self.model = torch.nn.Linear(2, 3)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.1)
         data = torch.utils.data.TensorDataset(torch.randn(8, 2))
         generator = torch.Generator().manual_seed(1)
         loader = torch.utils.data.DataLoader(data, 2, shuffle=True, generator=generator)
-        self.others = {
+        self.others: dict[str, Any] = {
             "scheduler": torch.optim.lr_scheduler.StepLR(self.optimizer, 2),
             "scaler": torch.amp.GradScaler("cpu", init_scale=8.0),
             "loader": nncdbg.torch.track_loader(loader),
         }
 
-    def run(self, steps):
+    def run(self, steps: int) -> None:
         scaler = self.others["scaler"]
         batches = (batch for _ in range(2) for (batch,) in self.others["loader"])
         for _, batch in zip(range(steps), batches, strict=False):
@@ -42,7 +44,7 @@ class Training:
             scaler.update()
             self.others["scheduler"].step()
 
-    def state(self):
+    def state(self) -> str:
         """Return all that `resume` may change."""
         others = [self.others[name].state_dict() for name in ("scheduler", "scaler")]
         others += [self.others["loader"].epoch, self.others["loader"].batches_to_skip]
@@ -53,7 +55,7 @@ class Training:
 
 
 @pytest.fixture(scope="module")
-def intact(tmp_path_factory):
+def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("intact") / "run.db"
     training = Training()
     with nncdbg.torch.flight_recorder(
@@ -63,7 +65,7 @@ def intact(tmp_path_factory):
     return path
 
 
-def put(*path: Any, value: Any):
+def put(*path: Any, value: Any) -> Callable[[Path], None]:
     """Return a change of a position: put a value at a path."""
 
     def change(position: dict[str, Any]) -> None:
@@ -166,7 +168,9 @@ ATTACKS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_hostile_position_is_reported_and_nothing_is_changed(attack, intact, tmp_path, capsys):
+def test_a_hostile_position_is_reported_and_nothing_is_changed(
+    attack: str, intact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     change, message = ATTACKS[attack]
     path = tmp_path / "run.db"
     path.write_bytes(intact.read_bytes())
@@ -183,7 +187,7 @@ def test_a_hostile_position_is_reported_and_nothing_is_changed(attack, intact, t
     assert path.read_bytes() == content
 
 
-def test_more_batches_than_the_loader_has_are_reported(intact, tmp_path):
+def test_more_batches_than_the_loader_has_are_reported(intact: Path, tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     path.write_bytes(intact.read_bytes())
     put("loader", "batches", value=10**12)(path)
@@ -193,7 +197,7 @@ def test_more_batches_than_the_loader_has_are_reported(intact, tmp_path):
         training.run(1)
 
 
-def test_an_intact_position_is_restored(intact):
+def test_an_intact_position_is_restored(intact: Path) -> None:
     expected, training = Training(), Training()
     expected.run(2)
     nncdbg.torch.resume(training.model, training.optimizer, f"{intact}@2", **training.others)
