@@ -4,7 +4,7 @@ Each test fails if a marker file appears, if it takes 10 s of the processor, or 
 
 - `test_exported_programs.py`: `.pt2` files.
 - `test_files.py`: files of all other formats.
-- `test_journals.py`: journals.
+- `test_journals.py`: journals; `test_torch_journals.py`: the positions of trainings in PyTorch.
 - `test_typed_text.py`: program text, lines at the prompt, expressions, arguments of the command line.
 - `test_servers.py`: requests of the debug adapter, documents in the language server.
 

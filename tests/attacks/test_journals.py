@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import shutil
 import signal
@@ -16,10 +15,9 @@ import numpy as np
 import pytest
 
 from nncdbg import journal
-from nncdbg.journal.checksums import KEYS, sum_of
-from nncdbg.journal.row_types import COLUMNS
 from nncdbg.stats import summarize
 from nncdbg.terminal.main import main
+from tests.attacks.journal_changes import by_sql, in_positions
 
 PROGRAM = """#nncdbg 1
 opset 18
@@ -100,48 +98,8 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def _rewrite_checksums(connection: sqlite3.Connection) -> None:
-    """Give all rows right checksums, as someone does who attacks a reader."""
-    connection.execute("DELETE FROM checksums")
-    for table, columns in COLUMNS.items():
-        rows = connection.execute(f"SELECT {', '.join(columns)} FROM {table}").fetchall()
-        parts: dict[Any, list[Any]] = {}
-        for row in rows:
-            parts.setdefault(row[columns.index(KEYS[table])] if table in KEYS else 0, []).append(row)
-        for key, part in parts.items():
-            try:
-                total = sum_of(table, part)
-            except (TypeError, ValueError, OverflowError):
-                total = 0
-            total -= (1 << 64) * (total >= 1 << 63)
-            connection.execute("INSERT INTO checksums VALUES (?, ?, ?)", (f"{table} {key}", len(part), total))
-
-
-def _sql(*statements: str) -> Callable[[Path], None]:
-    def change(path: Path) -> None:
-        connection = sqlite3.connect(path, isolation_level=None)
-        for statement in statements:
-            connection.execute(statement)
-        _rewrite_checksums(connection)
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        connection.close()
-
-    return change
-
-
 def _position(**changes: Any) -> Callable[[Path], None]:
-    """Change the position of all checkpoints."""
-
-    def change(path: Path) -> None:
-        connection = sqlite3.connect(path, isolation_level=None)
-        for number, text in connection.execute("SELECT checkpoint, position FROM checkpoints").fetchall():
-            position = json.dumps({**json.loads(text), **changes})
-            connection.execute("UPDATE checkpoints SET position = ? WHERE checkpoint = ?", (position, number))
-        _rewrite_checksums(connection)
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        connection.close()
-
-    return change
+    return in_positions(lambda position: position.update(changes))
 
 
 def _endless(table: str) -> Callable[[Path], None]:
@@ -217,62 +175,68 @@ TRIGGER = "CREATE TRIGGER more AFTER INSERT ON runs BEGIN DELETE FROM points; EN
 
 ATTACKS: dict[str, tuple[Callable[[Path], None], set[str]]] = {
     # Links.
-    "a run is its own parent": (_sql(FORK.format(2, 1, 2)), {"runs", "log", "diff parent", "run"}),
+    "a run is its own parent": (by_sql(FORK.format(2, 1, 2)), {"runs", "log", "diff parent", "run"}),
     "two runs are parents of each other": (
-        _sql(FORK.format(2, 1, 1), FORK.format(1, 1, 2)),
+        by_sql(FORK.format(2, 1, 1), FORK.format(1, 1, 2)),
         {"runs", "list", "runs --json", "log", "diff", "export", "run", "run fork", "continue"},
     ),
-    "the parent is missing": (_sql(FORK.format(99, 1, 2)), {"runs", "log"}),
-    "a parent without a step": (_sql(FORK.format(1, "NULL", 2)), {"runs", "log"}),
-    "a step without a parent": (_sql(FORK.format("NULL", 5, 2)), {"runs", "log"}),
-    "the step of a fork is negative": (_sql(FORK.format(1, -5, 2)), {"runs", "log", "sql runs"}),
+    "the parent is missing": (by_sql(FORK.format(99, 1, 2)), {"runs", "log"}),
+    "a parent without a step": (by_sql(FORK.format(1, "NULL", 2)), {"runs", "log"}),
+    "a step without a parent": (by_sql(FORK.format("NULL", 5, 2)), {"runs", "log"}),
+    "the step of a fork is negative": (by_sql(FORK.format(1, -5, 2)), {"runs", "log", "sql runs"}),
     # Types and bounds of rows.
-    "the number of steps is text": (_sql("UPDATE runs SET steps = 'many'"), {"runs", "log", "sql runs"}),
-    "the number of steps is 2^62": (_sql(f"UPDATE runs SET steps = {1 << 62}"), {"runs", "log"}),
+    "the number of steps is text": (by_sql("UPDATE runs SET steps = 'many'"), {"runs", "log", "sql runs"}),
+    "the number of steps is 2^62": (by_sql(f"UPDATE runs SET steps = {1 << 62}"), {"runs", "log"}),
     "a run starts in the year 10^9": (
-        _sql("UPDATE runs SET started = 1e300"),
+        by_sql("UPDATE runs SET started = 1e300"),
         {"runs", "log", "runs --json"},
     ),
-    "a run ends at infinity": (_sql("UPDATE runs SET ended = 9e999"), {"runs", "log"}),
-    "the name is bytes": (_sql("UPDATE runs SET name = x'ff00'"), {"runs", "log"}),
+    "a run ends at infinity": (by_sql("UPDATE runs SET ended = 9e999"), {"runs", "log"}),
+    "the name is bytes": (by_sql("UPDATE runs SET name = x'ff00'"), {"runs", "log"}),
     "the process is beyond 32 bits": (
-        _sql("UPDATE runs SET process = 99999999999, status = 'running'"),
+        by_sql("UPDATE runs SET process = 99999999999, status = 'running'"),
         {"runs", "log"},
     ),
-    "the process is a group": (_sql("UPDATE runs SET process = -1, status = 'running'"), {"runs", "log"}),
-    "a step is negative": (_sql("UPDATE steps SET step = -step - 1"), {"export"}),
-    "a step is beyond 2^53": (_sql(f"UPDATE points SET step = step + {1 << 60}"), {"runs", "log", "export"}),
-    "a number of a track is text": (_sql("UPDATE points SET value = 'nan'"), {"runs", "log", "sql values"}),
-    "a number of a track is bytes": (_sql("UPDATE points SET value = x'00'"), {"runs", "log"}),
-    "the time of an entry is text": (_sql("UPDATE entries SET time = 'now'"), {"log", "watch"}),
-    "the time of an entry is infinite": (_sql("UPDATE entries SET time = -9e999"), {"log", "watch"}),
-    "the name of a track is a number": (_sql("UPDATE tracks SET name = x'00'"), {"runs", "log"}),
+    "the process is a group": (by_sql("UPDATE runs SET process = -1, status = 'running'"), {"runs", "log"}),
+    "a step is negative": (by_sql("UPDATE steps SET step = -step - 1"), {"export"}),
+    "a step is beyond 2^53": (
+        by_sql(f"UPDATE points SET step = step + {1 << 60}"),
+        {"runs", "log", "export"},
+    ),
+    "a number of a track is text": (by_sql("UPDATE points SET value = 'nan'"), {"runs", "log", "sql values"}),
+    "a number of a track is bytes": (by_sql("UPDATE points SET value = x'00'"), {"runs", "log"}),
+    "the time of an entry is text": (by_sql("UPDATE entries SET time = 'now'"), {"log", "watch"}),
+    "the time of an entry is infinite": (by_sql("UPDATE entries SET time = -9e999"), {"log", "watch"}),
+    "the name of a track is a number": (by_sql("UPDATE tracks SET name = x'00'"), {"runs", "log"}),
     "the seconds of a checkpoint are infinite": (
-        _sql("UPDATE checkpoints SET seconds = 9e999"),
+        by_sql("UPDATE checkpoints SET seconds = 9e999"),
         {"log", "run"},
     ),
     # Documents.
-    "a configuration of 100,000 levels": (_sql(f"UPDATE runs SET configuration = '{DEEP}'"), {"runs", "log"}),
-    "a configuration of 200 levels": (_sql(f"UPDATE runs SET configuration = '{NESTED}'"), {"runs", "log"}),
-    "a configuration that is a list": (_sql("UPDATE runs SET configuration = '[1]'"), {"runs", "log"}),
-    "a configuration that is no JSON": (_sql("UPDATE runs SET configuration = '{'"), {"runs", "log"}),
-    "a command with numbers": (_sql("UPDATE runs SET command = '[1, 2]'"), {"runs", "log"}),
+    "a configuration of 100,000 levels": (
+        by_sql(f"UPDATE runs SET configuration = '{DEEP}'"),
+        {"runs", "log"},
+    ),
+    "a configuration of 200 levels": (by_sql(f"UPDATE runs SET configuration = '{NESTED}'"), {"runs", "log"}),
+    "a configuration that is a list": (by_sql("UPDATE runs SET configuration = '[1]'"), {"runs", "log"}),
+    "a configuration that is no JSON": (by_sql("UPDATE runs SET configuration = '{'"), {"runs", "log"}),
+    "a command with numbers": (by_sql("UPDATE runs SET command = '[1, 2]'"), {"runs", "log"}),
     "a number of 5,000 digits": (
-        _sql(f"""UPDATE runs SET configuration = '{{"a": {"1" * 5000}}}'"""),
+        by_sql(f"""UPDATE runs SET configuration = '{{"a": {"1" * 5000}}}'"""),
         {"runs", "log"},
     ),
     "the settings have other types": (
-        _sql("""UPDATE runs SET configuration = '{"dims": 3, "seed": "x", "outputs": 5}'"""),
+        by_sql("""UPDATE runs SET configuration = '{"dims": 3, "seed": "x", "outputs": 5}'"""),
         {"run", "run fork"},
     ),
     "the files of inputs are numbers": (
-        _sql("""UPDATE runs SET configuration = '{"files": {"x": 5}}'"""),
+        by_sql("""UPDATE runs SET configuration = '{"files": {"x": 5}}'"""),
         {"run", "run fork"},
     ),
-    "the program is no text of a program": (_sql("UPDATE programs SET text = 'graph {'"), {"run"}),
+    "the program is no text of a program": (by_sql("UPDATE programs SET text = 'graph {'"), {"run"}),
     # Positions.
     "a position of 100,000 levels": (
-        _sql(f"UPDATE checkpoints SET position = '{DEEP}'"),
+        by_sql(f"UPDATE checkpoints SET position = '{DEEP}'"),
         {"run", "run fork"},
     ),
     "a position far beyond the program": (_position(pc=10**9), {"run", "run fork"}),
@@ -284,39 +248,39 @@ ATTACKS: dict[str, tuple[Callable[[Path], None], set[str]]] = {
     "slots that are a list": (_position(outer=[1]), {"run", "run fork"}),
     # Tensors.
     "a state of another tensor": (
-        _sql(
+        by_sql(
             "UPDATE checkpoint_tensors SET hash = (SELECT hash FROM checkpoint_tensors JOIN checkpoints "
             "USING (checkpoint) WHERE name = 'collected/l' AND step = 3) WHERE name = 'state/w'"
         ),
         {"run", "run fork"},
     ),
-    "the content hash is too short": (_sql("UPDATE checkpoint_tensors SET hash = x'00'"), {"run"}),
-    "a tensor of 2^50 bytes": (_sql(f"UPDATE blobs SET bytes = {1 << 50}"), {"run", "sql chunks"}),
-    "a tensor of negative size": (_sql("UPDATE blobs SET bytes = -1"), {"run", "sql chunks"}),
+    "the content hash is too short": (by_sql("UPDATE checkpoint_tensors SET hash = x'00'"), {"run"}),
+    "a tensor of 2^50 bytes": (by_sql(f"UPDATE blobs SET bytes = {1 << 50}"), {"run", "sql chunks"}),
+    "a tensor of negative size": (by_sql("UPDATE blobs SET bytes = -1"), {"run", "sql chunks"}),
     "the head of a tensor has 100,000 levels": (
-        _sql(f"UPDATE blobs SET head = CAST('00000000{DEEP}' AS BLOB)"),
+        by_sql(f"UPDATE blobs SET head = CAST('00000000{DEEP}' AS BLOB)"),
         {"run", "sql chunks"},
     ),
-    "the head of a tensor is a number": (_sql("UPDATE blobs SET head = 5"), {"run", "sql chunks"}),
-    "an unknown compression": (_sql("UPDATE blobs SET codec = 'other'"), {"run", "sql chunks"}),
-    "chunks that are numbers": (_sql("UPDATE chunks SET data = 5"), {"run", "sql chunks"}),
+    "the head of a tensor is a number": (by_sql("UPDATE blobs SET head = 5"), {"run", "sql chunks"}),
+    "an unknown compression": (by_sql("UPDATE blobs SET codec = 'other'"), {"run", "sql chunks"}),
+    "chunks that are numbers": (by_sql("UPDATE chunks SET data = 5"), {"run", "sql chunks"}),
     # Kept values and statistics.
-    "a kept value of an unknown codec": (_sql("UPDATE kept_values SET codec = 'x'"), {"log --values"}),
-    "a kept value of an unknown type": (_sql("UPDATE kept_values SET dtype = 'str'"), {"log --values"}),
-    "a kept value with a negative size": (_sql("UPDATE kept_values SET shape = '[-1]'"), {"log --values"}),
-    "a kept value of 100,000 axes": (_sql(f"UPDATE kept_values SET shape = '{DEEP}'"), {"log --values"}),
+    "a kept value of an unknown codec": (by_sql("UPDATE kept_values SET codec = 'x'"), {"log --values"}),
+    "a kept value of an unknown type": (by_sql("UPDATE kept_values SET dtype = 'str'"), {"log --values"}),
+    "a kept value with a negative size": (by_sql("UPDATE kept_values SET shape = '[-1]'"), {"log --values"}),
+    "a kept value of 100,000 axes": (by_sql(f"UPDATE kept_values SET shape = '{DEEP}'"), {"log --values"}),
     "statistics with too many rows": (
-        _sql("UPDATE statistics_chunks SET rows = 100000000000"),
+        by_sql("UPDATE statistics_chunks SET rows = 100000000000"),
         {"log --statistics"},
     ),
     "statistics that do not decompress": (
-        _sql("UPDATE statistics_chunks SET data = x'00'"),
+        by_sql("UPDATE statistics_chunks SET data = x'00'"),
         {"log --statistics"},
     ),
     # Objects of the schema, and the file.
-    "a trigger": (_sql(TRIGGER), set(READERS)),
-    "a view that does not end": (_sql(VIEW), set(READERS)),
-    "an index of a journal's table": (_sql("CREATE INDEX more ON points (value)"), set(READERS)),
+    "a trigger": (by_sql(TRIGGER), set(READERS)),
+    "a view that does not end": (by_sql(VIEW), set(READERS)),
+    "an index of a journal's table": (by_sql("CREATE INDEX more ON points (value)"), set(READERS)),
     "a table that has no end": (_endless("programs"), set()),
     "runs that have no end": (_endless("runs"), {"runs", "list", "log", "run", "sql runs"}),
     "chunks that have no end": (_endless("chunks"), set()),

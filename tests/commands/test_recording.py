@@ -274,7 +274,7 @@ def test_ctrl_c_is_replayed_as_goto(call: Call, tmp_path: Path) -> None:
     path = Path("r.log")
     while b'"continue"' not in path.read_bytes():
         time.sleep(0.01)
-    time.sleep(0.2)
+    time.sleep(0.02)
     child.sendintr()
     child.expect("Paused")
     child.sendline("next")
@@ -399,7 +399,7 @@ def test_every_cut_of_a_recording_is_replayed_or_reported(call: Call) -> None:
     call("--record", "whole.log", typed="break Softmax\nc\nnext\np %p\n")
     content = Path("whole.log").read_bytes()
     start = content.index(b"\n") + 1
-    for end in range(start, len(content), 97):
+    for end in range(start, len(content), 211):
         Path("r.log").write_bytes(content[:end])
         code, _, err = call("replay", "r.log")
         assert code == 0, err

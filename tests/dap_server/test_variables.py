@@ -163,6 +163,34 @@ def test_sequences_scalars_unusual_names_and_inline_operands_are_shown(
     assert client.variables("Parameters")["%flags"]["value"] == "bool[9] 3 of 9 true"
 
 
+@pytest.mark.parametrize(
+    ("labels", "keys"),
+    [('classlabels_strings=["a b", "c"]', ["a b", "c"]), ("classlabels_int64s=[3, 5]", ["3", "5"])],
+)
+def test_maps_open_to_their_entries(client: Client, tmp_path: Path, labels: str, keys: list[str]) -> None:
+    (tmp_path / "maps.nnc").write_text(
+        f"""#nncdbg 1
+opset 18
+opset ai.onnx.ml 1
+graph @main(%x: f32[2,2]) -> (%l: i64[2,1], %m: seq(map({"str" if "strings" in labels else "i64"},f32))) {{
+  %m = ai.onnx.ml.ZipMap(%x, {labels})
+  %l: i64[2,1] = ArgMax(%x, axis=1)
+  return %l, %m
+}}
+"""
+    )
+    client.start(tmp_path / "maps.nnc", inputs={"x": "arange"})
+    client.move("next")
+    maps = client.variables("Values")["%m"]
+    assert maps["indexedVariables"] == 2
+    first, second = children(client, maps)
+    assert first["value"] == f"{{{keys[0]}: 0, {keys[1]}: 1}}"
+    entries = children(client, first)
+    assert values(entries) == {keys[0]: "0.0", keys[1]: "1.0"}
+    assert [each["value"] for each in children(client, second, start=1, count=1)] == ["3.0"]
+    assert entries[0]["variablesReference"] == 0
+
+
 def test_a_loop_shows_carried_values_and_their_previous_values(client: Client) -> None:
     client.start(EXAMPLES / "refine_loop.nnc", inputs={"x": "ones"})
     for _ in range(3):

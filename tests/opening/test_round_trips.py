@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
 import nncdbg
+from nncdbg.nan_watch.configuration import WatchConfiguration
+from nncdbg.nan_watch.reduction.reducing import ReductionJob
 from nncdbg.opening.folder_writing import write_folder
 from nncdbg.terminal.main import main
 
@@ -113,6 +120,17 @@ run @train for %x batch 2 epochs 2 shuffle 1
 """,
 }
 ONNX = "onnx"
+BROKEN = {
+    "plain": ("Relu", "Log"),
+    "constants": ("Max(%x, %c)", "Sub(%c, %c)"),
+    "control flow": ("Tanh", "Log"),
+    "calls": ("Add(%x, %x)", "Sqrt(%x)"),
+    "states": ("Mul(%w, %w)", "Sqrt(%w)"),
+    "gradients": ("Tanh", "Log"),
+    "data": ("Mul(%x, %w)", "Div(%x, 0.0)"),
+    "schedule": ("Relu", "Log"),
+    ONNX: ("Relu", "Log"),
+}
 TRAININGS = {"states", "gradients", "data"}
 NAMES = [*PROGRAMS, ONNX]
 
@@ -150,15 +168,15 @@ def _sizes(path: Path | str) -> list[str]:
     return ["--dim", "samples=4"] if b"run @train for %x" in text else []
 
 
-def _same_results(path: Path, other: Path | str, folder: Path) -> None:
+def _same_results(path: Path, other: Path | str, folder: Path, *, same: bool = True) -> None:
     """Run both programs, and compare the bits of their outputs."""
     found = []
     for number, each in enumerate((path, other)):
         _run(each, "--save-outputs", str(folder / str(number)))
         found.append({file.name: np.load(file) for file in sorted((folder / str(number)).iterdir())})
     assert found[0].keys() == found[1].keys()
-    for name, array in found[0].items():
-        np.testing.assert_array_equal(array, found[1][name])
+    differing = [name for name in found[0] if found[0][name].tobytes() != found[1][name].tobytes()]
+    assert bool(differing) != same
 
 
 def _text(path: Path, folder: Path) -> None:
@@ -242,6 +260,51 @@ def _onnx(path: Path, folder: Path) -> None:
     _same_results(path, folder / "out.onnx", folder)
 
 
+def _watched(path: Path, *options: str) -> tuple[str, str]:
+    """Return the kind and the op of the first finding of a watch."""
+    report = path.parent / "report.json"
+    with report.open("w") as file, contextlib.redirect_stdout(file):
+        assert main(["watch", str(path), *_sizes(path), "--json", *options]) == 1
+    first = json.loads(report.read_text())["findings"][0]
+    return first["kind"], first["op"]
+
+
+def _break(path: Path, name: str) -> None:
+    """Replace an op, so that the program has a NaN or Inf."""
+    old, new = BROKEN[name]
+    if name != ONNX:
+        path.write_text(path.read_text().replace(old, new).replace("lr=0.5", "lr=3.0"))
+        return
+    model = onnx.load(path)
+    model.graph.node[-1].op_type = new
+    onnx.save(model, path)
+
+
+def _bundle(path: Path, folder: Path) -> None:
+    found = _watched(path, "--bundle", str(folder / "bundle"))
+    assert _watched(folder / "bundle") == found
+
+
+def _reduced(path: Path, folder: Path) -> None:
+    program, configuration = nncdbg.load(path), WatchConfiguration()
+    dims = {"samples": 4} if _sizes(path) else {}
+    inputs = configuration.debugger(program, {}, dims=dims).inputs
+    ReductionJob(program, inputs, configuration).run(folder / "reduced")
+    assert _watched(folder / "reduced") == _watched(path)
+
+
+def _order(path: Path, folder: Path) -> None:
+    """Write an order of a schedule without its waits; a correct one has only orders with equal values."""
+    margins = [] if "| s0" in path.read_text(errors="replace") else ["--streams", "2"]
+    racy, order, printed = folder / "racy.nnc", folder / "order.nnc", io.StringIO()
+    assert main(["print", str(path), *margins, "-o", str(racy)]) == 0
+    racy.write_text(re.sub(r"(\| s\d) wait e\d+", r"\1", racy.read_text()))
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        code = main(["races", str(racy), *_sizes(racy), "--schedules", "10", "-o", str(order)])
+    assert code in (0, 1)
+    _same_results(racy, order, folder, same="with other values" not in printed.getvalue())
+
+
 WRITERS: dict[str, tuple[Callable[[Path, Path], None], set[str]]] = {
     "print -o FILE.nnc": (_text, {*NAMES}),
     "write_folder": (_folder, {*NAMES}),
@@ -255,7 +318,13 @@ WRITERS: dict[str, tuple[Callable[[Path, Path], None], set[str]]] = {
     "run --journal": (_journal, TRAININGS),
     "autotune -o": (_kernels, {*NAMES} - TRAININGS),
     "--record": (_session, {*NAMES}),
+    "watch --bundle": (_bundle, {*NAMES}),
+    "reduce -o": (_reduced, {*NAMES}),
+    "races -o": (_order, {*NAMES}),
 }
+OF_FINDINGS = {"watch --bundle", "reduce -o"}
+"""Writers that need a finding."""
+
 """The writers, and the programs for which they are."""
 
 CASES = [(writer, name) for writer, (_, names) in WRITERS.items() for name in NAMES if name in names]
@@ -268,6 +337,8 @@ def test_a_written_file_is_read_back(
     (tmp_path / "source").mkdir()
     (tmp_path / "written").mkdir()
     path = _made(name, tmp_path / "source")
+    if writer in OF_FINDINGS:
+        _break(path, name)
     try:
         WRITERS[writer][0](path, tmp_path / "written")
     except AssertionError as error:

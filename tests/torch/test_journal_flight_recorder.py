@@ -2,9 +2,11 @@
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack, contextmanager, nullcontext
 
 import numpy as np
 import pytest
@@ -479,6 +481,7 @@ def test_two_recorders_and_a_watch_refuse_each_other(path, tmp_path):
         ({"loader": [1, 2]}, "must be a tracked loader, not list"),
         ({"scheduler": 3}, "int"),
         ({"spike": -1}, "threshold"),
+        ({"on_journal_error": "raise"}, "use 'warn' or 'stop'"),
     ],
 )
 def test_wrong_arguments(path, options, message):
@@ -505,22 +508,94 @@ def test_folder_that_does_not_exist(tmp_path):
         flight_recorder(problem.model, problem.optimizer, tmp_path / "none" / "run.db").start()
 
 
-def test_full_disk_ends_the_journal_and_not_the_training(path, capsys, monkeypatch):
+@contextmanager
+def full_disk(path):
+    """Let no file become larger than the journal is now."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = max(each.stat().st_size for each in path.parent.glob(f"{path.name}*") if each.is_file())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 1024, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+ENDS_HERE = "the journal .*run.db ends here, and the training {}: cannot write the journal .*run.db: "
+
+
+def test_full_disk_ends_the_journal_and_not_the_training(path, capsys):
     problem, plain = Problem(), Problem()
-    expected = [plain.step() for _ in range(6)]
+    expected = [plain.step() for _ in range(40)]
     with flight_recorder(problem.model, problem.optimizer, path, checkpoint_every=1) as recorder:
         torch.manual_seed(0)
         Problem()
         losses = [problem.step() for _ in range(3)]
-
-        def full(*_, **__):
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr(type(recorder._journal._writer), "checkpoint", full)
-        losses += [problem.step() for _ in range(3)]
+        recorder._journal.flush()
+        with full_disk(path):
+            losses += [problem.step() for _ in range(37)]
+            assert len(re.findall(ENDS_HERE.format("continues"), capsys.readouterr().err)) == 1
     assert all(map(torch.equal, losses, expected))
-    message = "the journal .* ends here, and the training continues"
-    assert len(re.findall(message, capsys.readouterr().err)) == 1
+    assert re.search("run 1 in .*run.db is incomplete: cannot write", capsys.readouterr().err)
+    with nncdbg.journal.open(path) as journal:
+        assert 3 <= journal.run().steps < 40
+
+
+def test_full_disk_stops_the_training_on_request(path, capsys):
+    problem, steps = Problem(), 0
+
+    def train():
+        nonlocal steps
+        with flight_recorder(
+            problem.model, problem.optimizer, path, checkpoint_every=1, on_journal_error="stop"
+        ):
+            problem.step()
+            with full_disk(path):
+                while steps < 999:
+                    steps += 1
+                    problem.step()
+
+    with pytest.raises(NncdbgError, match="cannot write the journal"):
+        train()
+    assert 0 < steps < 999
+    assert problem.optimizer.state_dict()["state"][0]["step"] == steps + 1  # The step was completed.
+    assert len(re.findall(ENDS_HERE.format("stops"), capsys.readouterr().err)) == 1
+    with nncdbg.torch.watch():  # Nothing of the recorder is left.
+        problem.step()
+
+
+@pytest.mark.parametrize("action", ["warn", "stop"])
+def test_error_at_the_end_of_the_journal_is_reported(path, capsys, action):
+    problem = Problem()
+
+    def train():
+        recorder = flight_recorder(problem.model, problem.optimizer, path, on_journal_error=action)
+        with recorder:
+            problem.step()
+            recorder._journal.note("x" * 2_000_000)
+            limits.enter_context(full_disk(path))
+
+    with ExitStack() as limits, pytest.raises(NncdbgError) if action == "stop" else nullcontext():
+        train()
+    assert "run.db ends here: cannot write" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("action", ["warn", "stop"])
+def test_a_step_that_cannot_be_written_is_an_error_of_the_journal(path, capsys, action):
+    problem = Problem()
+    path.with_name("run.db.steps").write_text("no folder")
+
+    def train():
+        with flight_recorder(problem.model, problem.optimizer, path, on_journal_error=action):
+            problem.step(float("nan"))
+
+    with (
+        pytest.raises(NncdbgError, match=r"cannot write .*run1-step0") if action == "stop" else nullcontext()
+    ):
+        train()
+    printed = capsys.readouterr().err
+    assert "the step cannot be saved as a folder: " in printed
+    assert ("is incomplete: cannot write" in printed) == (action == "warn")
+    assert only_run(path)[2] == ("failed" if action == "stop" else "ended")
 
 
 def test_resume_lists_what_does_not_fit(path):

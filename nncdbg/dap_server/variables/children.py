@@ -1,4 +1,4 @@
-"""Children of a variable: a tensor along its first axis, a sequence item by item.
+"""Children of a variable: a tensor along its first axis, a sequence item by item, a map by its keys.
 
 Named children come first, then the elements.  Those of a tensor are `shape`, `dtype`, `statistics` and, for a
 value carried by a loop, `prev`; a slice has statistics only, unless it shows its elements.
@@ -33,6 +33,7 @@ from nncdbg.dap_server.variables.value_text import (
 from nncdbg.engine.compilation.code import EVICTED, UNSET, Code
 from nncdbg.engine.errors import NotComputed
 from nncdbg.engine.expression import spelled
+from nncdbg.engine.graph import Map
 from nncdbg.presentation.elements import SMALL, count_of, is_text
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ class View:
     def opens(self, place: ContentPlace, content: Any) -> tuple[int, int]:
         """The number of named and indexed children of a value."""
         if isinstance(content, list):
-            return 0, len(content)
+            return 0, len(content.items if isinstance(content, Map) else content)
         if not is_tensor(content):
             return 0, 0
         return len(self._named(place, content)), content.shape[0] if content.shape else 0
@@ -200,6 +201,11 @@ class View:
     def children(self, place: ContentPlace) -> Children:
         """The children of a value; none if it is gone."""
         content = content_at(self.session, place)
+        if isinstance(content, Map):
+            return Children(
+                indexed=len(content.items),
+                make_indexed=lambda start, stop: self._entries(content, start, stop),
+            )
         if isinstance(content, list):
             return Children(
                 indexed=len(content),
@@ -219,6 +225,12 @@ class View:
         for index, item in enumerate(content[start:stop], start):
             inner = replace(place, index=(*place.index, index), sequence=True)
             yield self.content(f"[{index}]", inner, item)
+
+    def _entries(self, content: Map, start: int, stop: int) -> Iterator[Variable]:
+        """The entries of a map, named by their keys."""
+        keys, values = (self.glance.host(each[start:stop]) for each in content)
+        for key, value in zip(keys, values, strict=True):
+            yield self.variable(str(key), self.glance.element(value), type=content.type.value)
 
     def _slices(self, place: ContentPlace, content: Any, start: int, stop: int) -> Iterator[Variable]:
         part = content[start:stop]

@@ -21,6 +21,7 @@ from nncdbg.engine.divergence.cut import Chain, fitted, smallest_cut, without_eq
 from nncdbg.engine.divergence.declared import (
     constant_operand,
     declared_differences,
+    kernel_difference,
     operand_name,
     shown_statement,
 )
@@ -156,9 +157,7 @@ class Blame:
         elif len(one.sources) != len(two.sources):
             text = f"{one.node.op} has {len(one.sources)} / {len(two.sources)} operands"
             return DifferenceCause("operands", a, b, text, match)
-        return DifferenceCause(
-            "kernel", a, b, f"{one.node.op} computes a different result from the same operands", match
-        )
+        return DifferenceCause("kernel", a, b, kernel_difference(one, two), match)
 
     def _in_order(self, one: Written, two: Written) -> tuple[list[Source], list[Any]]:
         """Return B's operands in A's order; operands of a commutative op may be swapped."""

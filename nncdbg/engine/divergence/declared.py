@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from nncdbg.engine.divergence.written import Written
 from nncdbg.engine.dtypes import FROM_ONNX, name_of
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.graph import Inline
-from nncdbg.engine.ops.schema import complete, schema, version_of
+from nncdbg.engine.ops.schema import Schema, complete, schema, version_of, versions_of
 from nncdbg.engine.text.counting import counted
 
 SiteOf = Callable[[], ValueSite]
@@ -37,17 +39,66 @@ def declared_differences(
     integers = [_is_integral(x) and _is_integral(y) for _, x, y in (*attributes, *parameters)]
     if integers and all(integers) and same_form():
         return []
-    found = [
-        Difference(
-            site_a(), site_b(), "attribute", name, f"{a.node.op} {name} {_shown(name, x)} / {_shown(name, y)}"
-        )
-        for name, x, y in attributes
-    ]
+    found = []
+    for name, x, y in attributes:
+        text = f"{a.node.op} {name} {_shown(name, x)} / {_shown(name, y)}{_changed_default(name, a, b)}"
+        found.append(Difference(site_a(), site_b(), "attribute", name, text))
     for name, x, y in parameters:
         words, factor = _apart(x, y)
         text = f"{name} of {a.node.op} differs: {words}"
         found.append(Difference(site_a(), site_b(), "parameter", name, text, factor))
     return found
+
+
+def kernel_difference(a: Written, b: Written) -> str:
+    """Return the verdict on two statements of one op without other differences.
+
+    It names the attributes that the newer version of the op has, and the older one has not.
+    """
+    text = f"{a.node.op} computes a different result from the same operands"
+    old, new = _by_version(a, b)
+    before, after = (schema(each.node.op, version_of(each.node.op, each.code.opsets)) for each in (old, new))
+    if before is None or after is None:
+        return text
+    values = attributes_of(new)
+    for name in values.keys() & after.attributes.keys() - before.attributes.keys():
+        way = "here" if name in new.node.attributes else "by default"
+        since = _first(new, partial(_has_attribute, name))
+        text += f"; opset {since} added {name}, {_shown(name, values[name])} {way}"
+    return text
+
+
+def _has_attribute(name: str, signature: Schema) -> bool:
+    return name in signature.attributes
+
+
+def _changed_default(name: str, a: Written, b: Written) -> str:
+    """Return in which opset the default of an attribute changed, if both statements have the default."""
+    if name in a.node.attributes or name in b.node.attributes:
+        return ""
+    old, new = _by_version(a, b)
+    before, after = (attributes_of(each)[name] for each in (old, new))
+    since = _first(new, lambda each: each.attributes.get(name) == after)
+    return (
+        f": the default of {name} changed from {_shown(name, before)} to {_shown(name, after)} "
+        f"in opset {since}"
+    )
+
+
+def _by_version(a: Written, b: Written) -> tuple[Written, Written]:
+    """Return two statements of one op, that of the older version first."""
+    old, new = sorted((a, b), key=lambda each: version_of(each.node.op, each.code.opsets))
+    return old, new
+
+
+def _first(written: Written, holds: Callable[[Schema], bool]) -> int:
+    """Return the first version of an op from which on its signature has held up to that of a statement."""
+    op, newest = written.node.op, version_of(written.node.op, written.code.opsets)
+    versions = [each for each in versions_of(op) if each <= newest]
+    signatures = [(each, schema(op, each)) for each in reversed(versions)]
+    return [each for each, _ in takewhile(lambda pair: pair[1] is not None and holds(pair[1]), signatures)][
+        -1
+    ]
 
 
 def _is_integral(value: Any) -> bool:

@@ -15,7 +15,7 @@ from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import StatementVerdict, is_discrete
 from nncdbg.engine.divergence.casting import has_same_places
-from nncdbg.engine.divergence.declared import declared_differences
+from nncdbg.engine.divergence.declared import declared_differences, kernel_difference
 from nncdbg.engine.divergence.narrow_causes import cause_of_types
 from nncdbg.engine.divergence.paired_runs import PairedRuns
 from nncdbg.engine.divergence.pending import Pending
@@ -192,6 +192,6 @@ class Lockstep:
         if apart is None or significant:
             if apart is None and not agree:
                 return StatementVerdict()
-            text = f"{one.node.op} computes a different result from the same operands"
+            text = kernel_difference(one, other)
             return StatementVerdict(DifferenceCause("kernel", worst.a, worst.b, text, worst))
         return StatementVerdict(tie=agree and is_discrete(one, other.contents))

@@ -244,14 +244,14 @@ class Conversion:
         known = {name for each in versions if each is not None for name in each.attributes}
         if not known or made.attributes.keys() <= known:
             return made
+        comments = [made.comment] if made.comment else []
         for name in sorted(made.attributes.keys() - known):
             guess = nearest(name, known)
-            self.unknown_attributes.append(
-                f"{node_title(node)} has no attribute {name!r}; it is ignored"
-                + (f"; {guess}" if guess else "")
-            )
+            rest = f"has no attribute {name!r}; it is ignored" + (f"; {guess}" if guess else "")
+            self.unknown_attributes.append(f"{node_title(node)} {rest}")
+            comments.append(f"{made.op} {rest}")
         kept = {name: value for name, value in made.attributes.items() if name in known}
-        return replace(made, attributes=kept)
+        return replace(made, attributes=kept, comment="\n".join(comments))
 
     def _subgraphs(self, node: Any, index: int, scope: GraphScope) -> dict[str, Graph]:
         """Return the converted graphs by attribute name."""

@@ -117,7 +117,14 @@ class _Naming:
         line, program = self.built, self.trace.debugger.program
         self.taken |= {name for name in self.made_last if name}
         for number, one in enumerate(self.executed):
-            line.nodes.append(self._statement(one, number == len(self.executed) - 1))
+            ends = number == len(self.executed) - 1
+            if one.node.op == "update" and not self.own and not ends:
+                # The line has no states: later statements read the new values.
+                for name, result in zip(one.node.inputs, one.results, strict=True):
+                    if isinstance(name, str):
+                        self.names.set(result, self._name_of(name, one.read[name], one.code))
+            else:
+                line.nodes.append(self._statement(one, ends))
         value = self.trace.value
         last = [each.name for each in line.nodes[-1].outputs if each.name]
         line.outputs = (value,) if value in last else tuple(last)

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.errors import NncdbgError, RunError, UsageError
 from nncdbg.opening.journal.recorded_steps import bundle_folder
 from nncdbg.presentation.screen import Screen
 from nncdbg.torch.journal.kept_start import KeptStart
@@ -76,6 +76,8 @@ class Findings:
         except (NncdbgError, OSError, MemoryError) as error:
             words = error.message if isinstance(error, NncdbgError) else str(error)
             notes.append(f"the step cannot be saved as a folder: {words}")
+            if not isinstance(error, UsageError):
+                self._journal.failed(RunError(f"cannot write {folder}: {words}"))
             return None
         return folder
 

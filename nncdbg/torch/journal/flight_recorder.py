@@ -56,6 +56,7 @@ class FlightRecorder(StepObserver):
         name: str | None,
         configuration: Mapping[str, Any],
         note: str | None,
+        stops: bool,
     ) -> None:
         self.path = path
         self.memory = 0
@@ -71,6 +72,8 @@ class FlightRecorder(StepObserver):
         self._name = name
         self._configuration = dict(configuration)
         self._note = note
+        self._stops = stops
+        """Whether an error of the journal ends the training."""
         self._next = 0 if resumed is None else resumed.step
         """The number of the next step to begin, or of the one that runs."""
         self._step = -1
@@ -129,6 +132,7 @@ class FlightRecorder(StepObserver):
                     parent=parent,
                     parent_step=None if parent is None or resumed is None else resumed.step,
                 ),
+                stops=self._stops,
             )
             self._findings = Findings(self._journal)
             self._values = TrackedValues(self._journal.value, self._fetch_every)
@@ -144,13 +148,18 @@ class FlightRecorder(StepObserver):
         Screen().note(f"run {self.number} is recorded in {self.path}")
 
     def stop(self, error: BaseException | None = None) -> None:
-        """End the run; with the error that ended the training, save its step first."""
+        """End the run; with the error that ended the training, save its step first.
+
+        Without one, raises that of the journal, if it ends the training.
+        """
         if self not in ACTIVE or os.getpid() != self._process:
             return
         if self._ranks is not None:
             self._ranks.begin_end()
         try:
-            if error is not None:
+            if error is not None and error is self._journal.failure:
+                self._status = "failed"
+            elif error is not None:
                 self._save_failed(error)
         finally:
             self._terminating.remove()
@@ -162,6 +171,8 @@ class FlightRecorder(StepObserver):
                     self._ranks.end(self.path, self.number, terminated)
         if isinstance(error, Terminated):
             self._terminating.finish()
+        if error is None:
+            self._journal.check()
 
     def _save_failed(self, error: BaseException) -> None:
         """Save the step in which the training ended with an error."""
@@ -291,6 +302,7 @@ class FlightRecorder(StepObserver):
         self._next += 1
         self._begun = self._updating = False
         self._losses = []
+        self._journal.check()
 
     def _loss(self) -> Any:
         return total_loss(self._losses, self._objects.scaler)
@@ -380,6 +392,7 @@ def flight_recorder(
     name: str | None = None,
     configuration: Mapping[str, Any] | None = None,
     note: str | None = None,
+    on_journal_error: str = "warn",
 ) -> FlightRecorder:
     """Return a context manager that records a training as a run of the journal `path`.
 
@@ -413,6 +426,8 @@ def flight_recorder(
             "batch='value' needs the loader of the batches",
             hint="loader = nncdbg.torch.track_loader(loader), and pass loader=loader",
         )
+    if on_journal_error not in ("warn", "stop"):
+        raise UsageError(f"there is no on_journal_error={on_journal_error!r}: use 'warn' or 'stop'")
     policy = None
     if checkpoint_every is not None:
         policy = CheckpointPolicy.of(str(checkpoint_every), checkpoint_budget)
@@ -429,4 +444,5 @@ def flight_recorder(
         name=name,
         configuration=configuration or {},
         note=note,
+        stops=on_journal_error == "stop",
     )

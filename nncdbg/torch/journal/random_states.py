@@ -23,8 +23,13 @@ def random_as_json(random: RandomState, prefix: str, tensors: dict[str, Any]) ->
     return {key: as_json(value, f"{prefix}{key}", tensors) for key, value in state.items()}
 
 
+def python_state(kept: tuple[int, Any, float | None]) -> tuple[int, tuple[int, ...], float | None]:
+    """Return the state of Python's generator of which `random_as_json` keeps the words as an array."""
+    version, words, gauss = kept
+    return version, tuple(int(word) for word in words), gauss
+
+
 def restore_random(state: Mapping[str, Any]) -> None:
     """Restore the states that `from_json` has read."""
-    version, words, gauss = state["python"]
-    python = version, tuple(int(word) for word in words), gauss
+    python = python_state(state["python"])
     restore_generators(state["torch"], state["devices"], python, state["numpy"])

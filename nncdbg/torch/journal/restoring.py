@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -10,9 +13,10 @@ import torch
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.arrays import as_tensor
+from nncdbg.engine.text.counting import counted
 from nncdbg.torch.journal.random_states import restore_random
 from nncdbg.torch.journal.state_trees import from_json
-from nncdbg.torch.journal.training_objects import TrainingObjects
+from nncdbg.torch.journal.training_objects import Stateful, TrainingObjects
 from nncdbg.torch.trained import parameters_of
 
 _LISTED = 5
@@ -32,7 +36,7 @@ def restore(
     With `kept_batches`, the loader returns the batches that the checkpoint has by value, if any, in place of
     its own ones.
 
-    Raises UsageError, and changes nothing, if they do not fit it.
+    Raises UsageError, and changes nothing, if they do not fit it, or if a `load_state_dict` raises.
     """
     differences = [*_differences(objects, position, tensors)]
     if differences:
@@ -40,17 +44,23 @@ def restore(
             f"{address} is a checkpoint of another training: {_listed(differences)}",
             hint="create models, optimizers and loaders as in the run that wrote it",
         )
+    names = objects.names_of_parameters()
+    moments = [
+        _moments(optimizer, saved["state"], names, tensors)
+        for optimizer, saved in zip(objects.optimizers, position["optimizers"], strict=True)
+    ]
+    _load_states(
+        [(each, from_json(kept, tensors)) for _, each, kept in _stateful(objects, position)], address
+    )
+    random = from_json(position["random"], tensors)
     with torch.no_grad():
         for name, tensor in objects.named().items():
             tensor.copy_(_tensor(tensors, name))
-        names = objects.names_of_parameters()
-        for optimizer, saved in zip(objects.optimizers, position["optimizers"], strict=True):
-            _restore_optimizer(optimizer, saved, names, tensors)
-    for scheduler, saved in zip(objects.schedulers, position["schedulers"], strict=True):
-        scheduler.load_state_dict(from_json(saved["state"], tensors))
-    if objects.scaler is not None:
-        objects.scaler.load_state_dict(from_json(position["scaler"], tensors))
-    random = from_json(position["random"], tensors)
+    for optimizer, saved, states in zip(objects.optimizers, position["optimizers"], moments, strict=True):
+        optimizer.state.clear()
+        optimizer.state.update(states)
+        for group, kept in zip(optimizer.param_groups, saved["groups"], strict=True):
+            group.update(from_json(kept["options"], tensors))
     if objects.loader is not None:
         kept = position.get("batches", ()) if kept_batches else ()
         objects.loader.restore(
@@ -79,7 +89,7 @@ def _differences(
             yield f"{_short(name)} has shape {tuple(tensor.shape)}, and {kept.shape} in the checkpoint"
         elif (dtype := as_tensor(kept[..., :0] if kept.ndim else kept).dtype) != tensor.dtype:
             yield f"{_short(name)} is {_dtype(tensor.dtype)}, and {_dtype(dtype)} in the checkpoint"
-    yield from _differing_optimizers(objects, position["optimizers"])
+    yield from _differing_optimizers(objects, position["optimizers"], tensors)
     yield from _differing_kinds("scheduler", objects.schedulers, position["schedulers"])
     for word, given, kept in (
         ("scaler", objects.scaler, position["scaler"]),
@@ -88,9 +98,59 @@ def _differences(
         if (given is None) != (kept is None):
             has, passed = "no" if kept is None else "a", "none" if given is None else "one"
             yield f"it has {has} {word}, and you passed {passed}"
+    for name, each, kept in _stateful(objects, position):
+        own, state = each.state_dict(), from_json(kept, tensors)
+        yield from _differing_states(name, own, state)
+        for key in state:
+            if key not in own and callable(getattr(type(each), str(key), None)):
+                yield f"{name}.{key} is a method, and a value in the checkpoint"
+    devices = len(position["random"]["devices"])
+    if devices and devices != (here := torch.cuda.device_count()):
+        yield f"it has the random states of {counted(devices, 'device')}, and this machine has {here}"
+    if objects.loader is not None and position["loader"] is not None:
+        yield from objects.loader.differences(position["loader"])
 
 
-def _differing_optimizers(objects: TrainingObjects, saved: list[Any]) -> Iterator[str]:
+def _stateful(objects: TrainingObjects, position: Mapping[str, Any]) -> Iterator[tuple[str, Stateful, Any]]:
+    """Yield schedulers and scaler: the class, the object and its state in a checkpoint."""
+    for each, saved in zip(objects.schedulers, position["schedulers"], strict=False):
+        yield type(each).__name__, each, saved["state"]
+    if objects.scaler is not None and position["scaler"] is not None:
+        yield type(objects.scaler).__name__, objects.scaler, position["scaler"]
+
+
+def _differing_states(name: str, own: Any, kept: Any) -> Iterator[str]:
+    """Yield the entries of two states that differ in type or shape; either may be None.
+
+    Entries that only one has are no difference: an object may add some later.
+    """
+    if own is None or kept is None:
+        return
+    here, there = _kind(own), _kind(kept)
+    if here != there:
+        yield f"{name} is {here}, and {there} in the checkpoint"
+    elif isinstance(own, Mapping):
+        for key in own:
+            if key in kept:
+                yield from _differing_states(f"{name}.{key}", own[key], kept[key])
+
+
+def _kind(value: Any) -> str:
+    """Return the kind of an entry of a state: a number may be a tensor with one element."""
+    if isinstance(value, (torch.Tensor, np.ndarray)) and prod(value.shape) != 1:
+        return f"a tensor of shape {tuple(value.shape)}"
+    kinds: dict[str, Any] = {
+        "a number": (int, float, np.generic, torch.Tensor, np.ndarray),
+        "text": str,
+        "a dictionary": Mapping,
+        "a list": (list, tuple, set, frozenset),
+    }
+    return next((kind for kind, types in kinds.items() if isinstance(value, types)), type(value).__name__)
+
+
+def _differing_optimizers(
+    objects: TrainingObjects, saved: list[Any], tensors: Mapping[str, Any]
+) -> Iterator[str]:
     yield from _differing_kinds("optimizer", objects.optimizers, saved)
     if len(saved) != len(objects.optimizers):
         return
@@ -103,6 +163,33 @@ def _differing_optimizers(objects: TrainingObjects, saved: list[Any]) -> Iterato
         for number, (here, there) in enumerate(zip(ours, theirs, strict=False)):
             if here != there:
                 yield f"group {number} of {each['class']} has other parameters in the checkpoint"
+        for number, (group, kept) in enumerate(zip(optimizer.param_groups, each["groups"], strict=False)):
+            name, options = f"group {number} of {each['class']}", from_json(kept["options"], tensors)
+            yield from _differing_states(name, {key: group[key] for key in group if key != "params"}, options)
+            if "params" in options:
+                yield f"{name} has parameters among its options in the checkpoint"
+        yield from _differing_moments(optimizer, each["state"], names, tensors)
+
+
+_OTHER_SHAPES = (torch.optim.LBFGS, torch.optim.Adafactor)
+"""Optimizers with moments of other shapes than those of their parameters."""
+
+
+def _differing_moments(
+    optimizer: torch.optim.Optimizer,
+    saved: Mapping[str, Any],
+    names: Mapping[int, str],
+    tensors: Mapping[str, Any],
+) -> Iterator[str]:
+    """Yield the moments that have not the shape of their parameter, which a fused kernel does not check."""
+    if isinstance(optimizer, _OTHER_SHAPES) or not type(optimizer).__module__.startswith("torch.optim"):
+        return
+    for parameter in parameters_of(optimizer):
+        name = names[id(parameter)]
+        for key, value in from_json(saved.get(name, {}), tensors).items():
+            if isinstance(value, torch.Tensor) and value.shape not in (parameter.shape, ()):
+                ours, theirs = tuple(parameter.shape), tuple(value.shape)
+                yield f"{name} has shape {ours}, and its {key} has {theirs} in the checkpoint"
 
 
 def _differing_kinds(word: str, given: list[Any], saved: list[Any]) -> Iterator[str]:
@@ -114,27 +201,45 @@ def _differing_kinds(word: str, given: list[Any], saved: list[Any]) -> Iterator[
             yield f"the {word} is {type(each).__name__}, and {kept['class']} in the checkpoint"
 
 
-def _restore_optimizer(
+def _load_states(loaded: list[tuple[Stateful, Any]], address: str) -> None:
+    """Give schedulers and scaler their states; if one raises, give back those that they had.
+
+    Raises UsageError.
+    """
+    before = [(each, copy.deepcopy(each.state_dict())) for each, _ in loaded]
+    for each, state in loaded:
+        try:
+            each.load_state_dict(state)
+        except Exception as error:  # noqa: BLE001  of an object of the user
+            for other, kept in before:
+                with suppress(Exception):
+                    other.load_state_dict(kept)
+            kind, keys = type(each).__name__, ", ".join(map(str, state)) or "no entries"
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            raise UsageError(
+                f"{address}: load_state_dict of {kind} failed: {why}; the checkpoint has {keys}",
+                hint=f"create the {kind} as in the run that wrote the checkpoint",
+            ) from None
+
+
+def _moments(
     optimizer: torch.optim.Optimizer,
     saved: Mapping[str, Any],
     names: Mapping[int, str],
     tensors: Mapping[str, Any],
-) -> None:
-    """Give an optimizer its moments and options.
+) -> dict[torch.Tensor, dict[str, Any]]:
+    """Return the moments of an optimizer by parameter.
 
-    Not by `load_state_dict`, which rounds moments to the dtype of the parameter.
+    Not for `load_state_dict`, which rounds moments to the dtype of the parameter.
     """
-    optimizer.state.clear()
-    for parameter in parameters_of(optimizer):
-        state = saved["state"].get(names[id(parameter)])
-        if state is not None:
-            kept = from_json(state, tensors)
-            optimizer.state[parameter] = {
-                key: _moved(value, parameter, optimizer if key == "step" else None)
-                for key, value in kept.items()
-            }
-    for group, kept in zip(optimizer.param_groups, saved["groups"], strict=True):
-        group.update(from_json(kept["options"], tensors))
+    return {
+        parameter: {
+            key: _moved(value, parameter, optimizer if key == "step" else None)
+            for key, value in from_json(saved[names[id(parameter)]], tensors).items()
+        }
+        for parameter in parameters_of(optimizer)
+        if names[id(parameter)] in saved
+    }
 
 
 def _moved(value: Any, parameter: torch.Tensor, counts: torch.optim.Optimizer | None) -> Any:

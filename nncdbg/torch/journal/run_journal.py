@@ -1,28 +1,33 @@
-"""The run of a journal that a training writes; a failure ends the writing, not the training."""
+"""The run of a journal that a training writes; an error ends the writing, and the training if it shall."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 
 import nncdbg.journal
-from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.errors import NncdbgError, RunError
 from nncdbg.journal import NewRun
 from nncdbg.presentation.screen import Screen
 from nncdbg.version import __version__
 
 
 class RunJournal:
-    """Writes one run.  After an error, which is printed once, nothing more is written."""
+    """Writes one run.  After an error, which is printed at once and at the end, nothing more is written.
 
-    def __init__(self, path: str, new: NewRun) -> None:
+    With `stops`, the training ends after the step of the error: `check` raises it then.
+    """
+
+    def __init__(self, path: str, new: NewRun, *, stops: bool = False) -> None:
         """Start a run.  Raises NncdbgError if the file cannot be written, or is not a journal."""
         self.path = path
+        self._stops = stops
         self._journal = nncdbg.journal.open(path, write=True)
         try:
             self._writer: Any = self._journal.start(new)
@@ -30,8 +35,9 @@ class RunJournal:
             self._journal.close()
             raise
         self.number: int = self._writer.number
-        self.failure: str | None = None
-        """Why nothing is written any more."""
+        self.failure: NncdbgError | None = None
+        """The error for which a part of the run is not in its files."""
+        self._has_ended = False
         self._calling = False
         """Whether a call of the journal is in progress."""
         self._interruption: Callable[[], None] | None = None
@@ -68,9 +74,17 @@ class RunJournal:
 
     def end(self, status: str) -> None:
         """End the run and close the file."""
+        if self.failure is not None and not self._stops:
+            Screen().note(f"run {self.number} in {self.path} is incomplete: {self.failure.message}")
+        self._has_ended = True
         self._call(lambda writer: writer.end(status))
+        self._call(lambda _: self._journal.close())
         self._writer = None
-        self._close()
+
+    def check(self) -> None:
+        """Raise the error for which a part of the run is not in its files, if the training shall stop."""
+        if self._stops and self.failure is not None:
+            raise self.failure.with_traceback(None)
 
     def leave_process(self) -> None:
         """Write nothing: this process is a fork, and the run is that of its parent."""
@@ -100,18 +114,21 @@ class RunJournal:
         if interruption is not None:
             interruption()
 
-    def _fail(self, error: Exception) -> None:
-        message = error.message if isinstance(error, NncdbgError) else str(error)
-        self.failure = message
+    def _fail(self, error: NncdbgError | OSError) -> None:
+        """End the writing of the run, and report why."""
+        message = self.failed(error).message
+        rest = "" if self._has_ended else f", and the training {'stops' if self._stops else 'continues'}"
+        Screen().note(f"the journal {self.path} ends here{rest}: {message}")
         self._writer = None
-        Screen().note(f"the journal {self.path} ends here, and the training continues: {message}")
-        self._close()
-
-    def _close(self) -> None:
-        try:
+        with suppress(NncdbgError, OSError):  # It repeats the error that was reported.
             self._journal.close()
-        except (NncdbgError, OSError) as error:
-            self.failure = self.failure or str(error)
+
+    def failed(self, error: Exception) -> NncdbgError:
+        """Keep the first error for which a part of the run is not in its files; return this one."""
+        if not isinstance(error, NncdbgError):
+            error = RunError(f"cannot write the journal {self.path}: {error}")
+        self.failure = self.failure or error
+        return error
 
 
 def new_run(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import msgspec
+import numpy as np
+import torch
 
 import nncdbg.journal
 from nncdbg.engine.errors import LoadError, UsageError
@@ -15,6 +18,7 @@ from nncdbg.journal import Journal, Run
 from nncdbg.journal.row_types import Count
 from nncdbg.opening.journal.reopening import step_of
 from nncdbg.opening.journal_address import Address, read_address
+from nncdbg.torch.journal.random_states import python_state
 from nncdbg.torch.journal.state_trees import from_json
 
 
@@ -52,12 +56,16 @@ def saved_state(text: str, at: int | None = None) -> SavedState:
         read = journal.read(record)
         tensors = dict(read.tensors)
         try:
-            msgspec.convert(from_json(read.position, tensors), _Position)
-        except (LookupError, TypeError, ValueError, OverflowError):
+            _check_generators(msgspec.convert(from_json(read.position, tensors), _Position))
+        except (LookupError, TypeError, ValueError, OverflowError, RuntimeError):
             raise LoadError(
                 f"the checkpoint of {text} at step {read.step} is damaged", hint="resume at another step"
             ) from None
         return SavedState(address, run.number, step, read.step, read.epoch or 0, read.position, tensors)
+
+
+_Place = Annotated[int, msgspec.Meta(ge=0, le=624)]
+"""A place in the words of a Mersenne Twister, which NumPy does not check."""
 
 
 class _Group(TypedDict):
@@ -72,18 +80,20 @@ _Scheduler = TypedDict("_Scheduler", {"class": str, "state": dict[str, Any]})
 
 
 class _Random(TypedDict):
-    torch: Any
-    devices: list[Any]
-    python: tuple[Any, Any, Any]
-    numpy: Any
+    torch: torch.Tensor
+    devices: list[torch.Tensor]
+    python: tuple[int, np.ndarray[Any, Any], float | None]
+    numpy: tuple[str, np.ndarray[Any, Any], _Place, int, float] | None
 
 
 class _Loader(TypedDict):
     epoch: Count
     batches: Count
     random: _Random
-    generators: list[Any]
-    sampler_epoch: int | None
+    generators: list[torch.Tensor]
+    sampler_epoch: Count | None
+    sampler_seed: NotRequired[int | None]
+    ahead: NotRequired[_Random | None]
 
 
 class _Position(TypedDict):
@@ -94,6 +104,24 @@ class _Position(TypedDict):
     scaler: dict[str, Any] | None
     random: _Random
     loader: _Loader | None
+    batches: NotRequired[list[Any]]
+
+
+def _check_generators(position: _Position) -> None:
+    """Raise ValueError, RuntimeError or TypeError for a state that a random generator cannot have."""
+    loader = position["loader"]
+    states = [position["random"]]
+    if loader is not None:
+        states += [each for each in (loader["random"], loader.get("ahead")) if each is not None]
+        for generator in loader["generators"]:
+            torch.Generator().set_state(generator)
+        if loader.get("sampler_seed") is not None:
+            torch.Generator().manual_seed(loader["sampler_seed"] or 0)
+    for state in states:
+        torch.Generator().set_state(state["torch"])
+        random.Random().setstate(python_state(state["python"]))
+        if state["numpy"] is not None:
+            np.random.RandomState().set_state(state["numpy"])
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map_only
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.internals import skip_batches
+from nncdbg.engine.text.counting import counted
 from nncdbg.torch.journal.active_recreation import RECREATIONS
 from nncdbg.torch.journal.random_states import random_as_json, restore_random
 from nncdbg.torch.journal.state_trees import as_json
@@ -114,6 +115,13 @@ class TrackedLoader:
         self._kept = [*kept]
         self.epoch = position["epoch"] - 1
 
+    def differences(self, position: Mapping[str, Any]) -> Iterator[str]:
+        """Yield what a position of `LoaderPosition.as_json` has in another way than this loader."""
+        ours, theirs = len(self._generators()), len(position["generators"])
+        if ours != theirs:
+            own = counted(ours, "random generator")
+            yield f"the loader has {own} of its own, and {theirs} in the checkpoint"
+
     def count_epochs(self) -> None:
         """Give samplers the number of each epoch: the training that continues counts them from 0."""
         if self._restored is not None:
@@ -160,13 +168,19 @@ class TrackedLoader:
                 sampler.initial_seed = position["sampler_seed"]
         batches = self._begin_epoch()
         self._batches = position["batches"]
-        if position.get("ahead") is None:
-            skip_batches(batches, self._batches)
-        else:
-            skip_batches(batches, self._batches - 1)
-            restore_random(position["ahead"])
-            self._ahead = RandomState()
-            skip_batches(batches, 1)
+        try:
+            if position.get("ahead") is None:
+                skip_batches(batches, self._batches)
+            else:
+                skip_batches(batches, self._batches - 1)
+                restore_random(position["ahead"])
+                self._ahead = RandomState()
+                skip_batches(batches, 1)
+        except StopIteration:
+            raise UsageError(
+                f"the checkpoint is after {self._batches} batches of an epoch, and the loader has fewer",
+                hint="use the data and the batch size of the run that wrote the checkpoint",
+            ) from None
         then()
         return batches
 

@@ -47,6 +47,39 @@ def test_paths_and_models_are_loaded(tmp_path: object) -> None:
     assert (present(present(report.cause).a).node, report.status) == (truth, "diverged")
 
 
+ROI = (
+    "%b: f32[1,4] = [[1.0, 1.0, 4.0, 5.0]]\n  %n: i64[1] = [0]\n  %y = RoiAlign(%x, %b, %n, "
+    "output_height=2, output_width=2, sampling_ratio=2{})"
+)
+CHANGED = ": the default of axis changed from 1 to -1 in opset 13"
+BETWEEN_VERSIONS = [
+    (11, 13, "%y = Softmax(%x{})", "", "", "Softmax axis 1 / -1" + CHANGED),
+    (13, 11, "%y = Softmax(%x{})", "", "", "Softmax axis -1 / 1" + CHANGED),
+    (18, 12, "%y = Hardmax(%x{})", "", "", "Hardmax axis -1 / 1" + CHANGED),
+    (11, 13, "%y = Softmax(%x{})", "", ", axis=2", "Softmax axis 1 / 2"),
+    (10, 16, ROI, "", "", "opset 16 added coordinate_transformation_mode, half_pixel by default"),
+    (22, 10, ROI, "", "", "opset 16 added coordinate_transformation_mode, half_pixel by default"),
+    (16, 16, ROI, "", ', coordinate_transformation_mode="output_half_pixel"',
+     "RoiAlign coordinate_transformation_mode half_pixel / output_half_pixel"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("opset_a", "opset_b", "statement", "a", "b", "text"), BETWEEN_VERSIONS)
+def test_a_difference_between_versions_of_an_op_is_named(
+    opset_a: int, opset_b: int, statement: str, a: str, b: str, text: str
+) -> None:
+    one, other = (
+        nncdbg.parse(
+            f"#nncdbg 1\nopset {opset}\ngraph @main(%x: f32[1,1,6,6]) -> (%y) {{\n"
+            f"  {statement.format(more)}\n  return %y\n}}\n"
+        )
+        for opset, more in ((opset_a, a), (opset_b, b))
+    )
+    x = np.random.default_rng(0).standard_normal((1, 1, 6, 6)).astype(np.float32)
+    cause = present(nncdbg.diff(one, other, {"x": x}).cause)
+    assert cause.text == text or (cause.kind, cause.text.partition("; ")[2]) == ("kernel", text)
+
+
 def chain(*ops: str) -> str:
     """A program in which each statement reads the previous result, with numbered values."""
     lines = [f"  %v{i + 1} = {op}(%v{i})" for i, op in enumerate(ops)]

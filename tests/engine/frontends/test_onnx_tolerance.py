@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ from onnx import helper
 
 import nncdbg
 from nncdbg.engine.dtypes import ONNX
+from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.schema import Schema, complete, schema, versions_of
+from tests.presence import present
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -88,11 +92,64 @@ def one_node(op: str, inputs: dict[str, Any], version: int = 17, **attributes: A
 def test_unknown_attribute_is_left_out_with_a_note() -> None:
     inputs = {"x": X.reshape(1, 2), "s": np.ones(2, np.float32)}
     model = one_node("LayerNormalization", inputs, epsion=0.5)
+    model.graph.node[0].name = "/norm"
     program = nncdbg.load(model)
     (note,) = program.notes
-    assert "has no attribute 'epsion'" in str(note)
-    assert "did you mean epsilon?" in str(note)
+    words = "has no attribute 'epsion'; it is ignored; did you mean epsilon?"
+    assert str(note) == f'node "/norm" (LayerNormalization) {words}'
+    before, _, after = str(program).partition(f"  ## LayerNormalization {words}\n")
+    assert after.lstrip().startswith('%y = LayerNormalization(%x, %s) loc(node "/norm")'), before
     np.testing.assert_allclose(by_nncdbg(program, inputs)[0], by_runtime(model, inputs)[0], rtol=1e-5)
+
+
+GIVEN: dict[str, Any] = {
+    "INT": 1,
+    "INTS": [1],
+    "FLOAT": 0.5,
+    "FLOATS": [0.5],
+    "STRING": "a",
+    "STRINGS": ["a"],
+}
+"""A value of each kind of attribute that is no graph."""
+
+
+def _versions(op: str) -> dict[int, Schema]:
+    return {each: present(schema(op, each)) for each in versions_of(op)}
+
+
+def _changing_ops() -> list[str]:
+    """Return the ops with an attribute that only some of their versions have.
+
+    Scan and Constant are read in another way.
+    """
+    names = {each.name for each in onnx.defs.get_all_schemas_with_history() if not each.domain}
+    names -= {"Scan", "Constant"}
+    return [
+        op for op in sorted(names) if len({frozenset(each.attributes) for each in _versions(op).values()}) > 1
+    ]
+
+
+@pytest.mark.parametrize("op", _changing_ops())
+def test_an_attribute_of_any_version_stays_and_reaches_the_kernel_of_its_version(op: str) -> None:
+    kinds = {name: kind for each in _versions(op).values() for name, kind in each.kinds.items()}
+    for version, signature in _versions(op).items():
+        own = {name: GIVEN[kind] for name, kind in signature.kinds.items() if kind in GIVEN}
+        others = {name: GIVEN[kind] for name, kind in kinds.items() if kind in GIVEN}
+        if not signature.deprecated:
+            program = nncdbg.load(one_node(op, {"x": X}, version, **{**others, **own}))
+            (node,) = program.graph.nodes
+            assert {*node.attributes} == {*own, *others}
+            assert not program.notes
+        declared, given = lookup(op, version), {key: _frozen(value) for key, value in own.items()}
+        assert given.items() <= complete(op, version, given).items()
+        if declared is not None and declared.kernel is not None:
+            taken = inspect.signature(declared.kernel).parameters
+            takes_all = any(each.kind is each.VAR_KEYWORD for each in taken.values())
+            assert takes_all or own.keys() <= taken.keys()
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize("versions", [(0, 13), (13, 0), (7, 13)])

@@ -52,6 +52,25 @@ def written(folder: Path, text: str, inputs: dict[str, Any], **fields: Any) -> A
     return finding
 
 
+def test_a_bundle_of_a_later_training_step_reads_the_updated_states(tmp_path: Path) -> None:
+    text = """#nncdbg 1
+state %w: f32[2] = [1, 2]
+state %v: f32[2] = [0, 0]
+graph @train() -> (%l: f32[]) {
+  %p = Sqrt(%w)
+  %l = ReduceMean(%p, keepdims=0)
+  %w.1 = Mul(%w, -2.0)
+  update %w = %w.1, %v = %w.1
+  return %l
+}
+run @train steps 2
+"""
+    written(tmp_path / "b", text, {})
+    opened = open_program_folder(tmp_path / "b")
+    assert [node.op for node in opened.program.graphs["train"].nodes] == ["Mul", "Sqrt"]
+    assert nncdbg.watch(tmp_path / "b").findings[0].op == "Sqrt"
+
+
 def test_a_bundle_contains_only_what_the_finding_needs(tmp_path: Path) -> None:
     finding = written(tmp_path / "b", LOG, {"x": np.ones((2, 3), np.float32)})
     opened = open_program_folder(tmp_path / "b")

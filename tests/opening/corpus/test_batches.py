@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,15 @@ from nncdbg.opening.corpus.cases import Case, CaseResult, CaseRun
 from nncdbg.opening.corpus.on_executor import ExecutorCases
 from nncdbg.opening.corpus.remote import SentTask, TaskMissing, run_batch
 from nncdbg.opening.corpus.worker import Refused
+
+
+@pytest.fixture(autouse=True)
+def fast_collections() -> Iterator[None]:
+    """Exclude the objects of all other tests from the garbage collection after each case."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @dataclass(frozen=True)

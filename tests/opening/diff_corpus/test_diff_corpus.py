@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,13 @@ def corpus(folder: Path, **cases: Any) -> Path:
 
 
 POSITIVE, NEGATIVE = np.arange(4), -np.arange(4)
+
+
+@pytest.fixture
+def threads() -> Iterator[Executor]:
+    """Cases in this process: processes that run two small cases take a second to start."""
+    with ThreadPoolExecutor(1) as executor:
+        yield executor
 
 
 @pytest.mark.parametrize("executor", ["processes", "threads", "dask"])
@@ -86,32 +94,36 @@ def test_the_report_counts_first_statements(tmp_path: Path) -> None:
     assert [case["status"] for case in document["cases"]] == [case.status for case in report.cases]
 
 
-def test_equal_programs_agree_in_every_case(tmp_path: Path) -> None:
+def test_equal_programs_agree_in_every_case(tmp_path: Path, threads: Executor) -> None:
     folder = corpus(tmp_path, a=POSITIVE, b=NEGATIVE)
-    report = nncdbg.diff_corpus(nncdbg.parse(A), nncdbg.parse(CLIPPED), inputs_dir=folder, jobs=1)
+    report = nncdbg.diff_corpus(nncdbg.parse(A), nncdbg.parse(CLIPPED), inputs_dir=folder, executor=threads)
     assert (report.status, report.equal, report.exit_code(strict=True)) == ("equal", True, 0)
     assert str(report) == "0 of 2 inputs differ: 2 equal"
 
 
-def test_one_program_in_two_element_types(tmp_path: Path) -> None:
+def test_one_program_in_two_element_types(tmp_path: Path, threads: Executor) -> None:
     """A case with large numbers overflows in f16; the tolerance applies to every case."""
     folder = corpus(tmp_path, large=POSITIVE * 5, small=POSITIVE / 8)
     program = nncdbg.parse(A)
-    report = nncdbg.diff_corpus(program, inputs_dir=folder, dtype_b="f16", jobs=1)
+    report = nncdbg.diff_corpus(program, inputs_dir=folder, dtype_b="f16", executor=threads)
     assert [case.status for case in report.cases] == ["diverged", "equal"]
-    tight = nncdbg.diff_corpus(program, inputs_dir=folder, dtype_b="f16", rtol=1e-9, atol=0.0, jobs=1)
+    tight = nncdbg.diff_corpus(
+        program, inputs_dir=folder, dtype_b="f16", rtol=1e-9, atol=0.0, executor=threads
+    )
     assert [case.status for case in tight.cases] == ["diverged", "diverged"]
 
 
-def test_inputs_that_no_case_has_are_shared_and_reported(tmp_path: Path) -> None:
+def test_inputs_that_no_case_has_are_shared_and_reported(tmp_path: Path, threads: Executor) -> None:
     text = A.replace("(%x: f32[4])", "(%x: f32[4], %k: f32[4])").replace("Exp(%h)", "Mul(%h, %k)")
     folder = corpus(tmp_path, a=POSITIVE, b=POSITIVE)
     program = nncdbg.parse(text)
-    drawn = nncdbg.diff_corpus(program, inputs_dir=folder, allocator_b="arena", jobs=1)
+    drawn = nncdbg.diff_corpus(program, inputs_dir=folder, allocator_b="arena", executor=threads)
     assert drawn.equal
     assert any("input %k f32[4] drawn at random" in note for note in drawn.notes)
-    given = nncdbg.diff_corpus(program, None, {"k": POSITIVE.astype(np.float32)}, inputs_dir=folder, jobs=1,
-                               allocator_b="arena")  # fmt: skip
+    k = POSITIVE.astype(np.float32)
+    given = nncdbg.diff_corpus(
+        program, None, {"k": k}, inputs_dir=folder, executor=threads, allocator_b="arena"
+    )
     assert (given.equal, given.notes) == (True, [])
 
 
@@ -173,9 +185,9 @@ def test_dask_has_no_dashboard_and_prints_no_warning(
 
 @pytest.mark.parametrize("kernels", [{"Foo": "torch"}, {"Relu": "nothing"}])
 def test_a_wrong_kernel_is_one_error_and_no_verdict_of_each_case(
-    tmp_path: Path, kernels: dict[str, str]
+    tmp_path: Path, kernels: dict[str, str], threads: Executor
 ) -> None:
     folder = corpus(tmp_path, a=POSITIVE, b=NEGATIVE)
     program = nncdbg.parse(A)
     with pytest.raises(nncdbg.UsageError, match="Foo|Relu"):
-        nncdbg.diff_corpus(program, program, inputs_dir=folder, kernels=kernels)
+        nncdbg.diff_corpus(program, program, inputs_dir=folder, kernels=kernels, executor=threads)

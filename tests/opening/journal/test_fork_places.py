@@ -138,7 +138,7 @@ def test_a_failed_fork_leaves_no_run(run: Path) -> None:
 # -- errors of the journal ---------------------------------------------------------------------------
 
 LONG = (
-    TRAIN.replace("run @train steps 6", "run @train steps 3000")
+    TRAIN.replace("run @train steps 6", "run @train steps 300")
     .replace("lr=0.5", "lr=0.0")
     .replace("state %w: f32[2] = [1.0, 2.0]", "state %w: f32[20000] = RandomNormal(shape=[20000])")
     .replace("f32[2]", "f32[20000]")
@@ -165,9 +165,9 @@ def test_a_full_disk_is_reported_when_it_happens(action: str, tmp_path: Path) ->
     assert first.endswith(f"; {rest}")
     assert last.startswith("error: cannot write the journal run.db: ")
     assert done.returncode == 4
-    assert ("%l f32[3000]" in done.stdout) == (action == "warn")
+    assert ("%l f32[300]" in done.stdout) == (action == "warn")
     with nncdbg.journal.open(tmp_path / "run.db") as journal:
-        assert 0 < journal.run().steps < 3000
+        assert 0 < journal.run().steps < 300
         assert journal.run().status == "lost"
 
 

@@ -348,10 +348,13 @@ def _epochs(path: Path) -> int:
         return 0
 
 
-def _whole(tmp_path: Path) -> dict[str, bytes]:
-    (tmp_path / "slow.nnc").write_text(SLOW)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The outputs of the training in one run."""
+    path = tmp_path_factory.mktemp("whole") / "slow.nnc"
+    path.write_text(SLOW)
     fields: dict[str, Any] = {
-        "program": str(tmp_path / "slow.nnc"),
+        "program": str(path),
         "inputs": {"x": "normal[40,64]"},
         "seed": 7,
     }
@@ -362,7 +365,7 @@ def _whole(tmp_path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_kill_at_a_random_step_and_continue(seed: int, tmp_path: Path) -> None:
+def test_kill_at_a_random_step_and_continue(seed: int, tmp_path: Path, whole: dict[str, bytes]) -> None:
     """A run that was killed continues as a fork from its last checkpoint, with the same bits."""
     path = _killed(tmp_path, random.Random(seed).randrange(1, 60))
     with nncdbg.journal.open(path) as journal:
@@ -372,7 +375,7 @@ def test_kill_at_a_random_step_and_continue(seed: int, tmp_path: Path) -> None:
         values = journal.values(1, "l")
         assert values[0].tolist() == [*range(lost.steps)]
     outputs, report = fork(str(path), resume=True, fork=False)
-    assert outputs == _whole(tmp_path)
+    assert outputs == whole
     assert not report or re.search("ha(s|ve) the same results", report)
     with nncdbg.journal.open(path) as journal:
         assert journal.run(1).status == "lost"
@@ -381,7 +384,7 @@ def test_kill_at_a_random_step_and_continue(seed: int, tmp_path: Path) -> None:
         assert np.array(journal.values(2, "l")[1], np.float32).tobytes() == outputs["l"]
 
 
-def test_kill_at_epoch_7_and_restart_from_epoch_3(tmp_path: Path) -> None:
+def test_kill_at_epoch_7_and_restart_from_epoch_3(tmp_path: Path, whole: dict[str, bytes]) -> None:
     """N12: the losses are those of the first run bit for bit, and the old branch is still there."""
     path = _killed(tmp_path, 7)
     with nncdbg.journal.open(path) as journal:
@@ -389,7 +392,7 @@ def test_kill_at_epoch_7_and_restart_from_epoch_3(tmp_path: Path) -> None:
         assert len(before) >= 70
     outputs, report = fork(f"{path}@epoch:3")
     assert report.startswith(f"steps 30 to {len(before) - 1} have the same results as in run 1, bit for bit")
-    assert outputs == _whole(tmp_path)
+    assert outputs == whole
     with nncdbg.journal.open(path) as journal:
         assert journal.values(1, "l")[1].tolist() == before
         assert journal.values(2, "l")[1].tolist()[: len(before)] == before
