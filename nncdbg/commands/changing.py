@@ -98,7 +98,7 @@ def mark(session: CommandSession, text: str) -> None:
     """Set a mark at this point of the run, for `goto NAME`."""
     known = session.debugger.timeline.marks
     name = text or next(f"m{number}" for number in range(1, len(known) + 2) if f"m{number}" not in known)
-    if name.removeprefix("-").isdecimal():
+    if name.lstrip("+-").isdigit():
         raise UsageError(
             f"the name of a mark cannot be a number: {name}",
             hint="choose another name; in `goto NUMBER`, NUMBER is a count of statements",
