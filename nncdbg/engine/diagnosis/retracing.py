@@ -67,6 +67,7 @@ class Retracing:
         self.unknown: list[Origin] = []
         """Bad values with an operand that is no longer in the history."""
         self._linker = loaded.linker
+        self._main = loaded.codes[0]
         self._place = _Place()
         self._trail = Trail(
             self._place,
@@ -97,7 +98,9 @@ class Retracing:
         if found or not bad:
             return found
         meant = {number for each in contents for number in self._numbers(each, "meant", bad=bad)}
-        return self._traced_at(real | meant, intentional=True)
+        # In an output, an infinity is no mask any more.
+        returned = visit.code is self._main and not set(slots).isdisjoint(self._main.operands[-1])
+        return self._traced_at(real | meant, intentional=not returned)
 
     def _traced_at(self, numbers: Iterable[int], *, intentional: bool) -> list[Traced]:
         found = [(self._first[each], self._trail.sighting(each)) for each in numbers]
