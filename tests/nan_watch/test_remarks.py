@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -80,3 +81,129 @@ def test_a_constant_that_a_cast_rounds_to_zero_is_remarked() -> None:
 
 def test_data_that_a_cast_rounds_to_zero_is_no_remark() -> None:
     assert notes("%y = Cast(%x, to=10)", {"x": np.array([1e-8, 1], np.float32)}, "f32[2]") == []
+
+
+# Numbers inside ops: f16 over its range, f16 below it, and numbers that fit.
+INSIDE: list[tuple[str, list[int], bool]] = [
+    ("LayerNormalization(%x, %s, epsilon=1e-12)", [4, 4], True),
+    ("RMSNormalization(%x, %s, epsilon=1e-12)", [4, 4], True),
+    ("GroupNormalization(%x, %s, %s, num_groups=2, epsilon=1e-12)", [1, 4, 4], True),
+    ("InstanceNormalization(%x, %s, %s, epsilon=1e-12)", [1, 4, 4], True),
+    ("MeanVarianceNormalization(%x, axes=[0, 1])", [4, 4], False),
+    ("LRN(%x, size=3)", [1, 4, 4, 4], False),
+    ("SimplifiedLayerNormalization(%x, %s, epsilon=1e-12)", [4, 4], True),
+    ("com.microsoft.SkipLayerNormalization(%x, %x, %s)", [1, 4, 4], True),
+    ("com.microsoft.SkipSimplifiedLayerNormalization(%x, %x, %s)", [1, 4, 4], True),
+    ("LpNormalization(%x)", [4, 4], True),
+    ("LpPool(%x, kernel_shape=[2, 2])", [1, 1, 4, 4], True),
+]
+
+
+def _inside(call: str, shape: list[int], size: float, dtype: Any, type_: str) -> list[str]:
+    rng = np.random.default_rng(0)
+    x = (np.sign(rng.normal(size=shape)) * rng.uniform(0.5, 1, shape) * size).astype(dtype)
+    sizes = ",".join(map(str, shape))
+    text = f"""opset 23
+graph @main(%x: {type_}[{sizes}], %s: {type_}[4]) -> (%y) {{
+  %y = {call}
+  return %y
+}}
+"""
+    report = nncdbg.watch(nncdbg.parse(text), {"x": x, "s": np.ones(4, dtype)})
+    assert report.status == "ok"
+    return report.notes
+
+
+@pytest.mark.parametrize(("call", "shape", "underflows"), INSIDE)
+def test_numbers_inside_an_op_beyond_f16_are_remarked(call: str, shape: list[int], underflows: bool) -> None:
+    (found,) = _inside(call, shape, 1000, np.float16, "f16")
+    assert "inside reaches" in found
+    below = _inside(call, shape, 1e-4, np.float16, "f16")
+    assert [("f16 rounds numbers below 3e-08 to 0" in each) for each in below] == [True] * underflows
+    for dtype, type_ in ((np.float16, "f16"), (ml_dtypes.bfloat16, "bf16"), (np.float32, "f32")):
+        assert _inside(call, shape, 1, dtype, type_) == []
+
+
+@pytest.mark.parametrize(
+    ("dtype", "type_", "size", "smallest"),
+    [
+        (ml_dtypes.bfloat16, "bf16", 1e-30, "the smallest f32 is 1.4e-45"),
+        (np.float32, "f32", 1e-30, "the smallest f32 is 1.4e-45"),
+        (np.float64, "f64", 1e-200, "the smallest f64 is 4.9e-324"),
+    ],
+)
+@pytest.mark.parametrize("call", ["ReduceL2(%x)", "LpPool(%x, kernel_shape=[2, 2])", "LpNormalization(%x)"])
+def test_powers_that_underflow_in_the_computing_type_are_remarked(
+    call: str, dtype: Any, type_: str, size: float, smallest: str
+) -> None:
+    (found,) = _inside(call, [1, 1, 4, 4], size, dtype, type_)
+    assert smallest in found
+    assert "exactly" in found
+
+
+@pytest.mark.parametrize(
+    "call", ["MatMul(%x, %w)", "Gemm(%x, %w)", "Gemm(%x, %w, transB=1)", "ReduceSum(%x)"]
+)
+def test_terms_of_one_sign_beyond_f16_are_remarked(call: str) -> None:
+    signs = np.array([[1, -1] * 4] * 8, np.float16)
+
+    def found(size: float) -> list[str]:
+        text = f"""opset 22
+graph @main(%x: f16[8,8], %w: f16[8,8]) -> (%y) {{
+  %y = {call}
+  return %y
+}}
+"""
+        x, w = signs * np.float16(size), np.ones((8, 8), np.float16)
+        return nncdbg.watch(nncdbg.parse(text), {"x": x, "w": w}).notes
+
+    (note,) = found(30000)
+    assert "the sum of the terms of one sign inside reaches" in note
+    assert found(1) == []
+
+
+def test_the_denominator_of_softmax_beyond_f16_is_remarked() -> None:
+    x = {"x": np.zeros((1, 70000), np.float16)}
+    for op in ("Softmax", "LogSoftmax", "ReduceLogSumExp"):
+        (found,) = notes(f"%y = {op}(%x)", x, "f16[1,70000]")
+        assert "the sum of exponentials inside reaches " in found
+    peak = {"x": np.array([[10, *[0] * 69999]], np.float16)}
+    assert notes("%y = Softmax(%x)", peak, "f16[1,70000]") == []
+
+
+@pytest.mark.parametrize(
+    ("number", "to", "words"),
+    [
+        (1e6, 10, "the constant is rounded to Inf, such as 1e+06: the largest f16 is 6.55e+04"),
+        (1.3e-7, 10, "the constant is imprecise, such as 1.3e-07, which becomes 1.19209e-07"),
+        (1e-50, 16, "the constant is rounded to 0, such as 1e-50: too small for bf16"),
+        (0.1, 10, ""),
+        (0.0, 10, ""),
+    ],
+)
+def test_a_constant_that_a_cast_cannot_represent_is_remarked(number: float, to: int, words: str) -> None:
+    text = f"""opset 22
+graph @main() -> (%y) {{
+  %c: f64[] = {number}
+  %y = Cast(%c, to={to})
+  return %y
+}}
+"""
+    found = nncdbg.watch(nncdbg.parse(text), {}).notes
+    assert len(found) == bool(words)
+    assert not words or words in found[0]
+
+
+def test_clipping_of_one_channel_is_remarked() -> None:
+    x = np.ones((4, 10), np.float32)
+    x[2] = 1000
+
+    def found(axis: int, scale: str) -> list[str]:
+        body = f"""%scale: f32[{"4" if axis == 0 else "10"}] = {scale}
+  %y = QuantizeLinear(%x, %scale, axis={axis})"""
+        return notes(body, {"x": x}, "f32[4,10]")
+
+    (note,) = found(0, "[1, 1, 1, 1]")
+    assert "10 of 40 elements of its operand are outside of the range of u8 and clipped" in note
+    assert "in 1 of 4 channels of axis 0 10% or more: 100% in channel 2" in note
+    assert found(0, "[1, 1, 10, 1]") == []

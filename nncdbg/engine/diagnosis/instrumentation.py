@@ -57,7 +57,7 @@ class Instrumentation:
         self._overflows = OverflowChecks(report, linker.backend.to_host, self._rule_failed)
         self._entrances = EntranceUses(report, linker.backend.to_host)
         self.resets = StateResets(loaded.program, report, linker.backend.to_host)
-        self.remarks = Remarks()
+        self.remarks = Remarks(self._rule_failed)
         self.races = Races(loaded.program, report)
         self._devices = DeviceChecks(linker.backend)
         self.micro: MicroCheck | None = None

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 
+from nncdbg.engine.backends.micro import run_definition
 from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.linking import Binding, Execute
+from nncdbg.engine.ops.causes import RuleFailed, contained
+from nncdbg.engine.ops.remarks import Evaluated
+
+MOST_WORK = 1 << 31
+"""Maximum multiplications and elements of statements that are computed again in one run."""
 
 
 class Remarks:
     """Collects what ops say about their results; `found` has the words of each statement."""
 
-    def __init__(self) -> None:
+    def __init__(self, failed: Callable[[RuleFailed], None]) -> None:
         self.found: dict[tuple[Code, int], str] = {}
+        self.failed = failed
+        self._work = 0
 
     def wrap(self, binding: Binding, execute: Execute) -> Execute:
         """Return the instruction with the remark of its op, or `execute` itself without one."""
@@ -28,11 +38,28 @@ class Remarks:
         def remarked(*inputs: Any) -> Any:
             results = execute(*inputs)
             if place not in self.found:
-                words = find(
-                    binding.attributes, inputs, results[0] if binding.several else results, constants
-                )
+                result = results[0] if binding.several else results
+                seen = self._evaluated(binding, inputs, result, constants)
+                words = contained(self.failed, binding.op.name, "remark", find, seen)
                 if words:
                     self.found[place] = words
             return results
 
         return remarked
+
+    def _evaluated(
+        self, binding: Binding, inputs: Sequence[Any], result: Any, constants: Collection[int]
+    ) -> Evaluated:
+        op, shapes = binding.op, [np.shape(each) for each in inputs]
+        terms = 0 if op.terms is None else op.terms(shapes, np.shape(result))
+
+        def again(operands: Sequence[Any]) -> Any:
+            self._work += np.size(result) * max(terms, 1) + sum(map(np.size, operands))
+            if self._work > MOST_WORK:
+                return None
+            try:
+                return run_definition(binding.code, binding.pc, operands)[0]
+            except NncdbgError:
+                return None
+
+        return Evaluated(binding.attributes, inputs, result, constants, terms, again)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from nncdbg.engine.ops import contracts
+from nncdbg.engine.ops import contracts, remarks
 from nncdbg.engine.ops.channels import affine_lines, by_channel, moments_lines, need_channels, normal_lines
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
@@ -93,6 +93,15 @@ def trained(
     return own[0], own[1], settled(xp, running[0], mean.dtype), settled(xp, running[1], var.dtype)
 
 
+_own_variance = remarks.variances(remarks.channels)
+
+
+def _variance(statement: remarks.Evaluated) -> str:
+    """Check the variance of the batch, which only a training step computes."""
+    inference = contracts.runs_inference(statement.attributes, statement.inputs)
+    return "" if inference else _own_variance(statement)
+
+
 @op(
     "BatchNormalization",
     since=14,
@@ -104,6 +113,7 @@ def trained(
     squares=Squares((0,), in_planes, bias=2, when=lambda attributes: attributes["training_mode"] == 1),
     unit_axis=1,
     cause="normalization.batch",
+    remark=_variance,
     contract=contracts.running_variance,
 )
 def batch_normalization(

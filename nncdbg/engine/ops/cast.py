@@ -124,7 +124,7 @@ def _cast_types(attributes: Attributes, types: Types) -> Types:
     content=Content.CAST,
     saturates=True,
     cause="casts.cast",
-    remark=remarks.underflowed,
+    remark=remarks.narrowed,
     zeros="zeros.underflow",
 )
 def cast(xp: Any, x: Any, *, to: int, saturate: int = 1, round_mode: str = "up") -> Any:
@@ -148,6 +148,7 @@ def _cast_like_types(attributes: Attributes, types: Types) -> Types:
     integer_fault=cast_as_other,
     content=Content.CAST,
     cause="casts.cast",
+    remark=remarks.narrowed,
 )
 def cast_like(xp: Any, x: Any, target: Any, *, saturate: int = 1, round_mode: str = "up") -> Any:
     """`x` as the element type of `target`.  ONNX CastLike since 15."""

@@ -223,7 +223,10 @@ def in_range(
     return find
 
 
-def _runs_inference(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> bool:
+def runs_inference(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> bool:
+    """Return True if BatchNormalization, of any version, uses the running statistics."""
+    if "is_test" in attributes:
+        return bool(attributes["is_test"])
     return not attributes.get("training_mode", attributes.get("outputs_count", 1) > 1)
 
 
@@ -233,7 +236,7 @@ running_variance = in_range(
     lambda given: given >= 0,
     "a variance must not be negative",
     "recompute the running variance, or check the conversion of the model",
-    _runs_inference,
+    runs_inference,
 )
 
 probabilities = in_range(

@@ -15,6 +15,7 @@ from typing import Any
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim, TensorType
 from nncdbg.engine.ops import gradient_windows as gradients
+from nncdbg.engine.ops import remarks
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import LARGE, formula_text, in_precision, sizes_at, type_at
 from nncdbg.engine.ops.influence import probed
@@ -177,6 +178,7 @@ def _spread(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> int:
     terms=_weighted,
     unit_axis=1,
     cause="matrices.conv",
+    remark=remarks.terms,
     zeros="zeros.underflow",
 )
 def conv(
@@ -283,6 +285,7 @@ def _only(attributes: Attributes, place: int) -> Attributes:
     terms=_spread,
     unit_axis=1,
     cause="matrices.conv_transpose",
+    remark=remarks.terms,
 )
 def conv_transpose(
     xp: ModuleType, x: Any, weight: Any, bias: Any = None, *, group: int, **attributes: Any

@@ -10,6 +10,7 @@ from typing import Any
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim, TensorType
 from nncdbg.engine.ops import gradient_matrix as gradients
+from nncdbg.engine.ops import remarks
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.einsum_equation import einsum_terms
 from nncdbg.engine.ops.formula import LARGE, formula_text, in_precision, sizes_at, type_at
@@ -121,6 +122,7 @@ def _in_order(xp: ModuleType, array: Any) -> Any:
     terms=lambda shapes, result: int(shapes[0][-1]),
     unit_axis=-1,
     cause="matrices.matmul",
+    remark=remarks.terms,
     zeros="zeros.underflow",
 )
 def matmul(xp: ModuleType, a: Any, b: Any, *, out: Any = None) -> Any:
@@ -215,6 +217,7 @@ def gemm_formula(attributes: Attributes, inputs: Types) -> str:
     terms=_inner,
     unit_axis=-1,
     cause="matrices.gemm",
+    remark=remarks.terms,
     zeros="zeros.underflow",
 )
 def gemm(

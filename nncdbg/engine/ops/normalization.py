@@ -9,6 +9,7 @@ from typing import Any
 from nncdbg.engine.dtypes import FROM_ONNX, NUMPY
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops import remarks
 from nncdbg.engine.ops.channels import affine_lines, by_channel, moments_lines, need_channels, normal_lines
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import cast, formula_text, in_precision, sizes_at, type_at, wide_name
@@ -64,6 +65,7 @@ def instance_formula(attributes: Attributes, inputs: Types) -> str:
     squares=Squares((0,), in_planes, bias=2),
     unit_axis=1,
     cause="normalization.normalization",
+    remark=remarks.variances(remarks.planes),
 )
 def instance_normalization(xp: ModuleType, x: Any, scale: Any, bias: Any, *, epsilon: float) -> Any:
     """Each plane of x [N, C, ...] by its own mean and variance, then scale and bias over the channels."""
@@ -119,6 +121,7 @@ def group_formula(attributes: Attributes, inputs: Types) -> str:
     squares=Squares((0,), in_planes, bias=2),
     unit_axis=1,
     cause="normalization.groups",
+    remark=remarks.variances(remarks.planes),
 )
 def group_normalization(
     xp: ModuleType, x: Any, scale: Any, bias: Any, *, epsilon: float, num_groups: int, stash_type: int
@@ -220,6 +223,7 @@ def layer_formula(attributes: Attributes, inputs: Types) -> str:
     squares=Squares((0,), in_rows, bias=2),
     unit_axis=-1,
     cause="normalization.normalization",
+    remark=remarks.variances(remarks.rows),
 )
 def layer_normalization(
     xp: ModuleType,
@@ -282,6 +286,7 @@ def rms_formula(attributes: Attributes, inputs: Types) -> str:
     squares=Squares((0,), in_rows),
     unit_axis=-1,
     cause="normalization.root_mean_square",
+    remark=remarks.variances(remarks.rows, centred=False),
 )
 def rms_normalization(
     xp: ModuleType, x: Any, scale: Any, *, axis: int, epsilon: float, stash_type: int
@@ -326,6 +331,7 @@ def lp_formula(attributes: Attributes, inputs: Types) -> str:
     influence=probed(0),
     squares=Squares((0,), along_axis),
     cause="normalization.power_norm",
+    remark=remarks.length,
 )
 def lp_normalization(xp: ModuleType, x: Any, *, axis: int, p: int) -> Any:
     """x over its 1-norm or 2-norm along `axis`; 0 where that norm is 0."""
@@ -344,6 +350,7 @@ def lp_normalization(xp: ModuleType, x: Any, *, axis: int, p: int) -> Any:
     influence=probed(0),
     squares=Squares((0,), along_axis),
     cause="normalization.mean_variance",
+    remark=remarks.variances(remarks.over_axes),
 )
 def mean_variance_normalization(xp: ModuleType, x: Any, *, axes: Sequence[int]) -> Any:
     """(x - mean) / (deviation + 1e-9) over `axes`, with the variance E[x^2] - E[x]^2 computed stably."""

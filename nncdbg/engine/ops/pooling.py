@@ -386,6 +386,7 @@ def lrn_formula(attributes: Attributes, inputs: Types) -> str:
     squares=Squares((0,), scale_free=False),
     unit_axis=1,
     cause="pooling.response",
+    remark=remarks.variances(remarks.neighbors, centred=False),
 )
 def lrn(xp: ModuleType, x: Any, *, alpha: float, beta: float, bias: float, size: int) -> Any:
     """x / (bias + alpha / size * s) ** beta, s the sum of squares over `size` channels around each."""

@@ -19,6 +19,7 @@ from nncdbg.engine.ops.influence import Application, Influence, Marked
 from nncdbg.engine.ops.integer_faults import SCALE, IntegerFault, bad_scales
 from nncdbg.engine.ops.precision import widened
 from nncdbg.engine.ops.types import Attributes, Types, at, element_type, normal_axis, shape_at
+from nncdbg.engine.text.counting import elements
 
 
 def _spread(xp: Any, value: Any, shape: tuple[int, ...], axis: int, block_size: int) -> Any:
@@ -80,6 +81,42 @@ _ROW = Influence(
 )
 
 
+def _clipped(statement: remarks.Evaluated) -> str:
+    """Return how many elements QuantizeLinear clips, except at 0, as a Relu clips these."""
+    x, scale, *rest = statement.inputs
+    result, attributes = statement.result, statement.attributes
+    name = name_of(result.dtype)
+    if name not in INTEGERS or not result.size:
+        return ""
+    low, high = integer_range(name)
+    place = attributes.get("axis", 1), attributes.get("block_size", 0)
+    zeros = rest[0].astype(np.int64) if rest and rest[0] is not None else np.zeros(1, np.int64)
+    zero = _spread(np, zeros, x.shape, *place)
+    values = result.astype(np.int64)
+    limits = (values == high) & (high != zero) | (values == low) & (low != zero)
+    axis = None if scale.size == 1 else normal_axis(place[0], x.ndim)
+    others = None if axis is None else tuple(each for each in range(x.ndim) if each != axis)
+    if float(np.max(limits.mean(axis=others))) < remarks.CLIPPED:
+        return ""
+    with np.errstate(all="ignore"):
+        exact = x.astype(np.float64) / _spread(np, scale.astype(np.float64), x.shape, *place) + zero
+    # Half a step beyond the limit still rounds to it.
+    wrong = (exact > high + 0.5) & (high != zero) | (exact < low - 0.5) & (low != zero)
+    shares = np.atleast_1d(wrong.mean(axis=others))
+    channels = np.flatnonzero(shares >= remarks.CLIPPED)
+    if not channels.size:
+        return ""
+    count = elements(int(wrong.sum()), wrong.size, "its operand")
+    range_ = f"outside of the range of {name} and clipped"
+    if axis is not None:
+        worst = int(shares.argmax())
+        range_ += (
+            f", in {len(channels)} of {len(shares)} channels of axis {axis} {remarks.CLIPPED:.0%} or more: "
+            f"{shares[worst]:.0%} in channel {worst}"
+        )
+    return f"{count} {range_}; choose a larger scale, or calibrate again"
+
+
 @op(
     "QuantizeLinear",
     since=10,
@@ -88,7 +125,7 @@ _ROW = Influence(
     influence=_ROW,
     integer_fault=_bad_scale,
     contract=contracts.positive_scale,
-    remark=remarks.clipped,
+    remark=_clipped,
     saturates=True,
     cause="casts.quantize",
 )

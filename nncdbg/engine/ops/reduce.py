@@ -189,7 +189,15 @@ def _declare(name: str, reduction: Reduction, what: str, by_input: int = 18, **f
 _EMPTY: dict[str, Any] = {"legal": "reductions.of_nothing"}
 _EXTREME: dict[str, Any] = {"vjp": gradients.reduced_extreme, **_EMPTY}
 
-_declare("ReduceSum", _sum, "The sum", 13, vjp=gradients.reduced_sum, cause="reductions.total")
+_declare(
+    "ReduceSum",
+    _sum,
+    "The sum",
+    13,
+    vjp=gradients.reduced_sum,
+    cause="reductions.total",
+    remark=remarks.terms,
+)
 _declare("ReduceMean", _mean, "The mean", formula=_mean_formula, cause="reductions.mean", remark=remarks.mean)
 _doc = "The greatest element, NaN if one is NaN,"
 _declare("ReduceMax", _greatest, _doc, influence=REDUCED_TO_GREATEST, cause="reductions.greatest", **_EXTREME)
@@ -205,7 +213,7 @@ _declare(
     "The root of the sum of squares",
     vjp=gradients.reduced_norm,
     cause="reductions.total_of_squares",
-    remark=remarks.root,
+    remark=remarks.norm,
 )
 _doc = "The logarithm of the sum"
 _declare(
@@ -218,6 +226,7 @@ _declare(
     vjp=gradients.reduced_log_sum_exp,
     influence=REDUCED.taking(Infinities.ABSORBED),
     cause="reductions.logarithm_of_exponentials",
+    remark=remarks.log_sum_exp,
     **_EMPTY,
 )
 _declare("ReduceSumSquare", _sum_square, "The sum of squares", cause="reductions.total_of_squares")

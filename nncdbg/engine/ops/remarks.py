@@ -7,97 +7,310 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import ml_dtypes
 import numpy as np
 
-from nncdbg.engine.dtypes import FLOATS, INTEGERS, integer_range, largest, name_of
+from nncdbg.engine.dtypes import FLOATS, NUMPY, largest, name_of
+from nncdbg.engine.ops.precision import widened
 from nncdbg.engine.text.counting import elements
-
-FindRemark: TypeAlias = Callable[[Mapping[str, Any], Sequence[Any], Any, Collection[int]], str]
-"""`find(attributes, inputs, result, constants) -> words`, empty if there is nothing to say.
-
-`constants` are the numbers of the operands that are constants of the program.
-"""
 
 CLIPPED = 0.1
 """Share of the elements that a quantization clips from which it is remarkable."""
 
+_LARGEST = largest("f16")
+_SMALLEST = 2.0**-25
+"""f16 rounds this number, and smaller ones, to 0."""
 
-def _count(inputs: Sequence[Any], result: Any) -> int:
-    return int(inputs[0].size // max(1, result.size))
+_REMEDY = "(nncdbg adds in f32); scale the operand, or keep this op in f32"
 
 
-def sum_inside(total: Callable[[Mapping[str, Any], Sequence[Any], Any], Any]) -> FindRemark:
-    """Return the check of a sum inside an op: an f16 kernel that also adds in f16 would overflow."""
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """A statement with its operands and main result, as NumPy arrays.
 
-    def find(
-        attributes: Mapping[str, Any], inputs: Sequence[Any], result: Any, constants: Collection[int]
-    ) -> str:
+    `constants` are the numbers of the operands that are constants of the program, and `terms` is the number
+    of terms added per element of the result, 0 if unknown.  `again` returns the main result over other
+    operands; None if that fails or costs too much.
+    """
+
+    attributes: Mapping[str, Any]
+    inputs: Sequence[Any]
+    result: Any
+    constants: Collection[int]
+    terms: int
+    again: Callable[[Sequence[Any]], Any]
+
+
+FindRemark: TypeAlias = Callable[[Evaluated], str]
+"""`find(statement) -> words`, empty if there is nothing to say."""
+
+Inside: TypeAlias = Callable[[Evaluated], Any]
+"""`inside(statement)` returns numbers that its op computes before its results, in f64 or f32."""
+
+
+def inside(
+    numbers: Inside, what: str = "sum", overflow: str = "returns Inf", underflow: str = ""
+) -> FindRemark:
+    """Return the check of numbers inside an op: a kernel in f16 would overflow, or round them to 0.
+
+    `overflow` and `underflow` are the results of such a kernel; without `underflow`, zeros have no effect.
+    """
+
+    def find(statement: Evaluated) -> str:
+        result = statement.result
         if name_of(result.dtype) != "f16" or not result.size:
             return ""
         with np.errstate(all="ignore"):
-            found = total(attributes, inputs, result.astype(np.float64))
-        if not largest("f16") < found < math.inf:
+            sizes = np.asarray(numbers(statement))
+        most = float(np.max(sizes, initial=0, where=np.isfinite(sizes)))
+        if most > _LARGEST:
+            return (
+                f"the {what} inside reaches {most:.4g}, and the largest f16 is {_LARGEST:.0f}: "
+                f"a kernel that adds in f16 {overflow} {_REMEDY}"
+            )
+        small = (sizes > 0) & (sizes <= _SMALLEST)
+        if not underflow or not small.size or float(small.mean()) < CLIPPED:
             return ""
+        least = float(np.min(sizes, initial=1, where=sizes > 0))
         return (
-            f"the sum inside reaches {found:.4g}, and the largest f16 is {largest('f16'):.0f}: a kernel that "
-            "adds in f16 returns Inf (nncdbg adds in f32); scale the operand, or keep this op in f32"
+            f"the {what} inside is {least:.4g}, and f16 rounds numbers below {_SMALLEST:.1g} to 0: "
+            f"a kernel that adds in f16 returns {underflow} {_REMEDY}"
         )
 
     return find
 
 
-def _most(result: Any) -> Any:
-    return np.abs(result).max()
+def _wide(statement: Evaluated) -> Any:
+    return np.abs(statement.result.astype(np.float64))
 
 
-mean = sum_inside(lambda attributes, inputs, result: _most(result) * _count(inputs, result))
-window = sum_inside(
-    lambda attributes, inputs, result: (
-        _most(result) * math.prod(attributes["kernel_shape"])
-        if not any(attributes.get("pads") or ())
-        and attributes.get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
-        else 0.0
-    )
-)
-root = sum_inside(lambda attributes, inputs, result: _most(result) ** 2)
-norm = sum_inside(lambda attributes, inputs, result: _most(result) ** attributes.get("p", 2))
-logarithm = sum_inside(lambda attributes, inputs, result: math.exp(min(700.0, float(result.max()))))
+def _count(statement: Evaluated) -> int:
+    return int(statement.inputs[0].size // max(1, statement.result.size))
 
 
-def clipped(
-    attributes: Mapping[str, Any], inputs: Sequence[Any], result: Any, constants: Collection[int]
-) -> str:
-    """Return how many elements QuantizeLinear clips, except at 0, as a Relu clips these."""
-    name = name_of(result.dtype)
-    if name not in INTEGERS or not result.size or inputs[1].size != 1:
+def _window(statement: Evaluated) -> Any:
+    attributes = statement.attributes
+    unpadded = attributes.get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    if not unpadded or any(attributes.get("pads") or ()):
+        return 0.0
+    return _wide(statement) * math.prod(attributes["kernel_shape"])
+
+
+mean = inside(lambda statement: _wide(statement) * _count(statement))
+window = inside(_window)
+logarithm = inside(lambda statement: np.exp(np.minimum(statement.result.astype(np.float64), 700)))
+
+
+# Roots of powers ------------------------------------------------------------------------------
+
+
+def _powers(statement: Evaluated) -> Any:
+    return _wide(statement) ** statement.attributes.get("p", 2)
+
+
+def norm(statement: Evaluated) -> str:
+    """Check a root of a sum of powers: the sum in f16, or a result that is 0 by an underflow."""
+    return _norm(statement) or vanished(statement)
+
+
+_norm = inside(_powers, underflow="0")
+
+
+def vanished(statement: Evaluated) -> str:
+    """Return how many results are wrong because the powers of small operands round to 0."""
+    x, result = statement.inputs[0], statement.result
+    power = statement.attributes.get("p", 2)
+    name = name_of(x.dtype)
+    working = name if name in ("f32", "f64") else "f32"
+    tiny = float(ml_dtypes.finfo(NUMPY[working]).smallest_subnormal)
+    if power < 2 or not result.size or not (np.abs(result) < tiny ** (1 / power)).any():
         return ""
-    low, high = integer_range(name)
-    zero = int(inputs[2].reshape(-1)[0]) if len(inputs) > 2 and inputs[2] is not None else 0
-    limits = [limit for limit in (low, high) if limit != zero]
-    if float(np.isin(result.astype(np.int64), limits).mean()) < CLIPPED:
+    sizes = np.abs(x)
+    if name not in FLOATS or not ((sizes > 0) & (sizes < tiny ** (1 / power))).any():
         return ""
+    wider = np.longdouble if name == "f64" else np.float64
+    exact = statement.again([x.astype(wider), *statement.inputs[1:]])
+    if exact is None or exact.dtype.itemsize <= NUMPY[working].itemsize:
+        return ""
+    exact = exact.astype(wider)
     with np.errstate(all="ignore"):
-        exact = inputs[0].astype(np.float64) / float(inputs[1].reshape(-1)[0]) + zero
-    # Half a step beyond the limit still rounds to it.
-    wrong = (exact > high + 0.5) & (high != zero) | (exact < low - 0.5) & (low != zero)
-    if float(wrong.mean()) < CLIPPED:
+        given, right = result.astype(wider), exact.astype(result.dtype).astype(wider)
+        wrong = np.isfinite(right) & (np.abs(given - right) > np.abs(right) / 2)
+    if not wrong.any():
         return ""
-    count = elements(int(wrong.sum()), wrong.size, "its operand")
-    return f"{count} outside of the range of {name} and clipped; choose a larger scale, or calibrate again"
+    place = tuple(np.argwhere(wrong)[0])
+    count = elements(int(wrong.sum()), wrong.size, "the result")
+    return (
+        f"{count} wrong, such as {float(given[place]):.4g}, exactly {float(exact[place]):.4g}: "
+        f"the powers inside underflow to 0, as the smallest {working} is {tiny:.2g}; scale the operand up"
+    )
 
 
-def underflowed(
-    attributes: Mapping[str, Any], inputs: Sequence[Any], result: Any, constants: Collection[int]
-) -> str:
-    """Return how many elements of a constant a cast rounds to 0, if all of them or at least `CLIPPED`."""
-    if 0 not in constants or name_of(result.dtype) not in FLOATS or name_of(inputs[0].dtype) not in FLOATS:
+def _lengths(statement: Evaluated) -> Any:
+    """Return the sums of powers of LpNormalization, from its largest operand and result per line."""
+    axis, power = statement.attributes["axis"], statement.attributes["p"]
+    x, y = (np.abs(each.astype(np.float64)).max(axis) for each in (statement.inputs[0], statement.result))
+    return np.where(y > 0, x / y, 0) ** power
+
+
+_length = inside(_lengths, "sum of powers", "returns 0", underflow="Inf or NaN")
+
+
+def length(statement: Evaluated) -> str:
+    """Check LpNormalization."""
+    return _length(statement) or vanished(statement)
+
+
+# Normalizations -------------------------------------------------------------------------------
+
+
+Groups: TypeAlias = Callable[[Mapping[str, Any], Any], Any]
+"""`groups(attributes, x)` returns `x` with the elements of each group along the last axis."""
+
+
+def variances(groups: Groups, operands: Sequence[int] = (0,), centred: bool = True) -> FindRemark:
+    """Return the check of a variance, or of a mean square if the op does not subtract the mean."""
+
+    def numbers(statement: Evaluated) -> Any:
+        given = [statement.inputs[index] for index in operands if index < len(statement.inputs)]
+        added = [each for each in given if each is not None]
+        epsilon = float(statement.attributes.get("epsilon", 1))
+        # The largest number bounds each variance, so most statements end here.
+        most = sum(float(np.abs(each).max(initial=0)) for each in added)
+        if most**2 <= _LARGEST and epsilon > _SMALLEST:
+            return 0.0
+        rows = groups(statement.attributes, sum(widened(np, each) for each in added))
+        if centred:
+            rows = rows - rows.mean(axis=-1, keepdims=True)
+        squares = (rows * rows).mean(axis=-1)
+        return np.where(squares > 0, squares + epsilon, 0)
+
+    what = "variance" if centred else "mean square"
+    return inside(numbers, what, "returns 0 or its bias", underflow="Inf or NaN")
+
+
+def rows(attributes: Mapping[str, Any], x: Any) -> Any:
+    """Group the axes from `axis`, by default the last, on."""
+    return x.reshape(*x.shape[: attributes.get("axis", -1) % x.ndim], -1)
+
+
+def planes(attributes: Mapping[str, Any], x: Any) -> Any:
+    """Group the axes after the channels, of `num_groups` groups of channels if given."""
+    return x.reshape(x.shape[0], attributes.get("num_groups", x.shape[1]), -1)
+
+
+def channels(attributes: Mapping[str, Any], x: Any) -> Any:
+    """Group all axes but the channels."""
+    return np.moveaxis(x, 1, 0).reshape(x.shape[1], -1)
+
+
+def over_axes(attributes: Mapping[str, Any], x: Any) -> Any:
+    """Group the axes of the attribute `axes`."""
+    axes = [axis % x.ndim for axis in attributes["axes"]]
+    last = np.moveaxis(x, axes, range(-len(axes), 0))
+    return last.reshape(*last.shape[: x.ndim - len(axes)], -1)
+
+
+def neighbors(attributes: Mapping[str, Any], x: Any) -> Any:
+    """Group the `size` channels around each."""
+    size = attributes["size"]
+    before = (size - 1) // 2
+    pads = [(0, 0), (before, size - 1 - before), *[(0, 0)] * (x.ndim - 2)]
+    return np.lib.stride_tricks.sliding_window_view(np.pad(x, pads), size, axis=1)
+
+
+# Sums of exponentials and of products ---------------------------------------------------------
+
+
+def _shares(statement: Evaluated) -> Any:
+    """Return the sum of the exponentials, less the maximum, of each line of Softmax: 1 / the largest share.
+
+    Before opset 13 a line has all axes from `axis` on; over these, the largest share is a lower bound.
+    """
+    if statement.inputs[0].size <= _LARGEST:
+        return 0.0
+    return 1 / rows(statement.attributes, statement.result.astype(np.float64)).max(axis=-1)
+
+
+def _logarithms(statement: Evaluated) -> Any:
+    if statement.inputs[0].size <= _LARGEST:
+        return 0.0
+    return np.exp(-rows(statement.attributes, statement.result.astype(np.float64)).max(axis=-1))
+
+
+def _exponentials(statement: Evaluated) -> Any:
+    """Return a lower bound of the largest sum in ReduceLogSumExp, less the maximum."""
+    if _count(statement) <= _LARGEST:
+        return 0.0
+    return np.exp(float(statement.result.max()) - float(statement.inputs[0].max()))
+
+
+def _terms(statement: Evaluated) -> Any:
+    """Return the larger of the sums of the positive and of the negative terms of each finite result."""
+    factors = [widened(np, each) for each in statement.inputs[:2] if each is not None]
+    floats = [each for each in factors if each.dtype.kind == "f"]
+    bound = statement.terms * math.prod(float(np.abs(each).max(initial=0)) for each in floats)
+    scale = abs(float(statement.attributes.get("alpha", 1)))
+    if not _LARGEST < bound < math.inf or not scale:
+        return 0.0
+    sums = statement.again(factors)
+    sizes = statement.again([np.abs(each) if each.dtype.kind == "f" else each for each in factors])
+    if sums is None or sizes is None:
+        return 0.0
+    return np.where(np.isfinite(statement.result), (np.abs(sums) + np.abs(sizes)) / 2 / scale, 0)
+
+
+softmax = inside(_shares, "sum of exponentials", "returns 0")
+log_softmax = inside(_logarithms, "sum of exponentials", "returns -Inf")
+log_sum_exp = inside(_exponentials, "sum of exponentials")
+terms = inside(_terms, "sum of the terms of one sign", "may return Inf")
+
+
+# Casts of constants --------------------------------------------------------------------------
+
+
+def narrowed(statement: Evaluated) -> str:
+    """Return how many elements of a constant a cast rounds to 0 or to Inf, if at least `CLIPPED`."""
+    if 0 not in statement.constants:
         return ""
-    lost = (inputs[0] != 0) & (result == 0)
-    if not lost.size or float(lost.mean()) < CLIPPED:
+    return lost(statement.inputs[0], statement.result, "the constant")
+
+
+def lost(given: Any, narrow: Any, what: str) -> str:
+    """Return how many numbers another float type rounds to 0, or to numbers of less precision; or to Inf.
+
+    Empty if these are few, or if a type is not a float type.
+    """
+    if name_of(narrow.dtype) not in FLOATS or name_of(given.dtype) not in FLOATS or not given.size:
         return ""
-    first = inputs[0][tuple(np.argwhere(lost)[0])] if lost.ndim else inputs[0]
-    count = elements(int(lost.sum()), lost.size, "the constant")
-    small = f"such as {float(first):.6g}: too small for {name_of(result.dtype)}"
-    return f"{count} rounded to 0, {small}; use a larger constant"
+    name, wide = name_of(narrow.dtype), given.astype(np.float64)
+    with np.errstate(all="ignore"):
+        sizes, kept = np.abs(wide), np.abs(narrow.astype(np.float64))
+    least = float(ml_dtypes.finfo(narrow.dtype).smallest_normal)
+    cases = (
+        ((sizes > 0) & (kept == 0), "rounded to 0", f"too small for {name}", "use a larger constant"),
+        (
+            np.isfinite(sizes) & (kept > largest(name)),
+            "rounded to Inf",
+            f"the largest {name} is {largest(name):.4g}",
+            "use a smaller constant, or keep it in f32",
+        ),
+        (
+            (kept > 0) & (kept < least) & (np.abs(sizes - kept) > sizes * 2.0**-4),
+            "imprecise",
+            f"below {least:.2g}, {name} is less precise",
+            "use a larger constant",
+        ),
+    )
+    for marked, words, why, hint in cases:
+        if float(marked.mean()) >= CLIPPED:
+            place = tuple(np.argwhere(marked)[0])
+            count = elements(int(marked.sum()), marked.size, what)
+            example = f"{float(wide[place]):.6g}"
+            if words == "imprecise":
+                example += f", which becomes {float(narrow[place]):.6g}"
+            return f"{count} {words}, such as {example}: {why}; {hint}"
+    return ""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.engine.ops import remarks
 from nncdbg.engine.ops.declaration import Formula, op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
 from nncdbg.engine.ops.gradient import nothing
@@ -88,6 +89,7 @@ def softmax_formula(*, log: bool = False, flatten: bool = False) -> Formula:
     shares=np.asarray,
     bounds=(0.0, 1.0),
     cause="softmax.softmax",
+    remark=remarks.softmax,
     zeros="zeros.exponential_underflow",
 )
 def softmax(xp: ModuleType, x: Any, *, axis: int, out: Any = None) -> Any:
@@ -124,6 +126,7 @@ def softmax_of_rows(xp: ModuleType, x: Any, *, axis: int) -> Any:
     influence=along().taking(Infinities.ABSORBED),
     shares=np.exp,
     cause="softmax.softmax",
+    remark=remarks.log_softmax,
 )
 def log_softmax(xp: ModuleType, x: Any, *, axis: int, out: Any = None) -> Any:
     """log(Softmax(x)) along `axis`, computed without the quotient."""

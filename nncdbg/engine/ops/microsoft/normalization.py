@@ -5,6 +5,7 @@ from __future__ import annotations
 from nncdbg.engine.dtypes import FROM_ONNX
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops import remarks
 from nncdbg.engine.ops.declaration import composite, op
 from nncdbg.engine.ops.formula import cast, sizes_at, type_at, wide_name
 from nncdbg.engine.ops.microsoft.composing import formula, wide_formula
@@ -46,7 +47,12 @@ def _rms_lines(x: str, y: str, axes: list[int], epsilon: float) -> list[str]:
     ]
 
 
-@composite("SimplifiedLayerNormalization", infer=_rms_types, squares=Squares((0,), in_rows))
+@composite(
+    "SimplifiedLayerNormalization",
+    infer=_rms_types,
+    squares=Squares((0,), in_rows),
+    remark=remarks.variances(remarks.rows, centred=False),
+)
 def simplified_layer_normalization(attributes: Attributes, types: Types) -> str:
     """x / sqrt(mean(x * x) + epsilon) over the axes from `axis` on, times scale.
 
@@ -101,7 +107,10 @@ _STATISTICS = ["mean", "statistic"]
 
 
 @composite(
-    "com.microsoft.SkipLayerNormalization", infer=skip_types, squares=Squares((0, 1, 4), in_rows, bias=3)
+    "com.microsoft.SkipLayerNormalization",
+    infer=skip_types,
+    squares=Squares((0, 1, 4), in_rows, bias=3),
+    remark=remarks.variances(remarks.rows, (0, 1, 4)),
 )
 def skip_layer_normalization(attributes: Attributes, types: Types) -> str:
     """LayerNormalization of input + skip + bias over the last axis, times gamma, plus beta.
@@ -116,7 +125,10 @@ def skip_layer_normalization(attributes: Attributes, types: Types) -> str:
 
 
 @composite(
-    "com.microsoft.SkipSimplifiedLayerNormalization", infer=skip_types, squares=Squares((0, 1, 3), in_rows)
+    "com.microsoft.SkipSimplifiedLayerNormalization",
+    infer=skip_types,
+    squares=Squares((0, 1, 3), in_rows),
+    remark=remarks.variances(remarks.rows, (0, 1, 3), centred=False),
 )
 def skip_simplified_layer_normalization(attributes: Attributes, types: Types) -> str:
     """input + skip + bias over its root mean square along the last axis, times gamma.
