@@ -49,9 +49,13 @@ class Entering:
         A statement that may only pass on an infinity as a mask is no use of it, unless it writes an output.
         """
         binding = finding.binding
-        if finding.kind == "inf" and isinstance(binding, Binding) and not self._is_output(finding):
-            if not self._spoils(binding, finding):
-                return False
+        if (
+            finding.kind == "inf"
+            and isinstance(binding, Binding)
+            and not self._is_output(finding)
+            and not self._spoils(binding, finding)
+        ):
+            return False
         return any(
             tick <= (self._used.get(content) or {}).get(finding.kind, tick)
             for content in self._entrances(finding, self.retracing(), depth)
