@@ -211,6 +211,10 @@ class Code:
         """Return the results of the statement at `pc` in `slots`."""
         return [slots[slot] for slot in self.result_slots(pc)]
 
+    def returns(self, slot: int) -> bool:
+        """Return whether the block returns the value in a slot."""
+        return slot in self.operands[-1]
+
     def reads(self, pc: int) -> set[int]:
         """Return every slot that the statement at `pc` reads, including reads in its blocks."""
         found = set(self.operands[pc])

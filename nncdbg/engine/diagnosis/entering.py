@@ -84,7 +84,7 @@ class Entering:
         code, pc = finding.binding.code, finding.binding.pc
         if code is not self.main or pc >= len(code.nodes) or finding.output is None:
             return False
-        return code.result_slots(pc)[finding.output] in code.operands[-1]
+        return code.returns(code.result_slots(pc)[finding.output])
 
     def _spoils(self, binding: Binding, finding: Finding) -> bool:
         """Whether a statement may use an infinity as data: a mask of scores is only added, and is -Inf."""

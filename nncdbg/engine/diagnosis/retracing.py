@@ -99,7 +99,7 @@ class Retracing:
             return found
         meant = {number for each in contents for number in self._numbers(each, "meant", bad=bad)}
         # In an output, an infinity is no mask any more.
-        returned = visit.code is self._main and not set(slots).isdisjoint(self._main.operands[-1])
+        returned = visit.code is self._main and any(map(self._main.returns, slots))
         return self._traced_at(real | meant, intentional=not returned)
 
     def _traced_at(self, numbers: Iterable[int], *, intentional: bool) -> list[Traced]:

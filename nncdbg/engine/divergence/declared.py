@@ -86,7 +86,7 @@ def _changed_default(name: str, a: Written, b: Written) -> str:
 
 
 def _by_version(a: Written, b: Written) -> tuple[Written, Written]:
-    """Return two statements of one op, that of the older version first."""
+    """Return two statements of one op in the order of their versions."""
     old, new = sorted((a, b), key=lambda each: version_of(each.node.op, each.code.opsets))
     return old, new
 

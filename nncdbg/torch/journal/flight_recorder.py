@@ -150,7 +150,7 @@ class FlightRecorder(StepObserver):
     def stop(self, error: BaseException | None = None) -> None:
         """End the run; with the error that ended the training, save its step first.
 
-        Without one, raises that of the journal, if it ends the training.
+        Raises the error of the journal if it shall end the training and no other error has ended it.
         """
         if self not in ACTIVE or os.getpid() != self._process:
             return

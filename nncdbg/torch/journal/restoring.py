@@ -172,7 +172,7 @@ def _differing_optimizers(
 
 
 _OTHER_SHAPES = (torch.optim.LBFGS, torch.optim.Adafactor)
-"""Optimizers with moments of other shapes than those of their parameters."""
+"""Optimizers whose moments may differ from their parameters in shape."""
 
 
 def _differing_moments(

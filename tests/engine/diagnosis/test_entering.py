@@ -43,7 +43,29 @@ graph @main(%x: f32[2]) -> (%y: f32[2]) {
 }
 """
 
+RETURNED = """#nncdbg 1
+opset 18
+graph @main(%x: f32[2], %keep: bool[2]) -> (%best: f32[1], %y: f32[2]) {
+  %padded: f32[2] = Where(%keep, %x, -inf)
+  %best: f32[1] = ReduceMax(%padded)
+  %y: f32[2] = Where(%keep, %x, -inf)
+  return %best, %y
+}
+"""
+
 ONES = np.ones(2, np.float32)
+
+
+def test_an_infinity_stops_in_an_output_and_not_where_a_selection_drops_it() -> None:
+    keep = np.array([True, False])
+    debugger = nncdbg.Debugger(nncdbg.parse(RETURNED), {"x": ONES, "keep": keep})
+    debugger.catch("inf")
+    stop = debugger.run()
+    assert (stop.reason, stop.line) == ("exception", 6)
+    assert stop.detail == "%y has Inf from a number in the text; Where is the first to use it"
+    (origin,) = debugger.traced_finding()
+    assert not origin.intentional
+    assert debugger.run().reason == "end"
 
 
 def test_a_bad_constant_stops_once_where_it_is_used_first() -> None:
