@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nncdbg.commands.command_blocks import Script
-from nncdbg.commands.table import command, whole_number
+from nncdbg.commands.table import breakpoint_number, command, whole_number
 from nncdbg.engine.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ def commands(session: CommandSession, text: str) -> None:
     debugger = session.debugger
     if not text and not debugger.breakpoints:
         raise UsageError("there are no breakpoints", hint="set a breakpoint with `break PLACE`")
-    number = whole_number("commands", text) if text else debugger.breakpoints[-1].number
+    known = [found.number for found in debugger.breakpoints]
+    number = breakpoint_number(known, "commands", text or "$bpnum")
     debugger.breakpoints.find(number)
 
     def store(lines: list[str]) -> None:

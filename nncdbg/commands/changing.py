@@ -101,7 +101,7 @@ def mark(session: CommandSession, text: str) -> None:
     if name.lstrip("+-").isdigit():
         raise UsageError(
             f"the name of a mark cannot be a number: {name}",
-            hint="choose another name; in `goto NUMBER`, NUMBER is a count of statements",
+            hint="choose another name; `goto NUMBER` goes to a line",
         )
     made = session.debugger.mark(name)
     session.screen.put(f"mark {made.name}: after {counted(made.tick, 'statement')}, branch {made.branch}")
@@ -117,23 +117,23 @@ def marks(session: CommandSession, text: str) -> None:
         session.screen.put("there are no marks")
 
 
-@command("goto", group="changing", arguments="NAME | [BRANCH:]NUMBER", completes=("mark",), varies=True)
+@command("goto", group="changing", arguments="NAME | LINE | [BRANCH]:COUNT", completes=("mark",), varies=True)
 def goto(session: CommandSession, text: str) -> None:
-    """Go to a mark, or to the point after NUMBER statements, also on another branch.
+    """Go to a mark, to a line, or to the moment after COUNT statements.
 
-    `goto` ignores breakpoints on the way.
+      goto before       goto 14       goto :120       goto 1:120 on branch 1
+    A line is that of its last execution; if it has not run, or is ahead in a running graph, the program
+    runs to it.  `goto` ignores breakpoints on the way.
     """
-    place = _moment(session.debugger, needs("goto", text))
-    session.move(lambda: session.debugger.go_to(place), forward=False)
-
-
-def _moment(debugger: Debugger, place: str) -> str | int | Mark:
-    """Return the mark or the number of statements that `goto` names."""
-    found = re.fullmatch(r"([0-9]{1,18}):([0-9]{1,18})", place)
-    if found is not None:
-        return Mark("", known_branch(debugger, int(found[1])), int(found[2]))
-    number = integer_of(place)
-    return place if number is None else number
+    debugger, line = session.debugger, integer_of(needs("goto", text))
+    if line is not None:
+        session.move(lambda: debugger.go_to_line(line), forward=False)
+        return
+    place: str | Mark = text
+    if (found := re.fullmatch(r"([0-9]{1,18})?:([0-9]{1,18})", text)) is not None:
+        number = debugger.timeline.branch if found[1] is None else known_branch(debugger, int(found[1]))
+        place = Mark("", number, int(found[2]))
+    session.move(lambda: debugger.go_to(place), forward=False)
 
 
 @command("branches", group="changing")

@@ -10,16 +10,20 @@ from nncdbg.commands.command_lines import separated
 from nncdbg.commands.table import command, needs
 from nncdbg.engine.errors import ExpressionError, UsageError
 from nncdbg.engine.expression.nodes import Name
+from nncdbg.presentation.atomic_file import new_file
 from nncdbg.presentation.tensor_files import FORMATS, write_tensors
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
 
 _FILE = re.compile(r"""(?P<what>.*?)\s+(?P<file>"[^"]+"|'[^']+'|\S+)$""", re.DOTALL)
+_BREAKPOINTS = re.compile(r"""breakpoints\s+(?P<file>"[^"]+"|'[^']+'|\S+)\s*""")
 _SUFFIX = re.compile(rf"(?P<what>.+)(?P<suffix>{'|'.join(map(re.escape, FORMATS))})$", re.IGNORECASE)
 
 
-@command("dump", "save", group="changing", arguments="EXPR FILE", completes=("value", "file"))
+@command(
+    "dump", "save", group="changing", arguments="EXPR FILE | breakpoints FILE", completes=("value", "file")
+)
 def dump(session: CommandSession, text: str) -> None:
     """Write a value to a .npy, .npz, .csv, .txt or .png file.
 
@@ -27,7 +31,14 @@ def dump(session: CommandSession, text: str) -> None:
       dump %h, %w both.npz      dump %h.png (to h.png)
     A .png file shows the last two axes as a picture, and the other axes side by side.  NaN, Inf and
     -Inf have their own colors.  A .csv file needs one or two axes.
+    `save breakpoints FILE` writes the breakpoints and catches, with their commands; `source FILE` sets them.
     """
+    if (listed := _BREAKPOINTS.fullmatch(text)) is not None:
+        path = Path(listed["file"].strip("\"'"))
+        with new_file(path) as file:
+            file.write("".join(f"{line}\n" for line in session.stop_commands()).encode())
+        session.screen.put(f"saved to {path}")
+        return
     expressions, path = _split(session, needs("dump", text))
     scope = session.debugger.values
     tensors = {}

@@ -119,8 +119,8 @@ _SHOW = "use `show %h[0:8]` for elements, `stats %h` for statistics"
 
 ANSWERS = {
     "d": Advice("`delete` in gdb, `down` in pdb", "type `delete` or `down`"),
-    "j": Advice(_NO_JUMP, "use `goto NUMBER`, or change a value with `set %h = EXPR`"),
-    "jump": Advice(_NO_JUMP, "use `goto NUMBER`, or change a value with `set %h = EXPR`"),
+    "j": Advice(_NO_JUMP, "use `goto LINE`, or change a value with `set %h = EXPR`"),
+    "jump": Advice(_NO_JUMP, "use `goto LINE`, or change a value with `set %h = EXPR`"),
     "x": Advice("nncdbg shows memory by value", _SHOW),
     "examinemem": Advice("nncdbg shows memory by value", _SHOW),
     "regs": Advice(_NO_MACHINE, "list the values of this frame with `info locals`"),
@@ -227,6 +227,7 @@ FAMILIAR: dict[str, tuple[str, ...]] = {
         *("list 12,14", "set var %s = 1", "set variable %s = 1", "checkpoint", "handle SIGINT", "signal 0"),
         *("attach 1", "detach", "kill", "file m.onnx", "shell ls", "define x", "layout src", "tui enable"),
         *("apropos break", "record r.cmd", "while 1", "if 1", "pwd", "cd ..", "interrupt", "python 1 + 1"),
+        *("set pagination off", "set trace-commands on", "save breakpoints bp.cmd", "p $1"),
         *("info s", "info variables", "info sources", "info reg"),
     ),
     "pdb": (

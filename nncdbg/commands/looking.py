@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 _FORMATS = {"x": "#x", "o": "#o", "t": "#b", "d": "d", "f": "f", "e": "e"}
 """Maps letters of gdb to formats of Python."""
 
+_KEPT = 100
+"""Number of printed values that `$NUMBER` still names."""
+
 
 @command(
     "print", "p", group="looking", arguments="[/FORMAT] EXPR[, EXPR...]", completes=("value", "function")
@@ -42,7 +45,8 @@ def print_(session: CommandSession, text: str) -> None:
     """Print expressions: `p mean(%h, axis=0)[3] / 2`, `p %x, %h`.
 
     `$out` is the first result of the current statement, and `$in0` is its first operand.  `$_` is the last
-    printed value; `$x = EXPR` defines a name.  `help expressions` lists syntax and functions.
+    printed value; `$1`, `$2`, ... are the printed values in order (`info convenience` lists them), and
+    `$x = EXPR` defines a name.  `help expressions` lists syntax and functions.
     `print` is optional: `%h[0] * 2`.  FORMAT is x (hexadecimal), o (octal), t (binary), d, f or e: `p/x %i`.
     """
     letter = ""
@@ -52,9 +56,16 @@ def print_(session: CommandSession, text: str) -> None:
             raise UsageError(f"there is no format `/{letter}`", hint=f"use one of: /{', /'.join(_FORMATS)}")
     for expression in separated(needs("print", text)):
         result = session.debugger.evaluate(expression)
-        session.debugger.values.convenience["_"] = result
+        _remember(session.debugger.values.convenience, result)
         shown = _formatted(result, letter) if letter else result_text(session.screen, result)
         session.screen.put(shown)
+
+
+def _remember(names: dict[str, Any], value: Any) -> None:
+    """Name a printed value `$_` and `$NUMBER`, and forget the one of `_KEPT` values before."""
+    number = 1 + max((int(name) for name in names if name.isdecimal()), default=0)
+    names["_"] = names[str(number)] = value
+    names.pop(str(number - _KEPT), None)
 
 
 def _formatted(result: Any, letter: str) -> str:

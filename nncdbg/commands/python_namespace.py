@@ -217,6 +217,12 @@ class _Console(code.InteractiveConsole):
         super().__init__(self._namespace, filename=_FILE)
         self._session = session
 
+    def raw_input(self, prompt: str = "") -> str:
+        line = super().raw_input(prompt)
+        if not sys.stdin.isatty() and self._session.echoes:
+            print(line)
+        return line
+
     def runcode(self, code: CodeType) -> None:
         self._namespace.begin()
         super().runcode(code)

@@ -13,6 +13,7 @@ from nncdbg.commands.command_lines import is_expression, read_commands, split_co
 from nncdbg.commands.recording.recorder import SessionRecorder
 from nncdbg.commands.table import TABLE, Command, resolve
 from nncdbg.engine.errors import NncdbgError, RunError, UsageError, failure_code
+from nncdbg.presentation.breakpoint_syntax import breakpoint_commands, catch_commands
 from nncdbg.presentation.crash_report import report_crash
 from nncdbg.presentation.expressions import displayed
 from nncdbg.presentation.run_progress import under_way
@@ -71,6 +72,8 @@ class CommandSession:
         """The `Namespace` of `py` and `interact`, created on first use."""
         self.trusts_recordings = False
         """Recordings may run Python code without confirmation."""
+        self.echoes = True
+        """Print the commands of a script before their output."""
         self.replaying = False
         """The current line comes from a recording, or from a breakpoint script of a recording."""
         self.printed_stop: Stop | None = None
@@ -89,6 +92,8 @@ class CommandSession:
         self._shown: object = None
         self._fallen: set[str] = set()
         self._depth = 0
+        self._sourced = 0
+        """The number of files of commands that commands are reading."""
 
     # -- lines -------------------------------------------------------------------------------
 
@@ -187,6 +192,18 @@ class CommandSession:
         """Discard the lines of the command being typed."""
         self._block = None
 
+    def stop_commands(self) -> Iterator[str]:
+        """Yield the commands that set the present breakpoints, with their commands, and the catches."""
+        for found in self.debugger.breakpoints:
+            yield from breakpoint_commands(found)
+            if not found.enabled:
+                yield "disable $bpnum"
+            if found.skipped > found.count:
+                yield f"ignore $bpnum {found.skipped - found.count}"
+            if found.number in self.scripts:
+                yield from ("commands $bpnum", *self.scripts[found.number].lines, "end")
+        yield from catch_commands(self.debugger.observers.catches.conditions).values()
+
     def run_due(self) -> None:
         """Run the breakpoint commands of the latest stop, until one of them moves the program."""
         if self._running_due:
@@ -209,22 +226,29 @@ class CommandSession:
         """
         return self.confirm is None or self.confirm(question)
 
-    def play(self, path: str, *, echo: bool) -> int:
-        """Execute a command file; return the number of failures. Raises UsageError if it cannot be read."""
-        return self.play_lines(read_commands(path), path, echo=echo)
+    def echo(self, line: str) -> None:
+        """Print a line of a script: after the prompt, or `+` per file that another command reads, as gdb."""
+        if self.echoes and line.strip():
+            mark = "+" * self._sourced or self.prompt
+            self.screen.put(f"{mark}{line.rstrip() if self.collecting else line.strip()}")
 
-    def play_lines(self, lines: Iterable[str], title: str, *, echo: bool, typed: bool = False) -> int:
+    def play(self, path: str) -> None:
+        """Execute a command file. Raises UsageError if it cannot be read."""
+        self.play_lines(read_commands(path), path, sourced=True)
+
+    def play_lines(
+        self, lines: Iterable[str], title: str, *, typed: bool = False, sourced: bool = False
+    ) -> int:
         """Execute lines and return the number of failures; lines that are `typed` are recorded.
 
-        Raises UsageError after a pause.
+        `sourced`: a command reads them.  Raises UsageError after a pause.
         """
         failed, collecting = 0, self.collecting
-        with self._nested(title):
+        with self._nested(title, sourced):
             for line in lines:
                 if self.over:
                     break
-                if echo and line.strip():
-                    self.screen.put(f"{self.prompt}{line.rstrip() if self.collecting else line.strip()}")
+                self.echo(line)
                 before = self.debugger.stop
                 failed += not self.execute(line, typed=typed)
                 if self.debugger.stop is not before and self._paused():
@@ -235,7 +259,7 @@ class CommandSession:
         return failed
 
     @contextmanager
-    def _nested(self, title: str) -> Iterator[None]:
+    def _nested(self, title: str, sourced: bool) -> Iterator[None]:
         """Run the commands of a file. Raises UsageError if files are nested too deep."""
         if self._depth >= _DEPTH:
             raise UsageError(
@@ -243,13 +267,17 @@ class CommandSession:
                 hint=f"check whether {title} calls itself",
             )
         self._depth += 1
+        self._sourced += sourced
         try:
             yield
         finally:
             self._depth -= 1
+            self._sourced -= sourced
 
-    def replay(self, path: str, *, count: int | None = None) -> bool:
+    def replay(self, path: str, *, count: int | None = None, sourced: bool = False) -> bool:
         """Replay the first `count` commands of a recorded session (None: all), or a file of commands.
+
+        `sourced`: a command reads the file.
 
         Return True if all stops and results are the same as recorded; for a file of commands, if no command
         fails.  Raises UsageError for a file that is not readable, and if the user interrupts it.
@@ -262,9 +290,9 @@ class CommandSession:
             if lines[:1] and lines[0].startswith(FIRST_FORMAT):
                 self.screen.note(f"{path} is in the format of an earlier version: only its commands run")
             with self.as_recorded(True):
-                return not self.play_lines(lines, path, echo=True)
+                return not self.play_lines(lines, path, sourced=sourced)
         recording = read_recording(path)
-        with self._nested(path), self.as_recorded(True):
+        with self._nested(path, sourced), self.as_recorded(True):
             same = replay(self, recording, count=count).difference is None
             if self.collecting and count is None:
                 self.end_of_lines()

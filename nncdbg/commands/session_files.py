@@ -25,8 +25,11 @@ _WIDTH = 80
 
 @command("source", group="session", arguments="FILE", completes=("file",))
 def source(session: CommandSession, text: str) -> None:
-    """Run the commands in a file; lines that begin with # are comments."""
-    session.play(needs("source", text), echo=False)
+    """Run the commands in a file, and print each, after `+`, before its output.
+
+    Lines that begin with # are comments.  With `set trace-commands off`, print only the output.
+    """
+    session.play(needs("source", text))
 
 
 @command("record", "rec", group="session", arguments="[--force] FILE | off", completes=("file",))
@@ -80,7 +83,7 @@ def replay(session: CommandSession, text: str) -> None:
     path = needs("replay", text)
 
     def run() -> None:
-        if not session.replay(path):
+        if not session.replay(path, sourced=True):
             differs = "differs from the recording" if is_recording(path) else "has failed commands"
             raise UsageError(f"the replay of {path} {differs}")
 

@@ -12,7 +12,7 @@ from nncdbg.engine.errors import UsageError
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
 
-_SETTING = re.compile(r"(?P<name>[a-z]+)\s+(?P<value>[^=\s]+)\s*")
+_SETTING = re.compile(r"(?P<name>[a-z-]+)\s+(?P<value>[^=\s]+)\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,10 @@ def _write_pager(session: CommandSession, value: str) -> None:
 
 def _write_precision(session: CommandSession, value: str) -> None:
     session.screen.precision = _between(1, 17, value)
+
+
+def _write_echo(session: CommandSession, value: str) -> None:
+    session.echoes = {"off": False, "on": True}[value]
 
 
 def _write_times(session: CommandSession, value: str) -> None:
@@ -77,6 +81,12 @@ SETTINGS = {
         lambda session: "on" if session.debugger.times.on else "off",
         _write_times,
     ),
+    "trace-commands": PromptSetting(
+        "on or off",
+        "Print the commands of a script before their output.",
+        lambda session: "on" if session.echoes else "off",
+        _write_echo,
+    ),
     "width": PromptSetting(
         "20 to 1000, or auto",
         "Columns of output; auto is the width of the terminal.",
@@ -108,7 +118,8 @@ def change_setting(session: CommandSession, text: str) -> bool:
 
 def show_settings(session: CommandSession, text: str) -> bool:
     """Print one setting, or all for `settings`; return False for other texts."""
-    shown = SETTINGS if text == "settings" else {text: SETTINGS[text]} if text in SETTINGS else {}
+    name = _ELSEWHERE.get(text, text)
+    shown = SETTINGS if text == "settings" else {name: SETTINGS[name]} if name in SETTINGS else {}
     for name, setting in shown.items():
         session.screen.put(f"{name} is {setting.read(session)} ({setting.values}): {setting.help}")
     return bool(shown)

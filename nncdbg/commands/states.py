@@ -65,7 +65,7 @@ def info(session: CommandSession, text: str) -> None:
       time, marks, branches  the current moment, and moments to go to
       time [op | layer | line | statement]
                              with `set times on`, the times of this graph, or of the run by op or layer
-      convenience            the names that were defined with `$x = EXPR`
+      convenience            printed values `$1`, `$2`, ..., and the names defined with `$x = EXPR`
       streams                the streams of a schedule, and the events that they wait for
       memory, program, fallbacks
       model                  the model's inputs, outputs, parameters, and ops by count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nncdbg.commands.table import PLACE, command, needs, whole_number
+from nncdbg.commands.table import PLACE, breakpoint_number, command, needs, whole_number
 from nncdbg.engine.errors import UsageError
 from nncdbg.presentation.breakpoint_syntax import (
     is_computed,
@@ -156,8 +156,12 @@ def _say_caught(session: CommandSession) -> None:
     session.screen.put(f"Caught: {', '.join(kinds) or 'nothing'}")
 
 
+def _number(session: CommandSession, name: str, text: str) -> int:
+    return breakpoint_number([found.number for found in session.debugger.breakpoints], name, text)
+
+
 def _numbers(session: CommandSession, name: str, text: str) -> list[int]:
-    numbers = [whole_number(name, word) for word in text.replace(",", " ").split()]
+    numbers = [_number(session, name, word) for word in text.replace(",", " ").split()]
     for number in numbers:
         session.debugger.breakpoints.find(number)
     return numbers or [found.number for found in session.debugger.breakpoints]
@@ -216,7 +220,9 @@ def condition(session: CommandSession, text: str) -> None:
     """
     number, _, expression = needs("condition", text).partition(" ")
     breakpoints = session.debugger.breakpoints
-    _say(session, breakpoints.set_condition(whole_number("condition", number), expression.strip() or None))
+    _say(
+        session, breakpoints.set_condition(_number(session, "condition", number), expression.strip() or None)
+    )
 
 
 @command("ignore", group="stopping", arguments="NUMBER COUNT", completes=("breakpoint",))
@@ -224,7 +230,7 @@ def ignore(session: CommandSession, text: str) -> None:
     """Ignore the next COUNT hits of a breakpoint."""
     number, _, count = needs("ignore", text).partition(" ")
     found = session.debugger.breakpoints.ignore(
-        whole_number("ignore", number), whole_number("ignore", count.strip() or "0")
+        _number(session, "ignore", number), whole_number("ignore", count.strip() or "0")
     )
     left = found.skipped - found.count
     session.screen.put(f"breakpoint {found.number} ignores its next {left} hit{'s' * (left != 1)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -172,6 +172,11 @@ def needs(name: str, text: str) -> str:
     if not text:
         raise UsageError(f"`{name}` needs arguments: {TABLE[name].usage}", hint=f"`help {name}` explains it")
     return text
+
+
+def breakpoint_number(known: Sequence[int], name: str, text: str) -> int:
+    """Parse the number of a breakpoint; `$bpnum` is the latest of the `known` ones, as in gdb."""
+    return known[-1] if text == "$bpnum" and known else whole_number(name, text)
 
 
 def whole_number(name: str, text: str) -> int:

@@ -14,7 +14,7 @@ from nncdbg.commands.recording.setup import setup_of
 from nncdbg.commands.recording.stops import recorded_stop
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.stopping.place_names import place_text
+from nncdbg.presentation.breakpoint_syntax import breakpoint_commands, catch_commands
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -61,7 +61,7 @@ class ClientRecorder(SessionRecorder):
         """
         self._set = 0
         """The breakpoints that were recorded so far."""
-        self._catches = _catches(debugger) if requests else {}
+        self._catches = self._caught() if requests else {}
 
     def begin(self, path: Path, configuration: RunConfiguration) -> str:
         """Record in `path`, or in the first free `NAME-2`, `NAME-3` ..., and return the path.
@@ -81,7 +81,7 @@ class ClientRecorder(SessionRecorder):
         `commands` returns its breakpoints in the script, by number, as commands that set them.
         """
         self._is_script = True
-        self._catches = dict.fromkeys(catches)
+        self._catches = catch_commands(dict.fromkeys(catches))
         self._script_commands = commands
 
     def follow(self, debugger: Debugger, others: set[int]) -> None:
@@ -138,7 +138,7 @@ class ClientRecorder(SessionRecorder):
             self._take_number("script", number, command)
         for number, found in self._breakpoints.items():
             self._take_number("program", number, next(breakpoint_commands(found)))
-        self._catches = _catches(self.debugger)
+        self._catches = self._caught()
 
     def client_set(self) -> None:
         """Record the changes of breakpoints and catches since the last request."""
@@ -159,6 +159,9 @@ class ClientRecorder(SessionRecorder):
 
     def _present(self) -> dict[int, Breakpoint]:
         return {each.number: each for each in self.debugger.breakpoints if each.number not in self.others}
+
+    def _caught(self) -> dict[str, str]:
+        return catch_commands(self.debugger.observers.catches.conditions)
 
     def _changes(self) -> Iterator[str]:
         in_script = self._script_commands()
@@ -183,13 +186,11 @@ class ClientRecorder(SessionRecorder):
             else:
                 before.remove(same)
                 self._numbers["program", number] = same[1]
-        catches = _catches(self.debugger)
+        catches = self._caught()
         gone = [kind for kind in self._catches if kind not in catches]
         if gone:
             yield f"uncatch {' '.join(gone)}"
-        for kind, condition in catches.items():
-            if self._catches.get(kind, False) != condition:
-                yield f"catch {kind}" + (f" if {condition}" if condition else "")
+        yield from (line for kind, line in catches.items() if self._catches.get(kind) != line)
 
     def _take_number(self, kind: str, number: int, command: str) -> None:
         """Count a breakpoint that was recorded by a command, unless it is a note."""
@@ -227,37 +228,6 @@ class ClientRecorder(SessionRecorder):
         self.command(f"set {target} = {text}", results=False)
         if number:
             self.command("frame 0", results=False)
-
-
-def _catches(debugger: Debugger) -> dict[str, str | None]:
-    conditions = debugger.observers.catches.conditions
-    return {kind: None if when is None else when.text for kind, when in conditions.items()}
-
-
-def breakpoint_commands(found: Breakpoint) -> Iterator[str]:
-    """Yield the commands of the prompt that set an equal breakpoint."""
-    place = _place(found)
-    when = found.condition.text if found.condition is not None else None
-    if place is None:
-        yield f"note a breakpoint was set that the prompt cannot set: {found}"
-    elif found.log is not None:
-        yield f"log {place} {' '.join(found.log.split())}"
-        if when is not None:
-            yield f"condition {found.number} {when}"
-    else:
-        verb = {"data": "watch", "watch": "watch", "assert": "assert"}.get(found.kind, "break")
-        verb = "tbreak" if found.temporary else verb
-        terms = (f" if {when}" if when else "") + (f" hits {found.hits}" if found.hits else "")
-        yield f"{verb} {place}{terms}"
-
-
-def _place(found: Breakpoint) -> str | None:
-    """Return the place of a breakpoint as the prompt spells it; None for a place in a micro program."""
-    if found.expression is not None:
-        return found.expression.text
-    if found.kind == "site":
-        return str(found.lines[0]) if found.lines else None
-    return place_text(found.kind, found.target)
 
 
 def target_text(name: str, index: Any) -> str:

@@ -61,7 +61,7 @@ class Console(Terminal):
         # The lines of a block of Python keep their indentation.
         lines = [line.rstrip() for line in text.splitlines() if line.strip()]
         if len(lines) > 1:
-            self._on_runner(lambda: self.play_lines(lines, "the input", echo=True, typed=True))
+            self._on_runner(lambda: self.play_lines(lines, "the input", typed=True))
         elif self.collecting:
             self._enter_line(lines[0] if lines else "")
         else:
@@ -187,19 +187,18 @@ class Console(Terminal):
             self._playing = False
             self._print()
 
-    def play(self, path: str, *, echo: bool) -> int:
+    def play(self, path: str) -> None:
         if self._playing:
-            return super().play(path, echo=echo)
+            super().play(path)
+            return
         lines = read_commands(path)
         recorded = self.replaying
 
         def play() -> None:
             with self.as_recorded(recorded):
-                self.play_lines(lines, path, echo=echo)
+                self.play_lines(lines, path, sourced=True)
 
         self._on_runner(play)
-        # Failed commands are printed when the runner executes them.
-        return 0
 
     def _on_runner(self, action: Callable[[], object]) -> None:
         """Run an action on the runner, once the current request is answered."""

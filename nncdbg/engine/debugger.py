@@ -53,7 +53,7 @@ from nncdbg.engine.stopping.traps import Traps
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.listing import Site
 from nncdbg.engine.time.timeline import Branch, Mark, Timeline
-from nncdbg.engine.time.visits import left_micro_program
+from nncdbg.engine.time.visits import last_visit, left_micro_program
 from nncdbg.engine.tracking.series import TrackedSeries
 from nncdbg.engine.tracking.tracking import Tracking
 from nncdbg.engine.values.awaited import Awaited
@@ -427,6 +427,25 @@ class Debugger(RichOutput):
         if place < 0:
             raise UsageError("the number of statements must be 0 or more")
         return self.move(self.control.go_to, place)
+
+    def go_to_line(self, line: int) -> Stop:
+        """Go to the first statement at or after a line, without a stop on the way.
+
+        Go back to its last execution; if it has none, or is ahead in a running graph, run forward to it.
+        Raises UsageError if the program would end first.
+        """
+        site = self.loaded.listing.site(self.breakpoints.lines("line", line)[0])
+        assert site is not None
+
+        def there(code: Code) -> bool:
+            return code.formula is None and code.path == site.path
+
+        last = last_visit(self.control.machine, there, site.pc)
+        within = [frame for frame in self.control.stack if there(frame.code)]
+        ahead = bool(within) and within[-1].pc < site.pc and not self.ended
+        if last is None or ahead:
+            return self.move(self.control.move_to, there, site.pc)
+        return self.go_to(last)
 
     def pause(self) -> None:
         """Stop before the next statement; call it from a signal handler or another thread."""

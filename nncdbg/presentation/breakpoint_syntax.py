@@ -6,14 +6,17 @@ PLACE is LINE, NAME, @graph, %value, node NODE or FILE:LINE.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.stopping.place_names import place_text
 from nncdbg.engine.text.lexemes import integer_of
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.expression import Expression
     from nncdbg.engine.stopping.breakpoints import Breakpoint
 
 _PLACE = re.compile(
@@ -103,6 +106,40 @@ def split_place(text: str) -> tuple[str, str, str]:
             raise UsageError(f"there is no line {name}", hint=FORMS)
         return "line", name, rest
     return ("name" if match["quoted"] or split_source(name) is None else "source"), name, rest
+
+
+def breakpoint_commands(found: Breakpoint) -> Iterator[str]:
+    """Yield the commands of the prompt that set an equal breakpoint."""
+    place = _place(found)
+    when = found.condition.text if found.condition is not None else None
+    if place is None:
+        yield f"note a breakpoint was set that the prompt cannot set: {found}"
+    elif found.log is not None:
+        yield f"log {place} {' '.join(found.log.split())}"
+        if when is not None:
+            yield f"condition $bpnum {when}"
+    else:
+        verb = {"data": "watch", "watch": "watch", "assert": "assert"}.get(found.kind, "break")
+        verb = "tbreak" if found.temporary else verb
+        terms = (f" if {when}" if when else "") + (f" hits {found.hits}" if found.hits else "")
+        yield f"{verb} {place}{terms}"
+
+
+def _place(found: Breakpoint) -> str | None:
+    """Return the place of a breakpoint as the prompt spells it; None for a place in a micro program."""
+    if found.expression is not None:
+        return found.expression.text
+    if found.kind == "site":
+        return str(found.lines[0]) if found.lines else None
+    return place_text(found.kind, found.target)
+
+
+def catch_commands(conditions: Mapping[str, Expression | None]) -> dict[str, str]:
+    """Return the commands of the prompt that catch these kinds of findings, by kind."""
+    return {
+        kind: f"catch {kind}" + ("" if when is None else f" if {when.text}")
+        for kind, when in conditions.items()
+    }
 
 
 def split_source(text: str) -> tuple[str, int] | None:

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import current_process
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,11 @@ from nncdbg.commands.command_lines import is_expression, split_command
 from nncdbg.commands.recording.script import PROMPT_OF_SCRIPT, script_of_process
 from nncdbg.commands.recording.stops import INTERRUPT
 from nncdbg.commands.session import CommandSession
-from nncdbg.commands.table import TABLE, resolve, whole_number
+from nncdbg.commands.table import TABLE, breakpoint_number, resolve
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Graph, Program
-from nncdbg.presentation.breakpoint_syntax import split_place
+from nncdbg.presentation.breakpoint_syntax import catch_commands, split_place
 from nncdbg.presentation.screen import Screen
 from nncdbg.presentation.source_files import short_path
 from nncdbg.terminal.repl import confirmed, read_lines
@@ -130,21 +131,19 @@ class LivePrompt(CommandSession):
             if not found.count:
                 self.screen.note(f"breakpoint {found.number}, {found}, was not reached")
 
+    def stop_commands(self) -> Iterator[str]:
+        for found in self.training.mode.breakpoints:
+            yield found.command
+            if not found.enabled:
+                yield "disable $bpnum"
+        yield from catch_commands(self.training.mode.catches).values()
+
     def _read(self) -> None:
         self.over = self._leaving = False
-        read_commands_of_script(self, self._read_typed)
+        read_commands_of_script(self, partial(read_lines, self))
         if not self._leaving:
             self.left = True
             raise ScriptLeft(0)
-
-    def _read_typed(self) -> None:
-        if sys.stdin.isatty():
-            read_lines(self)
-        else:
-            while not self.over and (line := sys.stdin.readline()):
-                self.execute(line, typed=True)
-                sys.stdout.flush()
-            self.end_of_lines()
 
     def _say_place(self, debugger: LiveDebugger) -> None:
         """Print the user's line, the modules and the autograd node of a stop."""
@@ -230,7 +229,8 @@ def _say_caught(prompt: LivePrompt) -> None:
 
 
 def _chosen(prompt: LivePrompt, name: str, text: str) -> list[LiveBreakpoint]:
-    numbers = [whole_number(name, word) for word in text.replace(",", " ").split()]
+    known = [found.number for found in prompt.training.mode.breakpoints]
+    numbers = [breakpoint_number(known, name, word) for word in text.replace(",", " ").split()]
     return [prompt.find(number) for number in numbers] or [*prompt.training.mode.breakpoints]
 
 

@@ -136,7 +136,9 @@ def _banner(session: CommandSession) -> None:
 def _read(session: CommandSession, options: argparse.Namespace) -> int:
     for is_file, text in options.source:
         if not session.over:
-            session.execute(f"source {text}" if is_file else text, typed=True)
+            line = f"source {text}" if is_file else text
+            session.echo(line)
+            session.execute(line, typed=True)
     if options.replay:
         failed = replayed(session, options.replay)
         return failed if is_recording(options.replay) else failed or session.exit_code
@@ -145,16 +147,15 @@ def _read(session: CommandSession, options: argparse.Namespace) -> int:
 
 def read_typed(session: CommandSession) -> int:
     """Read commands from standard input until it ends; return the exit code."""
-    if not sys.stdin.isatty():
-        _read_lines(session)
-        return session.exit_code
     read_lines(session)
-    return 0
+    return 0 if sys.stdin.isatty() else session.exit_code
 
 
 def read_lines(session: CommandSession, *, plain: bool = False) -> None:
-    """Read typed commands until the end of input; without line editing if `plain`."""
-    if session.screen.is_terminal and not session.screen.out.is_dumb_terminal and not plain:
+    """Read commands until the end of input; without line editing if `plain`."""
+    if not sys.stdin.isatty():
+        _read_piped(session)
+    elif session.screen.is_terminal and not session.screen.out.is_dumb_terminal and not plain:
         from nncdbg.terminal.prompt import read_prompt
 
         read_prompt(session)
@@ -171,9 +172,10 @@ def replayed(session: CommandSession, path: str, count: int | None = None) -> in
         return 1
 
 
-def _read_lines(session: CommandSession) -> None:
-    """Execute the lines of a pipe or file without echo."""
+def _read_piped(session: CommandSession) -> None:
+    """Execute the lines of a pipe or file, and print each before its output."""
     while not session.over and (line := sys.stdin.readline()):
+        session.echo(line)
         session.execute(line, typed=True)
         sys.stdout.flush()
     session.end_of_lines()

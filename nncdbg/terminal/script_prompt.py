@@ -12,11 +12,12 @@ import sys
 import threading
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import BuiltinFunctionType
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from nncdbg.commands.recording.script import PROMPT_OF_SCRIPT, script_of_process
-from nncdbg.commands.session import PROMPT, CommandSession
+from nncdbg.commands.session import CommandSession
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.stopping.supervision import PROCESS
@@ -195,12 +196,14 @@ def _read(session: ScriptSession) -> None:
         # Use `input`, not `sys.stdin.readline`: a notebook replaces `input`.
         while not session.over:
             try:
-                line = input(PROMPT)
+                line = input(session.prompt)
             except EOFError:
                 raise UsageError(
                     "standard input ended at the prompt of nncdbg.breakpoint()",
                     hint="end the commands with `continue` or `quit`, or run the script in a terminal",
                 ) from None
+            if isinstance(input, BuiltinFunctionType) and session.echoes:
+                print(line)
             session.execute(line, typed=True)
         return
     read_lines(session, plain=_event_loop_runs())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -348,3 +350,101 @@ def test_statistics_over_visits_outside_of_the_steps_of_a_training_point_into_a_
     after = capsys.readouterr()
     assert [line.split()[0] for line in after.out.splitlines()[1:]] == ["visit", "0"]
     assert "stop in one, for example with `break @train`" in after.err
+
+
+@pytest.fixture
+def fresh(repository: Path) -> CommandSession:
+    """A session that has run nothing."""
+    return CommandSession(nncdbg.Debugger(repository / "examples" / "first_steps.nnc"), "model", Screen())
+
+
+def test_saved_breakpoints_are_set_again_by_source(
+    fresh: CommandSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = io.StringIO()
+    fresh.screen = Screen(out, out)
+
+    def breakpoints() -> str:
+        out.seek(0)
+        out.truncate()
+        assert fresh.execute("info breakpoints")
+        return re.sub(r"^\d+:", "", out.getvalue(), flags=re.MULTILINE)
+
+    lines = [
+        *("break 17 if $iter > 0 hits >=2", "commands", "p 1", "end", "tbreak Softmax", "break @layer"),
+        *("break %h", "watch %s if max(%s) > 1", "watch max(%s) > 1", "assert all(isfinite($out))"),
+        *(
+            "log 14 mean: {mean(%s)} if any hits 3",
+            "condition $bpnum $iter > 1",
+            "break 21",
+            "disable $bpnum",
+        ),
+        *("break 18", "ignore $bpnum 3", "catch inf if $iter > 1"),
+    ]
+    for line in lines:
+        assert fresh.execute(line), (line, out.getvalue())
+    before = breakpoints()
+    assert fresh.execute("save breakpoints stops.cmd")
+    fresh.execute("delete")
+    fresh.execute("uncatch")
+    assert fresh.execute("source stops.cmd")
+    assert breakpoints() == before
+    assert "17 if $iter > 0 hits >=2" in before
+    assert not fresh.execute("save breakpoints none/stops.cmd")
+
+
+def test_printed_values_have_numbers(fresh: CommandSession) -> None:
+    out = io.StringIO()
+    fresh.screen = Screen(out, out)
+    for line in ("print 2 + 3, 7", "p $1 * $2", "$3 + 1"):
+        assert fresh.execute(line)
+    assert out.getvalue().split() == ["5", "7", "35", "36"]
+    assert not fresh.execute("p $9")
+    for _ in range(100):
+        fresh.execute("p 1")
+    assert not fresh.execute("p $4")
+    assert fresh.execute("p $5")
+
+
+@pytest.mark.parametrize(
+    ("moves", "place", "line", "iteration"),
+    [
+        ([], "21", 21, 0),  # forward, as it has not run
+        (["goto 21"], "17", 17, 4),  # back to its last execution
+        (["goto 17", "goto :0"], "17", 17, 0),
+        (["goto 17"], "18", 18, 0),  # ahead in the running loop
+        (["goto 17", "goto 18"], "17", 17, 0),
+        (["goto 21"], "8", 10, 0),
+        (["run"], "30", 33, 0),  # at or after the line
+    ],
+)
+def test_goto_a_line_goes_to_its_last_execution_or_runs_to_it(
+    fresh: CommandSession, moves: list[str], place: str, line: int, iteration: int
+) -> None:
+    fresh.execute("break 14")
+    for move in moves:
+        assert fresh.execute(move)
+    assert fresh.execute(f"goto {place}")
+    assert fresh.debugger.stop.line == line
+    assert fresh.debugger.frames[0].iteration == iteration
+
+
+def test_goto_a_line_that_will_not_run_is_refused_and_moves_nothing(fresh: CommandSession) -> None:
+    fresh.execute("goto 21")
+    tick = fresh.debugger.timeline.tick
+    assert not fresh.execute("goto 26")
+    assert fresh.debugger.timeline.tick == tick
+    assert not fresh.execute("goto 999")
+
+
+@pytest.mark.parametrize("traced", ["on", "off"])
+def test_a_script_shows_its_commands(fresh: CommandSession, tmp_path: Path, traced: str) -> None:
+    out = io.StringIO()
+    fresh.screen = Screen(out, out)
+    (tmp_path / "inner.cmd").write_text("p 2\n")
+    (tmp_path / "outer.cmd").write_text(f"p 1\nsource {tmp_path}/inner.cmd\n")
+    fresh.execute(f"set trace-commands {traced}")
+    assert fresh.execute(f"source {tmp_path}/outer.cmd")
+    shown = ["+p 1", "1", f"+source {tmp_path}/inner.cmd", "++p 2", "2"]
+    assert out.getvalue().splitlines() == (shown if traced == "on" else ["1", "2"])

@@ -26,7 +26,7 @@ def session(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(tmp_path)
     Path("FILE").write_text("p 1\n")
     made = CommandSession(nncdbg.Debugger(program), str(path), Screen())
-    for line in ("break 13", "continue", "continue", "mark m", "display $iter"):
+    for line in ("break 13", "continue", "continue", "mark m", "display $iter", "p 1"):
         assert made.execute(line)
     return made
 

@@ -86,7 +86,7 @@ def test_the_result_of_a_command_is_recorded_and_compared(call: Call, line: str)
     assert f"the replay differs at command 2 of 2, `{line}`:\n  recorded: another text\n" in out
 
 
-VARYING = ["info time", "info memory", "info mem", "info program", "help", "goto 3", "next", "py print(1)"]
+VARYING = ["info time", "info memory", "info mem", "info program", "help", "goto :3", "next", "py print(1)"]
 
 
 @pytest.mark.parametrize("line", VARYING)

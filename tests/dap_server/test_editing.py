@@ -301,7 +301,7 @@ def test_values_are_read_and_set_while_the_program_runs(
 def test_a_value_cannot_be_set_while_the_program_moves_back(client: Client, tmp_path: Path) -> None:
     (tmp_path / "long.nnc").write_text(LOOP)
     client.start("long.nnc", inputs={"x": "zeros"}, allocator="arena")
-    client.evaluate("goto 300000", "repl")
+    client.evaluate("goto :300000", "repl")
     given = {"expression": "%x", "value": "1"}
     assert "moves to another step" in client.refused("setExpression", given)
     assert "moves to another step" in client.refused("evaluate", {"expression": "%a"})

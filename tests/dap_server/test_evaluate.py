@@ -202,7 +202,7 @@ def test_commands_that_move_answer_first_and_then_stop(client: Client) -> None:
         stopped = client.expect_stop(reason)
         assert stopped["threadId"] == 1
         assert output["seq"] < client.messages[-1]["seq"]
-    assert client.evaluate("goto 0", "repl") == ""
+    assert client.evaluate("goto :0", "repl") == ""
     client.expect_stop("entry")
     assert client.evaluate("back", "repl") == ""
     client.wait_for(lambda m: m.get("event") == "output" and "start of the program" in m["body"]["output"])
@@ -279,7 +279,7 @@ def test_the_console_reads_and_sets_values_during_a_run(client: Client, tmp_path
     (tmp_path / "long.nnc").write_text(LOOP)
     client.start("long.nnc")
     client.request("continue", {"threadId": 1})
-    for text in ("next", "goto 3", "branch 0"):
+    for text in ("next", "goto :3", "branch 0"):
         arguments = {"expression": text, "context": "repl"}
         assert "pause it first" in client.refused("evaluate", arguments), text
     client.evaluate("set %x = 1", "repl")

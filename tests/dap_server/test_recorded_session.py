@@ -281,7 +281,7 @@ def move(client: Client, generator: random.Random) -> None:
     elif command == "console":
         command, text = (
             "evaluate",
-            generator.choice(["next 2", "goto 5", "back", "restart", "foo", "break 13"]),
+            generator.choice(["next 2", "goto :5", "back", "restart", "foo", "break 13"]),
         )
         arguments = {"expression": text, "context": "repl"}  # type: ignore[dict-item]
         if text in ("foo", "break 13"):

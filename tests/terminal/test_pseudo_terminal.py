@@ -255,7 +255,7 @@ def test_a_pipe_gets_no_escape_codes(repository: Path) -> None:
     )
     assert done.returncode == 0
     assert "\x1b" not in done.stdout + done.stderr
-    assert "(nncdbg)" not in done.stdout
+    assert "(nncdbg) list\n" in done.stdout
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")

@@ -178,7 +178,7 @@ def test_options_of_debug_are_part_of_its_recording(run: Run, tmp_path: Path) ->
     assert recorded.returncode == 0, recorded.stderr
     found = replay(run)
     assert found.returncode == 0, found.stdout + found.stderr
-    assert found.stdout.startswith("Breakpoint 1: op aten.tanh\n5\n")
+    assert found.stdout.startswith("Breakpoint 1: op aten.tanh\n(nncdbg) source first.cmd\n+p 2 + 3\n5\n")
     (tmp_path / "first.cmd").write_text("p 2 + 4\n")
     assert "the file first.cmd has changed since the recording" in replay(run).stderr
     again = run(*words, "train.py", typed="quit\n")

@@ -7,12 +7,15 @@ import io
 import math
 import re
 import shlex
+import sys
 from pathlib import Path
+from unittest.mock import patch
 
 from nncdbg.commands.session import CONTINUATION, PROMPT
 from nncdbg.terminal.main import main
 
 HEADER = "$ nncdbg "
+PYTHON = ">>> "
 
 
 def commands(transcript: str) -> list[str]:
@@ -22,7 +25,7 @@ def commands(transcript: str) -> list[str]:
 
 def typed_in(line: str) -> str | None:
     """Return the line typed at the prompt; None for a line of output."""
-    for prompt in (PROMPT, CONTINUATION):
+    for prompt in (PROMPT, CONTINUATION, PYTHON):
         if line.startswith(prompt):
             return line.removeprefix(prompt)
     return None
@@ -32,17 +35,18 @@ def play(transcript: str, folder: Path) -> str:
     """Play the header and commands of a transcript in this process, and return the new transcript.
 
     Without commands, the header is a shell command, such as `nncdbg diff A B`.
-    The file with the commands is written to `folder`.  The last line is the exit code, if it is not 0.
+    The commands are piped, as `nncdbg MODEL < FILE`.  The last line is the exit code, if it is not 0.
     """
     header = transcript.splitlines()[0]
     assert header.startswith(HEADER), "a transcript begins with `$ nncdbg MODEL ...`"
     arguments = shlex.split(header.removeprefix(HEADER))
-    if typed := commands(transcript):
-        script = folder / "typed.cmd"
-        script.write_text("\n".join(typed) + "\n", encoding="utf-8")
-        arguments += ["--replay", str(script)]
+    typed = io.StringIO("".join(f"{line}\n" for line in commands(transcript)))
     screen = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
-    with contextlib.redirect_stdout(screen), contextlib.redirect_stderr(screen):
+    with (
+        patch.object(sys, "stdin", typed),
+        contextlib.redirect_stdout(screen),
+        contextlib.redirect_stderr(screen),
+    ):
         code = main(arguments)
     screen.seek(0)
     shown = screen.read().replace(str(folder), "FOLDER")

@@ -357,5 +357,5 @@ def test_one_rank_stops_for_calls_in_the_script(tmp_path, monkeypatch, call, com
     marked = RANKS.replace("for step", f"import nncdbg, nncdbg.torch\n{call}\nfor step")
     shown = ["py print('stopped on', __import__('os').environ['RANK'])", "quit"]
     code, out, err = run_ranks(tmp_path, *command, "train.py", commands=shown, script=marked)
-    assert out.count("stopped on") == 1, err
+    assert out.count("stopped on ") == 1, err
     assert f"stopped on {rank}" in out

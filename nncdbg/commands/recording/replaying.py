@@ -175,11 +175,11 @@ def _line(session: CommandSession, recorded: RecordedCommand) -> str:
     A command that the user interrupted goes to the place of the pause instead.
     """
     text = recorded.command.text
-    session.screen.put(f"{session.prompt}{text}")
+    session.echo(text)
     pause = next((each for each in recorded.events if isinstance(each, RecordedStop) and each.is_pause), None)
     if pause is None:
         return text
-    text = f"goto {pause.statements}"
+    text = f"goto :{pause.statements}"
     session.screen.note(f"the session was paused here: replayed as `{text}`")
     return text
 

@@ -46,7 +46,7 @@ def compared(
     if same_places is None:
         same = _same(a.program, b.program)
     else:
-        same = same_places and has_same_places(a.program, b.program)
+        same = same_places and has_same_places(a.loaded.program, b.loaded.program)
     kind = Lockstep if same else PairedRuns
     return kind(a, b, tolerance or Tolerance(), budget)
 

@@ -16,7 +16,7 @@ from nncdbg.engine.expression.calls import read_call
 from nncdbg.engine.expression.functions import ATTRIBUTES, FUNCTIONS, PREFIXES, SPELLINGS, function_name
 from nncdbg.engine.expression.nodes import MAX_DEPTH, ExpressionNode
 from nncdbg.engine.expression.shapes import dtype_name
-from nncdbg.engine.expression.tokens import FOREIGN, NUMBER, WORD, Tokens, nearest, shortened
+from nncdbg.engine.expression.tokens import FOREIGN, NUMBER, VARIABLE, WORD, Tokens, nearest, shortened
 
 SUMMARY_FIELDS = ("min", "max", "mean", "std", "nan", "posinf", "neginf", "zero", "subnormal", "count")
 _PARTS = {"topk": ("values", "indices"), "unique": ("values", "counts")}
@@ -323,7 +323,7 @@ class ExpressionParser(Tokens):
 
     def _variable(self) -> ExpressionNode:
         start = self.position
-        match = WORD.match(self.text, start + 1)
+        match = VARIABLE.match(self.text, start + 1)
         if match is None:
             raise self.fault(
                 "expected the name of a variable after `$`", hint="write a name such as $out, $in0 or $iter"

@@ -150,8 +150,9 @@ def _set_up(prompt: LivePrompt, options: Namespace) -> None:
     if options.catch:
         prompt.training.catch(dict.fromkeys(options.catch.replace(",", " ").split()))
     for is_file, text in options.source:
+        prompt.echo(f"source {text}" if is_file else text)
         if is_file:
-            prompt.play(text, echo=False)
+            prompt.play(text)
         else:
             prompt.execute(text)
     if not (options.breaks or options.catch or prompt.over):

@@ -48,6 +48,7 @@ def _read_pipe(prompt: RanksPrompt) -> int:
     for line in sys.stdin:
         if prompt.over:
             break
+        print(f"{prompt.text}{line.strip()}")
         if not prompt.execute(line):
             return 1
     return 0

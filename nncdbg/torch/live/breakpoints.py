@@ -71,7 +71,7 @@ class LiveBreakpoint:
             return f"log {place} {' '.join(self.log.split())}"
         terms = [f"if {self.condition.text}"] if self.condition is not None else []
         terms += [f"hits {self.hits}"] if self.hits is not None else []
-        return " ".join(["break", place, *terms])
+        return " ".join(["tbreak" if self.temporary else "break", place, *terms])
 
     def matches(self, overload: Any) -> bool:
         """Return whether the operators of an overload can be at this place."""

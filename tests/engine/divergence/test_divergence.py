@@ -415,3 +415,32 @@ def test_the_two_silero_models_agree(repository: Path) -> None:
     assert report.causes == []
     assert report.unmatched_a < 12
     assert {match.a.value: match.way for match in report.outputs} == {"output": "name", "stateN": "name"}
+
+
+def test_a_training_is_compared_with_one_in_f16_whose_derived_gradients_have_other_statements() -> None:
+    text = """#nncdbg 1
+opset 18
+state %w: f32[4,1] = [[70000.0], [2.0], [3.0], [4.0]]
+
+graph @train() -> (%l: f32[]) {
+  %x: f32[8,4] = RandomUniform(high=1.0, low=-1.0, shape=[8,4])
+  %l: f32[], saved %s = @loss(%x)
+  %d_w: f32[4,1] = @loss.backward(1.0, %s)
+  %w.1: f32[4,1] = nncdbg.SGD(%w, %d_w, lr=0.1)
+  update %w = %w.1
+  return %l
+}
+
+graph @loss(%x: f32[8,4]) -> (%l: f32[]) {
+  %y: f32[8,1] = MatMul(%x, %w)
+  %l: f32[] = ReduceMean(%y, keepdims=0)
+  return %l
+}
+
+backward @loss.backward of @loss by (%w)
+
+run @train steps 2
+"""
+    report = nncdbg.diff(nncdbg.parse(text), dtype_b="f16")
+    assert report.first is not None
+    assert report.first.a.value == "y"
