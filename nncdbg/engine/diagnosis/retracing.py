@@ -97,7 +97,8 @@ class Retracing:
         if found or not bad:
             return found
         meant = {number for each in contents for number in self._numbers(each, "meant", bad=bad)}
-        return self._traced_at(real | meant, intentional=True)
+        # An infinity among other numbers is no mask, so it comes before the masks.
+        return self._traced_at(meant & self._trail.entrances.data or real | meant, intentional=True)
 
     def _traced_at(self, numbers: Iterable[int], *, intentional: bool) -> list[Traced]:
         found = [(self._first[each], self._trail.sighting(each)) for each in numbers]
