@@ -70,8 +70,23 @@ class Entering:
         op = finding.binding.code.nodes[finding.binding.pc].op
         return f"{'; '.join(dict.fromkeys(found))}; {op} is the first to use it" if found else ""
 
+    def left(self, finding: Finding, frame: Frame, name: str) -> str:
+        """Return which values the program returns as output `name` that no statement has used; "" if none."""
+        found = []
+        retracing = self.retracing()
+        for each in retracing.finding(retracing.slicing.visit_of_frame(frame), finding):
+            content = retracing.slicing.content(each.at.visit, each.at.slot)
+            used = self._used.get(content) or {}
+            if each.entered and each.sighting.kind == finding.kind and finding.kind not in used:
+                found.append(entrance_words(each.sighting))
+        return f"{'; '.join(dict.fromkeys(found))}; the program returns it in %{name}" if found else ""
+
     def _spoils(self, binding: Binding, finding: Finding) -> bool:
         """Whether a statement may use an infinity as data: a mask of scores is only added, and is -Inf."""
+        masks = binding.op.influence.masks
+        if masks is not None:
+            others = [value for index, value in enumerate(finding.inputs) if index not in masks]
+            return any(bad_in(self.to_host(value), "inf") is not None for value in others)
         positive = (np.any(np.equal(self.to_host(value), np.inf)) for value in finding.inputs)
         return binding.op.influence.infinities not in _AS_MASK or (binding.op.arithmetic and any(positive))
 

@@ -99,7 +99,8 @@ class Sighting:
 
 def entrance_words(sighting: Sighting) -> str:
     """Return `%w has NaN before the program runs`, for a value that no statement made bad."""
-    name = f"%{name_text(sighting.value)}" if sighting.value else "a number in the text"
+    named = sighting.value and sighting.statement.pc == ENTRANCE
+    name = f"%{name_text(sighting.value)}" if named else "a number in the text"
     kind = {"nan": "NaN", "inf": "Inf"}[sighting.kind]
     when = "since it was set" if sighting.cause and sighting.cause.name == SET_BY_HAND else _FROM_THE_START
     return f"{name} has {kind} {when}"

@@ -257,7 +257,7 @@ class Control:
         match outcome:
             case Ended():
                 self.service = self.paused = False
-                return self._interrupted() or self.describe("end", None, 0)
+                return self._interrupted() or self._left() or self.describe("end", None, 0)
             case Failed(error):
                 frame, self.pending = self.machine.frames[-1], []
                 return self.describe("exception", frame, frame.pc, detail=_first_line(error), error=error)
@@ -278,6 +278,10 @@ class Control:
             self.paused = False
             stop = stop or self.here("pause")
         return stop
+
+    def _left(self) -> Stop | None:
+        """Return the stop for a caught NaN or Inf that the program only passes on to an output."""
+        return self.judge.settle_outputs() if self.traps.heeded and not self.timeline.replaying else None
 
     def pause(self) -> None:
         """Stop before the next statement; safe from a signal handler or another thread."""
