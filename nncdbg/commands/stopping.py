@@ -116,7 +116,7 @@ def watch(session: CommandSession, text: str) -> None:
 def catch(session: CommandSession, text: str) -> None:
     """Stop at findings, such as nan, inf, overflow, guard or state-reset.
 
-      nan, inf       a NaN or Inf originates, or one that was in the data is used first
+      nan, inf       a NaN or Inf originates, or one in the data is used first, or returned
       overflow       an Inf that does not come from a division by zero
       uninitialized  a read of memory that was never written
       integer        integer division by zero, a cast out of range, a quantization scale of zero

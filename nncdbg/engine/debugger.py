@@ -241,7 +241,7 @@ class Debugger(RichOutput):
             self.observers.races,
             loaded.listing_of,
             self.inputs,
-            Entering(self.retracing, self.backend.to_host, loaded.codes[0]),
+            Entering(self.retracing, self.backend.to_host),
         )
         self.control = Control(machine, self.timeline, traps, judge, loaded.formula)
         loaded.allocation.begin(machine, self.control.check_budget, loaded.line)

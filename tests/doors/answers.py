@@ -30,7 +30,7 @@ MOST_STOPS = 12
 
 _BORN = re.compile(r"originates? at this statement:")
 _LINE = re.compile(r"line (\d+)")
-_ENTERED = re.compile(r"^(?:catch \w+: )?(%\S+|a number in the text) has (?:NaN|Inf) (?:before|since)")
+_ENTERED = re.compile(r"^(?:catch \w+: )?(%\S+) has (?:NaN|Inf) (?:before|since)")
 _CAUSE = re.compile(r"^\s+cause: ([^:(]+)(?: \(inside| *$|:)")
 _EARLIER = re.compile(r"^  \w+ originates at (line \d+),")
 

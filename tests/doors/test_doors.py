@@ -13,7 +13,7 @@ from tests.doors.cases import Case, cases
 SAMPLE = 9
 """The default run queries about each ninth fault; the mark `laws` about all."""
 
-MOST_KNOWN = 0.02
+MOST_KNOWN = 0.01
 """Share of the faults that `known.txt` may list."""
 
 

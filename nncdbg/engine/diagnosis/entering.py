@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nncdbg.by_identity import ByIdentity
-from nncdbg.engine.compilation.code import Code, Statement
+from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.diagnosis.sightings import entrance_words
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.frame import Frame
@@ -30,14 +30,10 @@ _AS_MASK = frozenset({Infinities.KEPT, Infinities.MIXED, Infinities.ABSORBED})
 
 @dataclass(slots=True)
 class Entering:
-    """Finds the statements that use a bad value first; `retracing` returns the tracker for this moment.
-
-    `main` is the graph that the program starts with: an infinity in one of its outputs is no mask.
-    """
+    """Finds the statements that use a bad value first; `retracing` returns the tracker for this moment."""
 
     retracing: Callable[[], Retracing]
     to_host: Callable[[Any], Any]
-    main: Code
     _used: ByIdentity[dict[str, int]] = field(default_factory=ByIdentity)
     """For each value that was bad from the start the tick after its first use, by kind."""
     _followed: ByIdentity[set[str]] = field(default_factory=ByIdentity)
@@ -46,15 +42,10 @@ class Entering:
     def uses(self, finding: Finding, depth: int, tick: int) -> bool:
         """Whether a statement may be the first that uses a value that was bad from the start.
 
-        A statement that may only pass on an infinity as a mask is no use of it, unless it writes an output.
+        A statement that may only pass on an infinity as a mask is no use of it.
         """
         binding = finding.binding
-        if (
-            finding.kind == "inf"
-            and isinstance(binding, Binding)
-            and not self._is_output(finding)
-            and not self._spoils(binding, finding)
-        ):
+        if finding.kind == "inf" and isinstance(binding, Binding) and not self._spoils(binding, finding):
             return False
         return any(
             tick <= (self._used.get(content) or {}).get(finding.kind, tick)
@@ -79,15 +70,23 @@ class Entering:
         op = finding.binding.code.nodes[finding.binding.pc].op
         return f"{'; '.join(dict.fromkeys(found))}; {op} is the first to use it" if found else ""
 
-    def _is_output(self, finding: Finding) -> bool:
-        """Whether the result of a statement is an output of the program."""
-        code, pc = finding.binding.code, finding.binding.pc
-        if code is not self.main or pc >= len(code.nodes) or finding.output is None:
-            return False
-        return code.returns(code.result_slots(pc)[finding.output])
+    def left(self, finding: Finding, frame: Frame, name: str) -> str:
+        """Return which values the program returns as output `name` that no statement has used; "" if none."""
+        found = []
+        retracing = self.retracing()
+        for each in retracing.finding(retracing.slicing.visit_of_frame(frame), finding):
+            content = retracing.slicing.content(each.at.visit, each.at.slot)
+            used = self._used.get(content) or {}
+            if each.entered and each.sighting.kind == finding.kind and finding.kind not in used:
+                found.append(entrance_words(each.sighting))
+        return f"{'; '.join(dict.fromkeys(found))}; the program returns it in %{name}" if found else ""
 
     def _spoils(self, binding: Binding, finding: Finding) -> bool:
         """Whether a statement may use an infinity as data: a mask of scores is only added, and is -Inf."""
+        masks = binding.op.influence.masks
+        if masks is not None:
+            others = [value for index, value in enumerate(finding.inputs) if index not in masks]
+            return any(bad_in(self.to_host(value), "inf") is not None for value in others)
         positive = (np.any(np.equal(self.to_host(value), np.inf)) for value in finding.inputs)
         return binding.op.influence.infinities not in _AS_MASK or (binding.op.arithmetic and any(positive))
 

@@ -98,9 +98,10 @@ class Retracing:
         if found or not bad:
             return found
         meant = {number for each in contents for number in self._numbers(each, "meant", bad=bad)}
-        # In an output, an infinity is no mask any more.
+        # An infinity among other numbers is no mask, so it comes before the masks; in an output, none is.
         returned = visit.code is self._main and any(map(self._main.returns, slots))
-        return self._traced_at(real | meant, intentional=not returned)
+        numbers = meant & self._trail.entrances.data or real | meant
+        return self._traced_at(numbers, intentional=not returned)
 
     def _traced_at(self, numbers: Iterable[int], *, intentional: bool) -> list[Traced]:
         found = [(self._first[each], self._trail.sighting(each)) for each in numbers]

@@ -99,10 +99,10 @@ class Sighting:
 
 def entrance_words(sighting: Sighting) -> str:
     """Return `%w has NaN before the program runs`, for a value that no statement made bad."""
-    name = f"%{name_text(sighting.value)}" if sighting.value else "a number in the text"
     kind = {"nan": "NaN", "inf": "Inf"}[sighting.kind]
     if sighting.statement.pc != ENTRANCE:
-        return f"{name} has {kind} from a number in the text"
+        return f"a number in the text is {kind}"
+    name = f"%{name_text(sighting.value)}" if sighting.value else "a number in the text"
     when = "since it was set" if sighting.cause and sighting.cause.name == SET_BY_HAND else _FROM_THE_START
     return f"{name} has {kind} {when}"
 

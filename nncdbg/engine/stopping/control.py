@@ -175,7 +175,7 @@ class Control:
     def blocks_arrived(self) -> None:
         """Update the traps of the current goal after more blocks are compiled."""
         if self._destination is not None:
-            self.traps.lead_to(self._destination())
+            self.traps.lead_to((*self._destination(), *self._last_line()))
 
     def proceed(self, journey: Journey) -> Stop:
         """Continue an interrupted forward command from the current place of the program."""
@@ -222,7 +222,7 @@ class Control:
 
     def _go(self, arrived: Callable[[], bool] | None, reason: str, places: Iterable[Position] = ()) -> Stop:
         self.journey = arrived, reason, tuple(places)
-        self.traps.lead_to(self.journey[2])
+        self.traps.lead_to((*self.journey[2], *self._last_line()))
         try:
             # The statement at the pc runs even if it has the trap of the current stop.
             outcome = self._step()
@@ -238,6 +238,11 @@ class Control:
         finally:
             self.traps.lead_to(())
 
+    def _last_line(self) -> list[Position]:
+        """Return the last line of the program if a NaN or Inf in an output is to stop it there."""
+        code = self.machine.frames[0].code
+        return [(code, len(code.nodes))] if self.traps.heeded and self.judge.judges_outputs() else []
+
     def _at_trap(self) -> bool:
         frame = self.machine.frames[-1]
         return frame.pc in frame.code.traps
@@ -247,6 +252,8 @@ class Control:
         stop = self._after(outcome)
         if isinstance(outcome, (Ended, Failed)) or not self._at_trap():
             return stop
+        if stop is None and self._position() in self._last_line() and not self.timeline.replaying:
+            stop = self.judge.settle_outputs()
         hit = self.judge.stop_of(self.judge.holding(), self._log)
         if stop is None or hit is None:
             return stop or hit

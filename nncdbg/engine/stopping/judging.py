@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from typing import Any, Protocol
 
 from nncdbg.engine.compilation.code import EVICTED, Code, Statement
@@ -16,7 +16,7 @@ from nncdbg.engine.execution.transfers import FramePopped
 from nncdbg.engine.expression import Expression, condition, evaluate
 from nncdbg.engine.graph import Array
 from nncdbg.engine.observers.catching import Catches
-from nncdbg.engine.observers.nonfinite import array_of
+from nncdbg.engine.observers.nonfinite import array_of, bad_in
 from nncdbg.engine.observers.operand_checks import FAULTS, faults_of, finding_of
 from nncdbg.engine.observers.races import Races
 from nncdbg.engine.observers.state_resets import StateResets, is_zero, old_slot
@@ -41,6 +41,9 @@ class FirstUses(Protocol):
 
     def first_used(self, finding: Finding, frame: Frame, tick: int) -> str:
         """Return which values the statement that has just run uses first; empty if none."""
+
+    def left(self, finding: Finding, frame: Frame, name: str) -> str:
+        """Return which values the program returns as output `name` that no statement has used."""
 
 
 class Judge:
@@ -240,8 +243,31 @@ class Judge:
         frame = next(f for f in chain(reversed(self.machine.frames), left) if f.code is statement.code)
         if finding.kind == STATE_RESET and self._was_zero(frame, statement.pc, finding.output or 0):
             return None
-        for caught, when in self._caught(finding, frame):
-            detail = caught.detail
+        return self._stop_for(self._caught(finding, frame), frame)
+
+    def judges_outputs(self) -> bool:
+        """Whether a NaN or Inf in an output is caught."""
+        return not self.catches.conditions.keys().isdisjoint(_TOLD_AS)
+
+    def settle_outputs(self) -> Stop | None:
+        """Return the stop before the end for an output that has a NaN or Inf that no statement has used."""
+        frame = self.machine.frames[0]
+        code, kinds = frame.code, [kind for kind in _TOLD_AS if kind in self.catches.conditions]
+        for kind, slot in product(kinds, code.operands[-1]):
+            pc = code.definition[slot]
+            if pc >= 0 and bad_in(self.scope.to_host(frame.slots[slot]), kind) is not None:
+                number = [*code.result_slots(pc)].index(slot)
+                finding = Finding(kind, Statement(code, pc), "", (), number)
+                detail = self.entering.left(finding, frame, code.names[slot])
+                caught = (replace(finding, detail=detail), self.catches.conditions[kind])
+                if detail and (stop := self._stop_for([caught], frame)) is not None:
+                    return stop
+        return None
+
+    def _stop_for(self, found: Iterable[tuple[Finding, Expression | None]], frame: Frame) -> Stop | None:
+        """Return the stop for the first of these findings of a frame whose condition is true."""
+        for caught, when in found:
+            statement, detail = caught.binding, caught.detail
             try:
                 current = Current.after(frame, statement.pc)
                 if when is not None and not self._true(when, replace(self.scope, current=current)):

@@ -62,7 +62,7 @@ def test_an_infinity_stops_in_an_output_and_not_where_a_selection_drops_it() -> 
     debugger.catch("inf")
     stop = debugger.run()
     assert (stop.reason, stop.line) == ("exception", 6)
-    assert stop.detail == "%y has Inf from a number in the text; Where is the first to use it"
+    assert stop.detail == "a number in the text is Inf; the program returns it in %y"
     (origin,) = debugger.traced_finding()
     assert not origin.intentional
     assert debugger.run().reason == "end"
@@ -145,3 +145,46 @@ graph @main(%x: f32[3,1,2], %w: f32[1,9,2], %r: f32[1,9,3]) -> (%y) {
     report = nncdbg.watch(nncdbg.parse(text), inputs)
     first = next(each for each in report.findings if each.first)
     assert (first.op, first.value, first.cause) == ("", "r", "bad input")
+
+
+PASSED_ON = """#nncdbg 1
+opset 21
+graph @main(%x: f32[3], %real: bool[3]) -> (%best: f32[SIZE], %which: i64[SIZE]) {
+  %padded = @pad(%x, %real)
+  %best: f32[SIZE], %which: i64[SIZE] = TopK(%padded, [SIZE], axis=0)
+  return %best, %which
+}
+graph @pad(%x: f32[3], %real: bool[3]) -> (%y: f32[3]) {
+  %never: f32[] = -inf
+  %y: f32[3] = Where(%real, %x, %never)
+  return %y
+}
+"""
+
+
+@pytest.mark.parametrize(("kept", "reason"), [(3, "exception"), (2, "end")])
+def test_an_infinity_that_is_only_passed_on_stops_when_an_output_has_it(kept: int, reason: str) -> None:
+    inputs = {"x": np.ones(3, np.float32), "real": np.array([True, False, True])}
+    debugger = nncdbg.Debugger(nncdbg.parse(PASSED_ON.replace("SIZE", str(kept))), inputs)
+    debugger.catch("inf")
+    stop = debugger.run()
+    assert (stop.reason, debugger.ended) == (reason, reason == "end")
+    if stop.finding is not None:
+        assert stop.detail == "%never has Inf before the program runs; the program returns it in %best"
+        assert [each.sighting.value for each in debugger.traced_finding()] == ["never"]
+        assert debugger.run().reason == "end"
+
+
+def test_a_condition_of_catch_applies_to_an_output() -> None:
+    program = nncdbg.parse(PASSED_ON.replace("SIZE", "3"))
+    debugger = nncdbg.Debugger(program, {"x": np.ones(3, np.float32), "real": np.array([True, False, True])})
+    debugger.catch("inf", when="max(%which) > 9")
+    assert debugger.run().reason == "end"
+
+
+def test_an_infinity_in_the_text_has_no_name() -> None:
+    text = PASSED_ON.replace("SIZE", "3").replace("%real, %x, %never", "%real, %x, -inf")
+    inputs = {"x": np.ones(3, np.float32), "real": np.array([True, False, True])}
+    debugger = nncdbg.Debugger(nncdbg.parse(text), inputs)
+    debugger.catch("inf")
+    assert debugger.run().detail.startswith("a number in the text is Inf")

@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 from decimal import Decimal
 
+import ml_dtypes
 import numpy as np
 
+from nncdbg.engine.dtypes import name_of
 from nncdbg.engine.ops.causes import Birth, Cause, Maker
 from nncdbg.engine.ops.causes.numbers import EXACT, ends, largest, overflow_hint, shown
 from nncdbg.engine.ops.causes.places import ElementRegion, Index, infinities, many, region, spelled, spot
@@ -98,10 +100,23 @@ def logarithm_of_sum(birth: Birth) -> Cause | None:
         if found.total < 0 and birth.kind == "nan":
             hint = "find why the sum is negative, or keep it above 0 with Max before the logarithm"
             return Cause("log of a negative number", f"{words} is {shown(found.total)}", hint)
-    elif found.neginf and not found.posinf:
+        return cause_of_sum(birth, found, words) or _rounded(birth, found, len(source.values), words)
+    if found.neginf and not found.posinf:
         hint = "find the op where the infinity originates"
         return Cause("log of a negative number", f"{words} is -inf", hint)
     return cause_of_sum(birth, found, words)
+
+
+def _rounded(birth: Birth, found: Sum, count: int, words: str) -> Cause | None:
+    """Return the cause if rounding of `count` terms may make a finite positive sum negative, or 0."""
+    dtype = birth.output.dtype
+    step = Decimal(float(ml_dtypes.finfo(dtype).eps)) * count
+    if found.total > EXACT.multiply(EXACT.subtract(found.positive, found.negative), step):
+        return None
+    kind, wrong = ("a negative number", "negative") if birth.kind == "nan" else ("zero", "0")
+    evidence = f"{words} is {shown(found.total)}, and rounding in {name_of(dtype)} makes it {wrong}"
+    hint = "keep the sum above 0 with Max before the logarithm, or add in a wider type"
+    return Cause(f"log of {kind}", evidence, hint)
 
 
 def logarithm_of_exponentials(birth: Birth) -> Cause | None:
