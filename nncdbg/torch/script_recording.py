@@ -7,10 +7,12 @@ the call before it has ended.  Step 1 begins with the first call of a module wit
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -21,14 +23,14 @@ from torch.optim.optimizer import (
 )
 
 from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.ops.aten.internals import compiling_nothing
+from nncdbg.engine.ops.aten.internals import compiling_nothing, module_call
 from nncdbg.engine.text.counting import counted
 from nncdbg.torch.found_models import live_objects, models_of
+from nncdbg.torch.module_calls import on_module_calls
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.script import run_to_end
 from nncdbg.torch.skipped_steps import on_skipped_step
 from nncdbg.torch.step_recording import record
-from nncdbg.torch.warning_places import warning_at_caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,26 +218,23 @@ def on_module_call(begin: Callable[[], None], thread: int | None = None) -> Call
     With `thread`, calls on other threads do not count.  A weight that `spectral_norm` or another
     parametrization computes while the model is built does not count either.
     """
-    original = torch.nn.Module.__call__
-    computing: set[int] = set()
-    """The threads that compute a weight."""
 
-    def restore() -> None:
-        torch.nn.Module.__call__ = original
+    def hear(module: torch.nn.Module) -> None:
+        if thread not in (None, threading.get_ident()) or not torch.is_grad_enabled():
+            return
+        if isinstance(module, ParametrizationList) or _computes_weight(sys._getframe(1)):
+            return
+        restore()
+        begin()
 
-    @warning_at_caller
-    def call(module: torch.nn.Module, *positional: Any, **keywords: Any) -> Any:
-        here = threading.get_ident()
-        if isinstance(module, ParametrizationList) and here not in computing:
-            computing.add(here)
-            try:
-                return original(module, *positional, **keywords)
-            finally:
-                computing.discard(here)
-        if torch.is_grad_enabled() and thread in (None, here) and here not in computing:
-            restore()
-            begin()
-        return original(module, *positional, **keywords)
-
-    torch.nn.Module.__call__ = call
+    restore = on_module_calls(hear)
     return restore
+
+
+def _computes_weight(frame: FrameType | None) -> bool:
+    """Return whether a parametrization is called in a frame, or in one of its callers."""
+    while frame is not None:
+        if frame.f_code is module_call and isinstance(frame.f_locals["self"], ParametrizationList):
+            return True
+        frame = frame.f_back
+    return False

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from threading import get_ident
+from types import FrameType
 from typing import Any
 
 import torch
@@ -21,7 +22,9 @@ from nncdbg.engine.ops.aten.internals import (
     not_compiled,
     profiler_marks_undispatched,
 )
+from nncdbg.torch.compiled_calls import compiled_in_place, on_compiled_call
 from nncdbg.torch.hidden_hooks import hidden_hooks
+from nncdbg.torch.module_calls import on_module_calls
 from nncdbg.torch.named_models import takes_hooks
 from nncdbg.torch.source_lines import user_lines
 from nncdbg.torch.step_state import KeptBuffers, RandomState
@@ -87,10 +90,11 @@ class StepCalls:
         self._after_backward = after_backward
         self._repeatable = repeatable
         self._buffers = KeptBuffers()
-        self._inside: list[tuple[torch.nn.Module, StepCall | None]] = []
+        self._inside: list[tuple[Any, StepCall | None]] = []
         """The outermost modules that run now, each with its call if the tape keeps it."""
         self._thread = 0
-        self._call_module: Any = None
+        self.stop_learning: Callable[[], None] = lambda: None
+        """Learn no more modules; hooks on those that were learned remain."""
         self._hooks: list[RemovableHandle] = []
         """Those on the outermost modules."""
         self._entered = ExitStack()
@@ -104,9 +108,9 @@ class StepCalls:
         if self._repeatable:
             for owner, name in WHOLE_CALLS:
                 self._replace(owner, name, whole_call(self.call_whole, vars(owner)[name]))
-        self._call_module = torch.nn.Module.__call__
-        torch.nn.Module.__call__ = _learning(self, self._call_module)
-        self._entered.callback(self.stop_learning)
+        self.stop_learning = on_module_calls(self.learn)
+        self._entered.callback(on_compiled_call(self._enter_compiled, self._leave_compiled))
+        self._entered.callback(lambda: self.stop_learning())
         self._entered.callback(self._remove_hooks)
         self._entered.enter_context(hidden_hooks(self._hooks))
         self._entered.enter_context(profiler_marks_undispatched())
@@ -127,12 +131,6 @@ class StepCalls:
         """Whether this is the thread of the training."""
         return get_ident() == self._thread
 
-    def stop_learning(self) -> None:
-        """Call modules as usual; hooks on the outermost ones remain."""
-        if self._call_module is not None:
-            torch.nn.Module.__call__ = self._call_module
-            self._call_module = None
-
     def learn(self, module: torch.nn.Module) -> None:
         """Add hooks to a module that is called at the top level and has parameters."""
         if (
@@ -141,6 +139,7 @@ class StepCalls:
             or module in self.modules
             or next(module.parameters(), None) is None
             or not takes_hooks(module)  # The tape keeps its operators.
+            or compiled_in_place(module)  # The tape keeps the call of the compiled function.
         ):
             return
         self.modules.add(module)
@@ -156,15 +155,35 @@ class StepCalls:
     @not_compiled
     def _enter_module(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         # The compiler calls hooks of the modules that it traces.
-        if is_compiling() or get_ident() != self._thread:
-            return
+        if not is_compiling() and get_ident() == self._thread:
+            self._enter(module, args, kwargs, sys._getframe(1))
+
+    @not_compiled
+    def _leave_module(self, module: torch.nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+        if not is_compiling() and get_ident() == self._thread:
+            self._leave(module, result)
+
+    @not_compiled
+    def _enter_compiled(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], frame: FrameType
+    ) -> None:
+        if get_ident() == self._thread:
+            self._enter(function, args, kwargs, frame)
+
+    @not_compiled
+    def _leave_compiled(self, function: Callable[..., Any], result: Any) -> None:
+        if get_ident() == self._thread:
+            self._leave(function, result)
+
+    def _enter(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], frame: FrameType) -> None:
+        """Begin a call of an outermost module or compiled function; the tape pauses until `_leave`."""
         keeps = is_grad_enabled()
         if keeps and not self._inside:
             self._before_module()
         tape, call = self.tape, None
         if not tape.paused:
             if not is_plain(args, kwargs):
-                self._inside.append((module, _TRANSFORMED))
+                self._inside.append((function, _TRANSFORMED))
                 return
             tape.has_drawn = tape.has_drawn or not keeps
         else:
@@ -172,21 +191,20 @@ class StepCalls:
         tape.pause()
         if keeps:
             random = tape.starting() or RandomState()
-            called = _unwrapped(module)
-            if self._repeatable and called.training and id(called) not in tape.module_buffers:
+            called = _unwrapped(_called(function))
+            trains = self._repeatable and isinstance(called, torch.nn.Module) and called.training
+            if trains and id(called) not in tape.module_buffers:
                 with tape.own_work():
                     tape.module_buffers[id(called)] = self._buffers.of(called)
-            lines = user_lines(sys._getframe(1))
-            call = StepCall(called, args, kwargs, lines, True, random=random, autocast=_autocast())
+            call = StepCall(
+                called, args, kwargs, user_lines(frame), True, random=random, autocast=_autocast()
+            )
             tape.add(call)
-        self._inside.append((module, call))
+        self._inside.append((function, call))
 
-    @not_compiled
-    def _leave_module(self, module: torch.nn.Module, args: Any, kwargs: Any, result: Any) -> None:
-        # A hook that raises before the forward has not entered it: torch calls this one all the same.
-        if is_compiling() or get_ident() != self._thread:
-            return
-        if not self._inside or self._inside[-1][0] is not module:
+    def _leave(self, function: Any, result: Any) -> None:
+        # A hook that raises before the forward has not entered it: torch calls `_leave_module` all the same.
+        if not self._inside or self._inside[-1][0] is not function:
             return
         _, call = self._inside.pop()
         if call is _TRANSFORMED:
@@ -245,19 +263,13 @@ class StepCalls:
         return tape.run(call)
 
 
-def _learning(calls: StepCalls, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function in place of `Module.__call__` that adds hooks to outermost modules."""
-
-    @not_compiled
-    @warning_at_caller
-    def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        calls.learn(module)
-        return original(module, *args, **kwargs)
-
-    return __call__
+def _called(function: Any) -> Any:
+    """Return the module of a compiled `Module.__call__`, else the function itself."""
+    owner = getattr(function, "__self__", None)
+    return owner if isinstance(owner, torch.nn.Module) else function
 
 
-def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:
+def _unwrapped(module: Any) -> Any:
     """Return the module inside of DistributedDataParallel: a second run must not communicate."""
     return _unwrapped(module.module) if _is_parallel(module.__class__) else module
 

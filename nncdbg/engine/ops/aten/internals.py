@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import sys
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
@@ -108,6 +109,21 @@ def check_whole_graphs(checked: bool) -> None:
 
 count_whole_graphs: Any = torch._C._dynamo.eval_frame.set_fullgraph_compiled_frame_count
 """See `check_whole_graphs`."""
+
+
+def compiler_switch() -> tuple[Any, str]:
+    """Return owner and name of the function by which a compiled function turns the compiler on and off."""
+    from torch._dynamo import eval_frame
+
+    return eval_frame, "_maybe_set_eval_frame"
+
+
+def compiled_frame(frame: types.FrameType) -> Mapping[str, Any] | None:
+    """Return the local variables `fn`, `args`, `kwargs` and `result` of the call of a compiled function.
+
+    Return None for a frame that is no such call.
+    """
+    return frame.f_locals if frame.f_code.co_name == "compile_wrapper" else None
 
 
 def stand_in(replacement: Function, original: Callable[..., Any]) -> Function:
