@@ -124,7 +124,7 @@ def _clipped(statement: remarks.Evaluated) -> str:
     vjp=nothing,
     influence=_ROW,
     integer_fault=_bad_scale,
-    contract=contracts.positive_scale,
+    contract=contracts.positive_scales(1),
     remark=_clipped,
     saturates=True,
     cause="casts.quantize",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nncdbg.engine.dtypes import FROM_ONNX
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import TensorType
-from nncdbg.engine.ops import remarks
+from nncdbg.engine.ops import contracts, remarks
 from nncdbg.engine.ops.declaration import composite, op
 from nncdbg.engine.ops.formula import cast, sizes_at, type_at, wide_name
 from nncdbg.engine.ops.microsoft.composing import formula, wide_formula
@@ -167,6 +167,7 @@ def embedding_types(attributes: Attributes, types: Types) -> Types:
     "com.microsoft.EmbedLayerNormalization",
     infer=embedding_types,
     squares=Squares((2, 3, 4), in_rows, bias=6),
+    contract=contracts.not_negative(0, 1, 8),
 )
 def embed_layer_normalization(attributes: Attributes, types: Types) -> str:
     """LayerNormalization of the sum of the embeddings of words, positions and segments.
@@ -216,7 +217,9 @@ def _quantized_types(attributes: Attributes, types: Types) -> Types:
     return [typed(scale, shape), TensorType("i32", None if counts is None else counts[:1])]
 
 
-@composite("com.microsoft.QEmbedLayerNormalization", infer=_quantized_types)
+@composite(
+    "com.microsoft.QEmbedLayerNormalization", infer=_quantized_types, contract=contracts.not_negative(0, 1)
+)
 def quantized_embed_layer_normalization(attributes: Attributes, types: Types) -> str:
     """EmbedLayerNormalization with tables, gamma and beta in 8 bits, each with a scale and a zero point."""
     operands = ["ids", "segments", *_QUANTIZED, "mask"]
