@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.ops import contracts
+from nncdbg.engine.ops import contracts, remarks
 from nncdbg.engine.ops import gradient_pointwise as gradients
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import Formula, Op, declare, op
@@ -341,6 +341,7 @@ def _clip(xp: Any, x: Any, low: Any, high: Any, out: Any) -> Any:
     saturates=True,
     rectifies=True,
     zeros="zeros.no_positive_input",
+    remark=remarks.crossed,
 )
 def clip_by_attributes(
     xp: Any, x: Any, *, min: float | None, max: float | None, out: Any = None, consumed_inputs: Any = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -113,10 +114,19 @@ def _powers(statement: Evaluated) -> Any:
 
 def norm(statement: Evaluated) -> str:
     """Check a root of a sum of powers: the sum in f16, or a result that is 0 by an underflow."""
-    return _norm(statement) or vanished(statement)
+    return _norm(statement) or powers(statement) or vanished(statement)
 
 
 _norm = inside(_powers, underflow="0")
+
+
+def _largest_power(statement: Evaluated) -> Any:
+    """Return the largest power that is added, if f16 rounds it to 0."""
+    most = float(np.abs(statement.inputs[0]).max(initial=0)) ** statement.attributes.get("p", 2)
+    return most if most <= _SMALLEST else 0.0
+
+
+powers = inside(_largest_power, "largest power", underflow="0")
 
 
 def vanished(statement: Evaluated) -> str:
@@ -171,12 +181,25 @@ Groups: TypeAlias = Callable[[Mapping[str, Any], Any], Any]
 """`groups(attributes, x)` returns `x` with the elements of each group along the last axis."""
 
 
-def variances(groups: Groups, operands: Sequence[int] = (0,), centred: bool = True) -> FindRemark:
-    """Return the check of a variance, or of a mean square if the op does not subtract the mean."""
+Addends: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
+
+
+def operands(*numbers: int) -> Addends:
+    """Return the function from all operands to those with these numbers."""
+    return lambda inputs: [inputs[number] for number in numbers if number < len(inputs)]
+
+
+_FIRST = operands(0)
+
+
+def variances(groups: Groups, addends: Addends = _FIRST, centred: bool = True) -> FindRemark:
+    """Return the check of a variance, or of a mean square if the op does not subtract the mean.
+
+    It is that of the sum of `addends(operands)`.
+    """
 
     def numbers(statement: Evaluated) -> Any:
-        given = [statement.inputs[index] for index in operands if index < len(statement.inputs)]
-        added = [each for each in given if each is not None]
+        added = [each for each in addends(statement.inputs) if each is not None]
         epsilon = float(statement.attributes.get("epsilon", 1))
         # The largest number bounds each variance, so most statements end here.
         most = sum(float(np.abs(each).max(initial=0)) for each in added)
@@ -248,9 +271,9 @@ def _exponentials(statement: Evaluated) -> Any:
     return np.exp(float(statement.result.max()) - float(statement.inputs[0].max()))
 
 
-def _terms(statement: Evaluated) -> Any:
+def _terms(statement: Evaluated, factors_count: int | None = 2) -> Any:
     """Return the larger of the sums of the positive and of the negative terms of each finite result."""
-    factors = [widened(np, each) for each in statement.inputs[:2] if each is not None]
+    factors = [widened(np, each) for each in statement.inputs[:factors_count] if each is not None]
     floats = [each for each in factors if each.dtype.kind == "f"]
     bound = statement.terms * math.prod(float(np.abs(each).max(initial=0)) for each in floats)
     scale = abs(float(statement.attributes.get("alpha", 1)))
@@ -266,7 +289,24 @@ def _terms(statement: Evaluated) -> Any:
 softmax = inside(_shares, "sum of exponentials", "returns 0")
 log_softmax = inside(_logarithms, "sum of exponentials", "returns -Inf")
 log_sum_exp = inside(_exponentials, "sum of exponentials")
-terms = inside(_terms, "sum of the terms of one sign", "may return Inf")
+_terms_of = partial(inside, what="sum of the terms of one sign", overflow="may return Inf")
+terms = _terms_of(_terms)
+all_terms = _terms_of(partial(_terms, factors_count=None))
+
+
+# Clip ----------------------------------------------------------------------------------------
+
+
+def crossed(statement: Evaluated) -> str:
+    """Return that the minimum of Clip is greater than its maximum, so that every result is the maximum."""
+    attributes, inputs = statement.attributes, [*statement.inputs[1:], None, None]
+    low, high = (attributes.get(key, inputs[place]) for place, key in enumerate(("min", "max")))
+    if low is None or high is None or not low > high:
+        return ""
+    return (
+        f"the minimum {float(low):.6g} is greater than the maximum {float(high):.6g}, "
+        "the value of all results; exchange them"
+    )
 
 
 # Casts of constants --------------------------------------------------------------------------
