@@ -123,7 +123,7 @@ def _in_order(xp: ModuleType, array: Any) -> Any:
     terms=lambda shapes, result: int(shapes[0][-1]),
     unit_axis=-1,
     cause="matrices.matmul",
-    remark=remarks.terms,
+    remark=remarks.products,
     zeros="zeros.underflow",
 )
 def matmul(xp: ModuleType, a: Any, b: Any, *, out: Any = None) -> Any:
@@ -218,7 +218,7 @@ def gemm_formula(attributes: Attributes, inputs: Types) -> str:
     terms=_inner,
     unit_axis=-1,
     cause="matrices.gemm",
-    remark=remarks.terms,
+    remark=remarks.products,
     zeros="zeros.underflow",
 )
 def gemm(

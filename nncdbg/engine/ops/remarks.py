@@ -248,18 +248,24 @@ def neighbors(attributes: Mapping[str, Any], x: Any) -> Any:
 # Sums of exponentials and of products ---------------------------------------------------------
 
 
+def _long_lines(statement: Evaluated) -> bool:
+    """Return whether a line may have more elements than the largest f16: each exponential is at most 1."""
+    shape = statement.inputs[0].shape
+    return math.prod(shape[statement.attributes["axis"] % max(len(shape), 1) :]) > _LARGEST
+
+
 def _shares(statement: Evaluated) -> Any:
     """Return the sum of the exponentials, less the maximum, of each line of Softmax: 1 / the largest share.
 
     Before opset 13 a line has all axes from `axis` on; over these, the largest share is a lower bound.
     """
-    if statement.inputs[0].size <= _LARGEST:
+    if not _long_lines(statement):
         return 0.0
     return 1 / rows(statement.attributes, statement.result.astype(np.float64)).max(axis=-1)
 
 
 def _logarithms(statement: Evaluated) -> Any:
-    if statement.inputs[0].size <= _LARGEST:
+    if not _long_lines(statement):
         return 0.0
     return np.exp(-rows(statement.attributes, statement.result.astype(np.float64)).max(axis=-1))
 
@@ -271,7 +277,15 @@ def _exponentials(statement: Evaluated) -> Any:
     return np.exp(float(statement.result.max()) - float(statement.inputs[0].max()))
 
 
-def _terms(statement: Evaluated, factors_count: int | None = 2) -> Any:
+def _product_bound(statement: Evaluated, factors: Sequence[Any]) -> float:
+    """Return an upper bound of the sums of sizes in a product of matrices, at the cost of one row."""
+    left, right = map(np.abs, factors)
+    rows = left.max(axis=tuple(range(left.ndim - 2)), initial=0)
+    columns = rows.max(axis=1 if statement.attributes.get("transA") else 0, initial=0)
+    return float((columns @ (right.T if statement.attributes.get("transB") else right)).max(initial=0))
+
+
+def _terms(statement: Evaluated, factors_count: int | None = 2, matrices: bool = False) -> Any:
     """Return the larger of the sums of the positive and of the negative terms of each finite result."""
     factors = [widened(np, each) for each in statement.inputs[:factors_count] if each is not None]
     floats = [each for each in factors if each.dtype.kind == "f"]
@@ -279,9 +293,13 @@ def _terms(statement: Evaluated, factors_count: int | None = 2) -> Any:
     scale = abs(float(statement.attributes.get("alpha", 1)))
     if not _LARGEST < bound < math.inf or not scale:
         return 0.0
-    sums = statement.again(factors)
+    if matrices and min(each.ndim for each in factors) > 1 and _product_bound(statement, factors) <= _LARGEST:
+        return 0.0
     sizes = statement.again([np.abs(each) if each.dtype.kind == "f" else each for each in factors])
-    if sums is None or sizes is None:
+    if sizes is None or not (sizes > _LARGEST * scale).any():
+        return 0.0
+    sums = statement.again(factors)
+    if sums is None:
         return 0.0
     return np.where(np.isfinite(statement.result), (np.abs(sums) + np.abs(sizes)) / 2 / scale, 0)
 
@@ -291,6 +309,7 @@ log_softmax = inside(_logarithms, "sum of exponentials", "returns -Inf")
 log_sum_exp = inside(_exponentials, "sum of exponentials")
 _terms_of = partial(inside, what="sum of the terms of one sign", overflow="may return Inf")
 terms = _terms_of(_terms)
+products = _terms_of(partial(_terms, matrices=True))
 all_terms = _terms_of(partial(_terms, factors_count=None))
 
 
