@@ -257,3 +257,39 @@ def test_crossed_bounds_of_clip_are_remarked(opset: int, call: str) -> None:
     assert found(2.0) == []
     (note,) = found(-3.0)
     assert "the minimum 1 is greater than the maximum -3, the value of all results" in note
+
+
+ROUNDED = [
+    ("%c: f16[] = 1e-9", "line 3: the constant is rounded to 0, such as 1e-09: too small for f16"),
+    ("%c: f16[2] = [1e-9, 1]", "line 3: 1 of 2 elements of the constant is rounded to 0, such as 1e-09"),
+    ("%c: f32[] = 1e-50", "line 3: the constant is rounded to 0, such as 1e-50: too small for f32"),
+    ("%c = Add(%x, 1e-9)", "%c at Add, line 3: the number is rounded to 0, such as 1e-09: too small for f16"),
+    ("%c = Clip(%x, -1e9, 1e9)", "%c at Clip, line 3: the number is rounded to Inf, such as"),
+    (
+        "%i: i8[2] = [0, 3]\n  %s: f16[] = 1e-7\n  %c = DequantizeLinear(%i, %s)",
+        "line 4: the constant is imprecise",
+    ),
+    (
+        "%i: i8[2] = [1, 100]\n  %s: f32[] = 1e-40\n  %c = DequantizeLinear(%i, %s, output_dtype=10)",
+        "%c at DequantizeLinear, line 5: 2 of 2 elements of the result are rounded to 0",
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), ROUNDED)
+def test_a_number_of_the_text_that_its_type_cannot_represent_is_remarked(line: str, words: str) -> None:
+    text = f"opset 23\ngraph @main(%x: f16[2]) -> (%x, %c) {{\n  {line}\n  return %x, %c\n}}\n"
+    found = nncdbg.watch(nncdbg.parse(text), {"x": np.ones(2, np.float16)}).notes
+    assert any(each.startswith(words) for each in found), found
+
+
+@pytest.mark.parametrize("number", ["0.0", "1e-3", "inf", "nan", "65504.0"])
+def test_a_number_that_fits_is_no_remark(number: str) -> None:
+    text = f"graph @main() -> (%c) {{\n  %c: f16[] = {number}\n  return %c\n}}\n"
+    assert nncdbg.parse(text).notes == ()
+
+
+def test_a_float_attribute_that_underflows_is_refused() -> None:
+    text = "graph @main(%x: f32[2]) -> (%y) {\n  %y = Elu(%x, alpha=1e-50)\n  return %y\n}\n"
+    with pytest.raises(nncdbg.ParseError, match="out of range for f32, the type of float attributes"):
+        nncdbg.parse(text)

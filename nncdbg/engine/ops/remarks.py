@@ -17,9 +17,7 @@ import numpy as np
 from nncdbg.engine.dtypes import FLOATS, NUMPY, largest, name_of
 from nncdbg.engine.ops.precision import widened
 from nncdbg.engine.text.counting import elements
-
-CLIPPED = 0.1
-"""Share of the elements that a quantization clips from which it is remarkable."""
+from nncdbg.engine.text.rounding import CLIPPED, lost
 
 _LARGEST = largest("f16")
 _SMALLEST = 2.0**-25
@@ -336,40 +334,3 @@ def narrowed(statement: Evaluated) -> str:
     if 0 not in statement.constants:
         return ""
     return lost(statement.inputs[0], statement.result, "the constant")
-
-
-def lost(given: Any, narrow: Any, what: str) -> str:
-    """Return how many numbers another float type rounds to 0, or to numbers of less precision; or to Inf.
-
-    Empty if these are few, or if a type is not a float type.
-    """
-    if name_of(narrow.dtype) not in FLOATS or name_of(given.dtype) not in FLOATS or not given.size:
-        return ""
-    name, wide = name_of(narrow.dtype), given.astype(np.float64)
-    with np.errstate(all="ignore"):
-        sizes, kept = np.abs(wide), np.abs(narrow.astype(np.float64))
-    least = float(ml_dtypes.finfo(narrow.dtype).smallest_normal)
-    cases = (
-        ((sizes > 0) & (kept == 0), "rounded to 0", f"too small for {name}", "use a larger constant"),
-        (
-            np.isfinite(sizes) & (kept > largest(name)),
-            "rounded to Inf",
-            f"the largest {name} is {largest(name):.4g}",
-            "use a smaller constant, or keep it in f32",
-        ),
-        (
-            (kept > 0) & (kept < least) & (np.abs(sizes - kept) > sizes * 2.0**-4),
-            "imprecise",
-            f"below {least:.2g}, {name} is less precise",
-            "use a larger constant",
-        ),
-    )
-    for marked, words, why, hint in cases:
-        if float(marked.mean()) >= CLIPPED:
-            place = tuple(np.argwhere(marked)[0])
-            count = elements(int(marked.sum()), marked.size, what)
-            example = f"{float(wide[place]):.6g}"
-            if words == "imprecise":
-                example += f", which becomes {float(narrow[place]):.6g}"
-            return f"{count} {words}, such as {example}: {why}; {hint}"
-    return ""
