@@ -293,3 +293,13 @@ def test_a_float_attribute_that_underflows_is_refused() -> None:
     text = "graph @main(%x: f32[2]) -> (%y) {\n  %y = Elu(%x, alpha=1e-50)\n  return %y\n}\n"
     with pytest.raises(nncdbg.ParseError, match="out of range for f32, the type of float attributes"):
         nncdbg.parse(text)
+
+
+@pytest.mark.parametrize("op", ["LayerNormalization", "RMSNormalization"])
+def test_a_variance_beyond_a_stash_type_of_f16_is_remarked(op: str) -> None:
+    def found(size: float, stash_type: int) -> list[str]:
+        return _inside(f"{op}(%x, %s, stash_type={stash_type})", [4, 4], size, np.float32, "f32")
+
+    (note,) = found(1000, 10)
+    assert "inside reaches" in note
+    assert found(1000, 1) == found(1000, 16) == found(1, 10) == []

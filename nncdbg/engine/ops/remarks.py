@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import ml_dtypes
 import numpy as np
 
-from nncdbg.engine.dtypes import FLOATS, NUMPY, largest, name_of
+from nncdbg.engine.dtypes import FLOATS, FROM_ONNX, NUMPY, largest, name_of
 from nncdbg.engine.ops.precision import widened
 from nncdbg.engine.text.counting import elements
 from nncdbg.engine.text.rounding import CLIPPED, lost
@@ -60,7 +60,8 @@ def inside(
 
     def find(statement: Evaluated) -> str:
         result = statement.result
-        if name_of(result.dtype) != "f16" or not result.size:
+        working = FROM_ONNX[statement.attributes.get("stash_type", 1)]
+        if "f16" not in (name_of(result.dtype), working) or not result.size:
             return ""
         with np.errstate(all="ignore"):
             sizes = np.asarray(numbers(statement))
