@@ -339,7 +339,9 @@ def regions(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContr
         if wrong.any():
             hint = "write the least corner of a region first: x1, y1, x2, y2"
             rule = "the second corner must not be before the first one"
-            return _broken(CORNERS, 1, boxes, wrong, rule, hint, wrong.any(axis=1)[:, None, None, None])
+            return _broken(
+                CORNERS, 1, boxes, wrong, rule, hint, np.asarray(wrong.any(axis=1))[:, None, None, None]
+            )
     return not_negative(2)(attributes, inputs)
 
 
@@ -348,7 +350,7 @@ def sides(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContrac
     boxes = _given(inputs, 0)
     if not attributes["center_point_box"] or boxes is None or not (boxes[..., 2:] < 0).any():
         return None
-    wrong = boxes < 0
+    wrong = np.asarray(boxes < 0)
     wrong[..., :2] = False
     rule = "a width or height must not be negative"
     return _broken(SIDE, 0, boxes, wrong, rule, "use center_point_box=0 for boxes of two corners")

@@ -250,7 +250,7 @@ def neighbors(attributes: Mapping[str, Any], x: Any) -> Any:
 def _long_lines(statement: Evaluated) -> bool:
     """Return whether a line may have more elements than the largest f16: each exponential is at most 1."""
     shape = statement.inputs[0].shape
-    return math.prod(shape[statement.attributes["axis"] % max(len(shape), 1) :]) > _LARGEST
+    return bool(math.prod(shape[statement.attributes["axis"] % max(len(shape), 1) :]) > _LARGEST)
 
 
 def _shares(statement: Evaluated) -> Any:
