@@ -14,7 +14,7 @@ from nncdbg.engine.graph import Inline, Location, Placement, TensorType, Type
 from nncdbg.engine.text.lexemes import BARE, OP, PREFIX_END, PREFIXED, STRING, WORD, Flaw, unquote
 from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes, UndeclaredPrefix
 from nncdbg.engine.text.types import parse_type, type_end
-from nncdbg.textual_repr.literals import Misfit, NanBits, Pair, array_of, single
+from nncdbg.textual_repr.literals import Misfit, NanBits, Pair, array_of, rounding_note, single
 
 _blank = re.compile(r"[ \t\r]*").match
 _BLANKS = frozenset(" \t\r")
@@ -47,7 +47,7 @@ _STATEMENT = "a statement looks like %y: f32[2] = Op(%x, name=value)"
 class Cursor:
     """A reader of `line`, starting at `position`; names may start with one of `prefixes`."""
 
-    __slots__ = ("_has_labels", "flaws", "line", "position", "prefixes")
+    __slots__ = ("_has_labels", "flaws", "notes", "line", "position", "prefixes")
 
     def __init__(self, line: str, position: int = 0, prefixes: Prefixes = NO_PREFIXES) -> None:
         self.line = line
@@ -57,6 +57,8 @@ class Cursor:
         self._has_labels = PREFIX_END in line
         self.flaws: list[Flaw] = []
         """Flaws that did not stop the reader."""
+        self.notes: list[str] = []
+        """What is remarkable about the numbers of the line."""
 
     # -- single tokens -------------------------------------------------------------------------
 
@@ -331,7 +333,7 @@ class Cursor:
         if match["wide"]:
             return value
         rounded = single(value)
-        if rounded is None:
+        if rounded is None or (rounded == 0 and value != 0):
             raise Flaw(
                 "the number is out of range for f32, the type of float attributes",
                 match.start(),
@@ -370,9 +372,13 @@ class Cursor:
         start = self.blank()
         data = self.nested(self.array_scalar)
         try:
-            return array_of(data, type)
+            array = array_of(data, type)
         except Misfit as misfit:
             raise Flaw(misfit.message, start, self.position - start, misfit.hint) from None
+        words = rounding_note(data, array)
+        if words:
+            self.notes.append(words)
+        return array
 
     # -- clauses -------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ import numpy as np
 from nncdbg.engine.dtypes import COMPLEX, FLOATS, NUMPY, name_of
 from nncdbg.engine.graph import Array, Inline, MapType, OptionalType, SequenceType, TensorType
 from nncdbg.engine.text.lexemes import quote, quote_bytes
+from nncdbg.engine.text.rounding import lost
 from nncdbg.engine.text.types import print_type
 
 
@@ -169,6 +170,23 @@ def array_of(data: Any, type: TensorType) -> Array:
     array = _flat_array(flat, type.dtype).reshape(shape)
     array.flags.writeable = False
     return array
+
+
+def rounding_note(data: Any, array: Array) -> str:
+    """Return what the element type of a constant loses of its numbers `data`; empty if it is little."""
+    name = name_of(array.dtype)
+    if name not in FLOATS or not array.size:
+        return ""
+    with np.errstate(invalid="ignore"):  # Some patterns of NaN signal.
+        sizes = np.abs(array.astype(np.float64))
+    if np.all((sizes >= float(ml_dtypes.finfo(array.dtype).smallest_normal)) & np.isfinite(sizes)):
+        return ""
+    flat, _ = _flatten(data)
+    try:
+        given = np.array([float(item) if isinstance(item, (int, float)) else 0.0 for item in flat])
+    except OverflowError:  # An integer of hundreds of digits.
+        return ""
+    return lost(given, array.reshape(-1), "the constant")
 
 
 def _flatten(data: Any) -> tuple[list[Any], tuple[int, ...]]:

@@ -52,6 +52,7 @@ class Reading:
         self.graph_lines: dict[str, int] = {}
         self.calls: list[WrittenCall] = []
         self.stores: list[str] = []
+        self.notes: list[str] = []
         self.opsets: dict[str, int] = {}
         self.streams: dict[int, str] = {}
         self.states: list[StateLine] = []

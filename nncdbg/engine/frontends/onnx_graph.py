@@ -232,24 +232,46 @@ class Conversion:
             else:
                 values = attribute_values(node, scope, self._external)
                 made = self._scan_nodes(node, body, inputs, outputs, values, scope.outer)
-        location, comment = location_of(node), comment_of(node)
+        comments = filter(None, (comment_of(node), *self._unknown_of_control(node)))
+        location, comment = location_of(node), "\n".join(comments)
         return [replace(statement, location=location, comment=comment) for statement in made]
+
+    def _unknown_of_control(self, node: Any) -> list[str]:
+        """Return comments about attributes of an If, Loop or Scan that no version of it has.
+
+        Raises GraphError for one of another version: without it, the result would be another one.
+        """
+        version = self._opsets.get("", 1)
+        signature = schema(node.op_type, version)
+        known, given = _attributes_of(node.op_type), {each.name for each in node.attribute}
+        own = known if signature is None else signature.attributes.keys()
+        for name in sorted((given & known) - own):
+            raise GraphError(
+                f"{node_title(node)} has no attribute {name!r} in opset {version}",
+                hint="export the model again, for the opset that it imports",
+            )
+        return self._ignored(node, node.op_type, given - known, known)
+
+    def _ignored(self, node: Any, op: str, names: Set[str], known: Set[str]) -> list[str]:
+        """Note that unknown attributes are ignored; return comments for the statement."""
+        comments = []
+        for name in sorted(names):
+            guess = nearest(name, known)
+            rest = f"has no attribute {name!r}; it is ignored" + (f"; {guess}" if guess else "")
+            self.unknown_attributes.append(f"{node_title(node)} {rest}")
+            comments.append(f"{op} {rest}")
+        return comments
 
     def _known_attributes(self, made: Node, node: Any) -> Node:
         """Return the statement without attributes that its op does not have, which onnxruntime ignores.
 
         An attribute of another version of the op stays: without it, the result would be another one.
         """
-        versions = [schema(made.op, version) for version in versions_of(made.op)]
-        known = {name for each in versions if each is not None for name in each.attributes}
+        known = _attributes_of(made.op)
         if not known or made.attributes.keys() <= known:
             return made
         comments = [made.comment] if made.comment else []
-        for name in sorted(made.attributes.keys() - known):
-            guess = nearest(name, known)
-            rest = f"has no attribute {name!r}; it is ignored" + (f"; {guess}" if guess else "")
-            self.unknown_attributes.append(f"{node_title(node)} {rest}")
-            comments.append(f"{made.op} {rest}")
+        comments += self._ignored(node, made.op, made.attributes.keys() - known, known)
         kept = {name: value for name, value in made.attributes.items() if name in known}
         return replace(made, attributes=kept, comment="\n".join(comments))
 
@@ -398,3 +420,9 @@ def _is_true(constant: Constant) -> bool:
         and data.array.size == 1
         and bool(data.array.all())
     )
+
+
+def _attributes_of(op: str) -> set[str]:
+    """Return the attributes of all versions of an op."""
+    versions = [schema(op, version) for version in versions_of(op)]
+    return {name for each in versions if each is not None for name in each.attributes}

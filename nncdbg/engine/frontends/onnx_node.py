@@ -170,8 +170,15 @@ def _text(data: bytes) -> str | bytes:
 
 def _graph_text(graph: Any) -> str:
     from onnx.printer import to_text
+    from onnx.shape_inference import InferenceError
 
-    return str(to_text(graph))
+    try:
+        return str(to_text(graph))
+    except InferenceError as error:  # The printer reads the data of initializers.
+        reason = str(error).rpartition("Error] ")[2]
+        raise GraphError(
+            f'the graph "{graph.name}" of an attribute is damaged: {reason}', hint="export the model again"
+        ) from None
 
 
 def _type_attribute(proto: Any, where: str) -> Type:

@@ -21,6 +21,11 @@ _PLAIN: tuple[tuple[str, str, str], ...] = (
         "make each pair of sizes equal, counted from the last axis, or one of them 1",
     ),
     (
+        r"objects cannot be broadcast to a single shape.*with shape (\(.*?\)) and .* with shape (\(.*?\))",
+        "the shapes {0} and {1} do not broadcast",
+        "make each pair of sizes equal, counted from the last axis, or one of them 1",
+    ),
+    (
         r"index (-?\d+) is out of bounds for axis (\d+) with size (\d+)",
         "index {0} is outside axis {1} of size {2}",
         "use indices from -{2} up to, but not including, {2}",
@@ -39,6 +44,25 @@ _PLAIN: tuple[tuple[str, str, str], ...] = (
         r"need at least one array to concatenate",
         "there is nothing to concatenate",
         "use a sequence with at least one tensor",
+    ),
+    (
+        r"attempt to get arg(?:max|min) of an empty sequence|zero-size array to reduction operation",
+        "there is no extreme of no elements",
+        "use a tensor with at least one element along the reduced axes",
+    ),
+    (
+        r"can't extend empty axis (\d+)",
+        "axis {0} is empty, so that there is nothing to repeat",
+        'use mode="constant" for an empty axis',
+    ),
+    (r"negative dimensions are not allowed", "a size is negative", "use sizes of 0 or more"),
+    (r"can only specify one unknown dimension", "-1 occurs more than once", "use -1 for one size"),
+    (r"slice step cannot be zero", "a step is 0", "use steps other than 0"),
+    (r"repeated axis", "an axis occurs more than once", "give each axis once"),
+    (
+        r"cannot select an axis to squeeze out which has size not equal to one",
+        "an axis to remove has more than one element",
+        "remove axes of size 1 only",
     ),
 )
 """A pattern of NumPy's text, the same fact in plain words, and a hint."""
