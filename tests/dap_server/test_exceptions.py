@@ -224,6 +224,25 @@ def test_uninitialized_memory_is_caught_by_default(client: Client) -> None:
     assert "Relu" in info["details"]["stackTrace"].splitlines()[0]
 
 
+def test_a_statement_that_fails_on_an_uninitialized_index_has_both_reasons(
+    client: Client, tmp_path: Path
+) -> None:
+    program = tmp_path / "index.nnc"
+    program.write_text(INDEX)
+    client.launch(program)
+    client.request("configurationDone")
+    stop = client.expect_stop("exception")
+    assert stop["description"] == "The statement failed"
+    info = client.request("exceptionInfo", {"threadId": 1})
+    assert (info["exceptionId"], info["breakMode"]) == ("uninitialized", "unhandled")
+    first, *_, read, cause = info["description"].splitlines()
+    assert first == "Gather cannot compute: %index has an index outside an axis of size 3"
+    assert read == "Gather reads %index, which has been uninitialized since nncdbg.Empty allocated it"
+    assert cause == "  cause: uninitialized read"
+    lines = info["details"]["stackTrace"].splitlines()
+    assert [each.split()[0] for each in lines if each.endswith("originates here")] == ["%index"]
+
+
 def test_a_failing_kernel_is_explained_and_ends_the_program_the_second_time(
     client: Client, tmp_path: Path
 ) -> None:

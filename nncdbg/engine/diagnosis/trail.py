@@ -10,7 +10,7 @@ an effect.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +120,10 @@ class Trail:
     def reaching(self, outputs: Sequence[tuple[str, Any]]) -> dict[int, str]:
         """Return the numbers of the origins that these values, with their names, depend on, with evidence."""
         return self._effect().reaching([value for _, value in outputs], [name for name, _ in outputs])
+
+    def infinities_of(self, numbers: Iterable[int]) -> Origins:
+        """Return the origins of harmless infinities in forward with the zeros of these NaN in backward."""
+        return NONE.union(*(self._again.get(each, NONE) for each in numbers))
 
     def _effect(self) -> Effect:
         return Effect(self.marks, self._seen, self.to_host, self.legal, self._widened)
@@ -418,9 +422,7 @@ class Trail:
             outputs = [*zip(step_outputs(frame.code), results, strict=True)]
         reaching, values = self.reaching(outputs), [value for _, value in outputs]
         effect = self._effect()
-        for number in self._again.keys() & reaching.keys():
-            # The zero that made a harmless infinity in forward makes this NaN in backward.
-            reaching |= dict.fromkeys(self._again[number] - reaching.keys(), "")
+        reaching |= dict.fromkeys(self.infinities_of(reaching) - reaching.keys(), "")
         self._carrier.report(frozenset(reaching))
         for number in self._widened.right - reaching.keys():
             self._seen[number].effect = "harmless: the result is right"
