@@ -309,6 +309,12 @@ def test_run_reports_the_checked_statements(model: Callable[..., str], capsys: C
     )
     assert main(["run", model("a"), "--check", "micro", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
+    checks = document["check"].pop("checks")
+    assert [each["check"] for each in checks if each["result"] == "not applicable"] == [
+        "micro Mul",
+        "micro Add",
+    ]
+    assert {"check": "micro", "result": "passed", "reason": None} in checks
     assert document["check"] == {"statements": 1, "runs": 1, "without": {"Mul": 1, "Add": 1}, "failed": {}}
 
 
