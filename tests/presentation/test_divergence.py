@@ -30,8 +30,8 @@ _MULTIPLE = re.compile(r"(?i)\b(nan|inf) times|^ *-?(nan|inf) ", re.MULTILINE)
 
 def differing(op: str) -> nncdbg.DiffReport:
     """Compare two scales, both within the tolerance of 1, where only one is not 0 after the subtraction."""
-    sides = [nncdbg.parse(NEAR_ZERO.replace("SCALE", scale).replace("OP", op)) for scale in ("1e-6", "1e-9")]
-    return nncdbg.diff(*sides, {"x": X})
+    a, b = (nncdbg.parse(NEAR_ZERO.replace("SCALE", scale).replace("OP", op)) for scale in ("1e-6", "1e-9"))
+    return nncdbg.diff(a, b, {"x": X})
 
 
 @pytest.mark.parametrize("op", OPS)
