@@ -85,7 +85,7 @@ def watch_run(
     started = time.perf_counter()
     stop = measuring.run(move) if measuring is not None else move()
     seconds = time.perf_counter() - started
-    trail.conclude(ended=stop.reason == "end", outputs=bad.reached)
+    trail.conclude(ended=stop.reason == "end", complete=bad.step is not None)
     report = Report(ops=debugger.timeline.tick, seconds=seconds, notes=[*map(str, debugger.notes)])
     report.notes += [*_remarks(debugger)]
     report.training, report.tracks = norms.finished(), debugger.tracks
@@ -144,7 +144,9 @@ def _tell(
     max_findings: int,
 ) -> None:
     """Fill in the findings: those that trip, then those with effect on an output, then the others."""
-    ordered = in_text_order(_with_content(sightings), debugger.loaded.places)
+    ordered = sorted(
+        in_text_order(_with_content(sightings), debugger.loaded.places), key=lambda each: each.dropped
+    )
     judge = TrainingJudge(debugger)
     findings = [_finding(each, gates, debugger, judge) for each in ordered] + measured
     if any(each.trips for each in findings):

@@ -138,7 +138,7 @@ class GrowthTable:
 def _update(row: Growth, match: Match) -> None:
     row.line, row.value = match.a.line, match.a.value
     if match.unmeasured and row.times_tolerance is not None:
-        row.times_tolerance, row.unmeasured = None, match.unmeasured
+        row.times_tolerance, row.unmeasured, row.at = None, match.unmeasured, match
     elif row.times_tolerance is not None:
         row.times_tolerance = max(row.times_tolerance, match.excess.factor)
     comparison = match.comparison

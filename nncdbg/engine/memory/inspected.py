@@ -330,8 +330,9 @@ class InspectedAllocation(Allocation):
                 why = "has been uninitialized since nncdbg.Empty allocated it"
                 if origin.node.op != "nncdbg.Empty":
                     why = f"{origin.node.op} wrote only partly"
-                detail = f"{verb} reads %{code.names[slot]}, which {why}"
-                self.report(Finding("uninitialized", statement, detail, inputs, None, origin))
+                name = code.names[slot]
+                detail = f"{verb} reads %{name}, which {why}"
+                self.report(Finding("uninitialized", statement, detail, inputs, None, origin, operand=name))
 
     def _examine(
         self, binding: Binding, inputs: Sequence[Any], buffer: Array, flags: int, index: int = 0
