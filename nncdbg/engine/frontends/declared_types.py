@@ -116,7 +116,12 @@ class _LenientInference(GraphInference):
         return error
 
     def agreed(
-        self, value: Value, inferred: Type | None, output: int | None = None, source: str = "the op returns"
+        self,
+        value: Value,
+        inferred: Type | None,
+        output: int | None = None,
+        source: str = "the op returns",
+        statement: tuple[Node, Types] | None = None,
     ) -> Type | None:
         declared, key = value.type, (self.path, value.name)
         if declared is None:
@@ -129,7 +134,7 @@ class _LenientInference(GraphInference):
             return declared
         found = common_type(declared, inferred)
         if found is None and without_sizes(declared) != without_sizes(inferred):
-            return super().agreed(value, inferred, output, source)
+            return super().agreed(value, inferred, output, source, statement)
         if found is None or self._fixes_symbol(declared, inferred):
             self.replaced[key] = inferred
             return inferred

@@ -7,7 +7,7 @@ and for models with declared types; the language server applies them to lines.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 from nncdbg.engine.errors import GraphError, NncdbgError
@@ -22,6 +22,8 @@ from nncdbg.engine.inference.types import (
     type_of_array,
     with_symbols,
 )
+from nncdbg.engine.ops.schema import schema, version_of
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.listing import Path
 
 Answers: TypeAlias = "dict[tuple[tuple[object, ...], tuple[Type | None, ...]], Types]"
@@ -92,7 +94,7 @@ class TypeRules:
         else:
             inferred, source = self.inferred(node, types), "the op returns"
         return [
-            known if value.type is None else self.agreed(value, known, index, source)
+            known if value.type is None else self.agreed(value, known, index, source, (node, types))
             for index, (value, known) in enumerate(zip(node.outputs, inferred, strict=True))
         ]
 
@@ -125,17 +127,38 @@ class TypeRules:
         return (found + [None] * len(node.outputs))[: len(node.outputs)]
 
     def agreed(
-        self, value: Value, inferred: Type | None, output: int | None = None, source: str = "the op returns"
+        self,
+        value: Value,
+        inferred: Type | None,
+        output: int | None = None,
+        source: str = "the op returns",
+        statement: tuple[Node, Types] | None = None,
     ) -> Type | None:
-        """Return a value's declared type with inferred sizes; report an error if the two contradict."""
+        """Return a value's declared type with inferred sizes; report an error if the two contradict.
+
+        `statement` is the op with the types of its operands, for the hint.
+        """
         declared = value.type
         if declared is None or inferred is None or declared == inferred:
             return declared or inferred
         found = common_type(declared, inferred)
         if found is None:
             message = f"%{value.name} is declared {declared} but {source} {inferred}"
-            self.report(GraphError(message, hint="omit the type, or correct it", output=output))
+            keepdims = statement is not None and self._with_other_keepdims(*statement, declared)
+            hint = f"{keepdims or 'omit the type'}, or write %{name_text(value.name)}: {inferred}"
+            self.report(GraphError(message, hint=hint, output=output))
         return found or declared
+
+    def _with_other_keepdims(self, node: Node, types: Types, declared: Type) -> str | None:
+        """Return the hint for a reduction that has the declared type with the other value of keepdims."""
+        known = schema(node.op, version_of(node.op, self.opsets))
+        if known is None or "keepdims" not in known.attributes:
+            return None
+        other = 0 if node.attributes.get("keepdims", known.attributes["keepdims"]) else 1
+        changed = replace(node, attributes={**node.attributes, "keepdims": other})
+        result = check_statement(changed, types, self.opsets)[0][0]
+        fits = result is not None and common_type(declared, result) is not None
+        return f"write keepdims={other}" if fits else None
 
     # -- blocks --------------------------------------------------------------------------------
 
