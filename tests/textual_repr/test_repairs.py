@@ -80,7 +80,7 @@ STATEMENTS = [
     ('%y = ReduceMean(%x, [0], keepdims="1")', "keepdims=1", "%y = ReduceMean(%x, [0], keepdims=1)"),
     ("%y = ReduceMean(%x, [0], keepdims=True)", "true", "%y = ReduceMean(%x, [0], keepdims=true)"),
     ("%y: f32[] = ReduceMean(%x, [0])", "keepdims=0", "%y: f32[] = ReduceMean(%x, [0], keepdims=0)"),
-    ("%y = Softmax(%x, dim=-1)", "axis=-1", "%y = Softmax(%x, axis=-1)"),
+    ("%y = Softmax(%x, dim=-1)", "axis", "%y = Softmax(%x, axis=-1)"),
     ("%y = Softmax(%x, axis=1.0)", "axis=", "%y = Softmax(%x, axis=0)"),
     ("%y = Softmax(%x, axis: 0)", "axis=", "%y = Softmax(%x, axis=0)"),
     ("%y = Transpose(%x, [0])", "perm=", "%y = Transpose(%x, perm=[0])"),

@@ -328,10 +328,9 @@ def _unknown_attribute(found: Schema, key: str, value: Any) -> str:
             operands = ", ".join([*names[: names.index(other)], _said(given)])
             return f"{other} is an operand: {found.name}({operands})"
         if other in found.attributes:
-            return f"did you mean {other}={_repaired(value, found.kinds.get(other, ''))}?"
+            return f"did you mean {other}?"
     close = nearest(key, found.attributes)
-    listed = f"use these attributes: {', '.join(found.attributes) or 'none'}"
-    return f"{close} {listed}" if close else listed
+    return close or f"use these attributes: {', '.join(found.attributes) or 'none'}"
 
 
 _EXAMPLES = {
