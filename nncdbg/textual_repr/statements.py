@@ -220,8 +220,10 @@ def next_values(cursor: Cursor, names: Names, carried: tuple[Value, ...]) -> tup
         name = cursor.name("%")
         if name not in known or name in after:
             fault = "is assigned twice" if name in after else "is not carried by this loop"
-            text = ", ".join(f"%{value.name}" for value in carried) or "nothing"
-            raise Flaw(f"%{name} {fault}", start, cursor.position - start, f"the loop carries {text}")
+            text = ", ".join(f"%{name_text(value.name)}" for value in carried) or "nothing"
+            raise Flaw(
+                f"%{name_text(name)} {fault}", start, cursor.position - start, f"the loop carries {text}"
+            )
         cursor.expect("=", "write next %s = %v")
         after[name] = Value(use(cursor, names))
 
@@ -231,7 +233,7 @@ def next_values(cursor: Cursor, names: Names, carried: tuple[Value, ...]) -> tup
             assign()
     missing = [value.name for value in carried if value.name not in after]
     if missing:
-        message = f"next omits %{', %'.join(missing)}"
+        message = f"next omits {', '.join('%' + name_text(name) for name in missing)}"
         raise cursor.whole(message, "assign every carried value; %s = %s keeps a value unchanged")
     collected = value_list(cursor, names) if cursor.accept_word("collect") else ()
     return (*(after[value.name] for value in carried), *collected)
@@ -272,9 +274,12 @@ def _result_place(cursor: Cursor, places: dict[str, int], collected: int) -> int
         return len(places) + index
     name = cursor.name("%")
     if name not in places:
-        text = ", ".join(f"%{other}" for other in places) or "nothing"
+        text = ", ".join(f"%{name_text(other)}" for other in places) or "nothing"
         raise Flaw(
-            f"%{name} is not carried by this loop", start, cursor.position - start, f"it carries {text}"
+            f"%{name_text(name)} is not carried by this loop",
+            start,
+            cursor.position - start,
+            f"it carries {text}",
         )
     return places[name]
 

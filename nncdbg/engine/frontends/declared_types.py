@@ -26,6 +26,7 @@ from nncdbg.engine.graph import (
 from nncdbg.engine.inference.graphs import Answers, GraphInference
 from nncdbg.engine.inference.statements import Types
 from nncdbg.engine.inference.types import common_type
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.listing import Path
 
 Key: TypeAlias = tuple[Path, str]
@@ -50,7 +51,7 @@ class StaleShape:
             fact = f"but {self.op or 'the loop'} returns {self.inferred}"
         else:
             fact = "which contradicts the statements that read it"
-        return f"%{self.name} is declared {self.declared}, {fact}: the declared shape is ignored"
+        return f"%{name_text(self.name)} is declared {self.declared}, {fact}: the declared shape is ignored"
 
 
 def stale_shape_notes(found: Sequence[StaleShape]) -> tuple[str, ...]:

@@ -120,7 +120,7 @@ class TypeRules:
             if value.type is None or given is None:
                 continue
             if common_type(value.type, given) is None:
-                message = f"{node.op} takes {value.type} as %{value.name}, not {given}"
+                message = f"{node.op} takes {value.type} as %{name_text(value.name)}, not {given}"
                 self.report(GraphError(message, hint=_CORRECT, operand=index))
             bind_symbols(value.type, given, sizes)
         found = [value.type and with_symbols(value.type, sizes) for value in signature.outputs]
@@ -143,7 +143,7 @@ class TypeRules:
             return declared or inferred
         found = common_type(declared, inferred)
         if found is None:
-            message = f"%{value.name} is declared {declared} but {source} {inferred}"
+            message = f"%{name_text(value.name)} is declared {declared} but {source} {inferred}"
             keepdims = statement is not None and self._with_other_keepdims(*statement, declared)
             hint = f"{keepdims or 'omit the type'}, or write %{name_text(value.name)}: {inferred}"
             self.report(GraphError(message, hint=hint, output=output))
@@ -187,8 +187,8 @@ class TypeRules:
         """Report each result of a block with a type that contradicts its `wanted` type."""
         for index, (value, name, known) in enumerate(zip(wanted, names, found, strict=False)):
             if value.type is not None and known is not None and common_type(value.type, known) is None:
-                place = where or f"%{value.name} is"
-                message = f"%{name} is {known}, but {place} {value.type}"
+                place = where or f"%{name_text(value.name)} is"
+                message = f"%{name_text(name)} is {known}, but {place} {value.type}"
                 self.report(GraphError(message, hint=_CORRECT, operand=index))
 
     def branch_results(self, node: Node, ends: Sequence[Types]) -> list[Type | None]:
@@ -248,7 +248,7 @@ class _Scope:
             if name in scope.types:
                 return scope.types[name]
             scope = scope.outer
-        raise GraphError(f"%{name} is not defined", hint="define the value before this statement")
+        raise GraphError(f"%{name_text(name)} is not defined", hint="define the value before this statement")
 
 
 class GraphInference(TypeRules):
@@ -322,7 +322,9 @@ class GraphInference(TypeRules):
     def _define(self, node: Node, results: Types, known: dict[str, Type | None]) -> None:
         for value, type_ in zip(node.outputs, results, strict=True):
             if value.name in known and value.name not in self._rebound:
-                raise GraphError(f"%{value.name} is defined twice", hint="rename one of the two values")
+                raise GraphError(
+                    f"%{name_text(value.name)} is defined twice", hint="rename one of the two values"
+                )
             if value.name:
                 known[value.name] = type_
 

@@ -32,6 +32,7 @@ import msgspec
 from nncdbg.engine.errors import LoadError, RunError, UsageError
 from nncdbg.engine.graph import Program
 from nncdbg.engine.process.regular_file import read_regular
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.nan_watch.fingerprint import Key, key_of
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.nan_watch.reports.writing import not_written, write_file
@@ -217,10 +218,11 @@ def _notes(
 ) -> list[str]:
     notes = [f"{accepted} known finding{'' if accepted == 1 else 's'} accepted by the baseline"]
     notes += [
-        f"moved: known in %{known.key[1]}, now in %{finding.site.value}" for known, finding in moved[:_SHOWN]
+        f"moved: known in %{name_text(known.key[1])}, now in %{name_text(finding.site.value)}"
+        for known, finding in moved[:_SHOWN]
     ]
     if gone:
-        names = _listed([f"{each.key[3]} in %{each.key[1]}" for each in gone])
+        names = _listed([f"{each.key[3]} in %{name_text(each.key[1])}" for each in gone])
         notes.append(f"no longer found ({len(gone)}): {names}; --write-baseline updates the baseline")
     return notes
 
