@@ -158,5 +158,5 @@ def rank_of(emit: Emit, operand: Operand) -> int:
     """Return the number of axes; UnsupportedOp if it is not known before the run."""
     known = emit.type_of(operand)
     if known is None or known.shape is None:
-        raise UnsupportedOp(f"the number of axes of %{name_text(operand)} is not known before the run")
+        raise UnsupportedOp(f"the number of axes of %{name_text(str(operand))} is not known before the run")
     return len(known.shape)
