@@ -19,6 +19,7 @@ from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.lean import LeanAllocation
 from nncdbg.engine.ops.aten.names import allocates_only
 from nncdbg.engine.schedules.streams import streams_of
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.nan_watch.measuring.dead_units import dead_unit_warnings
 from nncdbg.nan_watch.measuring.gate_results import gate_results
 from nncdbg.nan_watch.measuring.gates import Gates
@@ -126,7 +127,7 @@ def _remarks(debugger: Debugger) -> Iterator[str]:
     found = debugger.observers.remarks.found
     placed = [(debugger.loaded.line(code, pc), code.nodes[pc], words) for (code, pc), words in found.items()]
     for line, node, words in sorted(placed, key=lambda each: each[0] or 0):
-        yield f"%{node.outputs[0].name} at {node.op}, line {line}: {words}"
+        yield f"%{name_text(node.outputs[0].name)} at {node.op}, line {line}: {words}"
 
 
 def _failure(stop: Stop) -> Exception:

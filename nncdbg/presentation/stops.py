@@ -102,7 +102,7 @@ def value_or_reason(values: Debugger | Values, name: str, layout: Layout) -> Tex
     try:
         return described(name, values.value(name), layout)
     except NotComputed as error:
-        words = error.message.replace(f"%{name}", layout.name(name), 1)
+        words = error.message.replace(f"%{name_text(name)}", layout.name(name), 1)
         return Text("\n    ".join(wrap(words, layout.width, break_long_words=False)), "dim")
 
 

@@ -21,6 +21,7 @@ from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.graph import type_of
 from nncdbg.engine.memory import ALLOCATORS
 from nncdbg.engine.memory.lean import LeanAllocation
+from nncdbg.engine.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -64,7 +65,7 @@ class OutputDifference:
     found: str
 
     def __str__(self) -> str:
-        place = f"%{self.output}" + (f"[{', '.join(map(str, self.index))}]" if self.index else "")
+        place = f"%{name_text(self.output)}" + (f"[{', '.join(map(str, self.index))}]" if self.index else "")
         return f"{place} differs with {self.way}: {self.found}, without observers {self.expected}"
 
 

@@ -43,7 +43,7 @@ from nncdbg.engine.frontends.order import in_order
 from nncdbg.engine.graph import Constant, Graph, Inline, Node, Reference, TensorType, Type, Value
 from nncdbg.engine.ops.onnx_messages import type_of_proto
 from nncdbg.engine.ops.schema import schema, versions_of
-from nncdbg.engine.text.lexemes import claimed_name, nearest
+from nncdbg.engine.text.lexemes import claimed_name, name_text, nearest
 
 INLINE_ELEMENTS = 16
 """Constants of at most this many elements are inline in the text."""
@@ -357,7 +357,7 @@ def _check_outputs(outputs: Sequence[Value], names: frozenset[str], graph: str) 
     for value in outputs:
         if value.name not in names:
             raise GraphError(
-                f"graph @{graph} returns %{value.name}, which is not defined",
+                f"graph @{graph} returns %{name_text(value.name)}, which is not defined",
                 hint="export the model again: it is incomplete",
             )
 
@@ -368,7 +368,7 @@ def _defined_once(names: Sequence[str], graph: str) -> set[str]:
     for name in names:
         if name in seen:
             raise GraphError(
-                f"%{name} is defined twice as an input or constant of graph @{graph}",
+                f"%{name_text(name)} is defined twice as an input or constant of graph @{graph}",
                 hint="rename one of the values: each value of a graph has one definition",
             )
         seen.add(name)
@@ -387,7 +387,7 @@ def _without_hiding(graph: Graph, around: Set[str] = frozenset()) -> Graph:
         for value in values:
             if value.name in around:
                 raise GraphError(
-                    f"%{value.name} is defined in graph @{graph.name} and in an enclosing graph",
+                    f"%{name_text(value.name)} is defined in graph @{graph.name} and in an enclosing graph",
                     hint="rename one of the values: ONNX names are unique in a model",
                 )
             if value.name:

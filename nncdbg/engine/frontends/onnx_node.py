@@ -14,6 +14,7 @@ from nncdbg.engine.frontends.onnx_store import ExternalData, GraphPath, array_of
 from nncdbg.engine.graph import Attribute, Inline, Location, Node, Operand, Type, Value
 from nncdbg.engine.ops.onnx_messages import type_of_proto
 from nncdbg.engine.process.threads import parsed
+from nncdbg.engine.text.lexemes import name_text
 
 _STACK_TRACE = "pkg.torch.onnx.stack_trace"
 _NAME_SCOPES = "pkg.torch.onnx.name_scopes"
@@ -65,7 +66,7 @@ def node_title(node: Any) -> str:
     if node.name:
         return f'node "{node.name}" ({node.op_type})'
     first = next((output for output in node.output if output), None)
-    return f"the {node.op_type} node" + (f" that returns %{first}" if first else "")
+    return f"the {node.op_type} node" + (f" that returns %{name_text(first)}" if first else "")
 
 
 def plain_node(node: Any, scope: GraphScope, external: ExternalData) -> Node:

@@ -33,6 +33,7 @@ from nncdbg.engine.graph import Program, type_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.text.counting import counted
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.listing import Listing
 
 
@@ -170,7 +171,7 @@ class MicroCheck:
 
 def _disagreement(match: Match) -> str:
     name, op = match.a.value, match.a.op
-    start = f"%{name}: the kernel of {op} and its micro program disagree"
+    start = f"%{name_text(name)}: the kernel of {op} and its micro program disagree"
     if match.elements is None:
         return f"{start}: {match.detail}"
     kernel, micro = match.elements

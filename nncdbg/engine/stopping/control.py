@@ -24,6 +24,7 @@ from nncdbg.engine.execution.transfers import Position
 from nncdbg.engine.stopping.judging import Judge
 from nncdbg.engine.stopping.stops import Judged, LogMessage, Stop
 from nncdbg.engine.stopping.traps import Traps
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.time.deviations import Edit
 from nncdbg.engine.time.timeline import Mark, Timeline
 
@@ -198,7 +199,9 @@ class Control:
     def _say_passed(self, edits: Sequence[Edit], again: bool) -> None:
         """Report edits of the branch that take effect again (`again`), or that are ahead again."""
         line, timeline = self.judge.scope.line, self.timeline
-        places = ", ".join(f"%{each.name} at line {line(each.at.code, each.at.pc)}" for each in edits)
+        places = ", ".join(
+            f"%{name_text(each.name)} at line {line(each.at.code, each.at.pc)}" for each in edits
+        )
         count = "1 edit" if len(edits) == 1 else f"{len(edits)} edits"
         text = f"{count} re-applied: {places}"
         if not again:

@@ -13,6 +13,7 @@ from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.onnx_messages import types_by_onnx
 from nncdbg.engine.ops.onnx_schemas import OnnxSchemas
 from nncdbg.engine.ops.schema import Schema, complete, schema, version_of
+from nncdbg.engine.text.lexemes import name_text
 
 _PLAIN: tuple[tuple[str, str, str], ...] = (
     (
@@ -134,7 +135,7 @@ def _named(node: Node, index: int) -> str:
     operand = node.inputs[index] if index < len(node.inputs) else None
     # `nncdbg.eager` names operands "operand 0" and so on.
     named = isinstance(operand, str) and " " not in operand
-    return f"%{operand}" if named else f"operand {index}"
+    return f"%{name_text(operand)}" if named else f"operand {index}"
 
 
 def _wrong_elements(
@@ -152,4 +153,7 @@ def _wrong_elements(
         first, dtype = seen.setdefault(parameter.type, (index, known.dtype))
         if dtype != known.dtype and not parameter.type.startswith("tensor(") and parameter.dtypes is not None:
             both = f"{_named(node, first)} is {dtype}, but {_named(node, index)} is {known.dtype}"
-            yield f"{both}, and both must have one element type", f"cast %{node.inputs[index]} to {dtype}"
+            yield (
+                f"{both}, and both must have one element type",
+                f"cast %{name_text(node.inputs[index])} to {dtype}",
+            )

@@ -14,6 +14,7 @@ from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.aten.names import allocates_only, is_torch, of_other_library
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.schedules.streams import streams_of
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.nan_watch.measuring.gates import KINDS, RANGE, Gates
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _of_memory_of_runtime(kind: str, debugger: Debugger, ops: Iterable[Op]) -> C
         unfilled = [value for value in allocated if not _has_nan(value.type)]
         unfilled += [value for node in nodes if node.op == "nncdbg.Empty" for value in node.outputs]
         if unfilled:
-            names = f"%{unfilled[0].name}" + ", ..." * (len(unfilled) > 1)
+            names = f"%{name_text(unfilled[0].name)}" + ", ..." * (len(unfilled) > 1)
             why = f"a NaN marks such memory, and {names} has no floats"
             return CheckResult(kind, NOT_CHECKED, why)
         if allocated:
