@@ -18,7 +18,7 @@ from nncdbg.engine.expression import (
 )
 from nncdbg.engine.inputs.data_specs import split_data
 from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.lexemes import integer_of
+from nncdbg.engine.text.lexemes import integer_of, name_text
 from nncdbg.engine.time.timeline import Mark
 from nncdbg.engine.values.editing import late_decisions
 from nncdbg.presentation.run_progress import print_messages
@@ -150,7 +150,7 @@ def branches(session: CommandSession, text: str) -> None:
             else f", from branch {branch.parent} after {counted(branch.tick, 'statement')}"
         )
         ahead = "".join(
-            f"; %{edit.name} is set again after {counted(edit.tick, 'statement')}"
+            f"; %{name_text(edit.name)} is set again after {counted(edit.tick, 'statement')}"
             for edit in timeline.ahead_on(branch)
         )
         session.screen.put(

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _WORD = re.compile(r'[%@]?"(?:[^"\\]|\\.)*$|[%@$]?[\w/.$:-]*$')
 """Matches the word before the cursor: a sigil and name characters, or an unclosed quoted name."""
 
+_OPTION = re.compile(r"\s(--\w+)[ =]\s*\w*$")
+"""Matches an option before the value at the cursor."""
+
 _PATH = re.compile(r"\S*$")
 
 _EXPRESSION = ("value", "function")
@@ -50,10 +53,17 @@ def candidates(session: CommandSession, line: str) -> tuple[str, list[str]]:
         if not _begins_expression(session, name, line.lstrip()):
             return "", []
         kinds = _EXPRESSION
+    option = _OPTION.search(line)
+    if option is not None and option[1] in kinds and option[1] in _SOURCES:
+        kinds = (option[1],)
     word = _ending(_PATH if "file" in kinds and "value" not in kinds else _WORD, line)
     if "file" in kinds and (kinds == ("file",) or not word.startswith("%")):
         word = _ending(_PATH, line)
-    names = [name for kind in kinds for name in _SOURCES[kind](session, word)]
+    names = [
+        name
+        for kind in kinds
+        for name in ([kind] if kind.startswith("--") and kinds != (kind,) else _SOURCES[kind](session, word))
+    ]
     return word, _matching(word, names) or _containing(session, word, kinds)
 
 
@@ -151,6 +161,12 @@ def _topics(session: CommandSession, word: str) -> list[str]:
     return [*TOPICS, *(_values(session, word) if word.startswith("%") else ())]
 
 
+def _columns(session: CommandSession, word: str) -> list[str]:
+    from nncdbg.commands.value_table import COLUMNS
+
+    return list(COLUMNS)
+
+
 _SOURCES: dict[str, Callable[[CommandSession, str], list[str]]] = {
     "value": _values,
     "op": _ops,
@@ -166,5 +182,6 @@ _SOURCES: dict[str, Callable[[CommandSession, str], list[str]]] = {
     "catch": _catches,
     "info": _topics,
     "line": lambda session, word: [],
+    "--sort": _columns,
 }
 """Maps the kind of a word to its current names."""

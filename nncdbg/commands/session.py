@@ -34,6 +34,9 @@ PROMPT = "(nncdbg) "
 CONTINUATION = "> "
 """The prompt for further lines of a command."""
 
+_LONGEST_ECHO = 2000
+"""Characters of a command that scripts print."""
+
 _DEPTH = 20
 """Maximum nesting depth of command files."""
 
@@ -230,7 +233,10 @@ class CommandSession:
         """Print a line of a script: after the prompt, or `+` per file that another command reads, as gdb."""
         if self.echoes and line.strip():
             mark = "+" * self._sourced or self.prompt
-            self.screen.put(f"{mark}{line.rstrip() if self.collecting else line.strip()}")
+            shown = line.rstrip() if self.collecting else line.strip()
+            self.screen.put(
+                f"{mark}{shown if len(shown) <= _LONGEST_ECHO else shown[:_LONGEST_ECHO] + '...'}"
+            )
 
     def play(self, path: str) -> None:
         """Execute a command file. Raises UsageError if it cannot be read."""

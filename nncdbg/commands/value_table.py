@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.commands.model import graph_named, say_dropped
+from nncdbg.commands.model import say_dropped
 from nncdbg.commands.table import command
 from nncdbg.engine.compilation.code import EVICTED
-from nncdbg.engine.compilation.search import candidates
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import type_of
-from nncdbg.engine.ops.aten.names import stop_names
+from nncdbg.engine.stopping.place_names import ANY, PlaceNames
 from nncdbg.engine.text.counting import counted
+from nncdbg.engine.text.lexemes import STRING, unquote
 from nncdbg.engine.values.computed import ComputedValue, computed_values
 from nncdbg.presentation.elements import json_number
 from nncdbg.presentation.text_table import ColumnFormat, put_columns
@@ -27,35 +27,37 @@ _MANY = 50
 """Maximum number of values that `table` prints."""
 
 _NUMBERS = ("min", "max", "mean", "std", "nan", "inf", "zero")
-_COLUMNS = ("name", "line", "op", "type", *_NUMBERS)
+COLUMNS = ("name", "line", "op", "type", *_NUMBERS)
 _UPWARDS = ("name", "line", "op", "type", "min")
 """Columns that are sorted from the least; others from the greatest."""
 
 _FORM = ColumnFormat(("line", *_NUMBERS), keep_end=("name",), optional=("op", "std", "line", "zero"))
 
+_PLACE = re.compile(rf"([%@]?)({STRING}|\S+)")
 _OPTION = re.compile(r"(?:^|\s)--(?:(?P<json>json)|sort(?:\s+|=)(?P<sort>\S+))(?=\s|$)")
 
 
 @command(
     "table",
     group="looking",
-    arguments="[OP | @GRAPH] [--sort KEY] [--json]",
-    completes=("op", "graph"),
+    arguments="[@GRAPH] [OP | VALUES] [--sort KEY] [--json]",
+    completes=("op", "graph", "value", "--sort", "--json"),
 )
 def table(session: CommandSession, text: str) -> None:
     """Show a table of the statistics of computed values.
 
-      table Conv --sort nan     table @layer --sort std     table --json
-    Without OP and @GRAPH, show all values.  A row is the latest value of a statement in the history,
-    since the last edit.  KEY is a column: name, line, op, type, min, max, mean, std, nan, inf or zero
-    (the elements that are 0).  The greatest numbers are first; lines and `min` start with the least.
-    min, max, mean and std use only the finite elements.  `--json` prints all rows as JSON, with the
-    graph and the full name of each value.
+      table Conv --sort nan     table @layer *_w --sort std     table --json
+    @GRAPH selects the values of a graph or layer, OP those of an op, and VALUES those with a name such
+    as `h*`; `*` and `?` stand for any characters.  Without them, show all values.  A row
+    is the latest value of a statement in the history, since the last edit.  KEY is a column: name, line,
+    op, type, min, max, mean, std, nan, inf or zero (the elements that are 0).  The greatest numbers are
+    first; lines and `min` start with the least.  min, max, mean and std use only the finite elements.
+    `--json` prints all rows as JSON, with the graph and the full name of each value.
     """
     options = [*_OPTION.finditer(text)]
     key = next((each["sort"] for each in reversed(options) if each["sort"]), "line")
-    if key not in _COLUMNS:
-        raise UsageError(f"the table has no column {key}", hint=f"use one of: {', '.join(_COLUMNS)}")
+    if key not in COLUMNS:
+        raise UsageError(f"the table has no column {key}", hint=f"use one of: {', '.join(COLUMNS)}")
     which = _OPTION.sub("", text).strip()
     rows, dropped = [], 0
     for each in _latest(session, _filter(session, which)):
@@ -71,30 +73,39 @@ def table(session: CommandSession, text: str) -> None:
         return
     more = len(rows) - _MANY
     after = (
-        f"and {counted(more, 'value', ',')} more; `table OP` or `table @GRAPH` selects" if more > 0 else ""
+        f"and {counted(more, 'value', ',')} more; `table OP` or `table @GRAPH *` selects" if more > 0 else ""
     )
     if rows:
         cells = [_cells(session, row) for row in rows[:_MANY]]
-        put_columns(session.screen, _COLUMNS, cells, _FORM, after)
+        put_columns(session.screen, COLUMNS, cells, _FORM, after)
     else:
-        session.screen.put(f"no value{f' of {which}' if which else ''} is computed yet")
+        session.screen.put(f"no value of {which} is computed" if which else "no value is computed yet")
     say_dropped(session, dropped)
 
 
 def _filter(session: CommandSession, which: str) -> Callable[[ComputedValue], bool]:
-    """Return the test of the values of an op, or of a graph `@NAME`; "" means all. Raises UsageError."""
-    program = session.debugger.loaded.program
-    if which.startswith("@"):
-        name = program.graphs[graph_named(program, which)].name
-        return lambda each: each.code.path[0] == name
-    if which:
-        ops = candidates(program, "op")
-        if which not in ops:
-            near = difflib.get_close_matches(which, ops, 1)
-            hint = f"did you mean {near[0]}?" if near else "`info model` lists the ops"
-            raise UsageError(f"the program has no op {which}", hint=hint)
-        return lambda each: which in stop_names(each.code.nodes[each.pc].op)
-    return lambda each: True
+    """Return the test of the values that all words of `which` select. Raises UsageError for unknown names."""
+    named = session.debugger.breakpoints.placement.named
+    tests = [_selected(named, word[1], word[2]) for word in _PLACE.finditer(which)]
+    return lambda each: all(test(each) for test in tests)
+
+
+def _selected(named: PlaceNames, sigil: str, text: str) -> Callable[[ComputedValue], bool]:
+    """Return the test of the values of a graph, of an op or node, or with a name that fits a pattern."""
+    text = unquote(text) if text.startswith('"') else text
+    if not sigil and re.search(r"[*?]", text):
+        # A pattern of values rather than of ops, if both have such names.
+        with suppress(UsageError):
+            values = named.resolve("value", text).names
+            return lambda each: each.name in values
+    place = named.resolve({"@": "graph", "%": "value"}.get(sigil, ANY), text)
+    if place.kind == "value":
+        return lambda each: each.name in place.names
+    sites = set(named.statements(place))
+    if place.kind != "graph":
+        return lambda each: (each.code.path, each.pc) in sites
+    paths = {path for path, _ in sites}
+    return lambda each: any(each.code.path[: len(path)] == path for path in paths)
 
 
 def _latest(session: CommandSession, fits: Callable[[ComputedValue], bool]) -> Iterator[ComputedValue]:
@@ -111,7 +122,7 @@ def _row(session: CommandSession, each: ComputedValue) -> dict[str, Any]:
     values, code = session.debugger.values, each.code
     content = values.to_host(each.content)
     kind = type_of(content)
-    row: dict[str, Any] = dict.fromkeys(_COLUMNS)
+    row: dict[str, Any] = dict.fromkeys(COLUMNS)
     row |= {"name": each.name, "code": code, "op": code.nodes[each.pc].op}
     row["line"] = session.debugger.loaded.line(code, each.pc)
     row["type"] = str(kind or ("none" if content is None else f"{type(content).__name__} of {len(content)}"))
@@ -124,7 +135,7 @@ def _row(session: CommandSession, each: ComputedValue) -> dict[str, Any]:
 
 def _record(row: dict[str, Any]) -> dict[str, Any]:
     numbers = {
-        each: json_number(row[each]) if isinstance(row[each], float) else row[each] for each in _COLUMNS
+        each: json_number(row[each]) if isinstance(row[each], float) else row[each] for each in COLUMNS
     }
     return {"graph": row["code"].path[0], **numbers}
 
@@ -138,6 +149,6 @@ def _cells(session: CommandSession, row: dict[str, Any]) -> dict[str, str]:
         else f"{row[each]:.{digits}g}"
         if isinstance(row[each], float)
         else str(row[each])
-        for each in _COLUMNS
+        for each in COLUMNS
     }
     return {**cells, "name": layout.name(row["name"])}

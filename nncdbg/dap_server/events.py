@@ -63,11 +63,11 @@ def report_stop(session: Session, stop: Stop) -> None:
     if stop.finding is not None:
         description = LABELS.get(stop.finding.kind, description)
         ids += session.exception_filters.ids(stop.finding.kind)
-    elif stop.reason in _WITH_PLACE and text:
-        description = f"{text[0].upper()}{text[1:]}"
-    elif stop.error is not None:
+    if stop.error is not None:
         description = "The statement failed"
         text = stop.error.message if isinstance(stop.error, NncdbgError) else text
+    elif stop.reason in _WITH_PLACE and text:
+        description = f"{text[0].upper()}{text[1:]}"
     session.client.send_event(
         "stopped",
         StoppedEventBody(

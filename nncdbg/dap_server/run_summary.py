@@ -54,7 +54,7 @@ def finding_of(stop: Stop, sources: Sources, client: Client) -> RunFinding:
     line = client.outgoing_line(stop.line) if stop.line is not None else None
     kind = stop.finding.kind
     return RunFinding(
-        kind=kind, label=LABELS.get(kind, kind), text=stop.detail or "", line=line, source=source
+        kind=kind, label=LABELS.get(kind, kind), text=stop.finding_text, line=line, source=source
     )
 
 

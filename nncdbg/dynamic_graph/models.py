@@ -23,7 +23,7 @@ from nncdbg.engine.execution.random_streams import generator_of
 from nncdbg.engine.graph import Constant, Graph, Node, Program, type_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
-from nncdbg.engine.text.lexemes import claimed_name, fresh_name
+from nncdbg.engine.text.lexemes import claimed_name, fresh_name, name_text
 from nncdbg.engine.values.explanation import explained
 from nncdbg.opening.self_contained import stored_data, stored_graph
 
@@ -122,7 +122,7 @@ def _check(program: Program, session: Execution) -> None:
     both = sorted(taken & {state.value.name for state in program.states})
     if both:
         hint = "rename the state in the text of one program"
-        raise UsageError(f"another program of the session has a state %{both[0]}", hint=hint)
+        raise UsageError(f"another program of the session has a state %{name_text(both[0])}", hint=hint)
 
 
 def _joined(program: Program, session: Execution, states: Mapping[str, Any]) -> Program:

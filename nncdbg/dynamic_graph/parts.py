@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from nncdbg.dynamic_graph.plans import NO_ATTRIBUTES
+from nncdbg.engine.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.dynamic_graph.variable import EagerVariable
@@ -70,7 +71,7 @@ def _parts(variable: EagerVariable, index: tuple[Any, ...], frame: FrameType) ->
     dots = [at for at, part in enumerate(index) if part is Ellipsis]
     given = sum(part is not None and part is not Ellipsis for part in index)
     if given > variable.ndim or len(dots) > 1:
-        raise IndexError(f"too many indices for %{variable.name}, which has {variable.ndim} axes")
+        raise IndexError(f"too many indices for %{name_text(variable.name)}, which has {variable.ndim} axes")
     at = dots[0] if dots else len(index)
     rest = [slice(None)] * (variable.ndim - given)
     return [*index[:at], *rest, *index[at + 1 :]]
@@ -82,7 +83,7 @@ def _checked(variable: EagerVariable, part: Any, axis: int, frame: FrameType) ->
     number, size = as_index(part), variable.shape[axis]
     if not -size <= number < size:
         raise IndexError(
-            f"index {number} is out of range for axis {axis} of %{variable.name}, of size {size}"
+            f"index {number} is out of range for axis {axis} of %{name_text(variable.name)}, of size {size}"
         )
     return number % size
 
@@ -97,4 +98,4 @@ def _bounds(variable: EagerVariable, part: slice, frame: FrameType) -> tuple[int
 
 def _refuse(variable: EagerVariable, part: Any, frame: FrameType) -> NoReturn:
     hint = "use integers, slices, ... and None; Gather, GatherND and Where select elements"
-    variable._session.fail(f"%{variable.name} has no part at {part!r}", hint, frame)
+    variable._session.fail(f"%{name_text(variable.name)} has no part at {part!r}", hint, frame)

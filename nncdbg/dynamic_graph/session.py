@@ -21,6 +21,7 @@ from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.graph import Program, SavedRun
 from nncdbg.engine.ops.schema import check_opsets
 from nncdbg.engine.text.counting import counted
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.representation import RichOutput
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Eager(RichOutput):
             array = data if hasattr(data, "dtype") else np.asarray(data)
         except ValueError as error:
             self._execution.fail(
-                f"%{name} is not a tensor: {error}", "give lists of equal lengths", _getframe(1)
+                f"%{name_text(name)} is not a tensor: {error}", "give lists of equal lengths", _getframe(1)
             )
         variable = self._execution.leaf(array, name, _getframe(1))
         if requires_grad:

@@ -22,6 +22,7 @@ from nncdbg.engine.building.values import Operators
 from nncdbg.engine.compilation.code import UNSET
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Array, Type, has_cotangent, tensor_only
+from nncdbg.engine.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.dynamic_graph.execution import Execution
@@ -81,7 +82,7 @@ class EagerVariable(Operators, Struct, eq=False, weakref=True):
         if np.size(host) != 1:
             hint = "reduce it first, for example with ReduceMax(x, keepdims=0)"
             raise UsageError(
-                f"%{self.name} has {np.size(host)} elements, and no value as a number", hint=hint
+                f"%{name_text(self.name)} has {np.size(host)} elements, and no value as a number", hint=hint
             )
         return host.item()
 
@@ -102,7 +103,7 @@ class EagerVariable(Operators, Struct, eq=False, weakref=True):
     def __len__(self) -> int:
         """Return the size of the first axis.  Raises TypeError for a single number, as NumPy does."""
         if not self.shape:
-            raise TypeError(f"%{self.name} is a single number, and has no length")
+            raise TypeError(f"%{name_text(self.name)} is a single number, and has no length")
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> EagerVariable:
@@ -142,7 +143,7 @@ class EagerVariable(Operators, Struct, eq=False, weakref=True):
 
     def __reduce__(self) -> Any:
         raise UsageError(
-            f"%{self.name} cannot be pickled: it belongs to an eager session",
+            f"%{name_text(self.name)} cannot be pickled: it belongs to an eager session",
             hint="pickle its `value`, or save the session with g.save(directory)",
         )
 
@@ -151,7 +152,7 @@ class EagerVariable(Operators, Struct, eq=False, weakref=True):
         computed = self._array is not UNSET or self._symbol.value is not UNSET
         known = computed and prod(self.shape) == 1
         shown = f" = {self.item()}" if known else ""
-        return f"<%{self.name}: {self.type or '?'}{shown}>"
+        return f"<%{name_text(self.name)}: {self.type or '?'}{shown}>"
 
     # -- gradients -------------------------------------------------------------------------------
 
@@ -164,7 +165,9 @@ class EagerVariable(Operators, Struct, eq=False, weakref=True):
     def requires_grad(self, wanted: bool) -> None:
         symbol = self._symbol
         if wanted and not has_cotangent(self.type):
-            raise UsageError(f"%{self.name} is {self.type}, and has no gradient", hint="use a type of floats")
+            raise UsageError(
+                f"%{name_text(self.name)} is {self.type}, and has no gradient", hint="use a type of floats"
+            )
         symbol.tracked = self._parameter = wanted
         if wanted:
             # The gradient may read it.
@@ -208,7 +211,9 @@ class EagerVariable(Operators, Struct, eq=False, weakref=True):
         """Make this variable refer to another value; return it."""
         if not isinstance(value, EagerVariable):
             hint = "make a variable of it: g.input(name, data)"
-            raise UsageError(f"%{self.name} cannot refer to {type(value).__name__} data", hint=hint)
+            raise UsageError(
+                f"%{name_text(self.name)} cannot refer to {type(value).__name__} data", hint=hint
+            )
         if value._session is not self._session:
             raise UsageError("the value belongs to another session", hint="use one session")
         self._symbol, self._array = value._symbol, value._array

@@ -19,6 +19,7 @@ from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.lean import LeanAllocation
 from nncdbg.engine.ops.aten.names import allocates_only
 from nncdbg.engine.schedules.streams import streams_of
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.nan_watch.measuring.dead_units import dead_unit_warnings
 from nncdbg.nan_watch.measuring.gate_results import gate_results
 from nncdbg.nan_watch.measuring.gates import Gates
@@ -85,7 +86,7 @@ def watch_run(
     started = time.perf_counter()
     stop = measuring.run(move) if measuring is not None else move()
     seconds = time.perf_counter() - started
-    trail.conclude(ended=stop.reason == "end", outputs=bad.reached)
+    trail.conclude(ended=stop.reason == "end", complete=bad.step is not None)
     report = Report(ops=debugger.timeline.tick, seconds=seconds, notes=[*map(str, debugger.notes)])
     report.notes += [*_remarks(debugger)]
     report.training, report.tracks = norms.finished(), debugger.tracks
@@ -126,7 +127,7 @@ def _remarks(debugger: Debugger) -> Iterator[str]:
     found = debugger.observers.remarks.found
     placed = [(debugger.loaded.line(code, pc), code.nodes[pc], words) for (code, pc), words in found.items()]
     for line, node, words in sorted(placed, key=lambda each: each[0] or 0):
-        yield f"%{node.outputs[0].name} at {node.op}, line {line}: {words}"
+        yield f"%{name_text(node.outputs[0].name)} at {node.op}, line {line}: {words}"
 
 
 def _failure(stop: Stop) -> Exception:
@@ -144,7 +145,9 @@ def _tell(
     max_findings: int,
 ) -> None:
     """Fill in the findings: those that trip, then those with effect on an output, then the others."""
-    ordered = in_text_order(_with_content(sightings), debugger.loaded.places)
+    ordered = sorted(
+        in_text_order(_with_content(sightings), debugger.loaded.places), key=lambda each: each.dropped
+    )
     judge = TrainingJudge(debugger)
     findings = [_finding(each, gates, debugger, judge) for each in ordered] + measured
     if any(each.trips for each in findings):

@@ -14,6 +14,7 @@ from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.graph import Program
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.text.counting import counted
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.short_names import names_of
 from nncdbg.engine.values.tensor import Tensor
 from nncdbg.engine.values.values import Outputs
@@ -158,7 +159,7 @@ def _outputs(outputs: Outputs) -> Iterable[str]:
 
 def _tensor(tensor: Tensor) -> Iterable[str]:
     array = tensor.array
-    name = f"%{tensor.name} " if tensor.name else ""
+    name = f"%{name_text(tensor.name)} " if tensor.name else ""
     yield heading(f"{name}{tensor.type}")
     if array.size <= SMALL or is_text(array):
         yield f"<pre>{escape(elements(array))}</pre>"

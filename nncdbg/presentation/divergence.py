@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from io import StringIO
 from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.text import Text
 
 from nncdbg.engine.expression import spelled
@@ -183,14 +184,14 @@ def _facts(match: Match) -> list[str]:
         a, b = (element(value, 6) for value in match.elements)
         where = list(match.excess.where or ())
         ulps = f", {match.ulps} ulp" if match.ulps is not None else ""
-        facts.append(f"worst at {where}: {a} against {b}, {times_tolerance(match)}{ulps}")
+        rank = "first" if match.unmeasured else "worst"
+        facts.append(f"{rank} at {where}: {a} against {b}, {times_tolerance(match)}{ulps}")
     comparison = match.comparison
     if comparison is not None:
         facts.append(f"{match.excess.count} of {counted(comparison.count, 'element')} beyond the tolerance")
-        if comparison.nan_mismatch or comparison.inf_mismatch:
-            facts.append(
-                f"on one side only: NaN {comparison.nan_mismatch}, infinite {comparison.inf_mismatch}"
-            )
+        apart = (("NaN", comparison.nan_mismatch), ("infinite", comparison.inf_mismatch))
+        if counts := ", ".join(f"{name} {count}" for name, count in apart if count):
+            facts.append(f"on one side only: {counts}")
         figures = (
             ("max abs", comparison.max_abs),
             ("max rel", comparison.max_rel),
@@ -216,7 +217,20 @@ _UNMEASURED = {
 
 def times_tolerance(match: Match) -> str:
     """Return a distance in tolerances: `5.2 times the tolerance`, or why it is not a number of them."""
+    if match.unmeasured == "Inf" and any(np.isfinite(each) for each in match.elements or ()):
+        return "Inf on one side only"
     return _UNMEASURED.get(match.unmeasured) or f"{match.excess.factor:.3g} times the tolerance"
+
+
+def _unmeasured_words(match: Match) -> str:
+    """Return why a distance is not a number of tolerances: the reason, the count, and the first index."""
+    short = {"unequal": "unequal", "zero": "beyond a tolerance of 0"}
+    words = match.detail or short.get(match.unmeasured) or times_tolerance(match)
+    where, comparison = match.excess.where, match.comparison
+    if where is None:
+        return words
+    total = f" of {comparison.count}" if comparison is not None else ""
+    return f"{words} in {match.excess.count}{total}, the first at {list(where)}"
 
 
 def _until_unmeasured(rows: Sequence[Growth]) -> Sequence[Growth]:
@@ -245,10 +259,14 @@ def _growth(screen: Screen, rows: Sequence[Growth]) -> None:
     heads = "times tol" if narrow else "times tol  max rel    cosine"
     screen.put_line(Text(f"{heads}  at the end of", "bold"))
     for row in rows:
-        figures = f"{row.unmeasured or _short(row.times_tolerance):>9}"
+        figures = f"{_short(row.times_tolerance):>9}"
         if not narrow:
-            figures += f"  {_short(row.max_rel):>7}  {_cosine(row.cosine):>8}"
-        screen.put_line(Text(figures, "red" if row.diverges else "").append(f"  {_row_name(row)}"))
+            rest = (None, None) if row.unmeasured else (row.max_rel, row.cosine)
+            figures += f"  {_short(rest[0]):>7}  {_cosine(rest[1]):>8}"
+        line = Text(figures, "red" if row.diverges else "").append(f"  {_row_name(row)}")
+        if row.at is not None:
+            line.append(f": {spelled(row.at.a.value)} {_unmeasured_words(row.at)}")
+        screen.put_wrapped(line)
 
 
 def _short(number: float | None) -> str:
@@ -265,8 +283,8 @@ def _outputs(screen: Screen, report: DiffReport, listed: int | None) -> None:
     differ = [match for match in report.outputs if match.diverges]
     agree = [match for match in report.outputs if not match.diverges]
     for match in differ[:listed]:
-        line = Text(f"output {spelled(match.a.value)} ").append(match.detail or "beyond the tolerance", "red")
-        screen.put_wrapped(line.append(_most([match])))
+        words = _unmeasured_words(match) if match.unmeasured else f"beyond the tolerance{_most([match])}"
+        screen.put_wrapped(Text(f"output {spelled(match.a.value)} ").append(words, "red"))
     _more(screen, len(differ), listed, "more differing output")
     if listed is None or len(agree) == 1:
         for match in agree:

@@ -8,6 +8,7 @@ from typing import Any
 from nncdbg.engine.process.rank_digests import StepDigests, digested_steps, find_divergences
 from nncdbg.engine.process.rank_notes import Collective, RankReport
 from nncdbg.engine.process.rank_waits import Mismatch, Wait, find_mismatches, find_waits
+from nncdbg.engine.text.lexemes import name_text
 
 TOPICS = ("ranks", "collectives", "divergence")
 
@@ -71,7 +72,7 @@ def divergence_lines(found: Mapping[int, Sequence[StepDigests]]) -> Iterator[str
         for rank in each.different:
             norm = each.norms.get(rank)
             ratio = f", {norm / usual:.4g} x that of {rank_names(each.others)}" if norm and usual else ""
-            yield f"  %{each.name} on rank {rank}: norm {_norm_text(norm)}{ratio}"
+            yield f"  %{name_text(each.name)} on rank {rank}: norm {_norm_text(norm)}{ratio}"
     if len(different) > _MOST:
         yield f"  and {len(different) - _MOST} more tensors"
 

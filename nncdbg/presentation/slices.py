@@ -98,8 +98,11 @@ def followed(births: Births, visit: BlockVisit, slots: Sequence[int], depth: int
     return (each for each in slicing.origins(visit, slots, depth, leads_on) if each.name)
 
 
-def slice_lines(births: Births, origins: Iterable[Origin]) -> Iterator[Text]:
-    """Yield a line per statement, and below it one per value of the statement in the slice."""
+def slice_lines(births: Births, origins: Iterable[Origin], *, causes: bool = True) -> Iterator[Text]:
+    """Yield a line per statement, and below it one per value of the statement in the slice.
+
+    Without `causes`, those of the births' traced origins are omitted.
+    """
     previous: tuple[BlockVisit, int] | None = None
     for origin in origins:
         here = (origin.visit, origin.pc)
@@ -108,7 +111,7 @@ def slice_lines(births: Births, origins: Iterable[Origin]) -> Iterator[Text]:
         previous = here if origin.pc >= 0 else None
         yield from (
             Text(_INDENT).append_text(part)
-            for line in _value_lines(births, origin)
+            for line in _value_lines(births, origin, causes)
             for part in line.split("\n")
         )
 
@@ -171,9 +174,12 @@ def causes_at_stop(
     debugger: Debugger, showing: Showing, between: Callable[[], None] = lambda: None
 ) -> Iterator[Text]:
     """Yield the causes of the finding that stopped the program, the earliest origin first."""
+    elsewhere = False
     for each in debugger.traced_finding(between):
         stop, code = debugger.stop, each.at.visit.code
-        if 0 <= each.pc < len(code.nodes) and code.nodes[each.pc] is not stop.node:
+        node = code.nodes[each.pc] if 0 <= each.pc < len(code.nodes) else None
+        if node is not None and (elsewhere or node is not stop.node):
+            elsewhere = True
             line = debugger.loaded.line(code, each.pc)
             yield Text(f"  {kind_words(each)} originates at line {line}, {code.nodes[each.pc].op}:")
         cause, within = diagnosis_of(each)
@@ -194,7 +200,7 @@ def diagnosis_of(traced: Traced) -> Diagnosis:
     return sighting.cause, sighting.within
 
 
-def _value_lines(births: Births, origin: Origin) -> Iterator[Text]:
+def _value_lines(births: Births, origin: Origin, causes: bool) -> Iterator[Text]:
     """Yield the line of a value and, if NaN, Inf or zeros originate there, the causes."""
     visit, slot, showing = origin.visit, origin.slot, births.showing
     content = births.slicing.content(visit, slot)
@@ -208,7 +214,8 @@ def _value_lines(births: Births, origin: Origin) -> Iterator[Text]:
     kinds = [kind for kind, _, _ in born]
     yield line.append(f"  <- {' and '.join(kinds)} {verb(kinds)} here", "bold") if born else line
     for _, found, traced in born:
-        yield from cause_lines(showing, visit.code, found, traced)
+        if causes or traced is None:
+            yield from cause_lines(showing, visit.code, found, traced)
 
 
 def missing_words(debugger: Debugger, visit: BlockVisit, slot: int) -> str:

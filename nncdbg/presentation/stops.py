@@ -44,13 +44,14 @@ def show_stop(screen: Screen, debugger: Debugger, stop: Stop, before: object, wr
         return
     if stop.error is not None:
         screen.complain(stop.error if isinstance(stop.error, NncdbgError) else str(stop.error))
-    elif words := _reason(debugger, stop):
-        screen.put(words)
-        if stop.finding is not None:
-            from nncdbg.presentation.slices import InLines, causes_at_stop
+    if stop.finding is not None:
+        from nncdbg.presentation.slices import InLines, causes_at_stop
 
-            for line in causes_at_stop(debugger, InLines(debugger, screen)):
-                screen.put_wrapped(line)
+        screen.put(f"catch {stop.finding.kind}: {stop.finding_text}")
+        for line in causes_at_stop(debugger, InLines(debugger, screen)):
+            screen.put_wrapped(line)
+    elif stop.error is None and (words := _reason(debugger, stop)):
+        screen.put(words)
     frame = debugger.control.stack[-1]
     if place_of(frame) != before:
         screen.put_line(Text(f"in {frame_title(debugger.frames, 0)}", "bold"))
@@ -71,8 +72,6 @@ def _reason(debugger: Debugger, stop: Stop) -> str:
             f": {stop.detail}" if stop.detail else f" after {counted(debugger.timeline.tick, 'statement')}"
         )
         return f"Paused{detail}"
-    if stop.finding is not None:
-        return f"catch {stop.finding.kind}: {stop.detail}"
     return stop.detail[:1].upper() + stop.detail[1:]
 
 
@@ -103,7 +102,7 @@ def value_or_reason(values: Debugger | Values, name: str, layout: Layout) -> Tex
     try:
         return described(name, values.value(name), layout)
     except NotComputed as error:
-        words = error.message.replace(f"%{name}", layout.name(name), 1)
+        words = error.message.replace(f"%{name_text(name)}", layout.name(name), 1)
         return Text("\n    ".join(wrap(words, layout.width, break_long_words=False)), "dim")
 
 

@@ -217,6 +217,8 @@ def _show_path(screen: Screen, debugger: Debugger, origins: Sequence[Origin]) ->
             if origin.pc >= 0
         )
     )
+    if not steps:
+        return
     if len(steps) > _STEPS:
         left = len(steps) - _STEPS
         steps[_STEPS // 2 : -_STEPS // 2] = [f"{left} more"]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from nncdbg.engine.graph import Constant, Graph, Location, Node, Operand, Placement, Value
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.listing import Path
 
 ENDS = {"graph": "return", "then": "yield", "else": "yield", "body": "next"}
@@ -88,6 +89,15 @@ class Block:
             self.before,
             self.after,
         )
+
+    def end_line(self) -> str:
+        """Return a last line of this block, with the values that it needs."""
+        names = [f"%{name_text(value.name)}" for value in self.outputs]
+        if self.kind == "body":
+            names = [f"%{name_text(value.name)} = %{name_text(value.name)}" for value in self.inputs[1:]]
+        elif self.header is not None and self.header.branch is not None:
+            names = [f"%{name_text(value.name)}" for value in self.header.branch.results or ()]
+        return f"{ENDS[self.kind]} {', '.join(names)}".rstrip()
 
     def site_lines(self) -> tuple[int, ...]:
         """Return the lines of the statements and of the last line."""

@@ -11,10 +11,19 @@ from functools import lru_cache
 from typing import Any
 
 from nncdbg.engine.graph import Inline, Location, Placement, TensorType, Type
-from nncdbg.engine.text.lexemes import BARE, OP, PREFIX_END, PREFIXED, STRING, WORD, Flaw, unquote
+from nncdbg.engine.text.lexemes import BARE, OP, PREFIX_END, PREFIXED, STRING, WORD, Flaw, quote, unquote
 from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes, UndeclaredPrefix
 from nncdbg.engine.text.types import parse_type, type_end
-from nncdbg.textual_repr.literals import Misfit, NanBits, Pair, array_of, single
+from nncdbg.textual_repr import repairs
+from nncdbg.textual_repr.literals import (
+    Misfit,
+    NanBits,
+    Pair,
+    array_of,
+    rounding_note,
+    single,
+    type_of_data,
+)
 
 _blank = re.compile(r"[ \t\r]*").match
 _BLANKS = frozenset(" \t\r")
@@ -22,6 +31,8 @@ _word = re.compile(rf"{WORD}").match
 _op = re.compile(rf"{OP}").match
 _bare = re.compile(BARE).match
 _string = re.compile(STRING).match
+_bare_string = re.compile(r"'([^']*)'|[^\s,()=:'\"\d][^\s,()=:'\"]*").match
+_LINKS = frozenset({"of", "by", "for", "in"})
 _label = re.compile(rf"({OP}){PREFIX_END}").match
 _prefixed = re.compile(PREFIXED).match
 _tensor_head = re.compile(r"[A-Za-z]\w*\[", re.ASCII).match
@@ -40,14 +51,11 @@ _number = re.compile(
 DEEPEST = 256
 """Maximum nesting depth of lists; NumPy arrays have at most 64 axes."""
 
-_LITERAL = 'a literal looks like 5, -0.0, inf, nan, true, "text" or [1, 2]'
-_STATEMENT = "a statement looks like %y: f32[2] = Op(%x, name=value)"
-
 
 class Cursor:
     """A reader of `line`, starting at `position`; names may start with one of `prefixes`."""
 
-    __slots__ = ("_has_labels", "flaws", "line", "position", "prefixes")
+    __slots__ = ("_has_labels", "flaws", "notes", "line", "position", "prefixes")
 
     def __init__(self, line: str, position: int = 0, prefixes: Prefixes = NO_PREFIXES) -> None:
         self.line = line
@@ -57,6 +65,8 @@ class Cursor:
         self._has_labels = PREFIX_END in line
         self.flaws: list[Flaw] = []
         """Flaws that did not stop the reader."""
+        self.notes: list[str] = []
+        """What is remarkable about the numbers of the line."""
 
     # -- single tokens -------------------------------------------------------------------------
 
@@ -78,12 +88,20 @@ class Cursor:
         self.position += len(token)
         return True
 
-    def expect(self, token: str, hint: str = _STATEMENT) -> None:
+    def expect(self, token: str, hint: str | None = None) -> None:
         if not self.accept(token):
             raise self.flaw(f"expected '{token}'", hint)
 
+    def rest(self) -> str:
+        """Return the next characters of the line, as many as a hint can show."""
+        return self.line[self.blank() : self.position + 300]
+
     def flaw(self, message: str, hint: str | None = None) -> Flaw:
-        """Return a Flaw at the position; its message names the word there."""
+        """Return a Flaw at the position; its message names the word there.
+
+        Without `hint`, the hint is an example of this kind of line.
+        """
+        hint = hint or repairs.form_of(self.line)
         start = self.blank()
         match = re.compile(r'[%@]?[\w/.$]+|"[^"]*"?|.').match(self.line, start)
         found = f"'{match[0]}'" if match else "the end of the line"
@@ -108,20 +126,23 @@ class Cursor:
     def end(self) -> None:
         """Raise Flaw unless only a comment follows."""
         if self.blank() < len(self.line) and self.line[self.position] != "#":
-            raise self.flaw("expected the end of the statement", "write one statement per line")
+            raise self.flaw("expected the end of the statement", repairs.end_repair(self.rest()))
 
-    def string(self, hint: str = 'write "..."') -> str:
+    def string(self, hint: str | None = None) -> str:
         match = _string(self.line, self.blank())
         if match is None:
             if self.at('"'):
                 raise Flaw(
                     "the string is not closed", self.position, len(self.line) - self.position, 'end it with "'
                 )
+            bare = _bare_string(self.rest())
+            if bare is not None:
+                hint = f"write {quote(bare[1] or bare[0])}"
             raise self.flaw("expected a string", hint)
         self.position = match.end()
         return unquote(match[0], match.start())
 
-    def integer(self, hint: str) -> int:
+    def integer(self, hint: str | None = None) -> int:
         match = _int(self.line, self.blank())
         if match is None:
             raise self.flaw("expected an integer", hint)
@@ -130,7 +151,11 @@ class Cursor:
 
     def name(self, sigil: str) -> str:
         """Read ``%name`` or ``@name``, bare or quoted, after its sigil."""
-        self.expect(sigil, _STATEMENT if sigil == "%" else "a graph's name looks like @main")
+        if not self.accept(sigil):
+            word = _bare(self.line, self.blank())
+            raise self.flaw(
+                f"expected '{sigil}'", f"write {sigil}{word[0]}" if word and word[0] not in _LINKS else None
+            )
         if self.line.startswith('"', self.position):
             return self.string()
         if sigil == "%" and self._has_labels and _label(self.line, self.position):
@@ -180,15 +205,15 @@ class Cursor:
             return self.string()
         match = _op(self.line, self.position)
         if match is None:
-            raise self.flaw("expected an op, a call or a literal", _STATEMENT)
+            raise self.flaw("expected an op, a call or a literal")
         self.position = match.end()
         return match[0]
 
-    def label(self, hint: str) -> str:
+    def label(self) -> str:
         """Read the label of a prefix: a word that may contain dots."""
         match = _op(self.line, self.blank())
         if match is None:
-            raise self.flaw("expected a label", hint)
+            raise self.flaw("expected a label")
         self.position = match.end()
         return match[0]
 
@@ -198,7 +223,8 @@ class Cursor:
         start = self.blank()
         end = type_end(self.line, start)
         if end is None:
-            raise self.flaw("expected a type", "a type looks like f32[N,3,?], a scalar f32[]")
+            hint = repairs.type_repair(self.rest())
+            raise self.flaw("expected a type", hint or "a type looks like f32[N,3,?], a scalar f32[]")
         try:
             found = parse_type(self.line[start:end])
         except Flaw as flaw:
@@ -233,7 +259,7 @@ class Cursor:
             if self.accept(close):
                 return
             if not self.accept(","):
-                raise self.flaw(f"expected ',' or '{close}'", _STATEMENT)
+                raise self.flaw(f"expected ',' or '{close}'", repairs.list_repair(self.rest(), close))
 
     # -- literals ------------------------------------------------------------------------------
 
@@ -280,11 +306,11 @@ class Cursor:
                 ) from error
         return self.string() if self.at('"') else None
 
-    def _matched_number(self) -> re.Match[str]:
+    def _matched_number(self, repair: Callable[[str], str] = repairs.literal_repair) -> re.Match[str]:
         match = _number(self.line, self.blank())
         after = self.line[match.end() : match.end() + 1] if match else ""
         if match is None or after.isalnum() or after in ("_", ".", "$", "/", "%", "@"):
-            raise self.flaw("expected a literal", _LITERAL)
+            raise self.flaw("expected a literal", repair(self.rest()))
         self.position = match.end()
         return match
 
@@ -292,7 +318,7 @@ class Cursor:
         basic = self._basic()
         if basic is not None:
             return basic
-        match = self._matched_number()
+        match = self._matched_number(repairs.operand_repair)
         if match["int"]:
             return _integer(match["int"], match.start())
         if match["bits"] or match["wide"]:
@@ -331,7 +357,7 @@ class Cursor:
         if match["wide"]:
             return value
         rounded = single(value)
-        if rounded is None:
+        if rounded is None or (rounded == 0 and value != 0):
             raise Flaw(
                 "the number is out of range for f32, the type of float attributes",
                 match.start(),
@@ -365,14 +391,33 @@ class Cursor:
             )
         return float(match["float"])
 
+    def at_literal(self) -> bool:
+        """Return whether a literal of a constant comes next."""
+        return self.line[self.blank() : self.position + 1] in {"[", "(", '"'} or (
+            self.peek_word() in ("true", "false", "b") or _number(self.line, self.position) is not None
+        )
+
+    def untyped_array(self) -> TensorType:
+        """Read a literal without a type; return the type that it most likely has."""
+        start = self.blank()
+        data = self.nested(self.array_scalar)
+        try:
+            return type_of_data(data)
+        except Misfit as misfit:
+            raise Flaw(misfit.message, start, self.position - start, misfit.hint) from None
+
     def array(self, type: TensorType) -> Any:
         """Read a literal as an array of `type`."""
         start = self.blank()
         data = self.nested(self.array_scalar)
         try:
-            return array_of(data, type)
+            array = array_of(data, type)
         except Misfit as misfit:
             raise Flaw(misfit.message, start, self.position - start, misfit.hint) from None
+        words = rounding_note(data, array)
+        if words:
+            self.notes.append(words)
+        return array
 
     # -- clauses -------------------------------------------------------------------------------
 
@@ -384,7 +429,7 @@ class Cursor:
             return _known_location(plain[0])
         return self._location()
 
-    def numbered(self, letter: str, hint: str) -> int:
+    def numbered(self, letter: str, hint: str | None = None) -> int:
         """Read a letter and a number, such as ``s2`` or ``e5``."""
         match = _numbered(self.line, self.blank())
         if match is None or match[1] != letter:

@@ -15,9 +15,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from nncdbg.engine.dtypes import COMPLEX, FLOATS, NUMPY, name_of
+from nncdbg.engine.dtypes import COMPLEX, FLOATS, INTEGERS, NUMPY, name_of
 from nncdbg.engine.graph import Array, Inline, MapType, OptionalType, SequenceType, TensorType
 from nncdbg.engine.text.lexemes import quote, quote_bytes
+from nncdbg.engine.text.rounding import lost
 from nncdbg.engine.text.types import print_type
 
 
@@ -165,10 +166,45 @@ def array_of(data: Any, type: TensorType) -> Array:
     Floats are rounded to the nearest value of the type. Raises Misfit if sizes or elements do not match.
     """
     flat, sizes = _flatten(data)
-    shape = _shape_of(sizes, len(flat), type)
+    shape = _shape_of(sizes, flat, type)
     array = _flat_array(flat, type.dtype).reshape(shape)
     array.flags.writeable = False
     return array
+
+
+def rounding_note(data: Any, array: Array) -> str:
+    """Return what the element type of a constant loses of its numbers `data`; empty if it is little."""
+    name = name_of(array.dtype)
+    if name not in FLOATS or not array.size:
+        return ""
+    with np.errstate(invalid="ignore"):  # Some patterns of NaN signal.
+        sizes = np.abs(array.astype(np.float64))
+    if np.all((sizes >= float(ml_dtypes.finfo(array.dtype).smallest_normal)) & np.isfinite(sizes)):
+        return ""
+    flat, _ = _flatten(data)
+    try:
+        given = np.array([float(item) if isinstance(item, (int, float)) else 0.0 for item in flat])
+    except OverflowError:  # An integer of hundreds of digits.
+        return ""
+    return lost(given, array.reshape(-1), "the constant")
+
+
+def filled(type: TensorType, number: int | float) -> str:
+    """Return an op that makes a tensor of `type` with the same number in each element; ``?`` becomes 1."""
+    sizes = [str(size) if isinstance(size, int) else "1" for size in type.shape or ()]
+    one = print_type(TensorType(type.dtype, (1,)))
+    text = literal_text(number if type.dtype in INTEGERS else float(number))
+    return f"ConstantOfShape([{', '.join(sizes)}], value={one} [{text}])"
+
+
+def type_of_data(data: Any) -> TensorType:
+    """Return the type that a literal without a type most likely has; whole numbers are i64."""
+    flat, sizes = _flatten(data)
+    found = {type(item) for item in flat}
+    if Pair in found:
+        return TensorType("c64", sizes)
+    plain = ((bool, "bool"), (int, "i64"), (str, "str"), (bytes, "str"))
+    return TensorType(next((name for kind, name in plain if found == {kind}), "f32"), sizes)
 
 
 def _flatten(data: Any) -> tuple[list[Any], tuple[int, ...]]:
@@ -188,8 +224,8 @@ def _flatten(data: Any) -> tuple[list[Any], tuple[int, ...]]:
     return flat, tuple(sizes)
 
 
-def _shape_of(sizes: tuple[int, ...], count: int, type: TensorType) -> tuple[int, ...]:
-    shape = type.shape
+def _shape_of(sizes: tuple[int, ...], flat: list[Any], declared: TensorType) -> tuple[int, ...]:
+    shape, count = declared.shape, len(flat)
     if shape is None:
         return sizes
     if count == 0 and 0 in shape and sizes:
@@ -201,7 +237,13 @@ def _shape_of(sizes: tuple[int, ...], count: int, type: TensorType) -> tuple[int
     )
     if not fits:
         found = ",".join(map(str, sizes))
-        raise Misfit(f"the data has the sizes [{found}]", f"the declared type is {print_type(type)}")
+        written = print_type(TensorType(declared.dtype, sizes))
+        hint = f"the declared type is {print_type(declared)}; the type of this data is {written}"
+        if not sizes and declared.dtype not in COMPLEX | {"str", "bool"} and type(flat[0]) in (int, float):
+            hint += f"; to fill it, write {filled(declared, flat[0])}"
+        elif isinstance(flat[0], Pair) and len(sizes) == len(shape) - 1 and declared.dtype not in COMPLEX:
+            hint = f"write a list as [{literal_text(flat[0].parts)[1:-1]}]"
+        raise Misfit(f"the data has the sizes [{found}]", hint)
     return sizes
 
 
@@ -217,7 +259,10 @@ def _flat_array(flat: list[Any], dtype: str) -> Array:
     wanted = bool if dtype == "bool" else int
     for item in flat:
         if type(item) is not wanted:
-            raise Misfit(f"{_shown(item)} is not {_ELEMENTS[wanted]}", f"the declared type is {dtype}")
+            hint = f"the declared type is {dtype}"
+            if item in (0, 1) or (wanted is int and isinstance(item, float) and item.is_integer()):
+                hint += f": write {literal_text(wanted(item))}"
+            raise Misfit(f"{_shown(item)} is not {_ELEMENTS[wanted]}", hint)
     if wanted is int:
         _check_range(flat, dtype)
         return np.array(flat, np.uint64 if dtype == "u64" else np.int64).astype(NUMPY[dtype])
@@ -230,7 +275,7 @@ _ELEMENTS = {bool: "true or false", int: "an integer"}
 def _objects(flat: list[Any]) -> Array:
     for item in flat:
         if not isinstance(item, (str, bytes)):
-            raise Misfit(f"{_shown(item)} is not a string", 'write a string "...", or change the type str')
+            raise Misfit(f"{_shown(item)} is not a string", f"write {quote(_shown(item))}")
     array = np.empty(len(flat), np.object_)
     array[:] = flat
     return array

@@ -104,6 +104,7 @@ class TextParser(ProgramLines):
             self.streams,
             self.file,
             prefixes=self.prefixes.declared,
+            notes=tuple(self.notes),
         )
         statements, headers = driver_lines(program, self.state_lines, self.run_lines, self.headers)
         statements, headers = {**self.statements, **statements}, {**self.headers, **headers}
@@ -165,6 +166,7 @@ class TextParser(ProgramLines):
             self.salvage(text, number)
         for passed in cursor.flaws:
             self.report(number, passed)
+        self.notes += [f"line {number}: {words}" for words in cursor.notes]
 
     def remark(self, text: str, start: int, number: int) -> None:
         """Skip ``#``, keep ``##`` for the next statement, and ``##!`` for the enclosing block."""

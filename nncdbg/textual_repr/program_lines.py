@@ -19,11 +19,11 @@ from nncdbg.engine.text.lexemes import Flaw, name_text, quote
 from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.cursor import Cursor
+from nncdbg.textual_repr.literals import filled
+from nncdbg.textual_repr.repairs import form_of
 from nncdbg.textual_repr.resolution import WrittenCall, WrittenTrack
 from nncdbg.textual_repr.statement_lines import StatementLines
 from nncdbg.textual_repr.statements import Names, NameSpan
-
-_STATE = "a state looks like state %w: f32[4,3] = RandomNormal(shape=[4,3]), or zeros for %w"
 
 
 class ProgramLines(StatementLines):
@@ -37,7 +37,7 @@ class ProgramLines(StatementLines):
         self.before_graphs("opset")
         start = cursor.blank()
         domain = "" if cursor.line[start : start + 1].isdecimal() else cursor.op()
-        version = cursor.integer("an opset looks like opset 18, or opset com.microsoft 1")
+        version = cursor.integer()
         cursor.end()
         if domain in self.opsets:
             raise Flaw("this domain has two opset lines", start, cursor.position - start, "remove one")
@@ -45,15 +45,14 @@ class ProgramLines(StatementLines):
 
     def store(self, cursor: Cursor, number: int) -> None:
         self.before_graphs("store")
-        path = cursor.string('a store looks like store "weights.safetensors"')
+        path = cursor.string()
         cursor.end()
         self.stores.append(path)
 
     def prefix(self, cursor: Cursor, number: int) -> None:
         self.before_graphs("prefix")
         start = cursor.blank()
-        hint = 'a prefix looks like prefix encoder "/model/encoder/", and is used as %encoder::Add_1'
-        label = cursor.label(hint)
+        label = cursor.label()
         width = cursor.position - start
         if self.prefixes is NO_PREFIXES:
             self.prefixes = Prefixes({})
@@ -64,23 +63,24 @@ class ProgramLines(StatementLines):
         # Declare the label even if the rest of the line is wrong, so that its uses are not reported too.
         declared[label] = label
         place = cursor.blank()
-        text = cursor.string(hint)
+        text = cursor.string()
         cursor.end()
         if not text:
-            raise Flaw("the prefix is empty", place, 2, hint)
+            raise Flaw("the prefix is empty", place, 2, form_of(cursor.line))
         declared[label] = text
 
     def stream(self, cursor: Cursor, number: int) -> None:
         """Parse ``stream s2 "cuda:0"``."""
         self.before_graphs("stream")
         start = cursor.blank()
-        hint = 'a stream looks like stream s2 "cuda:0"'
-        stream = cursor.numbered("s", hint)
+        stream = cursor.numbered("s")
         width = cursor.position - start
-        device = cursor.string(hint)
+        device = cursor.string()
         cursor.end()
         if stream in self.streams:
-            raise Flaw(f"the stream s{stream} is declared twice", start, width, hint, code="redefined")
+            raise Flaw(
+                f"the stream s{stream} is declared twice", start, width, "remove one", code="redefined"
+            )
         self.streams[stream] = device
 
     # -- states and runs -----------------------------------------------------------------------
@@ -90,9 +90,12 @@ class ProgramLines(StatementLines):
         self.before_graphs("state")
         names = Names()
         value = read.definition(cursor, names)
+        if cursor.flaws:
+            self.define(names, number)
+            return
         if not value.name or not isinstance(value.type, TensorType):
-            raise cursor.flaw("a state needs a name and a tensor type", _STATE)
-        cursor.expect("=", _STATE)
+            raise cursor.flaw("a state needs a name and a tensor type")
+        cursor.expect("=")
         first = self.first_value(cursor, value, names)
         of = None
         if cursor.accept_word("for"):
@@ -100,7 +103,7 @@ class ProgramLines(StatementLines):
             if first is None:
                 first = zeros_like(value, of)
         if first is None:
-            raise cursor.flaw("expected `for`", "zeros needs the state it belongs to: zeros for %w")
+            raise cursor.flaw("expected `for`", self.zeros_hint(value.type))
         location = cursor.location()
         cursor.end()
         if isinstance(first, Node):
@@ -108,6 +111,13 @@ class ProgramLines(StatementLines):
         self.resolve(names, number)
         self.states.append(StateLine(value, first, of, self.take_comment()))
         self.define(names, number)
+
+    def zeros_hint(self, type: TensorType) -> str:
+        """Return the hint for ``zeros`` without ``for``: a state of the same type, or an op."""
+        like = [state.value.name for state in self.states if state.value.type == type]
+        if like:
+            return f"write the state it belongs to: zeros for %{name_text(like[-1])}"
+        return f"zeros belongs to a state, as in zeros for %w; without one, write {filled(type, 0)}"
 
     def first_value(self, cursor: Cursor, value: Value, names: Names) -> Node | Inline | Reference | None:
         """Parse the first value of a state; None for ``zeros``, which needs the state after ``for``."""
@@ -181,7 +191,11 @@ class ProgramLines(StatementLines):
         cursor.end()
         if line.name in self.graphs or any(line.name == other.name for other in self.backwards):
             raise Flaw(
-                f"two graphs are named @{name_text(line.name)}", mark.start, mark.width, code="redefined"
+                f"two graphs are named @{name_text(line.name)}",
+                mark.start,
+                mark.width,
+                "choose another name",
+                code="redefined",
             )
         self.calls.append(WrittenCall(mark, number, None, None))
         self.backwards.append(replace(line, comment=self.take_comment()))

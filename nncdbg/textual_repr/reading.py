@@ -16,11 +16,14 @@ from nncdbg.engine.text.listing import Path
 from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr.blocks import ENDS, Block
 from nncdbg.textual_repr.cursor import Cursor
+from nncdbg.textual_repr.repairs import outside_repair
 from nncdbg.textual_repr.resolution import Unresolved, WrittenCall, WrittenTrack, explain_all, shown
 from nncdbg.textual_repr.statements import Names
 
 DEEPEST = 1000
 """Maximum nesting depth of blocks."""
+
+_LONGEST_HINT = 600
 
 
 class Reading:
@@ -52,6 +55,7 @@ class Reading:
         self.graph_lines: dict[str, int] = {}
         self.calls: list[WrittenCall] = []
         self.stores: list[str] = []
+        self.notes: list[str] = []
         self.opsets: dict[str, int] = {}
         self.streams: dict[int, str] = {}
         self.states: list[StateLine] = []
@@ -68,7 +72,12 @@ class Reading:
 
     def report(self, line: int, flaw: Flaw) -> None:
         excerpt = Excerpt(self.text_of(line), line, flaw.start + 1, max(1, flaw.width), self.file)
-        self.errors.append(GraphError(flaw.message, excerpt=excerpt, hint=flaw.hint))
+        hint = (
+            flaw.hint
+            if not flaw.hint or len(flaw.hint) <= _LONGEST_HINT
+            else flaw.hint[:_LONGEST_HINT] + "..."
+        )
+        self.errors.append(GraphError(flaw.message, excerpt=excerpt, hint=hint))
 
     def take_comment(self) -> str:
         """Return the ``##`` lines before this statement."""
@@ -94,7 +103,7 @@ class Reading:
         """Return the block of the statement at `cursor`."""
         block = self.block
         if block is None:
-            raise cursor.whole("a statement outside a graph", "open one before it: graph @main() -> () {")
+            raise cursor.whole("a statement outside a graph", outside_repair(cursor.line))
         if block.end and block.kind != "broken":
             raise cursor.whole("this line is never reached", f"line {block.end} ends the block")
         return block
@@ -179,7 +188,7 @@ class Reading:
                 self.open_broken(block.parent, text, number)
             else:
                 self.take_names(text, number)
-        elif opens and word in ("graph", "if", "while"):
+        elif word == "graph" or (block is not None and (opens or word in ("if", "while"))):
             self.open_broken(None if word == "graph" else block, text, number)
         elif word in ENDS.values():
             return

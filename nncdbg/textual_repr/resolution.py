@@ -13,7 +13,7 @@ from functools import cache, partial
 from nncdbg.engine.errors import ExpressionError
 from nncdbg.engine.expression.tracked import parse_tracked
 from nncdbg.engine.graph import BackwardLine, Graph, Node
-from nncdbg.engine.text.lexemes import Flaw, name_text, nearest
+from nncdbg.engine.text.lexemes import Flaw, name_text, nearest, quote
 from nncdbg.engine.text.prefixes import Prefixes
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.statements import NameSpan
@@ -215,7 +215,10 @@ def wrong_calls(
         mark = call.mark
         graph = graphs.get(mark.name)
         if graph is None and mark.name not in broken:
-            hint = suggestions.nearest(mark.name, graphs, "@") or "define it: graph @name(...) -> (...) {"
+            hint = (
+                suggestions.nearest(mark.name, graphs, "@")
+                or f"define it: graph @{name_text(mark.name)}() -> () {{"
+            )
             message = f"no graph @{name_text(mark.name)}"
             yield call.line, Flaw(message, mark.start, mark.width, hint, code="unknown-graph")
         if graph is None:
@@ -228,7 +231,22 @@ def wrong_calls(
                 message = (
                     f"@{name_text(mark.name)} has {wanted} {what}{'' if wanted == 1 else 's'}, not {count}"
                 )
-                hint = (
-                    "write _ for an unused output" if what == "output" else "write one operand for each input"
-                )
+                hint = _call_hint(call, graph, what)
                 yield call.line, Flaw(message, mark.start, mark.width, hint, code="arity")
+
+
+def _call_hint(call: WrittenCall, graph: Graph, what: str) -> str:
+    """Return the hint for a call with another number of operands or results than its graph."""
+    name = "@" + name_text(call.mark.name)
+    values = ", ".join(shown(value.name) for value in (graph.inputs if what == "input" else graph.outputs))
+    if call.outputs is None:
+        data = ", ".join(f"data({quote(value.name)})" for value in graph.inputs)
+        return (
+            f"write data for each input: {name} for {values} in {data}" if values else f"write {name} steps 1"
+        )
+    if what == "input":
+        return f"write one operand for each input: {name}({values})"
+    if call.outputs == len(graph.outputs) + 1:
+        saved = ", ".join(filter(None, (values, "saved %s")))
+        return f"write {values}, _ for an unused output, or {saved} for a backward graph"
+    return f"write one name for each output: {values}; _ for an unused output"

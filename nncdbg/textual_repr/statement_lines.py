@@ -6,10 +6,12 @@ from dataclasses import replace
 
 from nncdbg.engine.graph import Constant, Inline, Node, TensorType, Value
 from nncdbg.engine.text.lexemes import Flaw
+from nncdbg.engine.text.types import print_type
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.blocks import CALLED, ENDS, Block, BlockHeader
 from nncdbg.textual_repr.cursor import Cursor
 from nncdbg.textual_repr.reading import Reading
+from nncdbg.textual_repr.repairs import SAVED, statement_repair, value_repair
 from nncdbg.textual_repr.resolution import WrittenCall, shown
 from nncdbg.textual_repr.statements import Names, NameSpan
 
@@ -25,15 +27,14 @@ class StatementLines(Reading):
         start = cursor.blank()
         name = cursor.name("@")
         width = cursor.position - start
-        hint = "a graph looks like graph @main(%x: f32[2]) -> (%y: f32[2]) {"
         names = Names()
-        cursor.expect("(", hint)
+        cursor.expect("(")
         inputs = read.definitions(cursor, names, ")")
-        cursor.expect("->", hint)
-        cursor.expect("(", hint)
+        cursor.expect("->")
+        cursor.expect("(")
         outputs = read.definitions(cursor, Names(), ")")
         margin = cursor.placement()
-        cursor.expect("{", hint)
+        cursor.expect("{")
         cursor.end()
         comment = self.comment.copy()
         self.comment.clear()
@@ -52,7 +53,7 @@ class StatementLines(Reading):
         name = read.label(cursor)
         location = cursor.location()
         margin = cursor.placement()
-        cursor.expect("{", "a branch looks like if %c @then {")
+        cursor.expect("{")
         cursor.end()
         self.resolve(names, number)
         header = BlockHeader("if", (condition,), number, location, self.take_comment(), placement=margin)
@@ -64,7 +65,7 @@ class StatementLines(Reading):
         loop = read.while_header(cursor, uses, defined)
         location = cursor.location()
         margin = cursor.placement()
-        cursor.expect("{", "a loop looks like while @body (%s: f32[2] = %x) count %i: i64[] times %n {")
+        cursor.expect("{")
         cursor.end()
         self.resolve(uses, number)
         initial = (loop.times, *loop.initial)
@@ -82,14 +83,14 @@ class StatementLines(Reading):
             self.salvage(cursor.line, number)
             return
         if not block.end and not block.astray:
-            hint = f"{CALLED[block.kind]} ends in {ENDS[block.kind]}, even without results"
+            hint = f"{CALLED[block.kind]} ends in {ENDS[block.kind]}: write {block.end_line()}"
             self.report(number, Flaw(f"the block has no {ENDS[block.kind]}", cursor.position, 1, hint))
         cursor.expect("}")
-        if block.kind == "graph":
+        if cursor.accept_word("else"):
+            self.close_branch(block, cursor, number)
+        elif block.kind == "graph":
             cursor.end()
             self.leave_block(block)
-        elif cursor.accept_word("else"):
-            self.close_branch(block, cursor, number)
         else:
             self.close_nested(block, cursor, number)
 
@@ -177,18 +178,21 @@ class StatementLines(Reading):
     def constant(self, cursor: Cursor, values: tuple[Value, ...], start: int) -> Constant | None:
         """Parse a typed literal; return None if the type itself is invalid (noted as a flaw)."""
         if not values:
-            raise cursor.flaw("not a statement", "a statement looks like %y: f32[2] = Op(%x, name=value)")
+            raise cursor.flaw("not a statement", statement_repair(cursor.rest()))
         value = _only(values, cursor, start)
         if cursor.flaws:
             return None
+        if not cursor.at_literal():
+            raise cursor.flaw("expected an op, a call or a literal", value_repair(cursor.rest()))
         if value.type is None:
-            if cursor.at("%"):
-                raise cursor.flaw("expected an op, a call or a literal", "write a copy as Identity(%x)")
-            width = len(cursor.line.rstrip()) - start
-            hint = "write the type after the name, as in %c: i64[] = 5"
-            raise Flaw("an inline constant needs its type", start, max(1, width), hint)
+            known = cursor.untyped_array()
+            hint = f"write its type after its name: {shown(value.name)}: {print_type(known)}"
+            raise Flaw("an inline constant needs its type", start, cursor.position - start, hint)
         if not isinstance(value.type, TensorType):
-            raise Flaw("only a tensor can be a constant", start, max(1, len(cursor.line.rstrip()) - start))
+            hint = f"write a tensor type: {shown(value.name)}: f32[]"
+            raise Flaw(
+                "only a tensor can be a constant", start, max(1, len(cursor.line.rstrip()) - start), hint
+            )
         array = cursor.array(value.type)
         cursor.end()
         return Constant(value, Inline(array))
@@ -204,7 +208,7 @@ class StatementLines(Reading):
         cursor.end()
         if names.saved is not None:
             if not op.startswith("@"):
-                raise Flaw("only a call saves values", start, width, "write %l, saved %s = @loss(...)")
+                raise Flaw("only a call saves values", start, width, SAVED)
             attributes["saved"] = names.saved
         mark = NameSpan(op.removeprefix("@"), start, width)
         node = Node(op, operands, values, attributes, (), location, placement=margin)
@@ -236,7 +240,7 @@ class StatementLines(Reading):
         block = self.inside(cursor)
         names = Names()
         if not cursor.accept_word("unless"):
-            raise cursor.flaw("expected `unless`", "leave a loop with: break unless %go")
+            raise cursor.flaw("expected `unless`")
         condition = read.operand(cursor, names)
         location = cursor.location()
         margin = cursor.placement()
@@ -256,7 +260,8 @@ class StatementLines(Reading):
             return
         if word != ENDS[block.kind]:
             block.astray = True
-            raise cursor.whole(f"{word} in {CALLED[block.kind]}", f"it ends in {ENDS[block.kind]}")
+            hint = f"it ends in {ENDS[block.kind]}: write {block.end_line()}"
+            raise cursor.whole(f"{word} in {CALLED[block.kind]}", hint)
         block.end = number
         names = Names()
         if word == "next":
@@ -276,14 +281,13 @@ class StatementLines(Reading):
             if len(named) != len(given):
                 count = f"{len(named)} output{'' if len(named) == 1 else 's'}"
                 message = f"the graph has {count}, but return has {len(given)}"
-                raise cursor.whole(message, f"its outputs are declared at line {block.line}")
+                hint = f"its outputs are declared at line {block.line}: write {block.end_line()}"
+                raise cursor.whole(message, hint)
             for name, value in zip(named, given, strict=True):
                 if name != value:
                     message = f"return has {shown(value)} where the graph's output is {shown(name)}"
-                    raise cursor.whole(
-                        message,
-                        f"use the name declared at line {block.line}",
-                    )
+                    hint = f"use the names declared at line {block.line}: write {block.end_line()}"
+                    raise cursor.whole(message, hint)
         elif block.kind == "else" and block.header is not None and block.header.branch is not None:
             first = block.header.branch
             if first.results is not None and len(first.results) != len(results):

@@ -21,8 +21,10 @@ from nncdbg.engine.graph import (
     TrackLine,
     Value,
 )
-from nncdbg.engine.text.lexemes import BARE, OP, RESERVED, STRING, Flaw, name_text
+from nncdbg.engine.text.lexemes import BARE, OP, RESERVED, STRING, Flaw, name_text, quote
+from nncdbg.engine.text.types import type_end
 from nncdbg.textual_repr.cursor import Cursor
+from nncdbg.textual_repr.repairs import SAVED, close_word, form_of, name_repair
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def use(cursor: Cursor, names: Names) -> str:
     """Read ``%name`` as an operand."""
     start = cursor.blank()
     if not cursor.at("%"):
-        raise cursor.flaw("expected a value", "write a value such as %x; define a constant for a number")
+        raise cursor.flaw("expected a value", name_repair(cursor.rest()))
     name = cursor.name("%")
     names.uses.append(NameSpan(name, start, cursor.position - start))
     return name
@@ -77,7 +79,12 @@ def definition(cursor: Cursor, names: Names) -> Value:
     if cursor.accept_missing():
         return Value("", cursor.type_clause())
     name = cursor.name("%")
-    names.defines.append(NameSpan(name, start, cursor.position - start))
+    width = cursor.position - start
+    names.defines.append(NameSpan(name, start, width))
+    end = type_end(cursor.line, cursor.blank())
+    if end is not None:
+        hint = f"write {cursor.line[start : start + width]}: {cursor.line[cursor.position : end]}"
+        raise cursor.flaw("expected ':'", hint)
     return Value(name, cursor.type_clause())
 
 
@@ -95,6 +102,8 @@ def outputs(cursor: Cursor, names: Names) -> tuple[Value, ...]:
     values = [definition(cursor, names)]
     while cursor.accept(","):
         if cursor.accept_word("saved"):
+            if not cursor.at("%"):
+                raise cursor.flaw("expected a name after saved", SAVED)
             names.saved = definition(cursor, names).name
             break
         values.append(definition(cursor, names))
@@ -174,7 +183,7 @@ class WhileHeader:
 def while_header(cursor: Cursor, outer: Names, inner: Names) -> WhileHeader:
     """Read the rest after ``while``; uses belong to the enclosing block, definitions to the body."""
     name = label(cursor)
-    cursor.expect("(", "a loop looks like while @body (%s: f32[2] = %x) {")
+    cursor.expect("(")
     carried: list[Value] = []
     initial: list[Operand] = []
 
@@ -211,8 +220,10 @@ def next_values(cursor: Cursor, names: Names, carried: tuple[Value, ...]) -> tup
         name = cursor.name("%")
         if name not in known or name in after:
             fault = "is assigned twice" if name in after else "is not carried by this loop"
-            text = ", ".join(f"%{value.name}" for value in carried) or "nothing"
-            raise Flaw(f"%{name} {fault}", start, cursor.position - start, f"the loop carries {text}")
+            text = ", ".join(f"%{name_text(value.name)}" for value in carried) or "nothing"
+            raise Flaw(
+                f"%{name_text(name)} {fault}", start, cursor.position - start, f"the loop carries {text}"
+            )
         cursor.expect("=", "write next %s = %v")
         after[name] = Value(use(cursor, names))
 
@@ -222,7 +233,7 @@ def next_values(cursor: Cursor, names: Names, carried: tuple[Value, ...]) -> tup
             assign()
     missing = [value.name for value in carried if value.name not in after]
     if missing:
-        message = f"next omits %{', %'.join(missing)}"
+        message = f"next omits {', '.join('%' + name_text(name) for name in missing)}"
         raise cursor.whole(message, "assign every carried value; %s = %s keeps a value unchanged")
     collected = value_list(cursor, names) if cursor.accept_word("collect") else ()
     return (*(after[value.name] for value in carried), *collected)
@@ -263,9 +274,12 @@ def _result_place(cursor: Cursor, places: dict[str, int], collected: int) -> int
         return len(places) + index
     name = cursor.name("%")
     if name not in places:
-        text = ", ".join(f"%{other}" for other in places) or "nothing"
+        text = ", ".join(f"%{name_text(other)}" for other in places) or "nothing"
         raise Flaw(
-            f"%{name} is not carried by this loop", start, cursor.position - start, f"it carries {text}"
+            f"%{name_text(name)} is not carried by this loop",
+            start,
+            cursor.position - start,
+            f"it carries {text}",
         )
     return places[name]
 
@@ -284,9 +298,13 @@ def updates(
         name = cursor.name("%")
         if name not in states or any(name == value.name for value in targets):
             fault = "is updated twice" if name in states else "is not a state"
-            hint = "write each state once" if name in states else "declare it: state %w: f32[4] = ..."
+            hint = (
+                "write each state once"
+                if name in states
+                else f"declare it before the first graph: state %{name_text(name)}: f32[] = 0.0"
+            )
             raise Flaw(f"%{name_text(name)} {fault}", start, cursor.position - start, hint)
-        cursor.expect("=", "an update looks like update %w = %w.1, %m = %m.1")
+        cursor.expect("=")
         targets.append(Value(name))
         values.append(use(cursor, names))
         if not cursor.accept(","):
@@ -295,53 +313,45 @@ def updates(
 
 def backward_line(cursor: Cursor) -> tuple[BackwardLine, NameSpan]:
     """Read the rest after ``backward``; return also the place of the differentiated graph."""
-    hint = "it looks like backward @loss.backward of @loss by (%w, %x) checkpoints 8"
     name = cursor.name("@")
     if not cursor.accept_word("of"):
-        raise cursor.flaw("expected `of`", hint)
+        raise cursor.flaw("expected `of`")
     start = cursor.blank()
     graph = cursor.name("@")
     mark = NameSpan(graph, start, cursor.position - start)
     if not cursor.accept_word("by"):
-        raise cursor.flaw("expected `by`", hint)
-    cursor.expect("(", hint)
+        raise cursor.flaw("expected `by`")
+    cursor.expect("(")
     by: list[str] = []
     cursor.sequence(lambda: by.append(cursor.name("%")), ")")
     if not by:
-        raise cursor.flaw("by needs at least one value", hint)
+        raise cursor.flaw("by needs at least one value")
     checkpoints = None
     if cursor.accept_word("checkpoints"):
         place = cursor.blank()
         checkpoints = cursor.integer("write a number after checkpoints")
         if checkpoints < 1:
-            raise Flaw("checkpoints must be 1 or more", place, cursor.position - place, hint)
+            raise Flaw("checkpoints must be 1 or more", place, cursor.position - place, "write checkpoints 8")
     return BackwardLine(name, graph, tuple(by), checkpoints=checkpoints), mark
-
-
-_RUN = 'a run looks like run @train for %x, %t in data("x"), data("t") batch 32 epochs 10'
 
 
 def run_line(cursor: Cursor) -> RunLine:
     """Read the rest after ``run``."""
-    graph, values, sources = _batches(cursor, _RUN)
+    graph, values, sources = _batches(cursor)
     least = {"batch": 1, "epochs": 1, "shuffle": 0, "steps": 1}
-    numbers = _run_numbers(cursor, bool(values), least, _RUN)
+    numbers = _run_numbers(cursor, bool(values), least)
     if not values and "steps" not in numbers:
         raise cursor.flaw("the number of steps is missing", "write steps 100, or for %x in data(...)")
     return RunLine(graph=graph, values=values, sources=sources, **numbers)
 
 
-_EVALUATE = 'an evaluation looks like evaluate @accuracy for %x, %t in data("x"), data("t") batch 100'
-
-
 def evaluate_line(cursor: Cursor) -> RunLine:
     """Read the rest after ``evaluate``."""
-    graph, values, sources = _batches(cursor, _EVALUATE)
-    numbers = _run_numbers(cursor, bool(values), {"batch": 1}, _EVALUATE)
+    graph, values, sources = _batches(cursor)
+    numbers = _run_numbers(cursor, bool(values), {"batch": 1})
     return RunLine(graph=graph, values=values, sources=sources, **numbers)
 
 
-_TRACK = "a track looks like track accuracy = mean(argmax(%y, 1) == %t)"
 _expression = re.compile(rf"(?:[^\"'#]|{STRING}|'(?:[^'\\\\]|\\\\.)*'|[\"'])*").match
 
 
@@ -349,20 +359,20 @@ def track_line(cursor: Cursor) -> tuple[TrackLine, int]:
     """Read the rest after ``track``; return the line and the column of its expression."""
     start = cursor.blank()
     if cursor.line[start : start + 1] in ("", "=", "#"):
-        raise cursor.flaw("expected the name of the track", _TRACK)
+        raise cursor.flaw("expected the name of the track")
     name = cursor.name("")
-    cursor.expect("=", _TRACK)
+    cursor.expect("=")
     start = cursor.blank()
     match = _expression(cursor.line, start)
     assert match is not None  # It also matches an empty text.
     text = match[0].rstrip()
     if not text:
-        raise cursor.flaw("expected an expression", _TRACK)
+        raise cursor.flaw("expected an expression")
     cursor.position = match.end()
     return TrackLine(name, text), start
 
 
-def _batches(cursor: Cursor, hint: str) -> tuple[str, tuple[str, ...], tuple[Reference, ...]]:
+def _batches(cursor: Cursor) -> tuple[str, tuple[str, ...], tuple[Reference, ...]]:
     """Read ``@train for %x, %t in data("x"), data("t")``: the graph, its inputs and their sources."""
     graph = cursor.name("@")
     values: list[str] = []
@@ -373,25 +383,26 @@ def _batches(cursor: Cursor, hint: str) -> tuple[str, tuple[str, ...], tuple[Ref
         while cursor.accept(","):
             values.append(cursor.name("%"))
         if cursor.accept_word("in"):
-            sources.append(_source(cursor, hint))
+            sources.append(_source(cursor))
             while cursor.accept(","):
-                sources.append(_source(cursor, hint))
+                sources.append(_source(cursor))
             if len(sources) != len(values):
                 message = f"the number of values is {len(values)}, that of sources {len(sources)}"
                 width = len(cursor.line[place : cursor.position].rstrip())
-                raise Flaw(message, place, width, "write one source for each value")
+                written = ", ".join(f"data({quote(name)})" for name in values)
+                raise Flaw(message, place, width, f"write one source for each value: {written}")
     return graph, tuple(values), tuple(sources)
 
 
-def _source(cursor: Cursor, hint: str) -> Reference:
+def _source(cursor: Cursor) -> Reference:
     if cursor.peek_word() != "data":
-        raise cursor.flaw("expected data(...)", hint)
+        raise cursor.flaw("expected data(...)")
     cursor.position = cursor.blank() + len("data")
-    cursor.expect("(", hint)
+    cursor.expect("(")
     return reference(cursor)
 
 
-def _run_numbers(cursor: Cursor, has_data: bool, least: Mapping[str, int], hint: str) -> dict[str, Any]:
+def _run_numbers(cursor: Cursor, has_data: bool, least: Mapping[str, int]) -> dict[str, Any]:
     """Read ``batch 32 epochs 10 shuffle 1 drop_last steps 500``, in any order; `least` are the least numbers.
 
     The word ``drop_last`` is for lines that can be shuffled.
@@ -402,13 +413,17 @@ def _run_numbers(cursor: Cursor, has_data: bool, least: Mapping[str, int], hint:
         start = cursor.blank()
         if word in found or (not has_data and word != "steps"):
             reason = "occurs twice" if word in found else "needs data: for %x in data(...)"
-            raise Flaw(f"{word} {reason}", start, len(word), hint)
+            raise Flaw(f"{word} {reason}", start, len(word), form_of(cursor.line))
         cursor.accept_word(word)
         if word == "drop_last":
             found[word] = True
             continue
         place = cursor.blank()
-        found[word] = cursor.integer(f"write a number after {word}")
+        found[word] = cursor.integer(f"write {word} and a number: {word} {least[word] or 1}")
         if found[word] < least[word]:
-            raise Flaw(f"{word} must be {least[word]} or more", place, cursor.position - place)
+            hint = f"write {word} {least[word]}"
+            raise Flaw(f"{word} must be {least[word]} or more", place, cursor.position - place, hint)
+    near = close_word(cursor.rest(), words)
+    if near is not None:
+        raise cursor.flaw("expected the end of the statement", near)
     return found

@@ -18,6 +18,7 @@ from nncdbg.engine.ops.aten.internals import schema_of
 from nncdbg.engine.ops.aten.names import READ, RECORDED, VIEW, WRITE
 from nncdbg.engine.ops.aten.signatures import COUNT, DTYPES, RANDOM, Kind, NotEncodable, encode
 from nncdbg.engine.text.counting import counted
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.torch.naming import FreeNames
 from nncdbg.torch.recording import ABSENT, Event
 from nncdbg.torch.storages import Input, Key
@@ -392,7 +393,7 @@ class RecordedStatements:
         self._append("aten.empty.memory_format", [], [value], attributes, event)
         count = int(np.prod(size)) * key[4].itemsize
         self.lost.append(
-            f"%{value.name} is uninitialized: there was no memory to copy this result of "
+            f"%{name_text(value.name)} is uninitialized: there was no memory to copy this result of "
             f"{event.signature.name} with {count:,} bytes"
         )
 

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 
 from nncdbg.engine.errors import RunError
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.torch.copy_memory import LEAST, CopyMemory
 
 Key: TypeAlias = "tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype, int]"
@@ -27,7 +28,7 @@ class NotCopied(RunError):
 
     def named(self, labels: Mapping[Key, str]) -> str:
         """Return the message with the name of the input, if it has one."""
-        names = [f"%{labels[key]}" for key in self.keys if key in labels]
+        names = [f"%{name_text(labels[key])}" for key in self.keys if key in labels]
         return f"{names[0] if names else 'an input'} of {self.size:,} bytes cannot be copied: {self.reason}"
 
 

@@ -141,6 +141,24 @@ def test_a_table_has_the_latest_value_of_each_statement(shared: Prompt) -> None:
     assert [row[0] for row in shared.rows("table Mul")] == ["%y", "%y"]
 
 
+def test_a_table_of_a_layer_has_the_values_that_a_pattern_selects(shared: Prompt) -> None:
+    shared("continue")
+    every = json.loads(shared("table --json")[0])
+    inner = json.loads(shared("table @inner --json")[0])
+    assert json.loads(shared("table @inner * --json")[0]) == inner
+    assert [row["name"] for row in json.loads(shared("table @inner r* --json")[0])] == ["r"]
+    assert json.loads(shared("table @inner Add --json")[0]) == [row for row in inner if row["op"] == "Add"]
+    assert json.loads(shared("table Mu* --json")[0]) == [row for row in every if row["op"] == "Mul"]
+    assert json.loads(shared("table %y --json")[0]) == [row for row in every if row["name"] == "y"]
+    assert "no value of @inner Mul is computed" in shared("table @inner Mul")[0]
+
+
+def test_the_option_sort_completes_to_columns(shared: Prompt) -> None:
+    assert candidates(shared.session, "table @inner --sort m") == ("m", ["max", "mean", "min"])
+    assert candidates(shared.session, "table --so") == ("--so", ["--sort"])
+    assert candidates(shared.session, "table --sort=na") == ("na", ["name", "nan"])
+
+
 @pytest.mark.parametrize(
     ("key", "reverse"), [("name", False), ("line", False), ("min", False), ("max", True), ("nan", True)]
 )
@@ -165,7 +183,7 @@ def test_values_without_statistics_are_last() -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("table Sofmax", "the program has no op Sofmax"),
+        ("table Sofmax", "the program has no op, graph, value or node Sofmax"),
         ("table --sort q", "the table has no column q"),
         ("table @nope", "the program has no graph @nope"),
         ("layers @nope", "the program has no graph @nope"),

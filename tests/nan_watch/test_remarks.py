@@ -96,6 +96,18 @@ INSIDE: list[tuple[str, list[int], bool]] = [
     ("com.microsoft.SkipSimplifiedLayerNormalization(%x, %x, %s)", [1, 4, 4], True),
     ("LpNormalization(%x)", [4, 4], True),
     ("LpPool(%x, kernel_shape=[2, 2])", [1, 1, 4, 4], True),
+    ("GlobalLpPool(%x)", [1, 1, 4, 4], True),
+    (
+        "%y, %m, %v = BatchNormalization(%x, %s, %s, %s, %s, training_mode=1, epsilon=1e-12)",
+        [1, 4, 4, 4],
+        True,
+    ),
+    (
+        "%i: i32[1,2] = [[0, 3]]\n"
+        "  %y, %n = com.microsoft.EmbedLayerNormalization(%i, %i, %x, %x, %x, %s, %s)",
+        [4, 4],
+        True,
+    ),
 ]
 
 
@@ -105,7 +117,7 @@ def _inside(call: str, shape: list[int], size: float, dtype: Any, type_: str) ->
     sizes = ",".join(map(str, shape))
     text = f"""opset 23
 graph @main(%x: {type_}[{sizes}], %s: {type_}[4]) -> (%y) {{
-  %y = {call}
+  {call if "%y" in call else f"%y = {call}"}
   return %y
 }}
 """
@@ -142,19 +154,35 @@ def test_powers_that_underflow_in_the_computing_type_are_remarked(
 
 
 @pytest.mark.parametrize(
-    "call", ["MatMul(%x, %w)", "Gemm(%x, %w)", "Gemm(%x, %w, transB=1)", "ReduceSum(%x)"]
+    ("call", "shape", "window"),
+    [
+        *(
+            (call, [8, 8], [8, 8])
+            for call in (
+                "MatMul(%x, %w)",
+                "Gemm(%x, %w)",
+                "Gemm(%x, %w, transB=1)",
+                "ReduceSum(%x)",
+                'Einsum(%x, %w, equation="ij,jk->ik")',
+                'Einsum(%x, %w, %w, equation="ij,jk,kl->il")',
+                'Einsum(%x, equation="ij->i")',
+            )
+        ),
+        ("Conv(%x, %w)", [1, 1, 8, 8], [1, 1, 1, 8]),
+        ("ConvTranspose(%x, %w)", [1, 1, 8, 8], [1, 1, 1, 8]),
+    ],
 )
-def test_terms_of_one_sign_beyond_f16_are_remarked(call: str) -> None:
-    signs = np.array([[1, -1] * 4] * 8, np.float16)
+def test_terms_of_one_sign_beyond_f16_are_remarked(call: str, shape: list[int], window: list[int]) -> None:
+    signs = np.array([[1, -1] * 4] * 8, np.float16).reshape(shape)
 
     def found(size: float) -> list[str]:
         text = f"""opset 22
-graph @main(%x: f16[8,8], %w: f16[8,8]) -> (%y) {{
+graph @main(%x: f16{shape}, %w: f16{window}) -> (%y) {{
   %y = {call}
   return %y
 }}
 """
-        x, w = signs * np.float16(size), np.ones((8, 8), np.float16)
+        x, w = signs * np.float16(size), np.ones(window, np.float16)
         return nncdbg.watch(nncdbg.parse(text), {"x": x, "w": w}).notes
 
     (note,) = found(30000)
@@ -207,3 +235,71 @@ def test_clipping_of_one_channel_is_remarked() -> None:
     assert "10 of 40 elements of its operand are outside of the range of u8 and clipped" in note
     assert "in 1 of 4 channels of axis 0 10% or more: 100% in channel 2" in note
     assert found(0, "[1, 1, 10, 1]") == []
+
+
+def test_squares_that_underflow_in_f16_are_remarked() -> None:
+    def found(*numbers: float) -> list[str]:
+        return notes("%y = ReduceSumSquare(%x)", {"x": np.array(numbers * 200, np.float16)}, "f16[400]")
+
+    (note,) = found(1e-4, -1e-4)
+    assert "the largest power inside is 1e-08, and f16 rounds numbers below 3e-08 to 0" in note
+    assert "returns 0 (nncdbg adds in f32)" in note
+    assert found(1e-4, 1) == []
+
+
+@pytest.mark.parametrize(("opset", "call"), [(22, "Clip(%x, 1.0, {})"), (6, "Clip(%x, min=1.0, max={})")])
+def test_crossed_bounds_of_clip_are_remarked(opset: int, call: str) -> None:
+    def found(bound: float) -> list[str]:
+        body = f"%y = {call.format(bound)}\n  return %y"
+        text = f"opset {opset}\ngraph @main(%x: f32[2]) -> (%y) {{\n  {body}\n}}\n"
+        return nncdbg.watch(nncdbg.parse(text), {"x": STEPS[:2]}).notes
+
+    assert found(2.0) == []
+    (note,) = found(-3.0)
+    assert "the minimum 1 is greater than the maximum -3, the value of all results" in note
+
+
+ROUNDED = [
+    ("%c: f16[] = 1e-9", "line 3: the constant is rounded to 0, such as 1e-09: too small for f16"),
+    ("%c: f16[2] = [1e-9, 1]", "line 3: 1 of 2 elements of the constant is rounded to 0, such as 1e-09"),
+    ("%c: f32[] = 1e-50", "line 3: the constant is rounded to 0, such as 1e-50: too small for f32"),
+    ("%c = Add(%x, 1e-9)", "%c at Add, line 3: the number is rounded to 0, such as 1e-09: too small for f16"),
+    ("%c = Clip(%x, -1e9, 1e9)", "%c at Clip, line 3: the number is rounded to Inf, such as"),
+    (
+        "%i: i8[2] = [0, 3]\n  %s: f16[] = 1e-7\n  %c = DequantizeLinear(%i, %s)",
+        "line 4: the constant is imprecise",
+    ),
+    (
+        "%i: i8[2] = [1, 100]\n  %s: f32[] = 1e-40\n  %c = DequantizeLinear(%i, %s, output_dtype=10)",
+        "%c at DequantizeLinear, line 5: 2 of 2 elements of the result are rounded to 0",
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), ROUNDED)
+def test_a_number_of_the_text_that_its_type_cannot_represent_is_remarked(line: str, words: str) -> None:
+    text = f"opset 23\ngraph @main(%x: f16[2]) -> (%x, %c) {{\n  {line}\n  return %x, %c\n}}\n"
+    found = nncdbg.watch(nncdbg.parse(text), {"x": np.ones(2, np.float16)}).notes
+    assert any(each.startswith(words) for each in found), found
+
+
+@pytest.mark.parametrize("number", ["0.0", "1e-3", "inf", "nan", "65504.0"])
+def test_a_number_that_fits_is_no_remark(number: str) -> None:
+    text = f"graph @main() -> (%c) {{\n  %c: f16[] = {number}\n  return %c\n}}\n"
+    assert nncdbg.parse(text).notes == ()
+
+
+def test_a_float_attribute_that_underflows_is_refused() -> None:
+    text = "graph @main(%x: f32[2]) -> (%y) {\n  %y = Elu(%x, alpha=1e-50)\n  return %y\n}\n"
+    with pytest.raises(nncdbg.ParseError, match="out of range for f32, the type of float attributes"):
+        nncdbg.parse(text)
+
+
+@pytest.mark.parametrize("op", ["LayerNormalization", "RMSNormalization"])
+def test_a_variance_beyond_a_stash_type_of_f16_is_remarked(op: str) -> None:
+    def found(size: float, stash_type: int) -> list[str]:
+        return _inside(f"{op}(%x, %s, stash_type={stash_type})", [4, 4], size, np.float32, "f32")
+
+    (note,) = found(1000, 10)
+    assert "inside reaches" in note
+    assert found(1000, 1) == found(1000, 16) == found(1, 10) == []

@@ -128,7 +128,7 @@ ERRORS = [
     ('prefix b ⟦""⟧', "the prefix is empty", "a prefix looks like"),
     ('prefix b ⟦"/b⟧', "the string is not closed", 'end it with "'),
     ('prefix b "⟦\\q⟧"', "unknown escape \\q in a string", "use the escapes"),
-    ("prefix b ⟦/b/⟧", "expected a string, found '/b/'", "a prefix looks like"),
+    ("prefix b ⟦/b/⟧", "expected a string, found '/b/'", 'write "/b/"'),
     ('prefix ⟦"b"⟧ "/b/"', "expected a label", "a prefix looks like"),
     ('prefix b "/b/" ⟦c⟧', "expected the end of the statement, found 'c'", "one statement per line"),
 ]

@@ -119,7 +119,7 @@ FAULTS = [
     (program("update %w = ⟦%z⟧", Y), "%z is not defined", "define it above"),
     (program("⟦run @main steps 3⟧", Y), "run inside a block", "after the graphs"),
     (program(Y, end="run ⟦@nain⟧ steps 3"), "no graph @nain", "did you mean @main?"),
-    (program(Y, end="run ⟦@main⟧ for %a, %b batch 2"), "@main has 1 input, not 2", "one operand"),
+    (program(Y, end="run ⟦@main⟧ for %a, %b batch 2"), "@main has 1 input, not 2", "for %x in data"),
     (program(Y, end="run @main for %x batch ⟦0⟧"), "batch must be 1 or more", None),
     (program(Y, end="run @main for %x batch 2 ⟦batch⟧ 3"), "batch occurs twice", "a run looks like"),
     (program(Y, end="run @main ⟦epochs⟧ 3"), "epochs needs data: for %x in data(...)", "a run looks like"),

@@ -69,6 +69,14 @@ def test_planted_value_is_reported_at_its_origin_with_its_cause(case: Planted) -
     assert (phase_of(finding) == case.phase) == (case.name not in MISSED_PHASES)
 
 
+def test_an_infinity_that_a_mask_drops_has_an_effect_if_backward_multiplies_it_by_zero() -> None:
+    case = next(each for each in PLANTED if each.name == "exponential_under_where")
+    trap, infinity = (each for each in watched(case.build()).findings if each.role in ("birth", "masked"))
+    assert (trap.cause, trap.first) == ("where trap in backward", True)
+    assert (infinity.role, infinity.reaches_output) == ("birth", True)
+    assert infinity.evidence.endswith("a mask drops it in forward, and its gradient is NaN")
+
+
 @pytest.mark.parametrize("case", named(CLEAN))
 def test_clean_steps_raise_no_alarm(case: Clean) -> None:
     training = case.build()

@@ -21,6 +21,7 @@ from nncdbg.engine.divergence.observers import digest
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.extensions import BACKENDS, BUILT_IN
 from nncdbg.engine.frontends.onnx_store import OnnxStore
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.opening.configuration import RunConfiguration, settings
 from nncdbg.opening.journal_address import read_address
 from nncdbg.opening.python_programs import is_python_name
@@ -242,9 +243,9 @@ def changes(setup: Setup, debugger: Debugger, program: str) -> Iterator[str]:
     for name, recorded in setup.inputs.items():
         given = now.inputs.get(name)
         if given is None:
-            yield f"the recorded input %{name} is not in the program"
+            yield f"the recorded input %{name_text(name)} is not in the program"
         elif given.digest != recorded.digest:
-            yield f"input %{name} differs from the recorded input{_way(recorded)}"
+            yield f"input %{name_text(name)} differs from the recorded input{_way(recorded)}"
     for name in ("seed", "backend", "allocator"):
         if getattr(now, name) != getattr(setup, name):
             yield f"recorded with {name} {getattr(setup, name)}, replayed with {getattr(now, name)}"

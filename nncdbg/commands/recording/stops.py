@@ -9,6 +9,7 @@ import msgspec
 
 from nncdbg.engine.divergence.observers import digest
 from nncdbg.engine.errors import NncdbgError, NotComputed
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.presentation.frame_titles import frame_title
 from nncdbg.presentation.stops import concerned_values
 from nncdbg.presentation.tensor_text import described
@@ -137,5 +138,5 @@ def _place(stop: RecordedStop, only: bool) -> tuple[Any, ...]:
 
 def _text(name: str, value: RecordedValue | None) -> str:
     if value is None:
-        return f"no value %{name}"
+        return f"no value %{name_text(name)}"
     return f"{value.text} (digest {value.digest[:8]})"

@@ -58,13 +58,14 @@ def _finding_info(session: Session, stop: Stop, finding: Finding) -> ExceptionIn
     outputs = code.nodes[pc].outputs
     name = outputs[finding.output].name if finding.output is not None else ""
     shown, check = Glancing(session), session.queue.check_cancelled
+    failure = [] if stop.error is None else [str(stop.error)]
     causes = [line.plain for line in causes_at_stop(session.program.debugger, shown, check)]
     return ExceptionInfoBody(
         exception_id=finding.kind,
-        description="\n".join([stop.detail or finding.detail, *causes]),
-        break_mode="always",
+        description="\n".join([*failure, stop.finding_text, *causes]),
+        break_mode="unhandled" if failure else "always",
         details=ExceptionDetails(
-            message=stop.detail or finding.detail,
+            message=stop.finding_text,
             type_name=finding.kind,
             full_type_name=f"nncdbg.{finding.kind}",
             evaluate_name=spelled(name) if name else None,

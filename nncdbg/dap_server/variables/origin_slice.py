@@ -30,7 +30,8 @@ _DEPTH = 20
 def origin_lines(session: Session, stop: Stop, output: int | None) -> list[str]:
     """The statement of a stop, then the values it was computed from, nearest first, with statistics.
 
-    `output` is the index of the affected result; None if the statement failed and has none.
+    `output` is the index of the affected result; None if the statement failed and has none.  The causes of
+    a finding are part of its description, and are not repeated.
     """
     lines = list(islice(_slice(session, stop, output), _LINES + 1))
     if len(lines) > _LINES:
@@ -69,5 +70,5 @@ def _slice(session: Session, stop: Stop, output: int | None) -> Iterator[str]:
         yield statement_line(debugger, visit, pc, showing).plain
         slots = list(dict.fromkeys(code.operands[pc]))
     births = Births(debugger, showing, visit, slots, session.queue.check_cancelled)
-    for line in slice_lines(births, followed(births, visit, slots, _DEPTH)):
+    for line in slice_lines(births, followed(births, visit, slots, _DEPTH), causes=stop.finding is None):
         yield line.plain

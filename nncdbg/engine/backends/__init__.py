@@ -19,6 +19,7 @@ from nncdbg.engine import extensions
 from nncdbg.engine.errors import UnsupportedOp, UsageError
 from nncdbg.engine.graph import Array, Node, Program, tensor_only
 from nncdbg.engine.ops import Op
+from nncdbg.engine.text.lexemes import name_text
 
 Execute: TypeAlias = Callable[..., Any]
 
@@ -260,5 +261,5 @@ def way_past(node: Node, first: str) -> str:
     sizes = "SIZES"
     if known is not None and known.shape is not None:
         sizes = ",".join(str(size) if isinstance(size, int) else "N" for size in known.shape)
-    set_it = f"set %{results[0].name} = zeros[{sizes}]"
+    set_it = f"set %{name_text(results[0].name)} = zeros[{sizes}]"
     return f"{first}; or supply the results in the debugger: `{set_it}` or `= FILE.npy`"

@@ -8,7 +8,8 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from nncdbg.engine.backends import Call, Execute, Kernels, refusal, way_past
-from nncdbg.engine.ops.schema import schema, schema_names, split, versions_of
+from nncdbg.engine.ops import names
+from nncdbg.engine.ops.schema import listed_domains, schema, schema_names, split, versions_of
 from nncdbg.engine.text.lexemes import nearest
 
 Bind: TypeAlias = Callable[[Call], Kernels]
@@ -47,7 +48,7 @@ def _way_out(op: str, version: int) -> str:
     if has_kernel(op, version):
         return "run the model with --backend onnxruntime"
     if schema(op, version) is None and not versions_of(op):
-        close = nearest(op, sorted(schema_names({split(op)[0]})))
+        close = _namesake(op) or nearest(op, sorted(schema_names({split(op)[0]})))
         if close is not None:
             return close
     later = [since for since in versions_of(op) if since > version]
@@ -56,6 +57,15 @@ def _way_out(op: str, version: int) -> str:
     if split(op)[0]:
         return "add a kernel: --op-library FILE.py"
     return "list the supported ops with `nncdbg ops`"
+
+
+def _namesake(op: str) -> str | None:
+    """Return the hint for an op of the same name in another domain, or in other letter case."""
+    wanted = split(op)[1].lower()
+    known = {*names(), *schema_names(listed_domains())}
+    ours = sorted(known, key=lambda name: (split(name)[0] != "nncdbg", name.count("."), name))
+    found = next((name for name in ours if split(name)[1].lower() == wanted), None)
+    return f"did you mean {found}?" if found else None
 
 
 def _bound(xp: ModuleType, call: Call, *, out: bool) -> Execute:

@@ -13,6 +13,7 @@ import numpy as np
 from nncdbg.engine.building.statements import Statements
 from nncdbg.engine.building.values import Given, GraphValue
 from nncdbg.engine.graph import Graph, Node, Operand, TensorType, Type, Value, tensor_only
+from nncdbg.engine.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.building.builder import Builder
@@ -73,7 +74,7 @@ class _Control:
             builder._fail(f"result {index} does not exist", "use the results after the `with` block")
         node = block.nodes[self._place]
         if node.outputs[index].name:
-            builder._fail(f"result {index} is named %{node.outputs[index].name} already")
+            builder._fail(f"result {index} is named %{name_text(node.outputs[index].name)} already")
         found = builder._define(name or builder._fresh(node.op), self._types[index])
         outputs = list(node.outputs)
         outputs[index] = Value(found.name, found.type)
@@ -116,9 +117,11 @@ class Loop(_Control):
         """Define a value that each iteration passes to the next; its type is that of `initial`."""
         builder = self._builder
         if isinstance(initial, GraphValue) and initial.block is self._block:
-            builder._fail(f"%{initial.name} is defined in the loop", "start from a value around it")
+            builder._fail(
+                f"%{name_text(initial.name)} is defined in the loop", "start from a value around it"
+            )
         if isinstance(initial, (np.ndarray, np.generic)):
-            builder._fail(f"%{name} starts from an array", "define a constant before the loop")
+            builder._fail(f"%{name_text(name)} starts from an array", "define a constant before the loop")
         known = initial.type if isinstance(initial, GraphValue) else None
         self._initial.append(builder._operand(initial))
         self._block.inputs.append(Value(name, builder._type(type) if type is not None else known))
@@ -128,7 +131,7 @@ class Loop(_Control):
         """Return the final value of a carried value."""
         names = [value.name for value in self._block.inputs[1:]]
         if carried.name not in names:
-            self._builder._fail(f"%{carried.name} is not carried by this loop")
+            self._builder._fail(f"%{name_text(carried.name)} is not carried by this loop")
         return self._named(names.index(carried.name), name)
 
     def collected(self, index: int, *, name: str = "") -> GraphValue:

@@ -48,7 +48,7 @@ from nncdbg.engine.graph import (
     zeros_like,
 )
 from nncdbg.engine.inference.types import common_type
-from nncdbg.engine.text.lexemes import Flaw, fresh_name
+from nncdbg.engine.text.lexemes import Flaw, fresh_name, name_text
 from nncdbg.engine.text.types import parse_type
 
 
@@ -250,9 +250,9 @@ class Builder:
             declared = declared or of.type
             value = zeros_like(Value(name, declared), of.name)
         else:
-            self._fail(f"%{name} has no first value", "pass an op or data, or of=w for zeros")
+            self._fail(f"%{name_text(name)} has no first value", "pass an op or data, or of=w for zeros")
         if not isinstance(declared, TensorType):
-            self._fail(f"the type of %{name} is not known", 'pass it: state("w", "f32[3,2]", ...)')
+            self._fail(f"the type of %{name_text(name)} is not known", 'pass it: state("w", "f32[3,2]", ...)')
         self._states.append(
             StateLine(Value(name, declared), value, of.name if of is not None else None, comment)
         )
@@ -265,9 +265,9 @@ class Builder:
         """Append an update, which gives states new values; all are read before any state changes."""
         for state, new in values.items():
             if state.block is not self._around:
-                self._fail(f"%{state.name} is not a state", "declare it with state()")
+                self._fail(f"%{name_text(state.name)} is not a state", "declare it with state()")
             if state.type and new.type and common_type(state.type, new.type) is None:
-                self._fail(f"%{state.name} is {state.type}, but its new value is {new.type}")
+                self._fail(f"%{name_text(state.name)} is {state.type}, but its new value is {new.type}")
         block = self._top()
         if block.outputs is not None:
             self._fail("the block has ended", "add statements before its last line")
@@ -328,7 +328,7 @@ class Builder:
     def _agreed(self, name: str, declared: Type | None, found: Type | None) -> Type | None:
         """Return the declared type of a state, or that of its first value; fail if they differ."""
         if declared is not None and found is not None and common_type(declared, found) is None:
-            self._fail(f"%{name} is declared {declared}, but its first value is {found}")
+            self._fail(f"%{name_text(name)} is declared {declared}, but its first value is {found}")
         return declared or found
 
     # -- control flow --------------------------------------------------------------------------
@@ -352,7 +352,8 @@ class Builder:
         for formal, value in zip(carried, values, strict=False):
             if formal.type and value.type and common_type(formal.type, value.type) is None:
                 self._fail(
-                    f"the loop carries %{formal.name}: {formal.type}, but its next value is {value.type}",
+                    f"the loop carries %{name_text(formal.name)}: {formal.type}, but its next "
+                    f"value is {value.type}",
                     f'declare sizes that change: carry("{formal.name}", ..., type="f32[?]")',
                 )
         self._end("body", (*values, *collect))
@@ -405,7 +406,7 @@ class Builder:
         if not isinstance(name, str):
             self._fail(f"the name of a value must be a string, not {name!r}", 'for example "x"')
         if name in block.used:
-            self._fail(f"%{name} is defined twice", "rename one of the two values")
+            self._fail(f"%{name_text(name)} is defined twice", "rename one of the two values")
         block.used.add(name)
         block.types[name] = type
         return GraphValue(self, block, name, type)
@@ -448,7 +449,7 @@ class Builder:
         except NncdbgError as error:
             named = [name for name in node.inputs if isinstance(name, str)]
             error.operands = error.operands or tuple(
-                f"%{name}: {type}" for name in named if (type := block.types.get(name))
+                f"%{name_text(name)}: {type}" for name in named if (type := block.types.get(name))
             )
             self._locate(error)
             raise
@@ -457,7 +458,9 @@ class Builder:
         """Return what stands for a value in a statement of `block`, by default the innermost."""
         if isinstance(given, GraphValue):
             if not given.name or not given.block.encloses(block or self._top()):
-                self._fail(f"%{given.name or '_'} is not visible here", "pass it as an input or a result")
+                self._fail(
+                    f"%{name_text(given.name or '_')} is not visible here", "pass it as an input or a result"
+                )
             return given.name
         if isinstance(given, (np.ndarray, np.generic)):
             return self.constant(self._fresh("constant"), given).name

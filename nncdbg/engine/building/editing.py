@@ -21,6 +21,7 @@ from nncdbg.engine.graph import (
     Node,
     Type,
 )
+from nncdbg.engine.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.building.editor import Editor
@@ -58,7 +59,7 @@ class EditedValue:
                 use.reader.set_operand(use.index, other)
 
     def __repr__(self) -> str:
-        return f"<%{self.name}: {self.type or '?'}>"
+        return f"<%{name_text(self.name)}: {self.type or '?'}>"
 
 
 class _Reader:
@@ -155,7 +156,7 @@ class EditedStatement(_Reader):
         for value in self.results:
             for use in value.uses:
                 if use.reader not in own:
-                    message = f"%{value.name} is still read by {use.reader}"
+                    message = f"%{name_text(value.name)} is still read by {use.reader}"
                     raise GraphError(message, hint="call replace_uses first")
         for reader in own:
             reader._set_operands(())
@@ -206,7 +207,7 @@ class EditedStatement(_Reader):
                 waiting += reader._statements
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"%{value.name or '_'}" for value in self.outputs)
+        shown = ", ".join(f"%{name_text(value.name or '_')}" for value in self.outputs)
         return f"<statement {self.id}: {f'{shown} = ' if shown else ''}{self.op}>"
 
 

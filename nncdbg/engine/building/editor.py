@@ -21,7 +21,7 @@ from nncdbg.engine.differentiation.backward_calls import SAVED
 from nncdbg.engine.errors import GraphError, UsageError
 from nncdbg.engine.graph import Attribute, BackwardLine, Graph, Literal, Node, Operand, Program, Type, Value
 from nncdbg.engine.inference.graphs import TypeRules
-from nncdbg.engine.text.lexemes import claimed_name
+from nncdbg.engine.text.lexemes import claimed_name, name_text
 
 
 class Editor:
@@ -75,7 +75,7 @@ class Editor:
         plain, top = name.removeprefix("%"), self.graph(graph)
         found = [value for block in _blocks(top) for value in _defined(block) if value.name == plain]
         if len(found) != 1:
-            raise UsageError(f"@{top.name} has {len(found) or 'no'} values %{plain}")
+            raise UsageError(f"@{top.name} has {len(found) or 'no'} values %{name_text(plain)}")
         return found[0]
 
     def program(self) -> Program:
@@ -218,7 +218,10 @@ class Editor:
         if not isinstance(operand, str):
             return operand
         if operand not in known:
-            _fail(f"{node.op if node else 'the end of a block'} reads %{operand}, which is not defined")
+            _fail(
+                f"{node.op if node else 'the end of a block'} reads %{name_text(operand)}, which "
+                f"is not defined"
+            )
         return known[operand]
 
     # -- writing -----------------------------------------------------------------------------------

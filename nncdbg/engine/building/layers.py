@@ -19,6 +19,7 @@ from nncdbg.engine.building.values import GraphValue
 from nncdbg.engine.dtypes import NUMPY, ONNX
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import TensorType
+from nncdbg.engine.text.lexemes import name_text
 
 Initializer: TypeAlias = (
     "Literal['he_uniform', 'he_normal', 'xavier_uniform', 'normal', 'zeros', 'ones'] | tuple[float, float]"
@@ -177,7 +178,8 @@ class Layers:
             group.append(known)
         elif known.type != type_:
             raise GraphError(
-                f"%{full} is {known.type}, but this layer needs {type_}", hint="give the layer another name"
+                f"%{name_text(full)} is {known.type}, but this layer needs {type_}",
+                hint="give the layer another name",
             )
         return known
 
@@ -191,7 +193,8 @@ class Layers:
         size = shape[at] if shape is not None and len(shape) >= -at and at < 0 else None
         if not isinstance(size, int):
             raise GraphError(
-                f'the layer "{self._full(name)}" needs the size of axis {axis} of %{x.name}: {x.type}',
+                f'the layer "{self._full(name)}" needs the size of axis {axis} '
+                f"of %{name_text(x.name)}: {x.type}",
                 hint='give it in the type of the input, such as "f32[N,3,32,32]"',
             )
         return size

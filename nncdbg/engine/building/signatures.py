@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from nncdbg.engine.building.editing import EditedBlock, EditedOperand, EditedStatement, EditedValue
 from nncdbg.engine.errors import GraphError, UsageError
 from nncdbg.engine.graph import Type, has_cotangent
-from nncdbg.engine.text.lexemes import Flaw
+from nncdbg.engine.text.lexemes import Flaw, name_text
 from nncdbg.engine.text.types import parse_type
 
 OperandOf: TypeAlias = "Callable[[EditedStatement], Any]"
@@ -36,7 +36,7 @@ class EditedGraph(EditedBlock):
         if None in given:
             call = calls[given.index(None)]
             raise GraphError(
-                f"{call} has no operand for %{name}",
+                f"{call} has no operand for %{name_text(name)}",
                 hint="give `operand`: a number, or a function that returns the value for a call",
             )
         value = EditedValue(self.editor.claim(self, name), known, self)
@@ -57,7 +57,8 @@ class EditedGraph(EditedBlock):
         line = next((line for line in self.editor.backward_lines(self.graph) if value.name in line.by), None)
         if line is not None:
             raise GraphError(
-                f"@{line.name} is the gradient by %{value.name}", hint="remove it from the `backward` line"
+                f"@{line.name} is the gradient by %{name_text(value.name)}",
+                hint="remove it from the `backward` line",
             )
         self.inputs = _without(self.inputs, index)
         for call in self.calls:
@@ -77,7 +78,7 @@ class EditedGraph(EditedBlock):
         it.  Raises GraphError for a value that the graph returns already, or whose type must be known.
         """
         if value in self.results:
-            raise GraphError(f"@{self.name} returns %{value.name} already")
+            raise GraphError(f"@{self.name} returns %{name_text(value.name)} already")
         backward = self._backward_calls()
         if backward:
             self._need_type(value)
@@ -119,7 +120,7 @@ class EditedGraph(EditedBlock):
             self.editor.infer_types(self.graph)
         if value.type is None:
             raise GraphError(
-                f"the type of %{value.name} is not known, and @{self.name} has a gradient",
+                f"the type of %{name_text(value.name)} is not known, and @{self.name} has a gradient",
                 hint="add or remove results of a known type",
             )
 
@@ -131,7 +132,9 @@ class EditedGraph(EditedBlock):
 
     def _check_unread(self, value: EditedValue) -> None:
         for use in value.uses:
-            raise GraphError(f"%{value.name} is still read by {use.reader}", hint="call replace_uses first")
+            raise GraphError(
+                f"%{name_text(value.name)} is still read by {use.reader}", hint="call replace_uses first"
+            )
 
     def _index(self, value: EditedValue, values: tuple[EditedOperand, ...], what: str) -> int:
         if value not in values:

@@ -10,6 +10,7 @@ import numpy as np
 from nncdbg.engine.dtypes import name_of
 from nncdbg.engine.errors import GraphError, UsageError
 from nncdbg.engine.graph import Array, Attribute, Constant, Inline, TensorType, Type, Value
+from nncdbg.engine.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.building.blocks import OpenBlock
@@ -103,11 +104,11 @@ class GraphValue(Operators):
         self._builder = builder
 
     def __repr__(self) -> str:
-        return f"<%{self.name}: {self.type or '?'}>"
+        return f"<%{name_text(self.name)}: {self.type or '?'}>"
 
     def __bool__(self) -> bool:
         raise UsageError(
-            f"%{self.name} has no truth value: the graph has not run", hint="use Builder.branches"
+            f"%{name_text(self.name)} has no truth value: the graph has not run", hint="use Builder.branches"
         )
 
     def _operate(self, op: str, *operands: Given) -> GraphValue:
@@ -157,7 +158,7 @@ def inline_constant(name: str, data: Any) -> Constant:
     try:
         dtype = name_of(array.dtype)
     except KeyError as error:
-        raise GraphError(f"%{name} is not a tensor: {error.args[0]}") from None
+        raise GraphError(f"%{name_text(name)} is not a tensor: {error.args[0]}") from None
     array = np.asarray(array.astype(object) if dtype == "str" else array).copy()
     array.flags.writeable = False
     return Constant(Value(name, TensorType(dtype, array.shape)), Inline(array))

@@ -126,7 +126,7 @@ class Growth:
     """The distance of the sides at the last visit of a layer's end, or of a statement.
 
     `times_tolerance` is the maximum inside the layer; None if it is not a number, and `unmeasured` has the
-    reason (as in Match).  `max_rel` and `cosine` are of its last value.
+    reason (as in Match) of the first such value, `at`.  `max_rel` and `cosine` are of its last value.
     """
 
     name: str
@@ -136,6 +136,7 @@ class Growth:
     unmeasured: str = ""
     max_rel: float | None = None
     cosine: float | None = None
+    at: Match | None = None
 
     @property
     def diverges(self) -> bool:

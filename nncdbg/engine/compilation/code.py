@@ -27,6 +27,7 @@ from nncdbg.engine.graph import (
 from nncdbg.engine.inference.graphs import Complain, GraphInference
 from nncdbg.engine.inference.statements import literal_dtype
 from nncdbg.engine.inference.types import literal_array, type_of_array
+from nncdbg.engine.text.lexemes import name_text
 
 Path: TypeAlias = "tuple[str | int, ...]"
 """The path of a block: `("main",)`, or `("main", 5, 0)` for the first body of its statement 5."""
@@ -322,7 +323,7 @@ def initial_data(constant: Constant, program: Program) -> Array:
     reference = constant.data
     if reference.store >= len(program.readers):
         raise GraphError(
-            f'%{constant.value.name} = data("{reference.key}") reads a store that is not open',
+            f'%{name_text(constant.value.name)} = data("{reference.key}") reads a store that is not open',
             hint="load the program from its file, or correct the path in its `store` line",
         )
     array: Array = program.readers[reference.store].read(reference.key)

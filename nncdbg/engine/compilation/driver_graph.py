@@ -29,6 +29,7 @@ from nncdbg.engine.graph import (
 from nncdbg.engine.ops.state import steps_of_epoch
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.driver import driver_name, scalars_of
+from nncdbg.engine.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.compilation.states import Lowering
@@ -156,7 +157,7 @@ class DriverGraph:
             known = tensor_only(value.type)
             if known is None or known.shape is None:
                 continue
-            declared = f"@{run.graph} declares %{value.name}: {known}"
+            declared = f"@{run.graph} declares %{name_text(value.name)}: {known}"
             if source is not None:
                 shape = initial_data(Constant(value, source), self._program).shape[1:]
                 own = known.shape[1 if run.batch else 0 :]
@@ -182,7 +183,7 @@ class DriverGraph:
                 )
             if isinstance(size, int) and rest and not run.drop_last:
                 raise GraphError(
-                    f"{declared}, but the last batch of %{name} has {counted(rest, 'sample')}",
+                    f"{declared}, but the last batch of %{name_text(name)} has {counted(rest, 'sample')}",
                     hint="add `drop_last` to the run, or declare the axis with a name such as N",
                 )
 
@@ -287,7 +288,7 @@ class DriverGraph:
         updated = self._lowering.ordered(self._lowering.effects[line.graph].updated)
         if updated:
             raise GraphError(
-                f"evaluate @{line.graph} updates %{updated[0].name}",
+                f"evaluate @{line.graph} updates %{name_text(updated[0].name)}",
                 hint="evaluate a graph without `update`, or use `run`",
             )
         data = self._data(line, f"{SAMPLES}_{line.graph}")
@@ -369,7 +370,7 @@ def _steps_per_epoch(run: RunLine, sizes: Sequence[tuple[str, int]]) -> int:
     for name, other in sizes:
         if other != count:
             raise GraphError(
-                f"%{first} has {count} samples, but %{name} has {other}",
+                f"%{name_text(first)} has {count} samples, but %{name_text(name)} has {other}",
                 hint="give the same number of samples along the first axis",
             )
     return steps_of_epoch(count, run.batch or 1, run.drop_last)

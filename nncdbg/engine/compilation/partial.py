@@ -11,7 +11,7 @@ from nncdbg.engine.compilation.effects import all_nodes
 from nncdbg.engine.compilation.needed import Part, Places, needed_part
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Graph, Node, Program, Value
-from nncdbg.engine.text.lexemes import fresh_name
+from nncdbg.engine.text.lexemes import fresh_name, name_text
 
 
 def partial_run(
@@ -162,20 +162,20 @@ class _Rewiring:
             around = self._calls[graph]
             if len(around) > 1:
                 raise UsageError(
-                    f"%{name} is in @{graph}, which is called {len(around)} times",
+                    f"%{name_text(name)} is in @{graph}, which is called {len(around)} times",
                     hint="choose a result of one of the calls",
                 )
             (call,) = around
             if call.pc is None and call.caller == self.program.entry and self._of_runs:
-                known = ", ".join(f"%{each}" for each in self._of_runs[:_LISTED])
+                known = ", ".join(f"%{name_text(each)}" for each in self._of_runs[:_LISTED])
                 raise UsageError(
-                    f"%{name} has another value in each step of the run",
+                    f"%{name_text(name)} has another value in each step of the run",
                     hint=f"choose a result of the run or a state, such as {known}; or stop at "
-                    f"`%{name} if $step == 0`",
+                    f"`%{name_text(name)} if $step == 0`",
                 )
             if call.pc is None:
                 raise UsageError(
-                    f"%{name} is in @{graph}, which a loop or branch of @{call.caller} calls",
+                    f"%{name_text(name)} is in @{graph}, which a loop or branch of @{call.caller} calls",
                     hint="choose a result of the loop or branch",
                 )
             calls.append((call.caller, call.pc))
@@ -186,13 +186,13 @@ class _Rewiring:
         for graph in self._graphs:
             if name in _names(self.program.graphs[graph]):
                 raise UsageError(
-                    f"%{name} is in a loop or branch of @{graph}, where it may have many values",
+                    f"%{name_text(name)} is in a loop or branch of @{graph}, where it may have many values",
                     hint="choose a result of the loop or branch",
                 )
         known = {each for graph in self._graphs for each in _names(self.program.graphs[graph])}
         near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean %{near[0]}?" if near else "`nncdbg print MODEL` lists the values"
-        raise UsageError(f"the program computes no value %{name}", hint=hint)
+        hint = f"did you mean %{name_text(near[0])}?" if near else "`nncdbg print MODEL` lists the values"
+        raise UsageError(f"the program computes no value %{name_text(name)}", hint=hint)
 
     def _has(self, graph: str, name: str) -> bool:
         """Return whether a graph defines a value outside of its loops and branches."""

@@ -26,6 +26,7 @@ from nncdbg.engine.graph import (
     Value,
 )
 from nncdbg.engine.text.driver import has_driver
+from nncdbg.engine.text.lexemes import name_text
 
 
 def lowered(
@@ -206,6 +207,6 @@ def _check_break(body: Graph, states: Collection[str]) -> None:
         updated = next((value.name for value in node.outputs if value.name in states), updated)
         if updated and node.op == "break":
             raise GraphError(
-                f"the loop @{body.name or 'body'} breaks after the update of %{updated}",
+                f"the loop @{body.name or 'body'} breaks after the update of %{name_text(updated)}",
                 hint="move the update behind the break, or out of the loop",
             )

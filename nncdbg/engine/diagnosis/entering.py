@@ -16,6 +16,7 @@ from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Binding
 from nncdbg.engine.observers.nonfinite import bad_in
 from nncdbg.engine.ops.influence import Infinities
+from nncdbg.engine.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.retracing import Retracing, Traced
@@ -79,7 +80,11 @@ class Entering:
             used = self._used.get(content) or {}
             if each.entered and each.sighting.kind == finding.kind and finding.kind not in used:
                 found.append(entrance_words(each.sighting))
-        return f"{'; '.join(dict.fromkeys(found))}; the program returns it in %{name}" if found else ""
+        return (
+            f"{'; '.join(dict.fromkeys(found))}; the program returns it in %{name_text(name)}"
+            if found
+            else ""
+        )
 
     def _spoils(self, binding: Binding, finding: Finding) -> bool:
         """Whether a statement may use an infinity as data: a mask of scores is only added, and is -Inf."""

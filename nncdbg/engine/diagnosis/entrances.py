@@ -21,6 +21,7 @@ from nncdbg.engine.execution.events import Event, Pushed
 from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.aten.names import RECORDED_INPUT
 from nncdbg.engine.ops.causes import SET_BY_HAND, Cause
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.stats import summarize
 from nncdbg.stats.finiteness import bad, is_finite
 
@@ -33,31 +34,33 @@ MASKS = "use a finite number: an infinity works as a mask only in Where, Max, Mi
 def cause_of_input(name: str, array: Array, kind: str) -> Cause:
     """Return the cause for an input with NaN or Inf, and their index in its batch."""
     hint = "check the source of the data: it was bad before the first statement"
-    return Cause("bad input", f"input %{name} {_what_is_bad(array, kind)}", hint)
+    return Cause("bad input", f"input %{name_text(name)} {_what_is_bad(array, kind)}", hint)
 
 
 def cause_of_constant(name: str, array: Array, kind: str) -> Cause:
     """Return the cause for a parameter of the model with NaN or Inf."""
     hint = "the model was saved like this: check its training, or its conversion"
-    return Cause("bad parameter", f"%{name} {_what_is_bad(array, kind)}", MASKS if kind == "inf" else hint)
+    return Cause(
+        "bad parameter", f"%{name_text(name)} {_what_is_bad(array, kind)}", MASKS if kind == "inf" else hint
+    )
 
 
 def cause_of_state(name: str, array: Array, kind: str) -> Cause:
     """Return the cause for a parameter, buffer or moment that is bad before a training step."""
     hint = "this step did not make it: load an earlier checkpoint, and watch the steps after it"
-    return Cause("bad parameter", f"%{name} {_what_is_bad(array, kind)} before the step", hint)
+    return Cause("bad parameter", f"%{name_text(name)} {_what_is_bad(array, kind)} before the step", hint)
 
 
 def cause_of_recorded(name: str, array: Array, kind: str) -> Cause:
     """Return the cause for a recorded result that is bad: its operator does not run again."""
-    evidence = f"%{name}, the recorded result of an operator that cannot run again, "
+    evidence = f"%{name_text(name)}, the recorded result of an operator that cannot run again, "
     hint = "its statement, torch.recorded, names the operator and the line where the training ran it"
     return Cause("bad input", evidence + _what_is_bad(array, kind), hint)
 
 
 def cause_by_hand(name: str, tick: int, array: Array, kind: str) -> Cause:
     """Return the cause for a value that the user has set."""
-    return Cause(SET_BY_HAND, f"%{name}, set at step {tick}, {_what_is_bad(array, kind)}", "")
+    return Cause(SET_BY_HAND, f"%{name_text(name)}, set at step {tick}, {_what_is_bad(array, kind)}", "")
 
 
 def _cause_of(name: str, code: Code) -> Callable[[str, Array, str], Cause]:

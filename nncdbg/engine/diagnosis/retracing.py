@@ -94,6 +94,7 @@ class Retracing:
         contents = [self.slicing.content(visit, slot) for slot in slots]
         bad = any(map(self._is_bad, contents))
         real = {number for each in contents for number in self._numbers(each, "real", bad=bad)}
+        real |= self._trail.infinities_of(real)
         found = self._traced_at(real - self._trail.legal, intentional=False)
         if found or not bad:
             return found
@@ -120,8 +121,10 @@ class Retracing:
         before = len(self._trail.sightings)
         self._trail.found(finding)
         born = [each for each in self._trail.sightings[before:] if each.role == "birth"]
-        slots = [*results, *code.operands[pc]] if finding.output is not None else code.operands[pc]
-        return [Traced(Origin(visit, slots[0], 0), each, False) for each in born]
+        slots = [*(results if finding.output is not None else ()), *code.operands[pc]]
+        named = (slot for slot in slots if finding.operand and code.names[slot] == finding.operand)
+        at = Origin(visit, next(named, slots[0]), 0)
+        return [Traced(at, each, False) for each in born]
 
     # -- following ---------------------------------------------------------------------------------
 

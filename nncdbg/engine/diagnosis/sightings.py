@@ -89,7 +89,9 @@ class Sighting:
     lost: bool = False
     count: int = 1
     effect: str = ""
-    """For an infinity that ends in finite numbers: what a wider type computes."""
+    """For an infinity that ends in finite numbers: what a wider type computes, or where it has an effect."""
+    dropped: bool = False
+    """Whether a mask drops this infinity in forward: the NaN that it makes in backward comes first."""
 
     @property
     def born(self) -> bool:

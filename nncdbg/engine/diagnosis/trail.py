@@ -10,7 +10,7 @@ an effect.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,7 @@ from nncdbg.stats.finiteness import bad, is_finite
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.diagnosing import Diagnosing
+    from nncdbg.engine.execution.frame import Frame
 
 _READ_NOTHING = (NOTHING.find, CHECK.find)
 
@@ -76,6 +77,12 @@ class Trail:
     """Records of misused memory, wrong integers and inner overflows, which explain dependent values."""
     _trapped: Origins = NONE
     """The origins of infinities that a mask dropped in forward, and that backward multiplied by 0."""
+    _reached: dict[int, str] = field(default_factory=dict)
+    """The origins that outputs depend on, with evidence."""
+    _in_numbers: Origins = NONE
+    """The origins that outputs of one number depend on, such as the loss."""
+    _nearest: Origins = NONE
+    """The recorded findings nearest to the outputs."""
     _zeros: Register = field(default_factory=Register)
     """The operands with a 0 from which an infinity originates."""
     _again: dict[int, Origins] = field(default_factory=dict)
@@ -117,12 +124,22 @@ class Trail:
         """Return a record by its number."""
         return self._seen[number]
 
-    def reaching(self, outputs: Sequence[tuple[str, Any]]) -> dict[int, str]:
-        """Return the numbers of the origins that these values, with their names, depend on, with evidence."""
-        return self._effect().reaching([value for _, value in outputs], [name for name, _ in outputs])
+    def reach(self, frame: Frame, slots: list[Any] | None = None) -> Iterable[int]:
+        """Record that the results of a block are outputs; return the origins that they depend on.
 
-    def _effect(self) -> Effect:
-        return Effect(self.marks, self._seen, self.to_host, self.legal, self._widened)
+        `slots` are the values of the block, by default those of `frame`.
+        """
+        code, effect = frame.code, Effect(self.marks, self._seen, self.to_host, self.legal, self._widened)
+        values = code.operands_of(-1, frame.slots if slots is None else slots)
+        found = effect.reaching(values, step_outputs(code))
+        self._reached |= {number: why or self._reached.get(number, "") for number, why in found.items()}
+        self._in_numbers |= effect.of_scalars(values)
+        self._nearest |= effect.nearest(values)
+        return found
+
+    def infinities_of(self, numbers: Iterable[int]) -> Origins:
+        """Return the origins of harmless infinities in forward with the zeros of these NaN in backward."""
+        return NONE.union(*(self._again.get(each, NONE) for each in numbers))
 
     @property
     def problems(self) -> list[str]:
@@ -370,10 +387,10 @@ class Trail:
         legal = self.diagnosing.is_legal(apart, slots)
         cause, within = self.diagnosing.cause(apart)
         sighting = self._notes.birth(finding, parents, report=not legal, cause=cause, within=within)
-        if cause.name == WHERE_TRAP:
-            self._trapped |= parents
         if kind == "inf" and cause.is_overflow:
             self._carrier.rounded.add(sighting.number)
+        if cause.name == WHERE_TRAP:
+            self._trapped |= parents
         if legal:
             self.legal.add(sighting.number)
         elif kind == "inf":
@@ -407,30 +424,25 @@ class Trail:
 
     # -- end -----------------------------------------------------------------------------------------
 
-    def conclude(self, *, ended: bool, outputs: Sequence[tuple[str, Any]] = ()) -> None:
-        """Determine what reaches an output, or if given, the values `outputs` with their names.
+    def conclude(self, *, ended: bool, complete: bool = False) -> None:
+        """Determine what reaches an output.
 
-        Without either, if the program did not end, everything may reach an output.
+        `complete`: the program did not end, but everything that it reached is recorded (see `reach`).
+        Otherwise, if it did not end, everything may reach an output.
         """
         if ended:
-            frame = self.machine.frames[0]
-            results = frame.code.operands_of(-1, frame.slots)
-            outputs = [*zip(step_outputs(frame.code), results, strict=True)]
-        reaching, values = self.reaching(outputs), [value for _, value in outputs]
-        effect = self._effect()
-        for number in self._again.keys() & reaching.keys():
-            # The zero that made a harmless infinity in forward makes this NaN in backward.
-            reaching |= dict.fromkeys(self._again[number] - reaching.keys(), "")
+            self.reach(self.machine.frames[0])
+        reaching = dict(self._reached)
+        reaching |= dict.fromkeys(self.infinities_of(reaching) - reaching.keys(), "")
         self._carrier.report(frozenset(reaching))
         for number in self._widened.right - reaching.keys():
             self._seen[number].effect = "harmless: the result is right"
         for number, evidence in reaching.items():
             self._seen[number].effect = evidence
-        self._seen.conclude(frozenset(reaching), effect.nearest(values), ended=ended or bool(outputs))
-        for sighting in self._seen.reported:
-            # The NaN of a where trap is reported; in forward, the infinity behind it was dropped.
-            if sighting.number in self._trapped - effect.of_scalars(values):
-                sighting.reaches_output = False
+        for number in (self._trapped & reaching.keys()) - self._in_numbers:
+            self._seen[number].dropped = True
+            self._seen[number].effect = "a mask drops it in forward, and its gradient is NaN"
+        self._seen.conclude(frozenset(reaching), self._nearest, ended=ended or complete)
 
 
 def _misuse_of(finding: Finding) -> str:

@@ -26,6 +26,7 @@ from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.causes.numbers import is_float, shown
 from nncdbg.engine.ops.causes.places import at, first, flat
 from nncdbg.engine.ops.declaration import Op
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.stats.finiteness import bad
 
 MOST_ELEMENTS = 1 << 22
@@ -238,8 +239,10 @@ def _numbers(host: Array, exact: Array, there: Array, name: str) -> str:
     """Return the value and the exact value of the element with the largest difference, or of the first."""
     if not is_float(host):
         place = first(there)
-        return f"%{name}{at(place)} is {host[place]!s}, exactly {exact[place]!s}"
+        return f"%{name_text(name)}{at(place)} is {host[place]!s}, exactly {exact[place]!s}"
     with np.errstate(all="ignore"):
         apart = np.where(there, np.abs(host.astype(exact.dtype) - exact), -1)
     place = first(apart == apart.max())
-    return f"%{name}{at(place)} is {shown(float(host[place]))}, exactly {shown(float(exact[place]))}"
+    return (
+        f"%{name_text(name)}{at(place)} is {shown(float(host[place]))}, exactly {shown(float(exact[place]))}"
+    )

@@ -231,7 +231,8 @@ class BackwardCalls:
                 found = (variant, self._tops[variant]) if variant is not None else by_graph.get(node.op[1:])
                 if found is None or self._graphs[found[1].forward].name != node.op[1:]:
                     raise GraphError(
-                        f"{node.op} saves %{name}, but no `backward` line differentiates {node.op}",
+                        f"{node.op} saves %{name_text(name)}, but no `backward` line "
+                        f"differentiates {node.op}",
                         excerpt=self._listing.excerpt(block.path, pc),
                         hint=f"add the line: backward {node.op}.backward of {node.op} by (%w)",
                     )

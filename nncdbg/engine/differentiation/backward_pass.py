@@ -24,6 +24,7 @@ from nncdbg.engine.graph import (
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.gradient import Applied, nothing
 from nncdbg.engine.ops.schema import complete, version_of
+from nncdbg.engine.text.lexemes import name_text
 
 
 class BackwardPass:
@@ -231,7 +232,7 @@ class BackwardPass:
         types = list(map(tensor_only, self._emit.types_at(node)))
         for operand, known in zip(node.inputs, types, strict=True):
             if operand is not None and known is None:
-                raise UnsupportedOp(f"the type of %{operand} is not known before the run")
+                raise UnsupportedOp(f"the type of %{name_text(operand)} is not known before the run")
         program = formula_of(node, types, self._emit.opsets)
         graph = program.graphs[program.entry] if program is not None else None
         if graph is not None and len(graph.outputs) < len(node.outputs):

@@ -31,6 +31,7 @@ from nncdbg.engine.graph import (
     Value,
     without_sizes,
 )
+from nncdbg.engine.text.lexemes import name_text
 
 _INDEX = TensorType("i64", ())
 
@@ -97,7 +98,9 @@ class CheckpointedHistory(LoopHistory):
         for number in kept:
             name, known = self._carried_in(number), self.types[number]
             if known is None:
-                raise UnsupportedOp(f"the type of %{name}, which it carries, is not known before the run")
+                raise UnsupportedOp(
+                    f"the type of %{name_text(name)}, which it carries, is not known before the run"
+                )
             stacks.append(Value(self._emit.fresh(f"{name}.checkpoints"), SequenceType(without_sizes(known))))
         return stacks
 

@@ -120,11 +120,12 @@ def _check_recomputation(program: Program, expanded: Program) -> None:
                 if later.op[1:] in effects:
                     changed |= effects[later.op[1:]].updated
                 if found := sorted(changed & used):
-                    name = name_text(found[0])
+                    name = found[0]
                     raise GraphError(
-                        f"{node.op} recomputes with %{name}, which was updated since the forward pass",
+                        f"{node.op} recomputes with %{name_text(name)}, which was updated since "
+                        f"the forward pass",
                         excerpt=program.as_listing().excerpt(path, pc),
-                        hint=f"call {node.op} before the update of %{name}",
+                        hint=f"call {node.op} before the update of %{name_text(name)}",
                     )
 
 

@@ -27,6 +27,7 @@ from nncdbg.engine.graph import (
     Value,
 )
 from nncdbg.engine.inference.types import stacked_type
+from nncdbg.engine.text.lexemes import name_text
 
 _INDEX = TensorType("i64", ())
 
@@ -173,7 +174,9 @@ class LoopHistory:
             empty = self._emit("nncdbg.EmptySequenceOf", first)
             op, type_ = "nncdbg.SequenceAppend", SequenceType(known)
         else:
-            raise UnsupportedOp(f"the type of %{name}, which it carries, is not known before the run")
+            raise UnsupportedOp(
+                f"the type of %{name_text(name)}, which it carries, is not known before the run"
+            )
         before = Value(self._emit.fresh(f"{name}.before"), type_)
         after = Value(self._emit.fresh(f"{name}.until"), type_)
         insert = Node(op, (before.name, name), (after,))

@@ -25,7 +25,12 @@ from nncdbg.engine.divergence.declared import (
     operand_name,
     shown_statement,
 )
-from nncdbg.engine.divergence.narrow_causes import cause_of_types
+from nncdbg.engine.divergence.narrow_causes import (
+    NarrowCause,
+    bad_on_one_side,
+    cause_of_bad,
+    cause_of_types,
+)
 from nncdbg.engine.divergence.recomputation import Recomputation
 from nncdbg.engine.divergence.substitution import MISSING, Substitution
 from nncdbg.engine.divergence.trace import RunTrace
@@ -100,6 +105,9 @@ class Blame:
             if narrow is not None:
                 return StatementVerdict(DifferenceCause(narrow[0], match.a, match.b, narrow[1], match))
         if found is not None and not significant:
+            born = _born_on_one_side(one, two, like, theirs)
+            if born is not None:
+                return StatementVerdict(DifferenceCause(born[0], match.a, match.b, born[1], match))
             agree = all(self.same(*pair) for pair in zip(like, mine, strict=True))
             return StatementVerdict(tie=agree and is_discrete(one, two.contents))
         return StatementVerdict(self._located(one, two, mine, like, match))
@@ -298,6 +306,25 @@ class Blame:
 
     def _site(self, trace: RunTrace, written: Written) -> ValueSite:
         return site_of(trace.side.debugger, written, 0)
+
+
+def _born_on_one_side(
+    one: Written, two: Written, mine: Sequence[Any], theirs: Sequence[Any]
+) -> NarrowCause | None:
+    """Return why the results of one side have a NaN or Inf, and its operands do not; None if not so."""
+    if len(mine) != len(theirs):
+        return None
+    for side, written, (other, own), results in (
+        ("B", two, (mine, theirs), (one.contents, two.contents)),
+        ("A", one, (theirs, mine), (two.contents, one.contents)),
+    ):
+        if any(bad_on_one_side(*pair).any() for pair in zip(other, own, strict=True)):
+            continue
+        for index, pair in enumerate(zip(*results, strict=False)):
+            if bad_on_one_side(*pair).any():
+                kind, text = cause_of_bad(written.code, written.pc, own, pair[1], index)
+                return kind, f"on side {side}, {text}"
+    return None
 
 
 def is_discrete(written: Written, contents: Sequence[Any]) -> bool:

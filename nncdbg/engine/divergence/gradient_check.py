@@ -18,6 +18,7 @@ from nncdbg.engine.execution.random_streams import generator_of
 from nncdbg.engine.expression.derivatives import DerivativeRequest
 from nncdbg.engine.expression.operators import OperandError
 from nncdbg.engine.graph import Array, Type, tensor_only, type_of
+from nncdbg.engine.text.lexemes import name_text
 
 MOST = 256
 """The most elements that are checked one by one; of a larger tensor, random ones are."""
@@ -115,7 +116,9 @@ def checked_gradient(debugger: Debugger, y: str, x: str, seed: int = 0) -> Gradi
     inputs = program.graphs[program.entry].inputs
     given = {value.name: _as_declared(apart.contents[value.name], value.type, weights) for value in inputs}
     if given[apart.x].dtype != np.float64:
-        raise OperandError(f"%{x} cannot be checked in f64: its op accepts only {type_of(given[apart.x])}")
+        raise OperandError(
+            f"%{name_text(x)} cannot be checked in f64: its op accepts only {type_of(given[apart.x])}"
+        )
 
     def results(at: Array) -> tuple[float, Array]:
         operands = [*({**given, apart.x: at}).values()]

@@ -7,6 +7,7 @@ from typing import Any
 
 from nncdbg.engine.divergence.casting import WIDTHS, cast_array
 from nncdbg.engine.graph import Graph, Value, tensor_only
+from nncdbg.engine.text.lexemes import name_text
 
 
 def inputs_like(graph: Graph, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -20,12 +21,12 @@ def inputs_like(graph: Graph, given: Mapping[str, Any]) -> tuple[dict[str, Any],
         value.name: _cast(value, given[pairs[value.name]]) for value in graph.inputs if value.name in pairs
     }
     notes = [
-        f"input %{name} of side B receives the value of %{source} of side A"
+        f"input %{name_text(name)} of side B receives the value of %{name_text(source)} of side A"
         for name, source in pairs.items()
         if name != source
     ]
     left = [name for name in given if name not in pairs.values()]
-    return taken, [*notes, *(f"input %{name} of side A has no counterpart" for name in left)]
+    return taken, [*notes, *(f"input %{name_text(name)} of side A has no counterpart" for name in left)]
 
 
 def input_pairs(graph: Graph, given: Iterable[str]) -> dict[str, str]:

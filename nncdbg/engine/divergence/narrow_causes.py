@@ -13,6 +13,7 @@ import numpy as np
 
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.diagnosis.explaining import cause_of
+from nncdbg.engine.diagnosis.widened import is_finite_in
 from nncdbg.engine.divergence.casting import WIDTHS, cast_array
 from nncdbg.engine.divergence.recomputation import terms_of
 from nncdbg.engine.divergence.written import Fixed, Given, Written
@@ -122,13 +123,23 @@ def cause_of_overflow(
 ) -> NarrowCause:
     """Return why a result is not finite in a narrow type, computed from narrow operands."""
     words = overflow_of(name, wide, float_name(narrow))
-    if words:
-        return "overflow", words
-    node, kind = code.nodes[pc], "nan" if np.isnan(narrow).any() else "inf"
+    return ("overflow", words) if words else cause_of_bad(code, pc, operands, narrow, index)
+
+
+def bad_on_one_side(x: Any, y: Any) -> Any:
+    """Return the elements of `y` that are NaN or Inf where `x` has a number; empty for other values."""
+    if not (float_name(x) and float_name(y)) or x.shape != y.shape:
+        return np.zeros(0, bool)
+    return is_finite_in(x) & ~is_finite_in(y)
+
+
+def cause_of_bad(code: Code, pc: int, operands: Sequence[Any], result: Any, index: int) -> NarrowCause:
+    """Return why a result with NaN or Inf, computed from these operands, is not finite."""
+    node, kind = code.nodes[pc], "nan" if np.isnan(result).any() else "inf"
     opset = version_of(node.op, code.opsets)
     names = [code.names[slot] for slot in code.operands[pc]]
     attributes = complete(node.op, opset, node.attributes)
-    cause = cause_of(Birth(kind, node.op, opset, attributes, names, operands, narrow, index))
+    cause = cause_of(Birth(kind, node.op, opset, attributes, names, operands, result, index))
     return "overflow" if kind == "inf" else "not a number", f"{cause.name}: {cause.evidence}"
 
 

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 
 from nncdbg.engine.errors import RunError
+from nncdbg.engine.execution.check_results import FAILED, NOT_CHECKED, PASSED, CheckResult
 from nncdbg.engine.execution.findings import KINDS
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.graph import type_of
 from nncdbg.engine.memory import ALLOCATORS
 from nncdbg.engine.memory.lean import LeanAllocation
+from nncdbg.engine.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -63,7 +65,7 @@ class OutputDifference:
     found: str
 
     def __str__(self) -> str:
-        place = f"%{self.output}" + (f"[{', '.join(map(str, self.index))}]" if self.index else "")
+        place = f"%{name_text(self.output)}" + (f"[{', '.join(map(str, self.index))}]" if self.index else "")
         return f"{place} differs with {self.way}: {self.found}, without observers {self.expected}"
 
 
@@ -76,10 +78,22 @@ class Verification:
     ways: tuple[Way, ...]
     digests: dict[str, str]
     difference: OutputDifference | None
+    left: tuple[Way, ...] = ()
+    """The ways that were not run, because an output differed before."""
 
     @property
     def ok(self) -> bool:
         return self.difference is None
+
+    @property
+    def checks(self) -> list[CheckResult]:
+        """Return the result of each run; the first difference ends the verification."""
+        last = "an output of an earlier run differs"
+        failed = self.ways[-1:] if self.difference is not None else ()
+        return [
+            *(CheckResult(str(way), FAILED if way in failed else PASSED) for way in self.ways),
+            *(CheckResult(str(way), NOT_CHECKED, last) for way in self.left),
+        ]
 
     def __str__(self) -> str:
         if self.difference is not None:
@@ -95,6 +109,7 @@ class Verification:
             "status": "ok" if self.ok else "differs",
             "outputs": self.digests,
             "runs": [str(way) for way in self.ways],
+            "checks": [each.as_dict() for each in self.checks],
             "first": None
             if first is None
             else {
@@ -126,7 +141,7 @@ def verify_observers(make: Make, move: Move, only: str | None = None) -> Verific
         done.append(way)
         difference = next(_differences(way, wanted, found), None)
         if difference is not None:
-            return Verification(tuple(done), digests, difference)
+            return Verification(tuple(done), digests, difference, ways[len(done) :])
     return Verification(ways, digests, None)
 
 

@@ -14,6 +14,7 @@ from nncdbg.engine.divergence.blame import StatementVerdict
 from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.divergence.written import Written
 from nncdbg.engine.graph import type_of
+from nncdbg.engine.text.lexemes import name_text
 
 _NAMED = 8
 """Maximum number of listed names of values without a counterpart."""
@@ -82,8 +83,8 @@ class Tally:
         mine = [name for name in here if name not in there]
         theirs = [name for name in there if name not in here]
         names += [(a, b, "position") for a, b in zip(mine, theirs, strict=False)]
-        self.report.lacking = [f"%{name} of side A" for name in mine[len(theirs) :]]
-        self.report.lacking += [f"%{name} of side B" for name in theirs[len(mine) :]]
+        self.report.lacking = [f"%{name_text(name)} of side A" for name in mine[len(theirs) :]]
+        self.report.lacking += [f"%{name_text(name)} of side B" for name in theirs[len(mine) :]]
         for a, b, way in names:
             pair = (here[a], there[b])
             sites = (_output(self._a.debugger, a, pair[0]), _output(self._b.debugger, b, pair[1]))
@@ -138,7 +139,7 @@ class GrowthTable:
 def _update(row: Growth, match: Match) -> None:
     row.line, row.value = match.a.line, match.a.value
     if match.unmeasured and row.times_tolerance is not None:
-        row.times_tolerance, row.unmeasured = None, match.unmeasured
+        row.times_tolerance, row.unmeasured, row.at = None, match.unmeasured, match
     elif row.times_tolerance is not None:
         row.times_tolerance = max(row.times_tolerance, match.excess.factor)
     comparison = match.comparison

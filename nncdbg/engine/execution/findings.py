@@ -34,7 +34,7 @@ class Finding:
     elements: Any = None
     """Mask of the affected elements of the result, if their values do not show them (bool, broadcasts)."""
     operand: str = ""
-    """The name of the operand with reused memory."""
+    """The name of the operand with uninitialized or reused memory."""
 
 
 Report: TypeAlias = Callable[[Finding], None]

@@ -9,6 +9,7 @@ from typing import Any
 from nncdbg.engine.backends import Call, Kernels
 from nncdbg.engine.compilation.code import UNSET, Code, Statement
 from nncdbg.engine.errors import UnsupportedOp
+from nncdbg.engine.text.lexemes import name_text
 
 
 @dataclass(slots=True)
@@ -47,10 +48,10 @@ class SuppliedResults:
         def run(*inputs: Any) -> Any:
             missing = self.missing(code, pc)
             if missing:
-                names = " and ".join(f"%{name}" for name in missing)
+                names = " and ".join(f"%{name_text(name)}" for name in missing)
                 raise UnsupportedOp(
                     f"{call.node.op} has no kernel, and {names} is not set yet",
-                    hint=f"set %{missing[0]} = zeros[SIZES], or set it to FILE.npy",
+                    hint=f"set %{name_text(missing[0])} = zeros[SIZES], or set it to FILE.npy",
                 )
             results = [None if result is UNSET else result for result in self._given[code, pc]]
             return results if call.several else results[0]

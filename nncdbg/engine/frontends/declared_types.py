@@ -26,6 +26,7 @@ from nncdbg.engine.graph import (
 from nncdbg.engine.inference.graphs import Answers, GraphInference
 from nncdbg.engine.inference.statements import Types
 from nncdbg.engine.inference.types import common_type
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.listing import Path
 
 Key: TypeAlias = tuple[Path, str]
@@ -50,7 +51,7 @@ class StaleShape:
             fact = f"but {self.op or 'the loop'} returns {self.inferred}"
         else:
             fact = "which contradicts the statements that read it"
-        return f"%{self.name} is declared {self.declared}, {fact}: the declared shape is ignored"
+        return f"%{name_text(self.name)} is declared {self.declared}, {fact}: the declared shape is ignored"
 
 
 def stale_shape_notes(found: Sequence[StaleShape]) -> tuple[str, ...]:
@@ -116,7 +117,12 @@ class _LenientInference(GraphInference):
         return error
 
     def agreed(
-        self, value: Value, inferred: Type | None, output: int | None = None, source: str = "the op returns"
+        self,
+        value: Value,
+        inferred: Type | None,
+        output: int | None = None,
+        source: str = "the op returns",
+        statement: tuple[Node, Types] | None = None,
     ) -> Type | None:
         declared, key = value.type, (self.path, value.name)
         if declared is None:
@@ -129,7 +135,7 @@ class _LenientInference(GraphInference):
             return declared
         found = common_type(declared, inferred)
         if found is None and without_sizes(declared) != without_sizes(inferred):
-            return super().agreed(value, inferred, output, source)
+            return super().agreed(value, inferred, output, source, statement)
         if found is None or self._fixes_symbol(declared, inferred):
             self.replaced[key] = inferred
             return inferred

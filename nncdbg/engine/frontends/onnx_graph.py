@@ -43,7 +43,7 @@ from nncdbg.engine.frontends.order import in_order
 from nncdbg.engine.graph import Constant, Graph, Inline, Node, Reference, TensorType, Type, Value
 from nncdbg.engine.ops.onnx_messages import type_of_proto
 from nncdbg.engine.ops.schema import schema, versions_of
-from nncdbg.engine.text.lexemes import claimed_name, nearest
+from nncdbg.engine.text.lexemes import claimed_name, name_text, nearest
 
 INLINE_ELEMENTS = 16
 """Constants of at most this many elements are inline in the text."""
@@ -232,24 +232,46 @@ class Conversion:
             else:
                 values = attribute_values(node, scope, self._external)
                 made = self._scan_nodes(node, body, inputs, outputs, values, scope.outer)
-        location, comment = location_of(node), comment_of(node)
+        comments = filter(None, (comment_of(node), *self._unknown_of_control(node)))
+        location, comment = location_of(node), "\n".join(comments)
         return [replace(statement, location=location, comment=comment) for statement in made]
+
+    def _unknown_of_control(self, node: Any) -> list[str]:
+        """Return comments about attributes of an If, Loop or Scan that no version of it has.
+
+        Raises GraphError for one of another version: without it, the result would be another one.
+        """
+        version = self._opsets.get("", 1)
+        signature = schema(node.op_type, version)
+        known, given = _attributes_of(node.op_type), {each.name for each in node.attribute}
+        own = known if signature is None else signature.attributes.keys()
+        for name in sorted((given & known) - own):
+            raise GraphError(
+                f"{node_title(node)} has no attribute {name!r} in opset {version}",
+                hint="export the model again, for the opset that it imports",
+            )
+        return self._ignored(node, node.op_type, given - known, known)
+
+    def _ignored(self, node: Any, op: str, names: Set[str], known: Set[str]) -> list[str]:
+        """Note that unknown attributes are ignored; return comments for the statement."""
+        comments = []
+        for name in sorted(names):
+            guess = nearest(name, known)
+            rest = f"has no attribute {name!r}; it is ignored" + (f"; {guess}" if guess else "")
+            self.unknown_attributes.append(f"{node_title(node)} {rest}")
+            comments.append(f"{op} {rest}")
+        return comments
 
     def _known_attributes(self, made: Node, node: Any) -> Node:
         """Return the statement without attributes that its op does not have, which onnxruntime ignores.
 
         An attribute of another version of the op stays: without it, the result would be another one.
         """
-        versions = [schema(made.op, version) for version in versions_of(made.op)]
-        known = {name for each in versions if each is not None for name in each.attributes}
+        known = _attributes_of(made.op)
         if not known or made.attributes.keys() <= known:
             return made
         comments = [made.comment] if made.comment else []
-        for name in sorted(made.attributes.keys() - known):
-            guess = nearest(name, known)
-            rest = f"has no attribute {name!r}; it is ignored" + (f"; {guess}" if guess else "")
-            self.unknown_attributes.append(f"{node_title(node)} {rest}")
-            comments.append(f"{made.op} {rest}")
+        comments += self._ignored(node, made.op, made.attributes.keys() - known, known)
         kept = {name: value for name, value in made.attributes.items() if name in known}
         return replace(made, attributes=kept, comment="\n".join(comments))
 
@@ -335,7 +357,7 @@ def _check_outputs(outputs: Sequence[Value], names: frozenset[str], graph: str) 
     for value in outputs:
         if value.name not in names:
             raise GraphError(
-                f"graph @{graph} returns %{value.name}, which is not defined",
+                f"graph @{graph} returns %{name_text(value.name)}, which is not defined",
                 hint="export the model again: it is incomplete",
             )
 
@@ -346,7 +368,7 @@ def _defined_once(names: Sequence[str], graph: str) -> set[str]:
     for name in names:
         if name in seen:
             raise GraphError(
-                f"%{name} is defined twice as an input or constant of graph @{graph}",
+                f"%{name_text(name)} is defined twice as an input or constant of graph @{graph}",
                 hint="rename one of the values: each value of a graph has one definition",
             )
         seen.add(name)
@@ -365,7 +387,7 @@ def _without_hiding(graph: Graph, around: Set[str] = frozenset()) -> Graph:
         for value in values:
             if value.name in around:
                 raise GraphError(
-                    f"%{value.name} is defined in graph @{graph.name} and in an enclosing graph",
+                    f"%{name_text(value.name)} is defined in graph @{graph.name} and in an enclosing graph",
                     hint="rename one of the values: ONNX names are unique in a model",
                 )
             if value.name:
@@ -398,3 +420,9 @@ def _is_true(constant: Constant) -> bool:
         and data.array.size == 1
         and bool(data.array.all())
     )
+
+
+def _attributes_of(op: str) -> set[str]:
+    """Return the attributes of all versions of an op."""
+    versions = [schema(op, version) for version in versions_of(op)]
+    return {name for each in versions if each is not None for name in each.attributes}

@@ -9,7 +9,7 @@ from nncdbg.engine.building.statements import Statements
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.frontends.order import title
 from nncdbg.engine.graph import Graph, Node, Operand, StateLine, TensorType, Type, Value
-from nncdbg.engine.text.lexemes import claimed_name
+from nncdbg.engine.text.lexemes import claimed_name, name_text
 
 
 class FirstValues:
@@ -31,7 +31,7 @@ class FirstValues:
         """
         if graph.inputs:
             raise GraphError(
-                f"the initialization graph has the input %{graph.inputs[0].name}",
+                f"the initialization graph has the input %{name_text(graph.inputs[0].name)}",
                 hint="an initialization graph has no inputs",
             )
         results = {value.name for value in graph.outputs}
@@ -39,7 +39,8 @@ class FirstValues:
         for state, result in bindings.items():
             if result not in results:
                 raise GraphError(
-                    f"initialization_binding reads %{result}, which is no result of the initialization graph"
+                    f"initialization_binding reads %{name_text(result)}, which is no result of "
+                    f"the initialization graph"
                 )
             states.setdefault(result, []).append(state)
         names: dict[str, Operand] = {}
@@ -70,7 +71,9 @@ class FirstValues:
     def _line(self, node: Node) -> StateLine:
         value, known = node.outputs[0], self._statements.inferred(node)[0]
         if not isinstance(known, TensorType):
-            raise GraphError(f"the type of %{value.name} is not known", hint=f"{title(node)} computes it")
+            raise GraphError(
+                f"the type of %{name_text(value.name)} is not known", hint=f"{title(node)} computes it"
+            )
         self._statements.types[value.name] = known
         typed = Value(value.name, known)
         return StateLine(typed, replace(node, outputs=(typed,), comment=""), comment=node.comment)

@@ -31,7 +31,7 @@ from nncdbg.engine.graph import (
     Value,
     tensor_only,
 )
-from nncdbg.engine.text.lexemes import claimed_name
+from nncdbg.engine.text.lexemes import claimed_name, name_text
 
 _INDEX = TensorType("i64", ())
 
@@ -317,7 +317,7 @@ def _permutation(value: Value, axis: int, title: str) -> tuple[int, ...]:
     known = tensor_only(value.type)
     if known is None or known.shape is None:
         raise UnsupportedOp(
-            f"{title} stacks %{value.name} along axis {axis}, but its number of axes is unknown",
+            f"{title} stacks %{name_text(value.name)} along axis {axis}, but its number of axes is unknown",
             hint="run onnx.shape_inference.infer_shapes on the model, and save it",
         )
     rank = len(known.shape)

@@ -14,6 +14,7 @@ from nncdbg.engine.frontends.onnx_store import ExternalData, GraphPath, array_of
 from nncdbg.engine.graph import Attribute, Inline, Location, Node, Operand, Type, Value
 from nncdbg.engine.ops.onnx_messages import type_of_proto
 from nncdbg.engine.process.threads import parsed
+from nncdbg.engine.text.lexemes import name_text
 
 _STACK_TRACE = "pkg.torch.onnx.stack_trace"
 _NAME_SCOPES = "pkg.torch.onnx.name_scopes"
@@ -65,7 +66,7 @@ def node_title(node: Any) -> str:
     if node.name:
         return f'node "{node.name}" ({node.op_type})'
     first = next((output for output in node.output if output), None)
-    return f"the {node.op_type} node" + (f" that returns %{first}" if first else "")
+    return f"the {node.op_type} node" + (f" that returns %{name_text(first)}" if first else "")
 
 
 def plain_node(node: Any, scope: GraphScope, external: ExternalData) -> Node:
@@ -170,8 +171,15 @@ def _text(data: bytes) -> str | bytes:
 
 def _graph_text(graph: Any) -> str:
     from onnx.printer import to_text
+    from onnx.shape_inference import InferenceError
 
-    return str(to_text(graph))
+    try:
+        return str(to_text(graph))
+    except InferenceError as error:  # The printer reads the data of initializers.
+        reason = str(error).rpartition("Error] ")[2]
+        raise GraphError(
+            f'the graph "{graph.name}" of an attribute is damaged: {reason}', hint="export the model again"
+        ) from None
 
 
 def _type_attribute(proto: Any, where: str) -> Type:

@@ -20,7 +20,7 @@ from nncdbg.engine.frontends.onnx_node import GraphScope
 from nncdbg.engine.frontends.onnx_store import GraphPath, OnnxStore, training_path
 from nncdbg.engine.frontends.shared_states import definitions, with_shared_states
 from nncdbg.engine.graph import Graph, Node, Program, RunLine, StateLine, Value
-from nncdbg.engine.text.lexemes import claimed_name
+from nncdbg.engine.text.lexemes import claimed_name, name_text
 
 _TRAIN, _STEP = "train", "step"
 
@@ -66,7 +66,7 @@ def bound_tensors(model: Any) -> dict[str, tuple[GraphPath, Any]]:
         bound = {*updates[number], *initials[number]}
         for name in bound - here.keys():
             raise GraphError(
-                f"training_info[{number}] binds %{name}, which is no initializer",
+                f"training_info[{number}] binds %{name_text(name)}, which is no initializer",
                 hint="bind initializers of the model's graph or of the algorithm",
             )
         wanted |= bound
@@ -168,7 +168,7 @@ class TrainingConversion:
         for name in results:
             if name not in outputs:
                 raise GraphError(
-                    f"update_binding reads %{name}, which is no output",
+                    f"update_binding reads %{name_text(name)}, which is no output",
                     hint="add it to the outputs of the algorithm",
                 )
         states = [_info(name, tensor) for name, (_, tensor) in self._states_in(parts)]
@@ -217,7 +217,9 @@ def _bindings(entries: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     for entry in entries:
         if entry.key in found:
-            raise GraphError(f"a training binds %{entry.key} twice", hint="bind each initializer once")
+            raise GraphError(
+                f"a training binds %{name_text(entry.key)} twice", hint="bind each initializer once"
+            )
         found[entry.key] = entry.value
     return found
 
@@ -227,7 +229,8 @@ def _check_once(bindings: Sequence[Mapping[str, str]], field_: str) -> None:
     for each in bindings:
         for name in each.keys() & seen:
             raise GraphError(
-                f"{field_} of two algorithms binds %{name}", hint="bind each initializer once in a model"
+                f"{field_} of two algorithms binds %{name_text(name)}",
+                hint="bind each initializer once in a model",
             )
         seen |= each.keys()
 

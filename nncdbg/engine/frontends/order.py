@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Graph, Node
 from nncdbg.engine.ops.aten.names import named_place, origin_text
+from nncdbg.engine.text.lexemes import name_text
 
 
 def reads(node: Node) -> list[str]:
@@ -33,7 +34,7 @@ def title(node: Node) -> str:
     if node.location and node.location.name:
         return f"{named_place(node.op, node.location.name)} ({node.op})"
     first = next((value.name for value in node.outputs if value.name), None)
-    return f"{node.op} -> %{first}" if first else node.op
+    return f"{node.op} -> %{name_text(first)}" if first else node.op
 
 
 def in_order(
@@ -70,7 +71,8 @@ def _producers(nodes: Sequence[Node], own: Collection[str], graph: str) -> dict[
                     title(nodes[producer[value.name]]) if value.name in producer else "an input or constant"
                 )
                 raise GraphError(
-                    f"%{value.name} is defined twice in graph @{graph}: by {first} and by {title(node)}",
+                    f"%{name_text(value.name)} is defined twice in graph @{graph}: by {first} and "
+                    f"by {title(node)}",
                     source=origin_text(node) or None,
                     hint="rename one of the two: every value of a graph has one definition",
                 )
@@ -81,9 +83,9 @@ def _producers(nodes: Sequence[Node], own: Collection[str], graph: str) -> dict[
 def _undefined(node: Node, name: str, names: Collection[str], graph: str) -> GraphError:
     near = difflib.get_close_matches(name, names, n=1)
     return GraphError(
-        f"{title(node)} in graph @{graph} reads %{name}, which is not defined",
+        f"{title(node)} in graph @{graph} reads %{name_text(name)}, which is not defined",
         source=origin_text(node) or None,
-        hint=f"did you mean %{near[0]}?" if near else "the model is incomplete: export it again",
+        hint=f"did you mean %{name_text(near[0])}?" if near else "the model is incomplete: export it again",
     )
 
 
@@ -128,4 +130,4 @@ def _cycle(nodes: Sequence[Node], needs: list[set[int]], missing: list[int], gra
 
 
 def _outputs(node: Node) -> str:
-    return ", ".join(f"%{value.name}" for value in node.outputs if value.name)
+    return ", ".join(f"%{name_text(value.name)}" for value in node.outputs if value.name)

@@ -27,6 +27,7 @@ from nncdbg.engine.frontends.tensor_file import TensorEntry, from_builtins, from
 from nncdbg.engine.frontends.text import load as load_text
 from nncdbg.engine.graph import Graph, Program, SavedRun, TensorType
 from nncdbg.engine.process.regular_file import read_regular
+from nncdbg.engine.text.lexemes import name_text
 
 FORMAT = 1
 
@@ -166,15 +167,18 @@ def check_inputs(folder: Path, graph: Graph, entries: Mapping[str, TensorEntry])
     declared = {value.name: value.type for value in graph.inputs}
     hint = f"restore {PROGRAM} and {DOCUMENT}, or write the folder again"
     for name in declared.keys() - entries.keys():
-        raise LoadError(f"{folder} has no data for the input %{name} of its program", hint=hint)
+        raise LoadError(f"{folder} has no data for the input %{name_text(name)} of its program", hint=hint)
     for name in entries.keys() - declared.keys():
-        raise LoadError(f"{folder} has data for %{name}, which is no input of its program", hint=hint)
+        raise LoadError(
+            f"{folder} has data for %{name_text(name)}, which is no input of its program", hint=hint
+        )
     for name, entry in entries.items():
         wanted = declared[name]
         if isinstance(wanted, TensorType) and entry.dtype is not None and not _fits(entry, wanted):
             found = TensorType(entry.dtype, tuple(entry.shape or ()))
             raise LoadError(
-                f"the data of %{name} in {folder} is {found}, but its program declares {wanted}", hint=hint
+                f"the data of %{name_text(name)} in {folder} is {found}, but its program declares {wanted}",
+                hint=hint,
             )
 
 

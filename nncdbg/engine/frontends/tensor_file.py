@@ -20,6 +20,7 @@ from nncdbg.engine.errors import LoadError
 from nncdbg.engine.frontends.safetensors import STORABLE, open_store, write_store
 from nncdbg.engine.frontends.stores import ArrayStore, Store
 from nncdbg.engine.graph import Array
+from nncdbg.engine.text.lexemes import name_text
 
 STRINGS = "str"
 
@@ -113,7 +114,7 @@ def _unpacked(name: str, entry: TensorEntry, store: Store, keys: frozenset[str],
     dtype = NUMPY.get(entry.dtype or "")
     if dtype is None:
         raise LoadError(
-            f'%{name} in {path} has an unknown type "{entry.dtype}"', hint="write the folder again"
+            f'%{name_text(name)} in {path} has an unknown type "{entry.dtype}"', hint="write the folder again"
         )
     try:
         if entry.strings is not None:
@@ -132,7 +133,9 @@ def _unpacked(name: str, entry: TensorEntry, store: Store, keys: frozenset[str],
             raise ValueError(f"the data has type {name_of(array.dtype)}, not {entry.dtype}")
         return array.reshape(shape)
     except ValueError as error:
-        raise LoadError(f"%{name} in {path} is damaged: {error}", hint="write the folder again") from None
+        raise LoadError(
+            f"%{name_text(name)} in {path} is damaged: {error}", hint="write the folder again"
+        ) from None
 
 
 # -- documents --------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ and for models with declared types; the language server applies them to lines.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 from nncdbg.engine.errors import GraphError, NncdbgError
@@ -22,6 +22,8 @@ from nncdbg.engine.inference.types import (
     type_of_array,
     with_symbols,
 )
+from nncdbg.engine.ops.schema import schema, version_of
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.listing import Path
 
 Answers: TypeAlias = "dict[tuple[tuple[object, ...], tuple[Type | None, ...]], Types]"
@@ -92,7 +94,7 @@ class TypeRules:
         else:
             inferred, source = self.inferred(node, types), "the op returns"
         return [
-            known if value.type is None else self.agreed(value, known, index, source)
+            known if value.type is None else self.agreed(value, known, index, source, (node, types))
             for index, (value, known) in enumerate(zip(node.outputs, inferred, strict=True))
         ]
 
@@ -118,24 +120,45 @@ class TypeRules:
             if value.type is None or given is None:
                 continue
             if common_type(value.type, given) is None:
-                message = f"{node.op} takes {value.type} as %{value.name}, not {given}"
+                message = f"{node.op} takes {value.type} as %{name_text(value.name)}, not {given}"
                 self.report(GraphError(message, hint=_CORRECT, operand=index))
             bind_symbols(value.type, given, sizes)
         found = [value.type and with_symbols(value.type, sizes) for value in signature.outputs]
         return (found + [None] * len(node.outputs))[: len(node.outputs)]
 
     def agreed(
-        self, value: Value, inferred: Type | None, output: int | None = None, source: str = "the op returns"
+        self,
+        value: Value,
+        inferred: Type | None,
+        output: int | None = None,
+        source: str = "the op returns",
+        statement: tuple[Node, Types] | None = None,
     ) -> Type | None:
-        """Return a value's declared type with inferred sizes; report an error if the two contradict."""
+        """Return a value's declared type with inferred sizes; report an error if the two contradict.
+
+        `statement` is the op with the types of its operands, for the hint.
+        """
         declared = value.type
         if declared is None or inferred is None or declared == inferred:
             return declared or inferred
         found = common_type(declared, inferred)
         if found is None:
-            message = f"%{value.name} is declared {declared} but {source} {inferred}"
-            self.report(GraphError(message, hint="omit the type, or correct it", output=output))
+            message = f"%{name_text(value.name)} is declared {declared} but {source} {inferred}"
+            keepdims = statement is not None and self._with_other_keepdims(*statement, declared)
+            hint = f"{keepdims or 'omit the type'}, or write %{name_text(value.name)}: {inferred}"
+            self.report(GraphError(message, hint=hint, output=output))
         return found or declared
+
+    def _with_other_keepdims(self, node: Node, types: Types, declared: Type) -> str | None:
+        """Return the hint for a reduction that has the declared type with the other value of keepdims."""
+        known = schema(node.op, version_of(node.op, self.opsets))
+        if known is None or "keepdims" not in known.attributes:
+            return None
+        other = 0 if node.attributes.get("keepdims", known.attributes["keepdims"]) else 1
+        changed = replace(node, attributes={**node.attributes, "keepdims": other})
+        result = check_statement(changed, types, self.opsets)[0][0]
+        fits = result is not None and common_type(declared, result) is not None
+        return f"write keepdims={other}" if fits else None
 
     # -- blocks --------------------------------------------------------------------------------
 
@@ -164,8 +187,8 @@ class TypeRules:
         """Report each result of a block with a type that contradicts its `wanted` type."""
         for index, (value, name, known) in enumerate(zip(wanted, names, found, strict=False)):
             if value.type is not None and known is not None and common_type(value.type, known) is None:
-                place = where or f"%{value.name} is"
-                message = f"%{name} is {known}, but {place} {value.type}"
+                place = where or f"%{name_text(value.name)} is"
+                message = f"%{name_text(name)} is {known}, but {place} {value.type}"
                 self.report(GraphError(message, hint=_CORRECT, operand=index))
 
     def branch_results(self, node: Node, ends: Sequence[Types]) -> list[Type | None]:
@@ -225,7 +248,7 @@ class _Scope:
             if name in scope.types:
                 return scope.types[name]
             scope = scope.outer
-        raise GraphError(f"%{name} is not defined", hint="define the value before this statement")
+        raise GraphError(f"%{name_text(name)} is not defined", hint="define the value before this statement")
 
 
 class GraphInference(TypeRules):
@@ -299,7 +322,9 @@ class GraphInference(TypeRules):
     def _define(self, node: Node, results: Types, known: dict[str, Type | None]) -> None:
         for value, type_ in zip(node.outputs, results, strict=True):
             if value.name in known and value.name not in self._rebound:
-                raise GraphError(f"%{value.name} is defined twice", hint="rename one of the two values")
+                raise GraphError(
+                    f"%{name_text(value.name)} is defined twice", hint="rename one of the two values"
+                )
             if value.name:
                 known[value.name] = type_
 

@@ -10,6 +10,7 @@ from nncdbg.engine.errors import GraphError, NncdbgError
 from nncdbg.engine.graph import Inline, Literal, Node, TensorType, Type, tensor_only
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import Schema, attribute_errors, complete, schema, version_of
+from nncdbg.engine.text.lexemes import name_text
 
 Types: TypeAlias = "Sequence[Type | None]"
 
@@ -89,9 +90,10 @@ def _count_errors(node: Node, found: Schema) -> Iterator[GraphError]:
     variadic = bool(found.inputs) and found.inputs[-1].variadic
     if len(node.inputs) < needed or (len(node.inputs) > most and not variadic):
         formal = ", ".join(parameter.name for parameter in found.inputs) or "none"
+        named = ", ".join(f"{key}=..." for key in found.attributes) if len(node.inputs) > most else ""
         yield GraphError(
             f"{node.op} takes {_count(needed, most, variadic)}, not {len(node.inputs)}",
-            hint=f"use these operands: {formal}",
+            hint=f"use these operands: {formal}" + (f"; attributes: {named}" if named else ""),
             operand=most if len(node.inputs) > most else None,
             code="arity",
         )
@@ -107,7 +109,9 @@ def _count_errors(node: Node, found: Schema) -> Iterator[GraphError]:
     if len(node.outputs) > len(found.outputs) and not many:
         count = f"{len(found.outputs)} output{'s' * (len(found.outputs) != 1)}"
         message = f"{node.op} has {count}, not {len(node.outputs)}"
-        yield GraphError(message, output=len(found.outputs), code="arity")
+        names = ", ".join(f"%{name_text(each.name)}" for each in node.outputs[: len(found.outputs)])
+        hint = f"write {names} = {node.op}(...)"
+        yield GraphError(message, hint=hint, output=len(found.outputs), code="arity")
 
 
 def _count(least: int, most: int, variadic: bool) -> str:

@@ -22,7 +22,7 @@ from nncdbg.engine.inputs.generated import generate
 from nncdbg.engine.inputs.given import check_shape, given_array, misfit, title
 from nncdbg.engine.inputs.npy import choice
 from nncdbg.engine.ops.valid_integers import Integers
-from nncdbg.engine.text.lexemes import integer_of
+from nncdbg.engine.text.lexemes import integer_of, name_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +181,13 @@ class _Missing:
         name = self.value.name
         if isinstance(self.value.type, SequenceType):
             raise InputError(
-                f"input %{name} {self.value.type} has elements of unknown shape, so it cannot be generated",
+                f"input %{name_text(name)} {self.value.type} has elements of unknown shape, so it "
+                f"cannot be generated",
                 hint=f"supply the input: --input {name}=FILE.npz",
             )
         raise InputError(
-            f"input %{name} has no known {'shape' if self.value.type else 'type'}, so it cannot be generated",
+            f"input %{name_text(name)} has no known {'shape' if self.value.type else 'type'}, so "
+            f"it cannot be generated",
             hint=f"supply the input: --input {name}=FILE.npy, or sizes: {name}=normal[1,512]",
         )
 
@@ -194,7 +196,7 @@ def _wanted(name: str, text: str) -> Generated | None:
     try:
         return generated(text)
     except UsageError as error:
-        raise InputError(f"input %{name}: {error.message}", hint=error.hint) from None
+        raise InputError(f"input %{name_text(name)}: {error.message}", hint=error.hint) from None
 
 
 def _integers(
@@ -259,7 +261,7 @@ class _Sizes:
                 if self.known.setdefault(dim, size) != size:
                     fact = f"axis {axis} is {dim}={size}, but {dim}={self.known[dim]} in {self._from[dim]}"
                     raise misfit(value, array, "shape", fact)
-                self._from.setdefault(dim, f"%{value.name}")
+                self._from.setdefault(dim, f"%{name_text(value.name)}")
 
     def match_spec(self, missing: _Missing) -> None:
         """Check the sizes of data to generate, and store the sizes of symbols in them."""
@@ -286,10 +288,10 @@ class _Sizes:
         sizes = []
         for axis, dim in enumerate(_dims(value)):
             if dim is None:
-                what = f"axis {axis} of input %{value.name} {value.type} has an unknown size"
+                what = f"axis {axis} of input %{name_text(value.name)} {value.type} has an unknown size"
                 size = self._taken((value.name, axis), what, f"axis {axis}", ("input", value.name), notes)
             elif isinstance(dim, str):
-                what = f"size {dim} of input %{value.name} {value.type} is not given"
+                what = f"size {dim} of input %{name_text(value.name)} {value.type} is not given"
                 if dim not in self.known:
                     self.known[dim] = self._taken(dim, what, dim, ("dim", dim), notes)
                 size = self.known[dim]
@@ -346,12 +348,12 @@ def _generated(
     """Return generated data, or random data with a note; None for an optional that stays absent."""
     value = missing.value
     if type_ is None:
-        notes.append(Note(f"input %{value.name} {value.type} is absent", ("input", value.name)))
+        notes.append(Note(f"input %{name_text(value.name)} {value.type} is absent", ("input", value.name)))
         return None
     kind = missing.kind
     integers, reader = accepted or (None, "")
     if kind is None or integers is not None:
-        fact = f"input %{value.name} {type_} drawn at random from seed {seed}"
+        fact = f"input %{name_text(value.name)} {type_} drawn at random from seed {seed}"
         if integers is not None:
             fact = f"{fact}: {integers}, from {reader}"
         notes.append(Note(fact, ("input", value.name)))

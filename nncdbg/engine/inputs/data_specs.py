@@ -19,7 +19,7 @@ from nncdbg.engine.graph import Array
 from nncdbg.engine.inputs.generated import GENERATED
 from nncdbg.engine.inputs.image_specs import ImageFile, image_file, is_image_text
 from nncdbg.engine.inputs.npy import Check, accept, load_array, load_from_archive
-from nncdbg.engine.text.lexemes import integer_of
+from nncdbg.engine.text.lexemes import integer_of, name_text
 
 FORMS = (
     f"FILE.npy, FILE.npz:KEY, FILE.png:STEPS, a number or list, or {'|'.join(GENERATED)} "
@@ -124,7 +124,7 @@ class _NoValues:
         return ()
 
     def value(self, name: str) -> Array:
-        raise UsageError(f"an input cannot refer to %{name}")
+        raise UsageError(f"an input cannot refer to %{name_text(name)}")
 
     previous = value
 

@@ -12,6 +12,7 @@ from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Array, TensorType
 from nncdbg.engine.ops.valid_integers import Integers
+from nncdbg.engine.text.lexemes import name_text
 
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -32,13 +33,14 @@ def generate(
     shape = tuple(int(size) for size in type_.shape if size is not None)
     if math.prod(shape) > _MEMORY:
         raise UsageError(
-            f"input %{name} {type_} has {math.prod(shape)} elements, more than the memory of this machine",
+            f"input %{name_text(name)} {type_} has {math.prod(shape)} elements, more than the "
+            f"memory of this machine",
             hint="give it a smaller size",
         )
     if type_.dtype == "str":
         if kind not in (None, "zeros"):
             raise UsageError(
-                f"input %{name} has type str and cannot be filled with `{kind}`",
+                f"input %{name_text(name)} has type str and cannot be filled with `{kind}`",
                 hint="use an array of strings",
             )
         return np.full(shape, "", object)
@@ -54,7 +56,8 @@ def generate(
     whole = type_.dtype in dtypes.INTEGERS or type_.dtype == "bool"
     if kind == "normal" and whole:
         raise UsageError(
-            f"input %{name} {type_} cannot be filled with `normal`", hint="use `uniform` or `arange`"
+            f"input %{name_text(name)} {type_} cannot be filled with `normal`",
+            hint="use `uniform` or `arange`",
         )
     return _drawn(type_.dtype, kind or ("uniform" if whole else "normal"), shape, _generator(seed, name))
 

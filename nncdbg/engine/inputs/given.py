@@ -29,10 +29,11 @@ from nncdbg.engine.inputs.image_files import read_image
 from nncdbg.engine.inputs.image_specs import ImageFile
 from nncdbg.engine.inputs.nested_lists import EQUAL_ROWS, ragged
 from nncdbg.engine.inputs.npy import load_archive
+from nncdbg.engine.text.lexemes import name_text
 
 
 def title(value: Value) -> str:
-    return f"%{value.name}: {value.type}" if value.type else f"%{value.name}"
+    return f"%{name_text(value.name)}: {value.type}" if value.type else f"%{name_text(value.name)}"
 
 
 def misfit(
@@ -40,7 +41,7 @@ def misfit(
 ) -> InputError:
     got = TensorType(_name_of(array, value), array.shape)
     return InputError(
-        f"input %{value.name} has the wrong {what}: {fact}",
+        f"input %{name_text(value.name)} has the wrong {what}: {fact}",
         operands=[f"{title(value)} (the graph)", f"{got} (given)"],
         hint=hint,
     )
@@ -51,7 +52,7 @@ def _name_of(array: Array, value: Value) -> str:
         return dtypes.name_of(array.dtype)
     except KeyError:
         raise InputError(
-            f"input %{value.name} cannot be an array of dtype {array.dtype}",
+            f"input %{name_text(value.name)} cannot be an array of dtype {array.dtype}",
             hint=f"use an array of type {value.type}" if value.type else "use a plain numeric array",
         ) from None
 
@@ -77,7 +78,9 @@ def given_array(value: Value, data: Any, folder: Path | None, notes: list[str]) 
     try:
         array = np.asarray(data)
     except Exception as error:  # noqa: BLE001  # __array__ of a foreign class may raise anything.
-        raise InputError(f"input %{value.name} cannot be converted to an array: {error}") from error
+        raise InputError(
+            f"input %{name_text(value.name)} cannot be converted to an array: {error}"
+        ) from error
     return _fitting(value, array, "convert it")
 
 
@@ -86,9 +89,11 @@ def _path_text(value: Value, path: os.PathLike[Any]) -> str:
     try:
         known = data_file(text)
     except UsageError as error:
-        raise InputError(f"input %{value.name}: {error.message}", hint=error.hint) from None
+        raise InputError(f"input %{name_text(value.name)}: {error.message}", hint=error.hint) from None
     if known is None:
-        raise InputError(f"input %{value.name}: {text} is not a data file", hint=f"use one of: {FORMS}")
+        raise InputError(
+            f"input %{name_text(value.name)}: {text} is not a data file", hint=f"use one of: {FORMS}"
+        )
     return text
 
 
@@ -96,20 +101,20 @@ def _from_text(value: Value, text: str, folder: Path | None, notes: list[str]) -
     try:
         spec = read_spec(text, folder)
     except UsageError as error:
-        raise InputError(f"input %{value.name}: {error.message}", hint=error.hint) from None
+        raise InputError(f"input %{name_text(value.name)}: {error.message}", hint=error.hint) from None
     match spec:
         case DataFile():
             array = spec.read(lambda header: _check_header(value, header))
             return _fitting(value, _viewed(value, array), _SAVED)
         case ImageFile():
             read = read_image(value.name, tensor_only(value.type), spec)
-            notes.append(f"input %{value.name}: {read.words}")
+            notes.append(f"input %{name_text(value.name)}: {read.words}")
             return read.array
         case Plain(data):
             return _converted(value, data)
         case Generated():
             raise InputError(
-                f'sequence element %{value.name} cannot be "{text}"',
+                f'sequence element %{name_text(value.name)} cannot be "{text}"',
                 hint="generate each element with NumPy, or use a file",
             )
 
@@ -118,7 +123,7 @@ def _map(value: Value, type_: MapType, data: Any) -> Map:
     """Return a dict as a map of the element types of the input."""
     if not isinstance(data, dict):
         raise InputError(
-            f"input %{value.name} {type_} needs a dict",
+            f"input %{name_text(value.name)} {type_} needs a dict",
             hint="pass it from Python: nncdbg.Debugger(program, {name: {key: value}})",
         )
     keys, values = (
@@ -137,7 +142,8 @@ def _sequence(
         data = load_archive(path, lambda header: _check_header(element, header))
     if not isinstance(data, (list, tuple)):
         raise InputError(
-            f"input %{value.name} {type_} needs a list of arrays", hint="put all the arrays in FILE.npz"
+            f"input %{name_text(value.name)} {type_} needs a list of arrays",
+            hint="put all the arrays in FILE.npz",
         )
     return [
         given_array(Value(f"{value.name}[{index}]", type_.element), item, folder, notes)
@@ -192,7 +198,9 @@ def _strings(value: Value, array: Array) -> Array:
     ]
     for item in flat:
         if not isinstance(item, str):
-            raise InputError(f"input %{value.name} must contain only strings, not {type(item).__name__}")
+            raise InputError(
+                f"input %{name_text(value.name)} must contain only strings, not {type(item).__name__}"
+            )
     out = np.empty(len(flat), object)
     out[:] = flat
     return out.reshape(array.shape)
@@ -204,7 +212,7 @@ def _converted(value: Value, data: Any) -> Array:
         plain = np.asarray(data)
     except ValueError as error:
         raise InputError(
-            f"input %{value.name} is {ragged(data)}",
+            f"input %{name_text(value.name)} is {ragged(data)}",
             operands=[f"{title(value)} (the graph)"],
             hint=EQUAL_ROWS,
         ) from error
@@ -228,7 +236,8 @@ def _converted(value: Value, data: Any) -> Array:
             kept = np.array_equal(array.astype(plain.dtype), plain)
     if not kept:
         raise InputError(
-            f"input %{value.name} ({value.type}) cannot represent {data!r}", hint=f"use {wanted} values"
+            f"input %{name_text(value.name)} ({value.type}) cannot represent {data!r}",
+            hint=f"use {wanted} values",
         )
     return array
 

@@ -10,6 +10,7 @@ from nncdbg.engine import dtypes
 from nncdbg.engine.errors import InputError
 from nncdbg.engine.graph import Dim, TensorType
 from nncdbg.engine.inputs.image_specs import LAYOUTS, ImageFile, Linear
+from nncdbg.engine.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -66,7 +67,7 @@ class ImageHeader:
         return Plan(self, dtype, layout, channels, kind, upright, size, scale)
 
     def refused(self, fact: str, hint: str) -> InputError:
-        title = f"%{self.name}: {self.type_}" if self.type_ else f"%{self.name}"
+        title = f"%{name_text(self.name)}: {self.type_}" if self.type_ else f"%{name_text(self.name)}"
         return InputError(f"cannot convert {self.file.path.name} to {title}: {fact}", hint=hint)
 
     def _with(self, *steps: str) -> str:

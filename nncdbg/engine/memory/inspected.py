@@ -29,6 +29,7 @@ from nncdbg.engine.memory.kernel_buffers import KernelBuffers
 from nncdbg.engine.memory.proof import misused
 from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.ops.planning import measure_of
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.stats.inspection import Flag, Inspectors, fill, inspect_plain, is_pattern
 
 # Plain ints: the operators of an IntFlag are slow.
@@ -330,8 +331,9 @@ class InspectedAllocation(Allocation):
                 why = "has been uninitialized since nncdbg.Empty allocated it"
                 if origin.node.op != "nncdbg.Empty":
                     why = f"{origin.node.op} wrote only partly"
-                detail = f"{verb} reads %{code.names[slot]}, which {why}"
-                self.report(Finding("uninitialized", statement, detail, inputs, None, origin))
+                name = code.names[slot]
+                detail = f"{verb} reads %{name_text(name)}, which {why}"
+                self.report(Finding("uninitialized", statement, detail, inputs, None, origin, operand=name))
 
     def _examine(
         self, binding: Binding, inputs: Sequence[Any], buffer: Array, flags: int, index: int = 0
@@ -339,7 +341,7 @@ class InspectedAllocation(Allocation):
         """Report findings: the rare path, taken if a watched flag is set."""
         op, name = binding.node.op, binding.node.outputs[index].name
         if flags & GUARDS & self.watched:
-            detail = f"{op} wrote outside %{name}'s buffer: {damage(buffer)}"
+            detail = f"{op} wrote outside %{name_text(name)}'s buffer: {damage(buffer)}"
             self.report(Finding("guard", binding, detail, inputs, index, result=buffer))
             heal(buffer)
         if flags & UNWRITTEN & self.watched:

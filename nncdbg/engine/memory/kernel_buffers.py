@@ -11,6 +11,7 @@ from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.buffers import GUARD, damage, heal
 from nncdbg.engine.memory.proof import OTHER_FILL, UNWRITTEN, bytes_of, misread_message
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.stats.inspection import fill, is_pattern
 
 _READ_SCRATCH = "read uninitialized memory from xp.empty: {count} of {size} elements of %{name} are wrong"
@@ -66,7 +67,7 @@ class KernelBuffers:
             where = damage(buffer)
             if where is not None:
                 index = returned.index(root) if root in returned else 0
-                what = f"%{binding.node.outputs[index].name}'s buffer"
+                what = f"%{name_text(binding.node.outputs[index].name)}'s buffer"
                 what = what if root in returned else "a buffer that it allocated"
                 yield index, f"{binding.node.op} wrote outside {what}: {where}"
                 heal(buffer)

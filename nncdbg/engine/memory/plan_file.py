@@ -40,6 +40,7 @@ from nncdbg.engine.differentiation.expansion import with_backward_graphs
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Graph, Program
 from nncdbg.engine.process.json_document import DocumentKind
+from nncdbg.engine.text.lexemes import name_text
 
 VERSION = 1
 
@@ -179,12 +180,12 @@ class _Names:
             for name, raw in rows.items():
                 site = self._site(path, name)
                 if site in found:
-                    raise UsageError(f"{self.source} places %{name} of {key_of(site[0])} twice")
+                    raise UsageError(f"{self.source} places %{name_text(name)} of {key_of(site[0])} twice")
                 found[site] = self._entry(raw, key, name)
         return found
 
     def _entry(self, raw: msgspec.Raw, key: str, name: str) -> PlanEntry:
-        where = f"{self.source}: %{name} of {key}"
+        where = f"{self.source}: %{name_text(name)} of {key}"
         try:
             entry = msgspec.json.decode(raw, type=PlanEntry)
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -220,11 +221,11 @@ class _Names:
         if having:
             keys = ", ".join(sorted(map(key_of, having)))
             raise UsageError(
-                f"{self.source}: %{bare} occurs in several blocks of {key_of(path)}",
+                f"{self.source}: %{name_text(bare)} occurs in several blocks of {key_of(path)}",
                 hint=f"use the key of one of these blocks: {keys}",
             )
         raise UsageError(
-            f"{self.source}: %{bare} does not exist in {key_of(path)}",
+            f"{self.source}: %{name_text(bare)} does not exist in {key_of(path)}",
             hint=_near(bare, elsewhere or self.values[path], "%") or "list the names with `nncdbg print`",
         )
 
@@ -239,7 +240,7 @@ def _resolved(site: Site, entries: Mapping[Site, PlanEntry], source: str) -> Pla
     entry, root, seen = entries[site], site, {site}
     offset, size = entry.offset, entry.size
     while (name := entries[root].alias) is not None:
-        where = f"{source}: %{site[1]} of {key_of(site[0])} is an alias of %{name}"
+        where = f"{source}: %{name_text(site[1])} of {key_of(site[0])} is an alias of %{name_text(name)}"
         following = _visible(root[0], name.removeprefix("%"), entries)
         if following is None:
             raise UsageError(
@@ -267,8 +268,9 @@ def _check_inside(site: Site, offset: int, size: int, root: Site, owner: PlanEnt
     end = owner.offset + owner.size
     if offset < owner.offset or offset + size > end:
         raise UsageError(
-            f"{source}: %{site[1]} of {key_of(site[0])} is an alias of %{root[1]}, but its bytes {offset} to "
-            f"{offset + size} are not inside those of %{root[1]}, {owner.offset} to {end}",
+            f"{source}: %{name_text(site[1])} of {key_of(site[0])} is an alias of "
+            f"%{name_text(root[1])}, but its bytes {offset} to "
+            f"{offset + size} are not inside those of %{name_text(root[1])}, {owner.offset} to {end}",
             hint="correct `offset` and `size`, or omit `alias`",
         )
 

@@ -28,6 +28,7 @@ from nncdbg.engine.memory.blocks import MemoryBlock, Owner
 from nncdbg.engine.memory.inspected import InspectedAllocation
 from nncdbg.engine.memory.lifetimes import FrameBuffers, Lifetimes
 from nncdbg.engine.memory.planner import Plan
+from nncdbg.engine.text.lexemes import name_text
 
 
 @dataclass(slots=True, eq=False)
@@ -250,7 +251,7 @@ class ReusingAllocation(InspectedAllocation):
             block = self._lost_block(value)
             if block is not None:
                 raise RunError(
-                    f"%{block.owner.value} is no longer valid: its memory was {self._fate(block)}",
+                    f"%{name_text(block.owner.value)} is no longer valid: its memory was {self._fate(block)}",
                     hint="inspect it at an earlier step, or use --allocator debug, which keeps every value",
                 )
 
@@ -280,8 +281,11 @@ class ReusingAllocation(InspectedAllocation):
             if block is not None:
                 name, made = statement.code.names[slot], block.owner.value
                 self._note_misread(Misread(statement, name, block, _iteration(moment[1]), moment[0]))
-                known = "" if name == made else f" (defined as %{made})"
-                words = f"{verb(statement)} reads %{name}{known}, but its memory was {self._fate(block)}"
+                known = "" if name == made else f" (defined as %{name_text(made)})"
+                words = (
+                    f"{verb(statement)} reads %{name_text(name)}{known}, but its memory was "
+                    f"{self._fate(block)}"
+                )
                 other = block.successor.statement if block.successor is not None else block.freed
                 self.report(Finding("guard", statement, words, contents, None, other, operand=name))
 
@@ -292,7 +296,7 @@ class ReusingAllocation(InspectedAllocation):
 
     def _freed_again(self, block: MemoryBlock, first: Statement, second: Statement) -> None:
         words = (
-            f"%{block.owner.value}'s memory is freed twice: "
+            f"%{name_text(block.owner.value)}'s memory is freed twice: "
             f"after {self._described(first)} and after {self._described(second)}"
         )
         self.report(Finding("guard", second, words, (), None, first))
@@ -303,9 +307,9 @@ class ReusingAllocation(InspectedAllocation):
             statement, value = block.successor.statement, block.successor.value
             line = self._line(statement.code, statement.pc)
             if overwrites_state(block):
-                parts.append(f"overwritten by the update of %{value} (line {line})")
+                parts.append(f"overwritten by the update of %{name_text(value)} (line {line})")
             else:
-                parts.append(f"reused by %{value} ({verb(statement)}, line {line})")
+                parts.append(f"reused by %{name_text(value)} ({verb(statement)}, line {line})")
         return " and ".join(parts)
 
     def _described(self, statement: Statement) -> str:
@@ -313,7 +317,9 @@ class ReusingAllocation(InspectedAllocation):
         code, pc = statement.code, statement.pc
         outputs = code.nodes[pc].outputs if pc < len(code.nodes) else ()
         word = verb(statement)
-        return (f"%{outputs[0].name} = {word}" if outputs else word) + f" (line {self._line(code, pc)})"
+        return (
+            f"%{name_text(outputs[0].name)} = {word}" if outputs else word
+        ) + f" (line {self._line(code, pc)})"
 
 
 def first_name(statement: Statement) -> str:

@@ -13,6 +13,7 @@ from nncdbg.engine.expression import Expression
 from nncdbg.engine.observers.allocations import is_written_first
 from nncdbg.engine.observers.nonfinite import array_of, born_in
 from nncdbg.engine.ops.influence import Application
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.stats.finiteness import holds
 from nncdbg.stats.inspection import Flag
 
@@ -81,7 +82,11 @@ class Catches:
             return finding.detail
         node = finding.binding.code.nodes[finding.binding.pc]
         number = finding.output or 0
-        name = f"%{node.outputs[number].name}" if node.outputs[number].name else f"result {number + 1}"
+        name = (
+            f"%{name_text(node.outputs[number].name)}"
+            if node.outputs[number].name
+            else f"result {number + 1}"
+        )
         what = {"nan": "the first NaN", "inf": "the first Inf", "overflow": "an overflow to Inf"}[kind]
         has = "NaN" if kind == "nan" else "Inf"
         mixed = any(holds(self.to_host(value), finding.kind) for value in finding.inputs)

@@ -18,6 +18,7 @@ from nncdbg.engine.ops.causes import RuleFailed, contained
 from nncdbg.engine.ops.contracts import BrokenContract
 from nncdbg.engine.ops.integer_faults import IntegerFault
 from nncdbg.engine.ops.schema import for_rules, version_of
+from nncdbg.engine.text.lexemes import name_text
 
 OperandFault: TypeAlias = "IntegerFault | BrokenContract"
 
@@ -59,12 +60,14 @@ def finding_of(
     """Return the finding for a fault of a statement."""
     code, pc = statement.code, statement.pc
     node, name = code.nodes[pc], code.names[code.operands[pc][fault.operand]]
-    where, size = f"%{name}" if name else f"operand {fault.operand + 1}", fault.elements.size
+    where, size = f"%{name_text(name)}" if name else f"operand {fault.operand + 1}", fault.elements.size
     if isinstance(fault, BrokenContract):
         detail = f"{fault.cause}: {where}{fault.evidence}"
     else:
         some = where if size == 1 else f"{int(fault.elements.sum())} of {size} elements of {where}"
-        detail = f"{fault.cause}: %{node.outputs[0].name} is wrong: {node.op} does not accept {some}"
+        detail = (
+            f"{fault.cause}: %{name_text(node.outputs[0].name)} is wrong: {node.op} does not accept {some}"
+        )
     return Finding(kind, statement, detail, inputs, 0, result=result, elements=fault.results)
 
 

@@ -18,6 +18,14 @@ from nncdbg.engine.comparison.report import Match, ValueSite
 from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.compilation.code import Code, Statement, walk
 from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.execution.check_results import (
+    FAILED,
+    NOT_APPLICABLE,
+    NOT_CHECKED,
+    PASSED,
+    CheckResult,
+    not_checked,
+)
 from nncdbg.engine.execution.findings import Finding, Report
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.loaded import MicroPrograms
@@ -25,6 +33,7 @@ from nncdbg.engine.graph import Program, type_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.text.counting import counted
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.listing import Listing
 
 
@@ -49,6 +58,21 @@ class Coverage:
     """Ops without a micro program: primitives, and composites that draw random numbers."""
     failed: dict[str, str] = field(default_factory=dict)
     """Why the micro program of an op could not run."""
+    differing: set[str] = field(default_factory=set)
+    """The ops whose kernel and micro program disagreed."""
+
+    @property
+    def checks(self) -> list[CheckResult]:
+        """Return the result of the comparison, and of each op without one."""
+        if self.differing:
+            first = CheckResult("micro", FAILED, f"{', '.join(sorted(self.differing))} differs")
+        elif self.statements:
+            first = CheckResult("micro", PASSED)
+        else:
+            first = CheckResult("micro", NOT_APPLICABLE, "no statement ran beside a micro program")
+        left = [CheckResult(f"micro {op}", NOT_CHECKED, why) for op, why in self.failed.items()]
+        none = "the op has no micro program, or draws random numbers"
+        return [first, *left, *(CheckResult(f"micro {op}", NOT_APPLICABLE, none) for op in self.without)]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the numbers by name, as JSON values."""
@@ -57,6 +81,7 @@ class Coverage:
             "runs": self.runs,
             "without": {op: len(seen) for op, seen in self.without.items()},
             "failed": dict(self.failed),
+            "checks": [each.as_dict() for each in self.checks],
         }
 
     def __str__(self) -> str:
@@ -65,7 +90,7 @@ class Coverage:
         if self.without:
             counts = Counter({op: len(seen) for op, seen in self.without.items()})
             parts.append(f"no micro program: {', '.join(f'{op} {n}' for op, n in counts.most_common())}")
-        parts += [f"the micro program of {op} could not run: {reason}" for op, reason in self.failed.items()]
+        parts += [f"not checked: {each}" for each in not_checked(self.checks)]
         return "; ".join(parts)
 
 
@@ -134,6 +159,7 @@ class MicroCheck:
             match = measure(site, site, "place", (host, wanted), Tolerance())
             if match.diverges:
                 detail = _disagreement(match)
+                self.coverage.differing.add(binding.node.op)
                 # A copy, because the buffer may be reused.
                 kernel = np.array(host) if isinstance(host, np.ndarray) else host
                 self.disagreement = Disagreement(
@@ -145,7 +171,7 @@ class MicroCheck:
 
 def _disagreement(match: Match) -> str:
     name, op = match.a.value, match.a.op
-    start = f"%{name}: the kernel of {op} and its micro program disagree"
+    start = f"%{name_text(name)}: the kernel of {op} and its micro program disagree"
     if match.elements is None:
         return f"{start}: {match.detail}"
     kernel, micro = match.elements

@@ -20,6 +20,7 @@ from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.causes import RuleFailed, contained
 from nncdbg.engine.text.counting import elements
+from nncdbg.engine.text.lexemes import name_text
 
 RELATIVE = 2.0**-6
 """Relative differences below this are rounding errors in every type."""
@@ -57,7 +58,7 @@ class OverflowChecks:
         if wrong is None:
             return
         node = binding.node
-        which = elements(int(np.count_nonzero(wrong)), wrong.size, f"%{node.outputs[0].name}")
+        which = elements(int(np.count_nonzero(wrong)), wrong.size, f"%{name_text(node.outputs[0].name)}")
         detail = f"an overflow to Inf inside {node.op}: {which} finite but wrong"
         self.report(Finding("inf", binding, detail, inputs, 0, result=result, elements=wrong))
 

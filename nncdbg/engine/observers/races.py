@@ -14,6 +14,7 @@ from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.graph import Program
 from nncdbg.engine.schedules.launches import THE_HOST, Site, scheduled, stream_name
 from nncdbg.engine.schedules.validation import ScheduleProblem, validated
+from nncdbg.engine.text.lexemes import name_text
 
 
 class Races:
@@ -57,5 +58,5 @@ def _detail(problem: ScheduleProblem) -> str:
     assert first is not None
     one, other = ("writes" if each == "write" else "reads" for each in problem.access.split("-"))
     streams = [stream_name(each.stream, THE_HOST) for each in (first, second)]
-    what = f"{streams[0]} {one} %{first.name}, and {streams[1]} {other} %{second.name}"
+    what = f"{streams[0]} {one} %{name_text(first.name)}, and {streams[1]} {other} %{name_text(second.name)}"
     return f"{what}; no event orders them"

@@ -11,11 +11,19 @@ from nncdbg.engine.backends.micro import run_definition
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.linking import Binding, Execute
+from nncdbg.engine.graph import Literal
 from nncdbg.engine.ops.causes import RuleFailed, contained
 from nncdbg.engine.ops.remarks import Evaluated
+from nncdbg.engine.text.rounding import lost
 
 MOST_WORK = 1 << 31
 """Maximum multiplications and elements of statements that are computed again in one run."""
+
+
+def _rounded(literal: Literal, array: Any) -> str:
+    """Return what the element type of a number in the text loses; empty for bools and texts."""
+    given = np.asarray(literal.data)
+    return lost(given.astype(np.float64), array, "the number") if given.dtype.kind in "if" else ""
 
 
 class Remarks:
@@ -29,9 +37,13 @@ class Remarks:
     def wrap(self, binding: Binding, execute: Execute) -> Execute:
         """Return the instruction with the remark of its op, or `execute` itself without one."""
         find = binding.op.remark
+        code, pc = place = binding.code, binding.pc
+        for operand, slot in zip(binding.node.inputs, code.operands[pc], strict=True):
+            words = _rounded(operand, code.template[slot]) if isinstance(operand, Literal) else ""
+            if words:
+                self.found[place] = words
         if find is None:
             return execute
-        code, pc = place = binding.code, binding.pc
         slots = [code.template[slot] for slot in code.operands[pc]]
         constants = {number for number, value in enumerate(slots) if isinstance(value, np.ndarray)}
 

@@ -17,6 +17,7 @@ from nncdbg.engine.graph import Program
 from nncdbg.engine.observers.nonfinite import array_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
+from nncdbg.engine.text.lexemes import name_text
 
 _FIRST_STATE = 2
 """The number of the first operand of an optimizer that is a state of the parameter."""
@@ -70,7 +71,7 @@ class StateResets:
         for number, (state, value) in enumerate(zip(node.outputs, values, strict=False)):
             if state.name in self.names and is_zero(new := array_of(self._to_host(value))):
                 what = f"all of its {new.size:,} elements become 0" if new.ndim else "it becomes 0"
-                detail = f"the optimizer's state %{state.name} is reset: {what}"
+                detail = f"the optimizer's state %{name_text(state.name)} is reset: {what}"
                 yield Finding(STATE_RESET, statement, detail, (value,), number, result=value)
 
 

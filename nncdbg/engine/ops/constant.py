@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, isfinite
 from typing import Any
 
 import numpy as np
@@ -130,6 +130,10 @@ def range_of(xp: Any, start: Any, limit: Any, delta: Any, *, stash_type: int = 1
     first, last, step = (part.reshape(()).astype(working).item() for part in (start, limit, delta))
     if step == 0:
         raise RunError("Range has a delta of 0", hint="use a delta other than 0")
+    if not isfinite(first + last + step):
+        raise RunError(
+            f"Range from {first} to {last} in steps of {step} has no finite size", hint="use finite numbers"
+        )
     if working.kind in "iu":
         return xp.arange(first, last, step, dtype=working)
     count = max(0, ceil((last - first) / step))

@@ -17,7 +17,17 @@ import numpy as np
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Array
 
+CLASS = "class out of range"
+CONDITION = "condition too long"
+COORDINATE = "coordinate out of range"
+CORNERS = "corners in the wrong order"
 DUPLICATE = "duplicate index"
+EDGES = "edges in the wrong order"
+INDEX = "negative index"
+OVERWRITTEN = "overwritten update"
+POWER = "zero to a negative power"
+STEP = "frame step out of range"
+SIDE = "negative width or height"
 AXES = "duplicate axis"
 LENGTH = "length out of range"
 NEGATIVE = "negative variance"
@@ -154,6 +164,41 @@ def distinct_tuples(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> Bro
     return BrokenContract(found.cause, 1, entries, found.results, found.evidence, found.hint)
 
 
+def overwritten(operand: int, places: Array, values: Any, sizes: Sequence[int] = ()) -> BrokenContract | None:
+    """Return the contract that updates break which write different values to one place.
+
+    `places` are the numbers of the elements that the updates write, of the result or of its axes `sizes`;
+    `values` broadcast to their shape.
+    """
+    flat = places.reshape(-1)
+    order = np.argsort(flat, kind="stable")
+    written = np.broadcast_to(values, places.shape).reshape(-1)[order]
+    differ = (flat[order][1:] == flat[order][:-1]) & (written[1:] != written[:-1])
+    if not differ.any():
+        return None
+    first = int(np.argmax(differ))
+    one, other = (_numbers(np.unravel_index(order[first + each], places.shape)) for each in (0, 1))
+    number = int(flat[order[first]])
+    place = _numbers(np.unravel_index(number, tuple(sizes))) if sizes else f"element {number}"
+    evidence = (
+        f" lets the updates {one} and {other} write {place} of the result, "
+        f"{written[first]} and {written[first + 1]}: the value that remains depends on the kernel"
+    )
+    marks: Array = _EVERY
+    if sizes:
+        marks = np.zeros(math.prod(sizes), bool)
+        marks[flat[order][1:][differ]] = True
+        marks = marks.reshape(tuple(sizes))
+    hint = "accumulate the updates, or write each element once"
+    return BrokenContract(OVERWRITTEN, operand, _EVERY, marks, evidence, hint)
+
+
+def unpooled(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
+    """Check the indices of MaxUnpool; those of overlapping windows repeat with equal values."""
+    values, indices = _given(inputs, 0), _given(inputs, 1)
+    return None if values is None or indices is None else overwritten(1, indices, values)
+
+
 def _places(where: Sequence[Any], sizes: Sequence[int]) -> Array | None:
     """Return the number of the element at each index; None for indices out of range, which kernels refuse."""
     try:
@@ -247,13 +292,118 @@ probabilities = in_range(
     "apply Sigmoid or Clip before this op",
 )
 
-positive_scale = in_range(
+
+def first_of(*checks: FindBrokenContract) -> FindBrokenContract:
+    """Return the check that returns what the first of the failing checks finds."""
+
+    def find(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
+        return next(filter(None, (check(attributes, inputs) for check in checks)), None)
+
+    return find
+
+
+def positive_scales(*operands: int) -> FindBrokenContract:
+    """Return the check of the scales of an op.  A scale of 0 is an integer fault or a division by zero."""
+    hint = "check the calibration: use the absolute value of the scale"
+    return first_of(
+        *(in_range(each, SCALE, lambda x: x >= 0, "a scale must be positive", hint) for each in operands)
+    )
+
+
+def joined_scales(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
+    """Check the scales of QLinearConcat: that of the result, then every third operand from the fourth on."""
+    return positive_scales(0, *range(3, len(inputs), 3))(attributes, inputs)
+
+
+def not_negative(*operands: int) -> FindBrokenContract:
+    """Return the check of indices of an op that does not count from the end."""
+    hint = "use indices from 0 on; nncdbg counts negative ones from the end, as Gather does"
+    return first_of(
+        *(in_range(each, INDEX, lambda x: x >= 0, "an index must be 0 or more", hint) for each in operands)
+    )
+
+
+def classes(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
+    """Check the classes of a loss, operand 1: from 0 on, or `ignore_index`."""
+    ignored = attributes.get("ignore_index")
+    rule = "a class must be 0 or more" + ("" if ignored is None else f", or {ignored}, which is ignored")
+    hint = "set ignore_index to the class of the samples to ignore; nncdbg counts it from the last class"
+    return in_range(1, CLASS, lambda given: (given >= 0) | (given == ignored), rule, hint)(attributes, inputs)
+
+
+def regions(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
+    """Check the operands of RoiAlign: boxes (x1, y1, x2, y2), and the images that they refer to."""
+    boxes = _given(inputs, 1)
+    if boxes is not None:
+        wrong = np.pad(boxes[:, 2:] < boxes[:, :2], ((0, 0), (2, 0)))
+        if wrong.any():
+            hint = "write the least corner of a region first: x1, y1, x2, y2"
+            rule = "the second corner must not be before the first one"
+            return _broken(
+                CORNERS, 1, boxes, wrong, rule, hint, np.asarray(wrong.any(axis=1))[:, None, None, None]
+            )
+    return not_negative(2)(attributes, inputs)
+
+
+def sides(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
+    """Check the boxes of NonMaxSuppression that are a centre with a width and a height."""
+    boxes = _given(inputs, 0)
+    if not attributes["center_point_box"] or boxes is None or not (boxes[..., 2:] < 0).any():
+        return None
+    wrong = np.asarray(boxes < 0)
+    wrong[..., :2] = False
+    rule = "a width or height must not be negative"
+    return _broken(SIDE, 0, boxes, wrong, rule, "use center_point_box=0 for boxes of two corners")
+
+
+grid = in_range(
     1,
-    SCALE,
-    lambda given: given >= 0,  # A scale of 0 is an integer fault or a division by zero.
-    "a scale must be positive",
-    "check the calibration: use the absolute value of the scale",
+    COORDINATE,
+    # 2^24 elements from the image, and beyond, f32 has no exact coordinates, and i32 overflows soon.
+    lambda given: (np.abs(given) <= 2.0**24) | np.isinf(given),
+    "coordinates beyond 1.67e+07 overflow the integers of kernels",
+    "limit the grid with Clip: the image is between -1 and 1",
 )
+
+
+def condition(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
+    """Check the condition of Compress, which must not be longer than the axis."""
+    given, x, axis = _given(inputs, 1), inputs[0], attributes["axis"]
+    size = x.size if axis is None else x.shape[axis]
+    if given is None or given.size <= size:
+        return None
+    evidence = f" has {given.size} elements, but the axis has {size}: the last ones are ignored"
+    return BrokenContract(
+        CONDITION, 1, np.arange(given.size) >= size, _EVERY, evidence, "shorten the condition"
+    )
+
+
+frame_step = in_range(
+    1, STEP, lambda given: given > 0, "a frame step must be positive", "use a step of 1 or more"
+)
+
+
+def edges(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
+    """Check the edges of MelWeightMatrix: the lower one, operand 3, is below the upper one."""
+    low, high = inputs[3], inputs[4]
+    if not low >= high:
+        return None
+    rule = f"the lower edge must be below the upper edge, {high}"
+    return _broken(EDGES, 3, low, np.asarray(True), rule, "exchange lower_edge_hertz and upper_edge_hertz")
+
+
+def integer_power(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
+    """Check Pow of integers: 0 to a negative power is a division by zero."""
+    x, y = inputs[0], inputs[1]
+    if x.dtype.kind != "i" or y.dtype.kind == "u" or x.all() or not (y < 0).any():
+        return None
+    wrong = np.asarray((x == 0) & (y < 0))
+    if not wrong.any():
+        return None
+    power = np.broadcast_to(y, wrong.shape)[tuple(np.argwhere(wrong)[0])]
+    rule = f"the exponent is {power}, which divides by the base"
+    zeros = np.asarray(x == 0)
+    return _broken(POWER, 0, x, zeros, rule, "limit the exponent with Max, or cast", wrong)
 
 
 def shift(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
@@ -279,10 +429,20 @@ def quantized_zero(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> Brok
         rule = "the zero point of int32 must be 0"
         wrong = np.asarray(given != 0)
         return _broken(ZERO_POINT, 2, given, wrong, rule, "leave out the zero point")
-    return positive_scale(attributes, inputs)
+    return positive_scales(1)(attributes, inputs)
 
 
 CAUSES = {
+    CLASS: "Set ignore_index to the class of the samples to ignore.",
+    CONDITION: "Shorten the condition.",
+    COORDINATE: "Limit the grid with Clip.",
+    CORNERS: "Write the least corner of a region first.",
+    EDGES: "Exchange the edges.",
+    INDEX: "Use indices from 0 on.",
+    OVERWRITTEN: "Accumulate the updates, or write each element once.",
+    POWER: "Limit the exponent with Max, or cast.",
+    STEP: "Use a step of 1 or more.",
+    SIDE: "Use center_point_box=0 for boxes of two corners.",
     DUPLICATE: 'Use reduction="add", or make the indices distinct.',
     AXES: "Give each axis once.",
     LENGTH: "Limit the lengths to the size of the time axis.",

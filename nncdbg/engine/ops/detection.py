@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.engine.errors import RunError
 from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.influence import RESIZED
@@ -55,7 +57,14 @@ def _suppression_types(attributes: Attributes, types: Types) -> Types:
     return (TensorType("i64", (None, 3)),)
 
 
-@op("NonMaxSuppression", since=10, infer=_suppression_types, integers=valid.sizes(2), influence=RESIZED)
+@op(
+    "NonMaxSuppression",
+    since=10,
+    infer=_suppression_types,
+    integers=valid.sizes(2),
+    influence=RESIZED,
+    contract=contracts.sides,
+)
 def non_max_suppression(
     xp: Any,
     boxes: Any,
@@ -73,6 +82,8 @@ def non_max_suppression(
     """
     most, iou = int(_first(max_output_boxes_per_class, 0)), _first(iou_threshold, 0.0)
     least = _first(score_threshold, 0.0) if score_threshold is not None and score_threshold.size else None
+    if not 0 <= iou <= 1:
+        raise RunError(f"iou_threshold is {iou:g}", hint="use a threshold from 0 to 1")
     found = [
         (batch, number, box)
         for batch in range(boxes.shape[0])

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.engine.ops import contracts, remarks
 from nncdbg.engine.ops import gradient_pointwise as gradients
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import Formula, Op, declare, op
@@ -196,6 +197,7 @@ def _working_types(x: Any, y: Any) -> tuple[Any, Any]:
     accepts_out=True,
     vjp=gradients.power,
     integers=valid.between({1: valid.Integers(0, valid.FEW)}),
+    contract=contracts.integer_power,
     influence=POINTWISE.roughly,
     arithmetic=True,
     cause="arithmetic.power",
@@ -339,6 +341,7 @@ def _clip(xp: Any, x: Any, low: Any, high: Any, out: Any) -> Any:
     saturates=True,
     rectifies=True,
     zeros="zeros.no_positive_input",
+    remark=remarks.crossed,
 )
 def clip_by_attributes(
     xp: Any, x: Any, *, min: float | None, max: float | None, out: Any = None, consumed_inputs: Any = None

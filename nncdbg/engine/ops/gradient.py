@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from nncdbg.engine.dtypes import ONNX
 from nncdbg.engine.errors import UnsupportedOp
 from nncdbg.engine.graph import Attribute, Literal, Operand, TensorType
+from nncdbg.engine.text.lexemes import name_text
 
 
 class Emit(Protocol):
@@ -157,5 +158,5 @@ def rank_of(emit: Emit, operand: Operand) -> int:
     """Return the number of axes; UnsupportedOp if it is not known before the run."""
     known = emit.type_of(operand)
     if known is None or known.shape is None:
-        raise UnsupportedOp(f"the number of axes of %{operand} is not known before the run")
+        raise UnsupportedOp(f"the number of axes of %{name_text(str(operand))} is not known before the run")
     return len(known.shape)

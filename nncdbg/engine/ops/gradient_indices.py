@@ -16,6 +16,7 @@ from nncdbg.engine.ops.gradient import (
     positions_of,
     shape_of,
 )
+from nncdbg.engine.text.lexemes import name_text
 
 FLAT = Literal((-1,))
 
@@ -152,7 +153,7 @@ def unit_rank(emit: Emit, operand: Operand) -> bool:
     """Return True for a scalar, or a tensor that is known to have one element."""
     known = emit.type_of(operand)
     if known is None or known.shape is None:
-        raise UnsupportedOp(f"the shape of %{operand} is not known before the run")
+        raise UnsupportedOp(f"the shape of %{name_text(str(operand))} is not known before the run")
     return all(size == 1 for size in known.shape)
 
 
@@ -178,5 +179,5 @@ def rank_behind(emit: Emit, operand: Operand, axis: int) -> int:
     """Return the number of axes after `axis`."""
     known = emit.type_of(operand)
     if known is None or known.shape is None:
-        raise UnsupportedOp(f"the number of axes of %{operand} is not known before the run")
+        raise UnsupportedOp(f"the number of axes of %{name_text(str(operand))} is not known before the run")
     return len(known.shape) - 1 - axis % len(known.shape)

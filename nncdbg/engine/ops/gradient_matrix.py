@@ -18,6 +18,7 @@ from nncdbg.engine.ops.gradient import (
     shape_of,
     summed_like,
 )
+from nncdbg.engine.text.lexemes import name_text
 
 GEMM_WITHOUT_C = 11
 """The first opset in which Gemm needs no third operand."""
@@ -132,7 +133,7 @@ def affine_grid(emit: Emit, at: Applied) -> Sequence[Operand]:
     known = emit.type_of(at.x)
     axes = known.shape[1] if known is not None and known.shape is not None else None
     if not isinstance(axes, int):
-        raise UnsupportedOp(f"the sizes of %{at.x} are not known before the run")
+        raise UnsupportedOp(f"the sizes of %{name_text(str(at.x))} are not known before the run")
     eye = tuple(tuple(float(i == j) for j in range(axes + 1)) for i in range(axes))
     identity = emit("Add", emit("nncdbg.FullLike", at.x, value=0.0), Literal(eye))
     grid = emit("AffineGrid", identity, at.operand(1), align_corners=at.attributes["align_corners"])

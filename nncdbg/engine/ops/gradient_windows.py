@@ -9,6 +9,7 @@ from nncdbg.engine.errors import UnsupportedOp
 from nncdbg.engine.graph import Attribute, Literal, Operand
 from nncdbg.engine.ops.gradient import Applied, Emit, fitted_like, rank_of, same_shape, shape_of
 from nncdbg.engine.ops.windows import WindowAxis, axes_of, transposed
+from nncdbg.engine.text.lexemes import name_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,9 @@ def _grouped(emit: Emit, image: Operand, weight: Operand, group: int) -> str:
     known = emit.type_of(weight)
     channels = known.shape[1] if known is not None and known.shape is not None else None
     if not isinstance(channels, int):
-        raise UnsupportedOp(f"the number of channels of %{weight} is not known before the run")
+        raise UnsupportedOp(
+            f"the number of channels of %{name_text(str(weight))} is not known before the run"
+        )
     first = emit("Transpose", image, perm=(1, 0, *range(2, rank_of(emit, image))))
     groups = emit("Reshape", first, Literal((group, channels, -1)))
     inner = emit("Transpose", groups, perm=(1, 0, 2))

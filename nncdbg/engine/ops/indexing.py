@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.errors import GraphError
+from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import gradient_indices as gradients
@@ -200,8 +200,11 @@ def one_hot(xp: Any, indices: Any, depth: Any, values: Any, *, axis: int) -> Any
     Indices in [-depth, depth); one outside gives only `values[0]`.  ONNX OneHot since 9.
     """
     size = int(depth.reshape(-1)[0].item())
+    if size < 1:
+        raise RunError(f"OneHot has the depth {size}", hint="use a depth of 1 or more")
     place = normal_axis(axis, indices.ndim + 1)
-    wrapped = xp.where(indices < 0, indices + size, indices)
+    whole = xp.asarray(indices, dtype=np.int64)
+    wrapped = xp.where(whole < 0, whole + size, whole)
     ones = [1] * (indices.ndim + 1)
     ones[place] = size
     hot = xp.expand_dims(wrapped, place) == xp.arange(size).reshape(ones)
@@ -239,10 +242,11 @@ def _compress_shape(attributes: Attributes, types: Types) -> Shape | None:
     infer=shaped(_compress_shape),
     vjp=gradients.moved("Compress"),
     influence=MOVED,
+    contract=contracts.condition,
 )
 def compress(xp: Any, x: Any, condition: Any, *, axis: int | None) -> Any:
     """The slices of `x` along `axis` (of flattened `x` without `axis`) where `condition` is true.
 
     ONNX Compress since 9.
     """
-    return xp.compress(condition, x, axis=axis)
+    return xp.compress(condition[: x.size if axis is None else x.shape[axis]], x, axis=axis)

@@ -7,6 +7,7 @@ from typing import Any
 
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim, Literal, Operand
+from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.gradient import Applied, Emit, cast_like
@@ -49,6 +50,7 @@ def _loss(xp: Any, log_prob: Any, target: Any, weight: Any, ignore_index: int | 
     since=12,
     infer=_loss_types,
     integers=valid.class_labels,
+    contract=contracts.classes,
     influence=probed(0, 2),
     cause="softmax.negative_log_likelihood",
 )
@@ -94,6 +96,7 @@ def _cross_entropy_types(attributes: Attributes, types: Types) -> Types:
     vjp=_cross_entropy_vjp,
     outputs_count=True,
     integers=valid.class_labels,
+    contract=contracts.classes,
     influence=probed(0, 2).taking(Infinities.ABSORBED),
     cause="softmax.cross_entropy",
 )

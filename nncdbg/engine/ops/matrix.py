@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -122,7 +123,7 @@ def _in_order(xp: ModuleType, array: Any) -> Any:
     terms=lambda shapes, result: int(shapes[0][-1]),
     unit_axis=-1,
     cause="matrices.matmul",
-    remark=remarks.terms,
+    remark=remarks.products,
     zeros="zeros.underflow",
 )
 def matmul(xp: ModuleType, a: Any, b: Any, *, out: Any = None) -> Any:
@@ -217,7 +218,7 @@ def gemm_formula(attributes: Attributes, inputs: Types) -> str:
     terms=_inner,
     unit_axis=-1,
     cause="matrices.gemm",
-    remark=remarks.terms,
+    remark=remarks.products,
     zeros="zeros.underflow",
 )
 def gemm(
@@ -319,6 +320,15 @@ def _cover(term: str, shape: tuple[Dim, ...]) -> dict[str, tuple[Dim, ...]]:
     return covered
 
 
+def _einsum_remark(statement: remarks.Evaluated) -> str:
+    terms, _ = einsum_terms(statement.attributes["equation"], len(statement.inputs))
+    sizes: dict[str, Sequence[Dim]] = {}
+    for term, each in zip(terms, statement.inputs, strict=True):
+        sizes |= _cover(term, each.shape)
+    all_terms = math.prod(size for each in sizes.values() for size in each if isinstance(size, int))
+    return remarks.all_terms(replace(statement, terms=all_terms // max(1, statement.result.size)))
+
+
 @op(
     "Einsum",
     since=12,
@@ -326,6 +336,7 @@ def _cover(term: str, shape: tuple[Dim, ...]) -> dict[str, tuple[Dim, ...]]:
     vjp=gradients.einsum,
     influence=probed(every=True),
     cause="matrices.einsum",
+    remark=_einsum_remark,
 )
 def einsum(xp: ModuleType, *inputs: Any, equation: str) -> Any:
     """Sums of products by Einstein's convention: ``ij,jk->ik``.  ONNX Einsum since 12."""

@@ -20,6 +20,7 @@ from nncdbg.engine.ops.types import (
     Shape,
     Types,
     at,
+    at_least_one,
     need_rank,
     normal_axis,
     product,
@@ -80,6 +81,8 @@ def _cut(x: Any, axis: int, sizes: Sequence[int]) -> tuple[Any, ...]:
         )
     before, parts, start = (slice(None),) * axis, [], 0
     for size in sizes:
+        if size < 0:
+            raise RunError(f"Split has a part of size {size}", hint="use sizes of 0 or more")
         parts.append(x[(*before, slice(start, start + size))])
         start += size
     return tuple(parts)
@@ -212,6 +215,13 @@ def _pad(xp: Any, x: Any, pads: Sequence[int], value: Any, mode: str, axes: Sequ
     for i, axis in enumerate(range(x.ndim) if axes is None else axes):
         before[axis], after[axis] = pads[i], pads[i + count]
     # A negative pad removes elements.
+    for axis, size in enumerate(x.shape):
+        removed = -min(0, before[axis]) - min(0, after[axis])
+        if removed > size:
+            raise RunError(
+                f"Pad removes {removed} elements from axis {axis} of size {size}",
+                hint="remove at most as many elements as the axis has",
+            )
     kept = tuple(slice(max(0, -b), n + min(0, a)) for b, a, n in zip(before, after, x.shape, strict=True))
     x = x[kept]
     widths = [(max(0, b), max(0, a)) for b, a in zip(before, after, strict=True)]
@@ -324,7 +334,7 @@ def _spatial_shape(to_space: bool) -> Any:
 @op(
     "DepthToSpace",
     since=1,
-    infer=shaped(_spatial_shape(True)),
+    infer=at_least_one("blocksize", shaped(_spatial_shape(True))),
     vjp=indices.moved("DepthToSpace"),
     influence=MOVED,
 )
@@ -345,7 +355,7 @@ def depth_to_space(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any
 @op(
     "SpaceToDepth",
     since=1,
-    infer=shaped(_spatial_shape(False)),
+    infer=at_least_one("blocksize", shaped(_spatial_shape(False))),
     vjp=indices.moved("SpaceToDepth"),
     influence=MOVED,
 )

@@ -154,7 +154,11 @@ def group_normalization_by_group(
 
 
 def stashed(xp: ModuleType, x: Any, stash_type: int) -> Any:
-    """Return `x` in the type of `stash_type` (an ONNX element type); in f64 if `x` is f64."""
+    """Return `x` in the type of `stash_type` (an ONNX element type), at least in f32; in f64 if `x` is f64.
+
+    ONNX also computes in a narrower `stash_type`.  onnxruntime does not: its results are those in f32.  A
+    remark says where f16 is too narrow.
+    """
     wanted = NUMPY[FROM_ONNX[stash_type]]
     wide = widened(xp, x)
     return wide.astype(wanted) if wanted.itemsize > wide.dtype.itemsize else wide

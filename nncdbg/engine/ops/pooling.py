@@ -30,6 +30,7 @@ from nncdbg.engine.ops.types import (
     Attributes,
     Types,
     at,
+    at_least_one,
     one_per_plane,
     same_as,
     shape_at,
@@ -279,7 +280,7 @@ def global_lp_pool_formula(attributes: Attributes, inputs: Types) -> str:
 @op(
     "LpPool",
     since=2,
-    infer=pool_types,
+    infer=at_least_one("p", pool_types),
     formula=lp_pool_formula,
     influence=probed(0),
     cause="pooling.window",
@@ -345,7 +346,7 @@ def global_max_pool(xp: ModuleType, x: Any) -> Any:
 @op(
     "GlobalLpPool",
     since=2,
-    infer=shaped(one_per_plane),
+    infer=at_least_one("p", shaped(one_per_plane)),
     formula=global_lp_pool_formula,
     influence=probed(0),
     cause="pooling.plane",
@@ -380,7 +381,7 @@ def lrn_formula(attributes: Attributes, inputs: Types) -> str:
 @op(
     "LRN",
     since=1,
-    infer=same_as(0),
+    infer=at_least_one("size", same_as(0)),
     formula=lrn_formula,
     influence=probed(0),
     squares=Squares((0,), scale_free=False),

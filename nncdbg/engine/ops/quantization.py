@@ -20,6 +20,7 @@ from nncdbg.engine.ops.integer_faults import SCALE, IntegerFault, bad_scales
 from nncdbg.engine.ops.precision import widened
 from nncdbg.engine.ops.types import Attributes, Types, at, element_type, normal_axis, shape_at
 from nncdbg.engine.text.counting import elements
+from nncdbg.engine.text.rounding import CLIPPED, lost
 
 
 def _spread(xp: Any, value: Any, shape: tuple[int, ...], axis: int, block_size: int) -> Any:
@@ -96,14 +97,14 @@ def _clipped(statement: remarks.Evaluated) -> str:
     limits = (values == high) & (high != zero) | (values == low) & (low != zero)
     axis = None if scale.size == 1 else normal_axis(place[0], x.ndim)
     others = None if axis is None else tuple(each for each in range(x.ndim) if each != axis)
-    if float(np.max(limits.mean(axis=others))) < remarks.CLIPPED:
+    if float(np.max(limits.mean(axis=others))) < CLIPPED:
         return ""
     with np.errstate(all="ignore"):
         exact = x.astype(np.float64) / _spread(np, scale.astype(np.float64), x.shape, *place) + zero
     # Half a step beyond the limit still rounds to it.
     wrong = (exact > high + 0.5) & (high != zero) | (exact < low - 0.5) & (low != zero)
     shares = np.atleast_1d(wrong.mean(axis=others))
-    channels = np.flatnonzero(shares >= remarks.CLIPPED)
+    channels = np.flatnonzero(shares >= CLIPPED)
     if not channels.size:
         return ""
     count = elements(int(wrong.sum()), wrong.size, "its operand")
@@ -111,7 +112,7 @@ def _clipped(statement: remarks.Evaluated) -> str:
     if axis is not None:
         worst = int(shares.argmax())
         range_ += (
-            f", in {len(channels)} of {len(shares)} channels of axis {axis} {remarks.CLIPPED:.0%} or more: "
+            f", in {len(channels)} of {len(shares)} channels of axis {axis} {CLIPPED:.0%} or more: "
             f"{shares[worst]:.0%} in channel {worst}"
         )
     return f"{count} {range_}; choose a larger scale, or calibrate again"
@@ -124,7 +125,7 @@ def _clipped(statement: remarks.Evaluated) -> str:
     vjp=nothing,
     influence=_ROW,
     integer_fault=_bad_scale,
-    contract=contracts.positive_scale,
+    contract=contracts.positive_scales(1),
     remark=_clipped,
     saturates=True,
     cause="casts.quantize",
@@ -169,6 +170,18 @@ def _dequantize_types(attributes: Attributes, types: Types) -> Types:
     return (None if scale is None else TensorType(scale.dtype, shape_at(types, 0)),)
 
 
+def _vanished(statement: remarks.Evaluated) -> str:
+    """Return how many results of DequantizeLinear are 0 because scale * (x - zero) underflows."""
+    result, (x, scale, *rest) = statement.result, statement.inputs
+    if not result.size or result.all():
+        return ""
+    place = statement.attributes.get("axis", 1), statement.attributes.get("block_size", 0)
+    zero = _spread(np, rest[0], x.shape, *place) if rest and rest[0] is not None else np.zeros((), x.dtype)
+    shifted = x.astype(np.float64) - zero.astype(np.float64)
+    exact = shifted * _spread(np, scale.astype(np.float64), x.shape, *place)
+    return lost(exact, result, "the result", "use a larger scale") if exact[result == 0].any() else ""
+
+
 @op(
     "DequantizeLinear",
     since=10,
@@ -177,6 +190,7 @@ def _dequantize_types(attributes: Attributes, types: Types) -> Types:
     influence=_ROW,
     cause="casts.dequantize",
     contract=contracts.quantized_zero,
+    remark=_vanished,
 )
 def dequantize_linear(
     xp: Any,

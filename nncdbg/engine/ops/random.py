@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.dtypes import COMPLEX, FLOATS, NUMPY, name_of
+from nncdbg.engine.errors import RunError
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import gradient_shape as gradients
@@ -177,6 +178,10 @@ def _dropped(
     """Return `x` with randomly dropped elements, scaled to keep the mean; `x` itself outside training."""
     if not training or ratio == 0:
         return x if count == 1 else (x, xp.ones(x.shape, mask_dtype))
+    if not 0 <= ratio < 1:
+        raise RunError(
+            f"Dropout has the ratio {ratio:g}", hint="use a ratio from 0 up to, but not including, 1"
+        )
     mask = xp.asarray(xp.asarray(rng.random(x.shape)) >= ratio)
     # A product, not a selection: a dropped NaN stays NaN, as in ONNX's formula.
     result = xp.asarray(x * x.dtype.type(1 / (1 - ratio)) * mask.astype(x.dtype))

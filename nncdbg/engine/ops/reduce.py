@@ -229,4 +229,10 @@ _declare(
     remark=remarks.log_sum_exp,
     **_EMPTY,
 )
-_declare("ReduceSumSquare", _sum_square, "The sum of squares", cause="reductions.total_of_squares")
+_declare(
+    "ReduceSumSquare",
+    _sum_square,
+    "The sum of squares",
+    cause="reductions.total_of_squares",
+    remark=remarks.powers,
+)

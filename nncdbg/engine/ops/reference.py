@@ -8,6 +8,7 @@ element types.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -28,7 +29,7 @@ from nncdbg.engine.ops.gradient_matrix import affine_grid
 from nncdbg.engine.ops.gradient_signal import transformed
 from nncdbg.engine.ops.influence import Content, Infinities, probed
 from nncdbg.engine.ops.onnx_messages import node_proto, type_proto, types_by_onnx
-from nncdbg.engine.ops.schema import complete, split
+from nncdbg.engine.ops.schema import complete, schema, split
 
 _LOADERS = {
     "": "onnx.reference.ops",
@@ -43,12 +44,38 @@ _BLOCKS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """The numbers that an op accepts in an operand, if its kernel does not refuse others in plain words."""
+
+    operand: int
+    least: int
+    most: Callable[[Sequence[Any]], float] = lambda inputs: math.inf
+    """`most(inputs)`: the largest number."""
+
+    def check(self, name: str, version: int, inputs: Sequence[Any]) -> None:
+        """Raise RunError for the first number out of these limits."""
+        given = inputs[self.operand] if self.operand < len(inputs) else None
+        if given is None or not given.size:
+            return
+        most, found = self.most(inputs), schema(name, version)
+        outside = given[~((given >= self.least) & (given <= most))]
+        if outside.size:
+            what = f"operand {self.operand}" if found is None else found.inputs[self.operand].name
+            bounds = f"{self.least} or more" if most == math.inf else f"in {self.least} to {most:g}"
+            raise RunError(
+                f"{name} cannot compute: {what} has {outside[0]}, but must be {bounds}",
+                hint=f"use numbers that are {bounds}",
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class ReferenceOp(Op):
     """An op with the kernel of `onnx.reference`, for one version of its domain."""
 
     version: int = 1
     corrected: Callable[..., Any] | None = None
     """`corrected(statement, *inputs)`: the results, where those of `onnx.reference` are wrong."""
+    limits_of_operands: tuple[Limits, ...] = ()
 
     def bind(self, xp: ModuleType, attributes: Mapping[str, Any], *, out: bool = False) -> Callable[..., Any]:
         assert not out
@@ -56,7 +83,16 @@ class ReferenceOp(Op):
             return partial(_no_kernel_on, self.name, xp.__name__)
         given = {key: value for key, value in attributes.items() if key != "outputs_count"}
         statement = _Statement(self.name, self.version, given, attributes["outputs_count"])
-        return statement.run if self.corrected is None else partial(self.corrected, statement)
+        run = statement.run if self.corrected is None else partial(self.corrected, statement)
+        if not self.limits_of_operands:
+            return run
+
+        def run_checked(*inputs: Any) -> Any:
+            for each in self.limits_of_operands:
+                each.check(self.name, self.version, inputs)
+            return run(*inputs)
+
+        return run_checked
 
 
 def _with_raw_product(statement: _Statement, *inputs: Any) -> Any:
@@ -78,6 +114,7 @@ def _weighted(statement: _Statement, *inputs: Any) -> Any:
 describe(
     "Attention",
     corrected=_with_raw_product,
+    limits_of_operands=(Limits(6, 0, lambda inputs: inputs[1].shape[-2]),),
     influence=probed(0, 1, 2, 3, 4, 5).taking(Infinities.ABSORBED, masks=(3,)),
     unit_axis=-1,
     cause="softmax.attention",
@@ -88,15 +125,33 @@ describe(
     content=Content.BOUNDED,
     contract=contracts.distinct_axes(None),
     integers=valid.sizes(1),
+    limits_of_operands=(Limits(1, 0),),
 )
-describe("RotaryEmbedding", integers=valid.indices(3, axis=0, into=1))
+describe(
+    "RotaryEmbedding",
+    integers=valid.indices(3, axis=0, into=1),
+    limits_of_operands=(Limits(3, 0, lambda inputs: inputs[1].shape[0] - 1),),
+)
 describe("TfIdfVectorizer", corrected=_weighted)
-describe("AffineGrid", vjp=affine_grid)
-describe("DFT", vjp=transformed)
+describe("AffineGrid", vjp=affine_grid, limits_of_operands=(Limits(1, 1),))
+describe("DFT", vjp=transformed, limits_of_operands=(Limits(1, 1),))
 describe("Col2Im", vjp=indices.from_columns)
-describe("MaxUnpool", vjp=indices.unpooled)
-describe("MelWeightMatrix", vjp=nothing)
-describe("TensorScatter", vjp=indices.tensor_scattered, content=Content.UPDATED)
+describe("MaxUnpool", vjp=indices.unpooled, contract=contracts.unpooled, limits_of_operands=(Limits(1, 0),))
+describe(
+    "MelWeightMatrix",
+    vjp=nothing,
+    contract=contracts.edges,
+    limits_of_operands=(
+        *(Limits(each, 1) for each in (0, 1, 2)),
+        *(Limits(each, 0, lambda inputs: float(inputs[2]) / 2) for each in (3, 4)),
+    ),
+)
+describe(
+    "TensorScatter",
+    vjp=indices.tensor_scattered,
+    content=Content.UPDATED,
+    limits_of_operands=(Limits(2, 0, lambda inputs: inputs[0].shape[-2] - 1),),
+)
 for _model, _formula in (
     ("FeatureVectorizer", feature_formula.feature_vectorizer_formula),
     ("Imputer", feature_formula.imputer_formula),
@@ -109,9 +164,15 @@ describe(
     "ai.onnx.ml.ArrayFeatureExtractor",
     vjp=indices.moved("ai.onnx.ml.ArrayFeatureExtractor"),
     integers=valid.indices(1, axis=-1),
+    limits_of_operands=(Limits(1, 0, lambda inputs: inputs[0].shape[-1] - 1),),
 )
 for _window in ("HannWindow", "HammingWindow", "BlackmanWindow"):
-    describe(_window, cause="constants.shape_of_window", integers=valid.sizes(0))
+    describe(
+        _window,
+        cause="constants.shape_of_window",
+        integers=valid.sizes(0),
+        limits_of_operands=(Limits(0, 0),),
+    )
 describe("ai.onnx.preview.training.Adagrad", cause="recurrent.adagrad")
 describe("ai.onnx.preview.training.Adam", cause="recurrent.adam")
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.errors import GraphError, RunError
+from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import composite, op
 from nncdbg.engine.ops.influence import Content, probed
@@ -109,4 +110,5 @@ for _since in (10, 16, 22):
         since=_since,
         infer=types_by_onnx("RoiAlign", _since),
         integers=valid.indices(2, axis=0),
+        contract=contracts.regions,
     )(roi_align_formula)

@@ -8,17 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
-from nncdbg.engine.dtypes import FLOATS, NUMPY, largest, name_of
+from nncdbg.engine.dtypes import FLOATS, FROM_ONNX, NUMPY, largest, name_of
 from nncdbg.engine.ops.precision import widened
 from nncdbg.engine.text.counting import elements
-
-CLIPPED = 0.1
-"""Share of the elements that a quantization clips from which it is remarkable."""
+from nncdbg.engine.text.rounding import CLIPPED, lost
 
 _LARGEST = largest("f16")
 _SMALLEST = 2.0**-25
@@ -61,7 +60,8 @@ def inside(
 
     def find(statement: Evaluated) -> str:
         result = statement.result
-        if name_of(result.dtype) != "f16" or not result.size:
+        working = FROM_ONNX[statement.attributes.get("stash_type", 1)]
+        if "f16" not in (name_of(result.dtype), working) or not result.size:
             return ""
         with np.errstate(all="ignore"):
             sizes = np.asarray(numbers(statement))
@@ -113,10 +113,19 @@ def _powers(statement: Evaluated) -> Any:
 
 def norm(statement: Evaluated) -> str:
     """Check a root of a sum of powers: the sum in f16, or a result that is 0 by an underflow."""
-    return _norm(statement) or vanished(statement)
+    return _norm(statement) or powers(statement) or vanished(statement)
 
 
 _norm = inside(_powers, underflow="0")
+
+
+def _largest_power(statement: Evaluated) -> Any:
+    """Return the largest power that is added, if f16 rounds it to 0."""
+    most = float(np.abs(statement.inputs[0]).max(initial=0)) ** statement.attributes.get("p", 2)
+    return most if most <= _SMALLEST else 0.0
+
+
+powers = inside(_largest_power, "largest power", underflow="0")
 
 
 def vanished(statement: Evaluated) -> str:
@@ -171,12 +180,25 @@ Groups: TypeAlias = Callable[[Mapping[str, Any], Any], Any]
 """`groups(attributes, x)` returns `x` with the elements of each group along the last axis."""
 
 
-def variances(groups: Groups, operands: Sequence[int] = (0,), centred: bool = True) -> FindRemark:
-    """Return the check of a variance, or of a mean square if the op does not subtract the mean."""
+Addends: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
+
+
+def operands(*numbers: int) -> Addends:
+    """Return the function from all operands to those with these numbers."""
+    return lambda inputs: [inputs[number] for number in numbers if number < len(inputs)]
+
+
+_FIRST = operands(0)
+
+
+def variances(groups: Groups, addends: Addends = _FIRST, centred: bool = True) -> FindRemark:
+    """Return the check of a variance, or of a mean square if the op does not subtract the mean.
+
+    It is that of the sum of `addends(operands)`.
+    """
 
     def numbers(statement: Evaluated) -> Any:
-        given = [statement.inputs[index] for index in operands if index < len(statement.inputs)]
-        added = [each for each in given if each is not None]
+        added = [each for each in addends(statement.inputs) if each is not None]
         epsilon = float(statement.attributes.get("epsilon", 1))
         # The largest number bounds each variance, so most statements end here.
         most = sum(float(np.abs(each).max(initial=0)) for each in added)
@@ -225,18 +247,24 @@ def neighbors(attributes: Mapping[str, Any], x: Any) -> Any:
 # Sums of exponentials and of products ---------------------------------------------------------
 
 
+def _long_lines(statement: Evaluated) -> bool:
+    """Return whether a line may have more elements than the largest f16: each exponential is at most 1."""
+    shape = statement.inputs[0].shape
+    return bool(math.prod(shape[statement.attributes["axis"] % max(len(shape), 1) :]) > _LARGEST)
+
+
 def _shares(statement: Evaluated) -> Any:
     """Return the sum of the exponentials, less the maximum, of each line of Softmax: 1 / the largest share.
 
     Before opset 13 a line has all axes from `axis` on; over these, the largest share is a lower bound.
     """
-    if statement.inputs[0].size <= _LARGEST:
+    if not _long_lines(statement):
         return 0.0
     return 1 / rows(statement.attributes, statement.result.astype(np.float64)).max(axis=-1)
 
 
 def _logarithms(statement: Evaluated) -> Any:
-    if statement.inputs[0].size <= _LARGEST:
+    if not _long_lines(statement):
         return 0.0
     return np.exp(-rows(statement.attributes, statement.result.astype(np.float64)).max(axis=-1))
 
@@ -248,17 +276,29 @@ def _exponentials(statement: Evaluated) -> Any:
     return np.exp(float(statement.result.max()) - float(statement.inputs[0].max()))
 
 
-def _terms(statement: Evaluated) -> Any:
+def _product_bound(statement: Evaluated, factors: Sequence[Any]) -> float:
+    """Return an upper bound of the sums of sizes in a product of matrices, at the cost of one row."""
+    left, right = map(np.abs, factors)
+    rows = left.max(axis=tuple(range(left.ndim - 2)), initial=0)
+    columns = rows.max(axis=1 if statement.attributes.get("transA") else 0, initial=0)
+    return float((columns @ (right.T if statement.attributes.get("transB") else right)).max(initial=0))
+
+
+def _terms(statement: Evaluated, factors_count: int | None = 2, matrices: bool = False) -> Any:
     """Return the larger of the sums of the positive and of the negative terms of each finite result."""
-    factors = [widened(np, each) for each in statement.inputs[:2] if each is not None]
+    factors = [widened(np, each) for each in statement.inputs[:factors_count] if each is not None]
     floats = [each for each in factors if each.dtype.kind == "f"]
     bound = statement.terms * math.prod(float(np.abs(each).max(initial=0)) for each in floats)
     scale = abs(float(statement.attributes.get("alpha", 1)))
     if not _LARGEST < bound < math.inf or not scale:
         return 0.0
-    sums = statement.again(factors)
+    if matrices and min(each.ndim for each in factors) > 1 and _product_bound(statement, factors) <= _LARGEST:
+        return 0.0
     sizes = statement.again([np.abs(each) if each.dtype.kind == "f" else each for each in factors])
-    if sums is None or sizes is None:
+    if sizes is None or not (sizes > _LARGEST * scale).any():
+        return 0.0
+    sums = statement.again(factors)
+    if sums is None:
         return 0.0
     return np.where(np.isfinite(statement.result), (np.abs(sums) + np.abs(sizes)) / 2 / scale, 0)
 
@@ -266,7 +306,25 @@ def _terms(statement: Evaluated) -> Any:
 softmax = inside(_shares, "sum of exponentials", "returns 0")
 log_softmax = inside(_logarithms, "sum of exponentials", "returns -Inf")
 log_sum_exp = inside(_exponentials, "sum of exponentials")
-terms = inside(_terms, "sum of the terms of one sign", "may return Inf")
+_terms_of = partial(inside, what="sum of the terms of one sign", overflow="may return Inf")
+terms = _terms_of(_terms)
+products = _terms_of(partial(_terms, matrices=True))
+all_terms = _terms_of(partial(_terms, factors_count=None))
+
+
+# Clip ----------------------------------------------------------------------------------------
+
+
+def crossed(statement: Evaluated) -> str:
+    """Return that the minimum of Clip is greater than its maximum, so that every result is the maximum."""
+    attributes, inputs = statement.attributes, [*statement.inputs[1:], None, None]
+    low, high = (attributes.get(key, inputs[place]) for place, key in enumerate(("min", "max")))
+    if low is None or high is None or not low > high:
+        return ""
+    return (
+        f"the minimum {float(low):.6g} is greater than the maximum {float(high):.6g}, "
+        "the value of all results; exchange them"
+    )
 
 
 # Casts of constants --------------------------------------------------------------------------
@@ -277,40 +335,3 @@ def narrowed(statement: Evaluated) -> str:
     if 0 not in statement.constants:
         return ""
     return lost(statement.inputs[0], statement.result, "the constant")
-
-
-def lost(given: Any, narrow: Any, what: str) -> str:
-    """Return how many numbers another float type rounds to 0, or to numbers of less precision; or to Inf.
-
-    Empty if these are few, or if a type is not a float type.
-    """
-    if name_of(narrow.dtype) not in FLOATS or name_of(given.dtype) not in FLOATS or not given.size:
-        return ""
-    name, wide = name_of(narrow.dtype), given.astype(np.float64)
-    with np.errstate(all="ignore"):
-        sizes, kept = np.abs(wide), np.abs(narrow.astype(np.float64))
-    least = float(ml_dtypes.finfo(narrow.dtype).smallest_normal)
-    cases = (
-        ((sizes > 0) & (kept == 0), "rounded to 0", f"too small for {name}", "use a larger constant"),
-        (
-            np.isfinite(sizes) & (kept > largest(name)),
-            "rounded to Inf",
-            f"the largest {name} is {largest(name):.4g}",
-            "use a smaller constant, or keep it in f32",
-        ),
-        (
-            (kept > 0) & (kept < least) & (np.abs(sizes - kept) > sizes * 2.0**-4),
-            "imprecise",
-            f"below {least:.2g}, {name} is less precise",
-            "use a larger constant",
-        ),
-    )
-    for marked, words, why, hint in cases:
-        if float(marked.mean()) >= CLIPPED:
-            place = tuple(np.argwhere(marked)[0])
-            count = elements(int(marked.sum()), marked.size, what)
-            example = f"{float(wide[place]):.6g}"
-            if words == "imprecise":
-                example += f", which becomes {float(narrow[place]):.6g}"
-            return f"{count} {words}, such as {example}: {why}; {hint}"
-    return ""

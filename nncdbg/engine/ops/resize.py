@@ -195,6 +195,8 @@ def _axes(
         raise RunError(f"Resize cannot scale by {[*scales]}", hint="use scales greater than 0")
     parts = np.asarray(roi, np.float64) if roi is not None and roi.size else None
     made = zip(numbers, old, lengths, scales, strict=True)
+    if parts is not None and not np.isfinite(parts).all():
+        raise RunError(f"Resize has the region {parts.tolist()}", hint="use finite numbers")
     if parts is None:
         return [ResizedAxis(*each) for each in made]
     return [
@@ -294,6 +296,10 @@ def resize_by_scales(xp: Any, x: Any, scales: Any, *, mode: str) -> Any:
 )
 def upsample(xp: Any, x: Any, scales: Any, *, mode: str) -> Any:
     """`x` stretched by `scales`, nearest or linear.  ONNX Upsample since 9."""
+    if (scales < 1).any():
+        raise RunError(
+            f"Upsample cannot scale by {scales.tolist()}", hint="use scales of 1 or more, or Resize"
+        )
     return resize_by_scales(xp, x, scales, mode=mode)
 
 

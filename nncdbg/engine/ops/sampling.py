@@ -9,6 +9,7 @@ import numpy as np
 
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim
+from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.influence import probed
 from nncdbg.engine.ops.precision import settled, widened
@@ -71,7 +72,14 @@ def _indices(xp: Any, x: Any, size: int, padding: str, align: bool) -> tuple[Any
     return xp.clip(xp.nan_to_num(x), 0, size - 1).astype(np.int64), inside
 
 
-@op("GridSample", since=16, infer=_sample_types, formula=grid_sample_formula, influence=probed(0, 1))
+@op(
+    "GridSample",
+    since=16,
+    infer=_sample_types,
+    formula=grid_sample_formula,
+    influence=probed(0, 1),
+    contract=contracts.grid,
+)
 def grid_sample(xp: Any, image: Any, grid: Any, *, align_corners: int, mode: str, padding_mode: str) -> Any:
     """`image` [N, C, D1, ..] at the points of `grid` [N, P1, .., axes], last axis first, in -1 to 1.
 

@@ -15,9 +15,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from nncdbg.engine.dtypes import ONNX
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import DEFAULT_DOMAIN, Inline, Node
 from nncdbg.engine.ops.declaration import declared
+from nncdbg.engine.text.lexemes import nearest, quote
 
 _WIDE_FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 
@@ -296,19 +298,71 @@ def attribute_errors(found: Schema, version: int, given: Mapping[str, Any]) -> I
     """
     for key, value in given.items():
         if key not in found.attributes:
-            known = ", ".join(found.attributes) or "none"
             message = f"{found.name} has no attribute {key!r} in opset {version}"
-            hint = f"use these attributes: {known}"
+            hint = _unknown_attribute(found, key, value)
             yield GraphError(message, hint=hint, attribute=key, code="attribute")
         elif isinstance(value, str) and value == found.operand_mark != "":
             continue
         elif (wrong := _wrong_kind(value, found.kinds.get(key, ""))) is not None:
             message = f"{found.name}: the attribute {key!r} is {_said(value)}, not {wrong}"
-            yield GraphError(message, attribute=key, code="attribute")
+            hint = f"write {key}={_repaired(value, found.kinds[key])}"
+            yield GraphError(message, hint=hint, attribute=key, code="attribute")
     for key, default in found.attributes.items():
         if default is REQUIRED and key not in given:
             message = f"{found.name} needs the attribute {key!r}"
-            yield GraphError(message, hint=f"write {key}=... in the call", code="attribute")
+            yield GraphError(
+                message, hint=f"write {key}={_repaired(None, found.kinds.get(key, ''))}", code="attribute"
+            )
+
+
+_SYNONYMS = {"dim": ("axis", "axes"), "dims": ("axes",), "axis": ("axes",), "axes": ("axis",)}
+"""Names that PyTorch, NumPy and other ops use for an attribute, and those to try instead."""
+
+
+def _unknown_attribute(found: Schema, key: str, value: Any) -> str:
+    """Return the hint for an attribute that the op does not have: an operand, or a similar attribute."""
+    names = [parameter.name for parameter in found.inputs]
+    for other in (key, *_SYNONYMS.get(key, ())):
+        if other in names:
+            given = [value] if other == "axes" and isinstance(value, int) else value
+            operands = ", ".join([*names[: names.index(other)], _said(given)])
+            return f"{other} is an operand: {found.name}({operands})"
+        if other in found.attributes:
+            return f"did you mean {other}?"
+    close = nearest(key, found.attributes)
+    return close or f"use these attributes: {', '.join(found.attributes) or 'none'}"
+
+
+_EXAMPLES = {
+    "INT": "1",
+    "FLOAT": "1.0",
+    "STRING": '"text"',
+    "TENSOR": "f32[1] [1.0]",
+    "TYPE_PROTO": "type(f32[1])",
+}
+
+
+def _repaired(value: Any, kind: str) -> str:
+    """Return `value` as the text of an attribute of ONNX's type `kind`; an example if it cannot be one."""
+    several = kind in ("INTS", "FLOATS", "STRINGS")
+    item = kind[:-1] if several else kind
+    values = value if isinstance(value, (list, tuple)) else (value,)
+    texts = [_repaired_item(each, item) for each in (values if several else values[:1])]
+    return f"[{', '.join(texts)}]" if several else "".join(texts) or _EXAMPLES.get(kind, "1")
+
+
+def _repaired_item(value: Any, kind: str) -> str:
+    """Return the text of an element of an attribute."""
+    if kind == "INT" and isinstance(value, str) and value in ONNX:
+        return str(ONNX[value])
+    if kind in ("INT", "FLOAT") and isinstance(value, (int, float, str)):
+        try:
+            return str(int(value) if kind == "INT" else float(value))
+        except (ValueError, OverflowError):
+            return _EXAMPLES[kind]
+    if kind == "TENSOR" and isinstance(value, (int, float)):
+        return f"i64[] {value}" if isinstance(value, int) else f"f32[] {value}"
+    return quote(str(value)) if kind == "STRING" and value is not None else _EXAMPLES.get(kind, "1")
 
 
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {

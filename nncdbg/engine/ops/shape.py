@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.errors import GraphError
+from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops import gradient_indices as indices
 from nncdbg.engine.ops import gradient_shape as gradients
@@ -73,6 +73,10 @@ def size_of(xp: Any, x: Any) -> Any:
 
 
 def _reshape(x: Any, sizes: Sequence[int], allowzero: int) -> Any:
+    if min(sizes, default=0) < -1:
+        raise RunError(
+            f"Reshape has the size {min(sizes)}", hint="use sizes of 0 or more, or -1 for one size"
+        )
     target = [n if n or allowzero else x.shape[i] for i, n in enumerate(sizes)]
     if -1 in target and 0 in target and not allowzero:
         # NumPy refuses to divide 0 by 0; an axis that is kept is on both sides and cancels.

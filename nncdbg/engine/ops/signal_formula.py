@@ -6,6 +6,7 @@ from typing import Any
 
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops.declaration import composite
 from nncdbg.engine.ops.formula import formula_text, in_precision, type_at
 from nncdbg.engine.ops.onnx_messages import types_by_onnx
@@ -33,7 +34,7 @@ def _stft_types(attributes: Attributes, types: Types) -> Any:
     return types_by_onnx("STFT", 17)(attributes, [_with_parts(signal), *types[1:]])
 
 
-@composite("STFT", since=17, infer=_stft_types)
+@composite("STFT", since=17, infer=_stft_types, contract=contracts.frame_step)
 def stft_formula(attributes: Attributes, inputs: Types) -> str:
     """Frames of the signal, multiplied by the window, and their DFT."""
     signal, window = type_at(inputs, 0), at(inputs, 2)

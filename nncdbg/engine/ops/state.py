@@ -14,6 +14,7 @@ from nncdbg.engine.graph import Array, TensorType, tensor_only, type_of
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.influence import ALL_MOVED, moved
 from nncdbg.engine.ops.types import Attributes, Types
+from nncdbg.engine.text.lexemes import name_text
 
 
 def _update_types(attributes: Attributes, types: Types) -> Types:
@@ -41,7 +42,7 @@ def update(xp: Any, *values: Any, states: Sequence[tuple[str, TensorType]] = ())
         given = type_of(value)
         if given is not None and not _fits(wanted, given):
             raise GraphError(
-                f"%{name} is {wanted}, but its new value is {given}",
+                f"%{name_text(name)} is {wanted}, but its new value is {given}",
                 hint="a state keeps its shape and element type: reshape or convert the value",
             )
     return values if len(values) > 1 else values[0]

@@ -90,6 +90,21 @@ def fixed(dtype: str, shape: Callable[[Attributes, Types], Shape | None] | None 
     return infer
 
 
+def at_least_one(attribute: str, infer: Infer) -> Infer:
+    """Return a type rule that refuses an attribute below 1."""
+
+    def rule(attributes: Attributes, inputs: Types) -> Types:
+        if attributes[attribute] < 1:
+            raise GraphError(
+                f"{attribute} is {attributes[attribute]}",
+                hint="use a number of 1 or more",
+                attribute=attribute,
+            )
+        return infer(attributes, inputs)
+
+    return rule
+
+
 def shaped(shape: Callable[[Attributes, Types], Shape | None]) -> Infer:
     """One output with input 0's element type and the shape that `shape` computes."""
 

@@ -51,7 +51,9 @@ def sentence(record: dict[str, Any]) -> str:
     """Describe the place: ``inside MyOp at line 12 (%y, iteration 3; operands f32[4]; net.py:7)``."""
     line = f" at line {record['line']}" if record["line"] else ""
     iterations = record["iterations"]
-    where = [f"%{record['value']}"] if record["value"] else []
+    from nncdbg.engine.text.lexemes import name_text
+
+    where = [f"%{name_text(record['value'])}"] if record["value"] else []
     if iterations:
         where.append(f"iteration{'s' * (len(iterations) > 1)} {', '.join(map(str, iterations))}")
     details = [", ".join(where), f"operands {', '.join(record['operands']) or 'none'}", record["source"]]

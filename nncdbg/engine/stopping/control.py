@@ -24,6 +24,7 @@ from nncdbg.engine.execution.transfers import Position
 from nncdbg.engine.stopping.judging import Judge
 from nncdbg.engine.stopping.stops import Judged, LogMessage, Stop
 from nncdbg.engine.stopping.traps import Traps
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.time.deviations import Edit
 from nncdbg.engine.time.timeline import Mark, Timeline
 
@@ -198,7 +199,9 @@ class Control:
     def _say_passed(self, edits: Sequence[Edit], again: bool) -> None:
         """Report edits of the branch that take effect again (`again`), or that are ahead again."""
         line, timeline = self.judge.scope.line, self.timeline
-        places = ", ".join(f"%{each.name} at line {line(each.at.code, each.at.pc)}" for each in edits)
+        places = ", ".join(
+            f"%{name_text(each.name)} at line {line(each.at.code, each.at.pc)}" for each in edits
+        )
         count = "1 edit" if len(edits) == 1 else f"{len(edits)} edits"
         text = f"{count} re-applied: {places}"
         if not again:
@@ -266,8 +269,12 @@ class Control:
                 self.service = self.paused = False
                 return self._interrupted() or self.describe("end", None, 0)
             case Failed(error):
-                frame, self.pending = self.machine.frames[-1], []
-                return self.describe("exception", frame, frame.pc, detail=_first_line(error), error=error)
+                frame, caught = self.machine.frames[-1], self._settled()
+                finding = None
+                if caught is not None and caught.finding is not None:
+                    finding = replace(caught.finding, detail=caught.detail)
+                words = _first_line(error)
+                return self.describe("exception", frame, frame.pc, detail=words, error=error, finding=finding)
             case Interrupted():
                 return self._interrupted()
         return None
@@ -275,8 +282,7 @@ class Control:
     def _interrupted(self) -> Stop | None:
         """Return the stop after an interruption; results are stored by now, so conditions can read them."""
         self.keep_house()
-        found, self.pending = self.pending if self.traps.heeded else [], []
-        stop = next((stop for stop in map(self.judge.settle, found) if stop is not None), None)
+        stop = self._settled()
         words = self.limit.taken() if self.limit is not None else None
         if words is not None:
             frame = self.machine.frames[-1]
@@ -285,6 +291,11 @@ class Control:
             self.paused = False
             stop = stop or self.here("pause")
         return stop
+
+    def _settled(self) -> Stop | None:
+        """Return the stop of the first pending finding that is caught, and forget all."""
+        found, self.pending = self.pending if self.traps.heeded else [], []
+        return next((stop for stop in map(self.judge.settle, found) if stop is not None), None)
 
     def pause(self) -> None:
         """Stop before the next statement; safe from a signal handler or another thread."""

@@ -146,7 +146,7 @@ class PlaceNames:
             known = [place_text(kind, name) for name in self.known[kind]]
         bare = {name.lstrip('%@"').removeprefix("node ").rstrip('"').casefold(): name for name in known}
         near = difflib.get_close_matches(text.casefold(), bare, 1)
-        hint = f"use one of: {', '.join(known[:_GRAPHS])}" if kind == "graph" else None
+        hint = f"use one of: {', '.join(known[:_GRAPHS])}" if known else None
         return UsageError(
             f"the program has no {what}", hint=f"did you mean {bare[near[0]]}?" if near else hint
         )

@@ -17,6 +17,7 @@ class Stop(RichOutput):
 
     `reason` is entry, breakpoint, step, data, exception, goto, pause or end.  `node` and `line`
     are the statement concerned: the next one, or for `data` and `exception` the one just run.
+    A statement that failed has an `error`, and a `finding` if one about its operands is caught.
     """
 
     reason: str
@@ -34,6 +35,11 @@ class Stop(RichOutput):
     def op(self) -> str | None:
         """The op of the statement concerned; None at the end of a graph."""
         return self.node.op if self.node is not None else None
+
+    @property
+    def finding_text(self) -> str:
+        """The text about the finding: `detail`, unless this is about the error."""
+        return self.detail if self.finding is None or self.error is None else self.finding.detail
 
     def __repr__(self) -> str:
         detail = f", detail={self.detail!r}" if self.detail else ""

@@ -35,7 +35,7 @@ from nncdbg.engine.graph import (
     type_of,
     without_sizes,
 )
-from nncdbg.engine.text.lexemes import fresh_name
+from nncdbg.engine.text.lexemes import fresh_name, name_text
 from nncdbg.engine.values.straight_line import ActiveBlock, Source, StraightLine
 
 ReadSlot: TypeAlias = "Callable[[Source, str], Any]"
@@ -137,8 +137,8 @@ class Differentiation:
         late = next((x for x in xs or by(wanted) if places[x][0] > depth), None)
         if late is not None:
             raise OperandError(
-                f"%{innermost(wanted)} was computed before the frame of %{late} began",
-                f"name a value that was computed from %{late}",
+                f"%{name_text(innermost(wanted))} was computed before the frame of %{name_text(late)} began",
+                f"name a value that was computed from %{name_text(late)}",
             )
         levels = [ActiveBlock(frame.code, frame.pc, frame.iteration > 0) for frame in frames[:depth]]
         last = frames[depth]
@@ -270,7 +270,8 @@ class Differentiation:
             raise OperandError(f"the vector of `{wanted.kind}` must have numbers, not {vector.dtype}")
         if vector.ndim and vector.shape != known.shape:
             raise OperandError(
-                f"the vector of `{wanted.kind}` has the shape {list(vector.shape)}, but %{like} is {known}",
+                f"the vector of `{wanted.kind}` has the shape {list(vector.shape)}, but "
+                f"%{name_text(like)} is {known}",
                 "give one number per element, or a single number for all",
             )
         like_value = np.broadcast_to(vector, frames[depth].slots[slot].shape)

@@ -23,6 +23,7 @@ from nncdbg.engine.expression import evaluate_index, parse_index
 from nncdbg.engine.graph import Array, type_of
 from nncdbg.engine.inputs.nested_lists import EQUAL_ROWS, ragged
 from nncdbg.engine.memory.shared_pages import note_change, writable_copy
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.time.deviations import Edit, edits_of
 from nncdbg.engine.time.timeline import Branch
 from nncdbg.engine.values.host_reads import changed_read, is_host_read
@@ -47,13 +48,14 @@ def change(scope: Values, name: str, value: Any, index: Any, to_device: Callable
     place = scope.place(name)
     if place.depth is None:
         raise UsageError(
-            f"%{name} belongs to a block that has ended", hint="step back into the block to change it"
+            f"%{name_text(name)} belongs to a block that has ended",
+            hint="step back into the block to change it",
         )
     if isinstance(index, str):
         index = evaluate_index(parse_index(index, scope.has, scope.names), scope)
     after = edited(name, scope.to_host(scope.content(name)), value, index)
     depth, slot = scope.home(name, place.depth, place.slot)
-    branch = timeline.fork(f"%{name} set")
+    branch = timeline.fork(f"%{name_text(name)} set")
     try:
         with timeline.quiet():
             earlier = edits_of(timeline.edits)
@@ -71,11 +73,11 @@ def edited(name: str, before: Array, value: Any, index: Any) -> Array:
     Raises UsageError if the shape, the type or a number does not fit; the tensor's type never changes.
     """
     if not isinstance(before, (np.ndarray, np.generic)):
-        raise UsageError(f"cannot set %{name}: it is not a tensor")
+        raise UsageError(f"cannot set %{name_text(name)}: it is not a tensor")
     given = given_value(name, value)
     if index is None and given.shape not in ((), before.shape):
         raise UsageError(
-            f"%{name} is {type_of(before)}, but the new value has shape {list(given.shape)}",
+            f"%{name_text(name)} is {type_of(before)}, but the new value has shape {list(given.shape)}",
             hint="use a scalar or the same shape, or set a part: `set %v[0] = 1`",
         )
     after = np.array(before) if index is None else writable_copy(np.asarray(before))
@@ -87,7 +89,7 @@ def edited(name: str, before: Array, value: Any, index: Any) -> Array:
         note_change(after, ... if index is None else index)
     except (IndexError, ValueError, TypeError, OverflowError) as error:
         raise UsageError(
-            f"%{name} of type {type_of(before)} cannot be set: {error}",
+            f"%{name_text(name)} of type {type_of(before)} cannot be set: {error}",
             hint="check the index, the shape and the type",
         ) from error
     return after
@@ -98,7 +100,7 @@ def given_value(name: str, value: Any) -> Array:
     try:
         return np.asarray(value)
     except ValueError as error:
-        raise UsageError(f"%{name} cannot be set: {ragged(value)}", hint=EQUAL_ROWS) from error
+        raise UsageError(f"%{name_text(name)} cannot be set: {ragged(value)}", hint=EQUAL_ROWS) from error
 
 
 def _is_text(array: Array) -> bool:
@@ -218,9 +220,12 @@ def late_decisions(scope: Values) -> list[str]:
             sentence = _read_again(scope, statement)
             found += [f"line {line}: {sentence}"] if sentence is not None else []
             continue
-        used = f"line {line}: `{op}` has already used %{edit.name}, and keeps its decision"
+        used = f"line {line}: `{op}` has already used %{name_text(edit.name)}, and keeps its decision"
         found.append(f"{used} (to change it, step back to line {line} first)")
-    found += [f"%{name} depends on %{edit.name}, and keeps the value that was set" for name in edit.kept]
+    found += [
+        f"%{name_text(name)} depends on %{name_text(edit.name)}, and keeps the value that was set"
+        for name in edit.kept
+    ]
     return found
 
 

@@ -10,6 +10,7 @@ from nncdbg.engine.errors import NncdbgError, RunError
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.graph import tensor_only, type_of
 from nncdbg.engine.ops.aten.names import origin_text
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.values.operand_faults import fault_of
 
@@ -33,7 +34,9 @@ def explained(error: BaseException, frame: Frame, pc: int, text: Listing) -> Nnc
     if node is not None:
         operands = frame.code.operands_of(pc, frame.slots)
         known = zip(node.inputs, map(type_of, operands), strict=True)
-        result.operands = tuple(f"%{name}: {type}" for name, type in known if isinstance(name, str) and type)
+        result.operands = tuple(
+            f"%{name_text(name)}: {type}" for name, type in known if isinstance(name, str) and type
+        )
         result.source = origin_text(node) or None
     return result
 
@@ -60,7 +63,7 @@ def size_origins(
         type_, shape = declared[name], getattr(inputs.get(name), "shape", ())
         for axis, (dim, size) in enumerate(zip(type_.shape or () if type_ else (), shape, strict=False)):
             if isinstance(dim, str) and size in sizes:
-                lines.append(f"{dim}={size} is axis {axis} of input %{name}")
+                lines.append(f"{dim}={size} is axis {axis} of input %{name_text(name)}")
     return tuple(lines[:_SHOWN])
 
 

@@ -16,6 +16,7 @@ from nncdbg.engine.inputs.generated import generate
 from nncdbg.engine.inputs.image_files import read_image
 from nncdbg.engine.inputs.image_specs import ImageFile
 from nncdbg.engine.ops.valid_integers import known_type
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.values.editing import edited, given_value
 
 
@@ -37,13 +38,15 @@ def from_text(
             return _same_dtype(name, known, spec.read())
         case ImageFile():
             image = read_image(name, known, spec)
-            say(f"%{name}: {image.words}")
+            say(f"%{name_text(name)}: {image.words}")
             return image.array
         case Generated(kind, sizes):
             complete = known_type(type_)
             shape = sizes if sizes is not None else complete.shape if complete is not None else None
             if shape is None:
-                raise UsageError(f"the sizes of %{name} are not known", hint=f"write the sizes: {kind}[2,3]")
+                raise UsageError(
+                    f"the sizes of %{name_text(name)} are not known", hint=f"write the sizes: {kind}[2,3]"
+                )
             return generate(name, TensorType(known.dtype if known is not None else "f32", shape), kind, 0)
 
 
@@ -59,7 +62,7 @@ def _same_dtype(name: str, known: TensorType | None, array: Array) -> Array:
         if array.dtype in dtypes.NUMPY.values():
             held = str(TensorType(dtypes.name_of(array.dtype), array.shape))
         raise UsageError(
-            f"%{name} is {known}, but the file contains {held}",
+            f"%{name_text(name)} is {known}, but the file contains {held}",
             hint=f"convert the array before numpy.save: x.astype({wanted.name!r})",
         )
     return array
@@ -84,5 +87,5 @@ def whole_result(name: str, type_: Type | None, value: Any) -> Array:
         len(sizes) != len(shape)
         or any(isinstance(a, int) and a != b for a, b in zip(sizes, shape, strict=True))
     ):
-        raise UsageError(f"%{name} is {known}, but the new value has shape {list(shape)}")
+        raise UsageError(f"%{name_text(name)} is {known}, but the new value has shape {list(shape)}")
     return edited(name, np.zeros(shape, dtypes.NUMPY[known.dtype]), given, None)

@@ -13,11 +13,17 @@ from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.onnx_messages import types_by_onnx
 from nncdbg.engine.ops.onnx_schemas import OnnxSchemas
 from nncdbg.engine.ops.schema import Schema, complete, schema, version_of
+from nncdbg.engine.text.lexemes import name_text
 
 _PLAIN: tuple[tuple[str, str, str], ...] = (
     (
         r"(?:operands|shape mismatch: [\w ]+) could not be broadcast together with shapes (.*?)\s*$",
         "the shapes {0} do not broadcast",
+        "make each pair of sizes equal, counted from the last axis, or one of them 1",
+    ),
+    (
+        r"objects cannot be broadcast to a single shape.*with shape (\(.*?\)) and .* with shape (\(.*?\))",
+        "the shapes {0} and {1} do not broadcast",
         "make each pair of sizes equal, counted from the last axis, or one of them 1",
     ),
     (
@@ -39,6 +45,25 @@ _PLAIN: tuple[tuple[str, str, str], ...] = (
         r"need at least one array to concatenate",
         "there is nothing to concatenate",
         "use a sequence with at least one tensor",
+    ),
+    (
+        r"attempt to get arg(?:max|min) of an empty sequence|zero-size array to reduction operation",
+        "there is no extreme of no elements",
+        "use a tensor with at least one element along the reduced axes",
+    ),
+    (
+        r"can't extend empty axis (\d+)",
+        "axis {0} is empty, so that there is nothing to repeat",
+        'use mode="constant" for an empty axis',
+    ),
+    (r"negative dimensions are not allowed", "a size is negative", "use sizes of 0 or more"),
+    (r"can only specify one unknown dimension", "-1 occurs more than once", "use -1 for one size"),
+    (r"slice step cannot be zero", "a step is 0", "use steps other than 0"),
+    (r"repeated axis", "an axis occurs more than once", "give each axis once"),
+    (
+        r"cannot select an axis to squeeze out which has size not equal to one",
+        "an axis to remove has more than one element",
+        "remove axes of size 1 only",
     ),
 )
 """A pattern of NumPy's text, the same fact in plain words, and a hint."""
@@ -110,7 +135,7 @@ def _named(node: Node, index: int) -> str:
     operand = node.inputs[index] if index < len(node.inputs) else None
     # `nncdbg.eager` names operands "operand 0" and so on.
     named = isinstance(operand, str) and " " not in operand
-    return f"%{operand}" if named else f"operand {index}"
+    return f"%{name_text(operand)}" if named else f"operand {index}"
 
 
 def _wrong_elements(
@@ -128,4 +153,7 @@ def _wrong_elements(
         first, dtype = seen.setdefault(parameter.type, (index, known.dtype))
         if dtype != known.dtype and not parameter.type.startswith("tensor(") and parameter.dtypes is not None:
             both = f"{_named(node, first)} is {dtype}, but {_named(node, index)} is {known.dtype}"
-            yield f"{both}, and both must have one element type", f"cast %{node.inputs[index]} to {dtype}"
+            yield (
+                f"{both}, and both must have one element type",
+                f"cast %{name_text(node.inputs[index])} to {dtype}",
+            )

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from nncdbg.engine import dtypes
 from nncdbg.engine.escaping import printable_line
 from nncdbg.engine.graph import Array, TensorType
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary, summarize
 
@@ -45,5 +46,5 @@ class Tensor(RichOutput):
         return np.array(self.array, dtype=dtype, copy=copy)
 
     def __repr__(self) -> str:
-        name = f"%{self.name} " if self.name else ""
+        name = f"%{name_text(self.name)} " if self.name else ""
         return printable_line(f"<Tensor {name}{self.type} {self.stats}>")

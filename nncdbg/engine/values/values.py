@@ -20,6 +20,7 @@ from nncdbg.engine.expression.derivatives import DerivativeRequest
 from nncdbg.engine.expression.operators import OperandError
 from nncdbg.engine.graph import Array
 from nncdbg.engine.schedules.streams import stream_of
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.prefixes import Prefixes
 from nncdbg.engine.text.short_names import Scopes, choices, meant, nearest_name
 from nncdbg.engine.time.timeline import Timeline
@@ -148,14 +149,14 @@ class Values:
             waiting = waiting or place
         if waiting is not None:
             raise NotComputed(
-                f"%{name} is not computed yet",
+                f"%{name_text(name)} is not computed yet",
                 hint=f"step over the statement that defines the value{self._where(waiting)}",
             )
         if self.has(name):
             inner = self.inner_frame(name)
             if inner is not None:
                 raise NotComputed(
-                    f"%{name} is not available in this frame",
+                    f"%{name_text(name)} is not available in this frame",
                     hint=f"select the inner frame @{inner.code.graph.name}",
                 )
             raise self._outside(name)
@@ -167,16 +168,17 @@ class Values:
         ran = any(name in each.code.slot_of for each in self.machine.finished())
         if ran and edited >= 0:
             return NotComputed(
-                f"%{name} is not available in this frame: its block ran before the edit at step {edited}",
+                f"%{name_text(name)} is not available in this frame: its block ran before the "
+                f"edit at step {edited}",
                 hint="run the block again: after an edit it may compute another value",
             )
         if floor > 0:
             return NotComputed(
-                f"%{name} is not available in this frame: the history begins at step {floor}",
+                f"%{name_text(name)} is not available in this frame: the history begins at step {floor}",
                 hint="step into its block, or increase --history",
             )
         return NotComputed(
-            f"%{name} is not available in this frame: its block has not run",
+            f"%{name_text(name)} is not available in this frame: its block has not run",
             hint="step into its block, or set a breakpoint there",
         )
 
@@ -207,14 +209,16 @@ class Values:
         text = name.removeprefix("%")
         found = [text] if self.has(text) else meant(text, self.names())
         if len(found) > 1:
-            raise ExpressionError(f"%{text} is ambiguous", hint=choices(found))
+            raise ExpressionError(f"%{name_text(text)} is ambiguous", hint=choices(found))
         return found[0] if found else None
 
     def _unknown(self, name: str) -> ExpressionError:
         near = nearest_name(name, self.names())
         return ExpressionError(
-            f"nothing is named %{name}",
-            hint=f"did you mean %{near}?" if near else "list the available values with `info values`",
+            f"nothing is named %{name_text(name)}",
+            hint=f"did you mean %{name_text(near)}?"
+            if near
+            else "list the available values with `info values`",
         )
 
     def _where(self, place: ValueLocation) -> str:
@@ -272,7 +276,7 @@ class Values:
                 content = self.timeline.recompute(place.depth, place.slot)
             if content is UNSET:
                 raise NotComputed(
-                    f"%{name} was dropped to keep within the history budget",
+                    f"%{name_text(name)} was dropped to keep within the history budget",
                     hint="step back to the statement, or increase --history",
                 )
         return self._standing(name, content)
@@ -282,7 +286,7 @@ class Values:
         gone = self.timeline.standing(content)
         if gone is not None:
             raise NotComputed(
-                f"%{name} is no longer valid: {gone}",
+                f"%{name_text(name)} is no longer valid: {gone}",
                 hint="go back to an earlier step, or use --allocator debug",
             )
         return content
@@ -302,14 +306,15 @@ class Values:
         here = next(self.places(name), None)
         if here is None:
             self.place(name)
-            raise AssertionError(f"no frame contains %{name}")
+            raise AssertionError(f"no frame contains %{name_text(name)}")
         for each in self.machine.finished():
             if each.code is here.code and each.slots is not here.slots:
                 content = each.slots[here.slot]
                 if content is not UNSET and content is not EVICTED:
                     return self._standing(name, content)
         raise NotComputed(
-            f"%{name} has no previous value", hint="step to a later iteration, or increase --history"
+            f"%{name_text(name)} has no previous value",
+            hint="step to a later iteration, or increase --history",
         )
 
     def visits(self, name: str) -> Iterator[tuple[int | None, Array]]:
@@ -455,9 +460,9 @@ class Values:
         place = self.place(name)
         if place.depth is None or self.machine.frames[place.depth].slots is not place.slots:
             if any(each.depth is not None for each in self.places(name)):
-                raise NotComputed(f"%{name} is not computed yet", hint="step over its statement")
+                raise NotComputed(f"%{name_text(name)} is not computed yet", hint="step over its statement")
             raise OperandError(
-                f"the statements that use %{name} are in a block that has ended",
+                f"the statements that use %{name_text(name)} are in a block that has ended",
                 "stop inside the block, or name values of the frames on the stack",
             )
         return self.home(name, place.depth, place.slot)

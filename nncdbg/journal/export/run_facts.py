@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from nncdbg.engine.text.lexemes import name_text
+
 if TYPE_CHECKING:
     from nncdbg.journal import Journal, Run
 
@@ -32,7 +34,7 @@ def remarks(journal: Journal, run: Run) -> dict[str, list[tuple[int | None, str]
     found: dict[str, list[tuple[int | None, str]]] = {
         "notes": [(each.step, each.text) for each in journal.notes(run)],
         "events": [(each.step, f"{each.kind}: {each.message}") for each in journal.events(run)],
-        "edits": [(each.step, f"%{each.name}: {each.text}") for each in journal.edits(run)],
+        "edits": [(each.step, f"%{name_text(each.name)}: {each.text}") for each in journal.edits(run)],
     }
     return {kind: texts for kind, texts in found.items() if texts}
 

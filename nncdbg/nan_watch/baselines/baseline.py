@@ -32,6 +32,8 @@ import msgspec
 from nncdbg.engine.errors import LoadError, RunError, UsageError
 from nncdbg.engine.graph import Program
 from nncdbg.engine.process.regular_file import read_regular
+from nncdbg.engine.text.counting import counted
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.nan_watch.fingerprint import Key, key_of
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.nan_watch.reports.writing import not_written, write_file
@@ -122,7 +124,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class BaselineComparison:
-    """A report compared with a baseline; in `report` only new findings trip.
+    """A report compared with a baseline; `report` has no accepted findings.
 
     `accepted` are the known findings seen again, `gone` the known ones not seen, `moved` pairs of a known
     finding and its new form.
@@ -135,10 +137,10 @@ class BaselineComparison:
 
 
 def compare(report: Report, baseline: Baseline, program: Program) -> BaselineComparison:
-    """Let only findings that the baseline does not accept trip.
+    """Return the report without the findings that the baseline accepts, so that only others trip.
 
-    Notes in the report list accepted and moved findings, and missing ones if the run finished.  If the report
-    does not list all findings, its error says that new ones may be among the rest.
+    Notes in the report count the accepted findings, and list moved findings, and missing ones if the run
+    finished.  If the report does not list all findings, its error says that new ones may be among the rest.
 
     Raises UsageError for the baseline of another model.
     """
@@ -160,7 +162,7 @@ def compare(report: Report, baseline: Baseline, program: Program) -> BaselineCom
     pairs = tuple((moved[key_of(each)], each) for each in accepted.values() if key_of(each) in moved)
     changed = replace(
         report,
-        findings=[replace(each, trips=each.trips and id(each) not in accepted) for each in report.findings],
+        findings=[each for each in report.findings if id(each) not in accepted],
         notes=[*report.notes, *_notes(len(accepted), gone, pairs)],
         error=report.error or hidden,
     )
@@ -215,12 +217,13 @@ def _without_number(key: Key) -> Key:
 def _notes(
     accepted: int, gone: Sequence[AcceptedFinding], moved: Sequence[tuple[AcceptedFinding, WatchFinding]]
 ) -> list[str]:
-    notes = [f"{accepted} known finding{'' if accepted == 1 else 's'} accepted by the baseline"]
+    notes = [f"{counted(accepted, 'known finding')} accepted by the baseline, not listed"]
     notes += [
-        f"moved: known in %{known.key[1]}, now in %{finding.site.value}" for known, finding in moved[:_SHOWN]
+        f"moved: known in %{name_text(known.key[1])}, now in %{name_text(finding.site.value)}"
+        for known, finding in moved[:_SHOWN]
     ]
     if gone:
-        names = _listed([f"{each.key[3]} in %{each.key[1]}" for each in gone])
+        names = _listed([f"{each.key[3]} in %{name_text(each.key[1])}" for each in gone])
         notes.append(f"no longer found ({len(gone)}): {names}; --write-baseline updates the baseline")
     return notes
 

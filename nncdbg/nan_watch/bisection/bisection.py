@@ -24,6 +24,7 @@ from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.graph import Program, TensorType, Type, type_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.listing import Listing
 from nncdbg.nan_watch.bisection.narrow_trial import Alone, Kept, Outcome, Trial
 from nncdbg.nan_watch.configuration import WatchConfiguration
@@ -176,7 +177,7 @@ class Bisection:
         bad = [name for name, content in self._wanted.items() if holds(content, "nan")]
         if bad:
             raise UsageError(
-                f"the output %{bad[0]} already has NaN in the declared types",
+                f"the output %{name_text(bad[0])} already has NaN in the declared types",
                 hint="find the origin with `nncdbg watch`; bisect needs outputs without NaN",
             )
 
@@ -268,11 +269,11 @@ def _results(frame: Frame, pc: int) -> list[Any]:
 
 def _difference(name: str, match: Match) -> str:
     if match.excess.where is None and match.detail:
-        return f"the output %{name} is {match.detail}"
+        return f"the output %{name_text(name)} is {match.detail}"
     if not np.isfinite(match.excess.factor) and match.elements is not None:
         wide, narrow = match.elements
-        return f"the output %{name} has {narrow} where it should have {wide:.4g}"
-    return f"the output %{name} differs by {_times(match.excess.factor)}"
+        return f"the output %{name_text(name)} has {narrow} where it should have {wide:.4g}"
+    return f"the output %{name_text(name)} differs by {_times(match.excess.factor)}"
 
 
 def _times(factor: float) -> str:

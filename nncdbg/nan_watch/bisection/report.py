@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nncdbg.engine.comparison.tolerance import Tolerance
+from nncdbg.engine.execution.check_results import NOT_CHECKED, PASSED, CheckResult
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.graph import Program
 from nncdbg.engine.text.counting import counted
@@ -31,8 +32,21 @@ class BisectReport:
     runs: int
     notes: tuple[str, ...] = ()
 
+    @property
+    def checks(self) -> list[CheckResult]:
+        """Return what was checked of the mixed program."""
+        return search_checks()
+
     def __str__(self) -> str:
         return "\n".join(kept_lines(self.kept, self.statements, self.dtype))
+
+
+def search_checks(*, interrupted: bool = False) -> list[CheckResult]:
+    """Return what a search has checked of the mixed program: its outputs, and its minimal set."""
+    least = CheckResult("minimal set", PASSED)
+    if interrupted:
+        least = CheckResult("minimal set", NOT_CHECKED, "the search was interrupted")
+    return [CheckResult("outputs", PASSED), least]
 
 
 def kept_lines(kept: tuple[Kept, ...], total: int, dtype: str) -> Iterator[str]:

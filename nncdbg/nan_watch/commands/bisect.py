@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.execution.check_results import not_checked
 from nncdbg.nan_watch.commands.reduce import INTERRUPTED, terminable
 from nncdbg.opening.command_line import (
     ArgumentParser,
@@ -153,6 +154,8 @@ def shown(screen: Screen, search: Bisection) -> Iterator[None]:
 def _document(
     search: Bisection, places: Sequence[Place], kept: Sequence[Kept], seconds: float, interrupted: bool
 ) -> dict[str, Any]:
+    from nncdbg.nan_watch.bisection.report import search_checks
+
     return {
         "status": "interrupted" if interrupted else "ok",
         "dtype": search.dtype,
@@ -162,6 +165,7 @@ def _document(
         "statements": len(search.alone),
         "runs": search.runs,
         "seconds": seconds,
+        "checks": [each.as_dict() for each in search_checks(interrupted=interrupted)],
     }
 
 
@@ -173,10 +177,10 @@ def _print(
     kept: Sequence[Kept],
     interrupted: bool,
 ) -> None:
-    from nncdbg.nan_watch.bisection.report import kept_lines
+    from nncdbg.nan_watch.bisection.report import kept_lines, search_checks
 
-    if interrupted:
-        screen.note("interrupted: this is the smallest set so far; it may not be minimal")
+    for left in not_checked(search_checks(interrupted=interrupted)):
+        screen.note(f"not checked: {left}; this is the smallest set so far")
     shown = tuple(kept or search.unexplained(places))
     for line in kept_lines(shown, len(search.alone), search.dtype):
         screen.put(line)

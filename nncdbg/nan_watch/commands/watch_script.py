@@ -187,6 +187,7 @@ def _ended(
         )
     if interrupted is not None:
         screen.note(interrupted.message)
+        report.interrupted = True
     if options.json:
         print(json.dumps(report.as_dict()), file=output)
     else:

@@ -12,6 +12,7 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.execution.events import Event, Iterated
 from nncdbg.engine.graph import type_of
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.nan_watch.measuring.gates import Threshold
 from nncdbg.nan_watch.measuring.latest_iterations import maker_of, step_frame
 from nncdbg.nan_watch.measuring.norms import norm_and_change
@@ -79,7 +80,10 @@ class Carried:
         first, now = self._first[key], self._size(new)
         if not first or math.isnan(now):
             return None
-        return now / first, f"the norm of %{name} is {now:.4g}, and was {first:.4g} when the loop began"
+        return (
+            now / first,
+            f"the norm of %{name_text(name)} is {now:.4g}, and was {first:.4g} when the loop began",
+        )
 
     def _size(self, value: Any) -> float:
         """Return the root of the mean square: the norm over the root of the number of elements."""
@@ -96,4 +100,7 @@ def _update(name: str, old: Any, new: Any) -> tuple[float, str] | None:
     before, change = norm_and_change(old, new)
     if not before or not math.isfinite(change):
         return None
-    return change / before, f"%{name} changed by {change:.4g} in one iteration, and its norm was {before:.4g}"
+    return (
+        change / before,
+        f"%{name_text(name)} changed by {change:.4g} in one iteration, and its norm was {before:.4g}",
+    )

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.unit_activity import DeadUnits, UnitActivity
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.sites import calls_of, site_of
 from nncdbg.nan_watch.step_history import ActivationHistory
@@ -61,7 +62,7 @@ def _finding(activity: UnitActivity, dead: DeadUnits, debugger: Debugger) -> Wat
     rectifies = activity.flat == (0.0,)
     result = " or ".join(f"{each:g}" for each in activity.flat)
     evidence = (
-        f"{VERDICT}: {dead.count} of {dead.units} units of %{activity.name} are {result} for all "
+        f"{VERDICT}: {dead.count} of {dead.units} units of %{name_text(activity.name)} are {result} for all "
         f"{dead.samples:,} samples of the {dead.steps} measured steps since step {dead.since}"
     )
     if 0 < dead.never < dead.count:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, StatementVisit
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.nan_watch.measuring.latest_iterations import LatestIterations
 from nncdbg.nan_watch.measuring.steps import step_at
 from nncdbg.nan_watch.measuring.training import BAD_INPUT
@@ -71,7 +72,7 @@ def _finding(
         "propagated",
         site_of(driver, ENTRANCE, name, debugger),
         cause=BAD_INPUT,
-        evidence=f"input %{name} has {wrong} at {place}{earlier}; {site.op} failed: {error}",
+        evidence=f"input %{name_text(name)} has {wrong} at {place}{earlier}; {site.op} failed: {error}",
         hint="check the labels or tokens in the data, and the number of classes or rows of the table",
         used=FindingUse(site, failed.iteration, calls_of(failed.calls, debugger), step),
         trips=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from nncdbg.engine.execution.check_results import NOT_APPLICABLE, NOT_CHECKED, CheckResult
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.nan_watch.measuring.gates import MEASURES, Gates, Threshold
 from nncdbg.nan_watch.measuring.tracks import Track, Trip
 from nncdbg.nan_watch.records import WatchFinding
@@ -42,7 +43,7 @@ def not_judged(tracks: Iterable[Track], gates: Gates) -> Iterator[CheckResult]:
 
 
 def _listed(names: list[str]) -> str:
-    shown = ", ".join(f"%{name}" for name in names[:3])
+    shown = ", ".join(f"%{name_text(name)}" for name in names[:3])
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
@@ -57,7 +58,7 @@ def _dead(track: Track, gate: Threshold) -> Trip | None:
     actual = dead / units.alive.size
     if not gate.exceeded(actual):
         return None
-    share = f"{dead} of {units.alive.size} units of %{track.site.value} ({gate.shown(actual)})"
+    share = f"{dead} of {units.alive.size} units of %{name_text(track.site.value)} ({gate.shown(actual)})"
     fact = f"{share} are 0 in all {units.samples} samples"
     return Trip(gate, fact, actual, stats=track.summary, count=track.visits)
 

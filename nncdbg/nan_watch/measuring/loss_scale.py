@@ -12,6 +12,7 @@ from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import Sighting
 from nncdbg.engine.dtypes import FLOATS, NUMPY
+from nncdbg.engine.text.lexemes import name_text
 
 _LEAST = 64.0
 """Least factor that counts as a loss scale."""
@@ -30,7 +31,7 @@ def loss_scale_of(sighting: Sighting, debugger: Debugger) -> tuple[str, str] | N
     if dtype not in FLOATS or NUMPY[dtype].itemsize > 2:
         return None
     for name, factor in (*_factors(code, pc), *_cotangents(sighting, debugger)):
-        return dtype, f"%{name} = {factor:g}" if name else f"{factor:g}"
+        return dtype, f"%{name_text(name)} = {factor:g}" if name else f"{factor:g}"
     return None
 
 

@@ -25,6 +25,7 @@ from nncdbg.engine.compilation.trained import parameters_of
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.execution.check_results import NOT_APPLICABLE, NOT_CHECKED, CheckResult
 from nncdbg.engine.graph import Array, Graph, Literal, Node, Program, has_cotangent
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.tracking.series import TrackedSeries, weighted_mean
 from nncdbg.nan_watch.measuring.latest_iterations import maker_of
 from nncdbg.nan_watch.measuring.step_norms import StepNorms
@@ -154,11 +155,11 @@ class _Course:
             least = -1e-3 * max(map(abs, filter(math.isfinite, rates)), default=0.0)
             at = next((row for row, rate in enumerate(rates) if rate < least), None)
             if at is not None and (self.loss is None or self.loss.sign > 0):
-                evidence = f"%{name} is {rates[at]:.4g} in step {steps[at]}"
+                evidence = f"%{name_text(name)} is {rates[at]:.4g} in step {steps[at]}"
                 return _Verdict("negative learning rate", name, evidence, hint, rates[at], 0.0)
             first, count = _longest([rate == 0 for rate in rates])
             if count >= max(_SERIES, len(rates) / 10):
-                evidence = f"%{name} is 0 from step {steps[first]} to {steps[first + count - 1]}"
+                evidence = f"%{name_text(name)} is 0 from step {steps[first]} to {steps[first + count - 1]}"
                 return _Verdict("learning rate of 0", name, evidence, hint, 0.0, 0.0)
         return None
 
@@ -196,7 +197,8 @@ class _Course:
             return None
         sign, name = self.loss.sign, self.loss.name
         evidence = (
-            f"%{name} ends at {sign * end:.4g}, after {sign * levels[best]:.4g} in part {best + 1} of "
+            f"%{name_text(name)} ends at {sign * end:.4g}, after {sign * levels[best]:.4g} in "
+            f"part {best + 1} of "
             f"{len(levels)} of the training (medians) and {sign * float(losses[0]):.4g} in the first step"
         )
         hint = "use a smaller learning rate, or check the sign of the update and of the loss"
@@ -232,7 +234,7 @@ class _Course:
             return None
         assert self.loss is not None
         evidence = (
-            f"%{self.loss.name} ends at {end:.4g}; equal probabilities of {self.classes} classes "
+            f"%{name_text(self.loss.name)} ends at {end:.4g}; equal probabilities of {self.classes} classes "
             f"give ln {self.classes} = {chance:.4g}"
         )
         hint = "check the labels, the learning rate, and that the update uses the gradient"
@@ -246,7 +248,7 @@ class _Course:
             return None
         assert self.loss is not None
         evidence = (
-            f"%{self.loss.name} is {first:.4g} in the first step, {first / chance:.3g} times "
+            f"%{name_text(self.loss.name)} is {first:.4g} in the first step, {first / chance:.3g} times "
             f"ln {self.classes}, that of equal probabilities"
         )
         hint = "check the normalization, its variance, and the scale of the initial weights"

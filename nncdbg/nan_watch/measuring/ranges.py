@@ -18,6 +18,7 @@ from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.expression import Expression, condition, nodes
 from nncdbg.engine.expression.evaluator import Evaluator
 from nncdbg.engine.graph import type_of
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.values.values import Values
 from nncdbg.nan_watch.measuring.gates import RANGE
 from nncdbg.nan_watch.records import Operand, WatchFinding
@@ -60,7 +61,7 @@ class Ranges:
                 hint="use a computed value, as in range:max(%h) > 1e4, or $out for every result",
             )
         with self._debugger.breakpoints.traps.together():
-            made.numbers += [self._debugger.watch_value(f"%{name}").number for name in written]
+            made.numbers += [self._debugger.watch_value(f"%{name_text(name)}").number for name in written]
         return made
 
     def _watch_statements(self, made: _Range) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.diagnosis.sightings import Sighting, StatementVisit
-from nncdbg.engine.execution.events import Event, Iterated
+from nncdbg.engine.execution.events import Event, Iterated, Popped
 from nncdbg.nan_watch.records import TrainingStep
 
 if TYPE_CHECKING:
@@ -26,8 +25,8 @@ class FirstBadStep:
     def __init__(self, debugger: Debugger, trail: Trail, gates: Gates) -> None:
         self.step: TrainingStep | None = None
         """The bad step, after the pause."""
-        self.reached: Sequence[tuple[str, Any]] = ()
-        """Names and values of the states and results of the bad step."""
+        self._reached: set[int] = set()
+        """The origins that the results of this step depend on so far."""
         self._debugger = debugger
         self._trail = trail
         self._gates = gates
@@ -35,13 +34,27 @@ class FirstBadStep:
             debugger.control.listen(self._hear)
 
     def _hear(self, event: Event) -> None:
-        if not isinstance(event, Iterated) or event.frame.code.epoch is None or self._trail.unmarked:
+        if self._trail.unmarked:
             return
-        code, slots = event.frame.code, event.before
-        reached = [(code.names[slot], slots[slot]) for slot in code.operands[-1]]
-        if any(map(self._is_gated, self._trail.reaching(reached))):
-            self.step, self.reached = step_of(code, event.frame.iteration - 1), reached
+        if isinstance(event, Popped) and self._is_called_by_run(event.frame.code):
+            # The loop of the run collects declared numbers only.
+            self._reached.update(self._trail.reach(event.frame))
+        if not isinstance(event, Iterated) or event.frame.code.epoch is None:
+            return
+        reached = {*self._reached, *self._trail.reach(event.frame, event.before)}
+        self._reached.clear()
+        if any(map(self._is_gated, reached)):
+            self.step = step_of(event.frame.code, event.frame.iteration - 1)
             self._debugger.pause()
+
+    def _is_called_by_run(self, code: Code) -> bool:
+        """Whether a block that has just returned is the graph of a ``run`` or ``evaluate`` line."""
+        if code.parent is not None:
+            return False
+        caller = self._debugger.control.stack[-1].code
+        while caller.parent is not None:
+            caller = caller.parent
+        return caller is self._debugger.loaded.codes[0]
 
     def _is_gated(self, number: int) -> bool:
         sighting = self._trail.sighting(number)

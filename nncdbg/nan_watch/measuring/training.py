@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.nan_watch.measuring.latest_iterations import CarriedCourse, LatestIterations, data_of, loop_of
 from nncdbg.nan_watch.measuring.loss_scale import loss_scale_of
 from nncdbg.nan_watch.measuring.outliers import Outlier, outlier_in
@@ -126,7 +127,8 @@ def _learning_rate(course: CarriedCourse, history: LatestIterations) -> Training
     ratio = max(course.ratios)
     step = history.first_step + course.ratios.index(ratio)
     evidence = (
-        f"{LEARNING_RATE}: the update of step {step} changed %{course.name} by {ratio:.3g} times its norm"
+        f"{LEARNING_RATE}: the update of step {step} changed %{name_text(course.name)} by "
+        f"{ratio:.3g} times its norm"
     )
     return TrainingVerdict(LEARNING_RATE, evidence, hint)
 
@@ -134,7 +136,7 @@ def _learning_rate(course: CarriedCourse, history: LatestIterations) -> Training
 def _grew(course: CarriedCourse) -> str:
     count = len(course.norms) - 1
     first, last = course.norms[0], course.norms[-1]
-    grew = f"the norm of %{course.name} grew from {first:.4g} to {last:.4g} over the previous "
+    grew = f"the norm of %{name_text(course.name)} grew from {first:.4g} to {last:.4g} over the previous "
     if count == 1:
         return f"{grew}iteration"
     return f"{grew}{count} iterations, by {course.growth ** (1 / count):.3g} times each"
@@ -142,7 +144,8 @@ def _grew(course: CarriedCourse) -> str:
 
 def _bad_input(outlier: Outlier, history: LatestIterations) -> TrainingVerdict:
     evidence = (
-        f"{BAD_INPUT}: the sample at index {outlier.index} of axis 0 of %{outlier.name}, used in step "
+        f"{BAD_INPUT}: the sample at index {outlier.index} of axis 0 of "
+        f"%{name_text(outlier.name)}, used in step "
         f"{history.first_step + outlier.at}, has {outlier.largest:.4g}; the median of the largest elements "
         f"of the samples is {outlier.median:.4g}"
     )
@@ -157,10 +160,10 @@ def _op(courses: list[CarriedCourse], history: LatestIterations) -> TrainingVerd
         return None
     low, high = min(course.norms), max(course.norms)
     if high <= _GROWN * low:
-        norms = f"the norm of %{course.name} was {low:.4g} to {high:.4g}"
+        norms = f"the norm of %{name_text(course.name)} was {low:.4g} to {high:.4g}"
         return TrainingVerdict(OP, f"{OP}: the carried values were steady before ({norms})")
     if not history.is_training:
         return None
     first, last = course.norms[0], course.norms[-1]
-    norms = f"the norm of %{course.name} went from {first:.4g} to {last:.4g}"
+    norms = f"the norm of %{name_text(course.name)} went from {first:.4g} to {last:.4g}"
     return TrainingVerdict(OP, f"{OP}: the parameters did not diverge before ({norms})")

@@ -23,6 +23,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.graph import Program, type_of
 from nncdbg.engine.ops.influence import Content
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.nan_watch.measuring.gates import Threshold
 from nncdbg.nan_watch.measuring.levels import Level, Levels, origin_of
 from nncdbg.nan_watch.measuring.tracks import Track
@@ -208,7 +209,7 @@ class Trouble:
             return (
                 None
                 if math.isnan(actual)
-                else (actual, f"{_WORDS.get(kind, kind)} of %{name} is {gate.shown(actual)}")
+                else (actual, f"{_WORDS.get(kind, kind)} of %{name_text(name)} is {gate.shown(actual)}")
             )
         if kind == "saturated":
             return self._saturated(spot, result, name)
@@ -225,7 +226,7 @@ class Trouble:
         if kind == "depth":
             actual = level.high / level.base
             return actual, (
-                f"%{name} reaches {level.high:.4g}, {actual:.4g} times the smallest maximum "
+                f"%{name_text(name)} reaches {level.high:.4g}, {actual:.4g} times the smallest maximum "
                 f"on its path, {level.base:.4g}"
             )
         return self._growth(spot, inputs, name, level) if kind == "growth" else None
@@ -236,7 +237,7 @@ class Trouble:
             return None
         ends, of = saturated(op, np.asarray(self._to_host(result)), spot.binding.attributes)
         what = "elements" if op.shares is None else "rows"
-        return (ends / of, f"{ends} of {of} {what} of %{name} are at their limits") if of else None
+        return (ends / of, f"{ends} of {of} {what} of %{name_text(name)} are at their limits") if of else None
 
     def _is_written(self, code: Code) -> bool:
         """Return whether a block is in the program's text, rather than in the graph of a gradient."""
@@ -258,7 +259,10 @@ class Trouble:
         if origin is None:
             return None
         actual = level.high / origin.high
-        words = f"%{name} reaches {level.high:.4g}, {actual:.4g} times the {origin.high:.4g} of its operands"
+        words = (
+            f"%{name_text(name)} reaches {level.high:.4g}, {actual:.4g} times the "
+            f"{origin.high:.4g} of its operands"
+        )
         return actual, words
 
     # -- levels ------------------------------------------------------------------------------------
@@ -286,7 +290,8 @@ def _headroom(name: str, dtype: str, level: Level) -> tuple[float, str] | None:
     most = largest(dtype)
     actual = most / level.high
     fact = (
-        f"%{name} reaches {level.high:.6g}, and the largest {dtype} is {most:.6g}: {actual:.4g} times as much"
+        f"%{name_text(name)} reaches {level.high:.6g}, and the largest {dtype} is {most:.6g}: "
+        f"{actual:.4g} times as much"
     )
     return actual, fact
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.nan_watch.measuring.latest_iterations import maker_of
 from nncdbg.nan_watch.measuring.step_norms import StepNorms
 from nncdbg.nan_watch.records import WatchFinding
@@ -100,7 +101,8 @@ def _finding(
     first, last = history.steps[rows[0]], history.steps[rows[-1]]
     did = "shrank" if verdict == DECAY else "changed"
     evidence = (
-        f"{verdict}: from step {first} to {last}, each update {did} %{name} by {100 * min(ratios):.3g} to "
+        f"{verdict}: from step {first} to {last}, each update {did} %{name_text(name)} by "
+        f"{100 * min(ratios):.3g} to "
         f"{100 * max(ratios):.3g} % of its norm, which went from {parameter.norms[rows[0]]:.4g} to "
         f"{parameter.norms[rows[-1]]:.4g}; 0.1 % is usual"
     )

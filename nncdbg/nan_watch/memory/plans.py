@@ -11,6 +11,7 @@ from nncdbg.engine.execution.check_results import NOT_CHECKED, CheckResult
 from nncdbg.engine.memory.placed import PlacedAllocation
 from nncdbg.engine.memory.plan_check import PlannedValue, PlanProblem, problems
 from nncdbg.engine.memory.plan_file import PlacedPlan, Site, key_of
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.nan_watch.memory.wording import lines
 from nncdbg.nan_watch.records import FindingSite as Line
 from nncdbg.nan_watch.records import WatchFinding
@@ -42,19 +43,22 @@ def _problem(debugger: Debugger, problem: PlanProblem) -> WatchFinding:
     name, place = value.name, value.place
     first, last = problem.first, problem.last
     if problem.kind == "small":
-        evidence = f"%{name} needs {first} bytes, but its place has {last}"
+        evidence = f"%{name_text(name)} needs {first} bytes, but its place has {last}"
         hint = "compute sizes from the type and shape at run time, and round them up"
     elif problem.kind == "misaligned":
-        evidence = f"%{name} is at byte {first}, which is not a multiple of {last}"
+        evidence = f"%{name_text(name)} is at byte {first}, which is not a multiple of {last}"
         hint = f"use a multiple of {last} as its offset"
     elif problem.kind == "outlived":
         begin, _ = lines(debugger, value.code, name)
-        evidence = f"%{name} is live from line {begin} to line {last}; the plan frees it after line {first}"
-        hint = f"keep %{name} live until its last reader"
+        evidence = (
+            f"%{name_text(name)} is live from line {begin} to line {last}; the plan frees "
+            f"it after line {first}"
+        )
+        hint = f"keep %{name_text(name)} live until its last reader"
     else:
         assert other is not None
         evidence = _sharing(debugger, problem, other)
-        hint = f"place %{other.name} and %{name} at different bytes"
+        hint = f"place %{name_text(other.name)} and %{name_text(name)} at different bytes"
     return WatchFinding(
         "plan",
         "birth",
@@ -63,7 +67,7 @@ def _problem(debugger: Debugger, problem: PlanProblem) -> WatchFinding:
         evidence=evidence,
         hint=hint
         if place.root == (value.code.path, name)
-        else f"{hint}; %{name} is an alias of %{place.root[1]}",
+        else f"{hint}; %{name_text(name)} is an alias of %{name_text(place.root[1])}",
         other=None if other is None else _defined(debugger, value),
         reaches_output=False,
     )
@@ -78,7 +82,10 @@ def _sharing(debugger: Debugger, problem: PlanProblem, other: PlannedValue) -> s
     if problem.kind == "overlap":
         return f"{lives[0]} and {lives[1]} {shared}"
     op = other.code.nodes[other.live.definition].op
-    return f"{op} writes %{other.name} over its operand {lives[0]} while it reads the operand: they {shared}"
+    return (
+        f"{op} writes %{name_text(other.name)} over its operand {lives[0]} while it reads the "
+        f"operand: they {shared}"
+    )
 
 
 def _defined(debugger: Debugger, value: PlannedValue) -> Line:
@@ -122,6 +129,6 @@ def _left(words: str) -> CheckResult:
 
 
 def _listed(sites: dict[Site, None]) -> str:
-    names = [f"%{name} of {key_of(path)}" for path, name in list(sites)[:_NAMED]]
+    names = [f"%{name_text(name)} of {key_of(path)}" for path, name in list(sites)[:_NAMED]]
     more = len(sites) - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")

@@ -14,6 +14,7 @@ from nncdbg.engine.memory.blocks import MemoryBlock, Owner
 from nncdbg.engine.memory.live_ranges import lines_of
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.memory.reusing import Misread, overwrites_state, verb
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.nan_watch.records import FindingSite as Line
 from nncdbg.nan_watch.records import Operand, WatchFinding
 from nncdbg.nan_watch.sites import site_of
@@ -42,14 +43,16 @@ def reuse(debugger: Debugger, misread: Misread, plan: PlacedPlan | None, reaches
     if taker is not None and overwritten:
         line = _line(debugger, taker.statement)
         evidence = (
-            f"%{misread.name} is the value of %{taker.value} from before its update at line {line}, "
+            f"%{name_text(misread.name)} is the value of %{name_text(taker.value)} from before "
+            f"its update at line {line}, "
             "which overwrites it"
         )
     elif taker is not None:
         first, last = block.taken or (block.start, block.start + block.size)
         begin, end = lines(debugger, taker.code, taker.value)
         evidence += (
-            f"; %{taker.value} reused its bytes {first}..{last} at line {_line(debugger, taker.statement)}"
+            f"; %{name_text(taker.value)} reused its bytes {first}..{last} at line "
+            f"{_line(debugger, taker.statement)}"
             f"{_round(taker)} and is live from line {begin} to line {end}"
         )
     elif block.freed is not None:
@@ -77,10 +80,16 @@ def reuse(debugger: Debugger, misread: Misread, plan: PlacedPlan | None, reaches
 
 def _reuse_hint(block: MemoryBlock, taker: Owner | None) -> str:
     if overwrites_state(block):
-        return f"read %{block.owner.value} before its update, or make a copy that the update does not change"
+        return (
+            f"read %{name_text(block.owner.value)} before its update, or make a copy that the "
+            f"update does not change"
+        )
     if taker is None:
-        return f"free %{block.owner.value} after its last reader"
-    return f"place %{taker.value} at other bytes, or free %{block.owner.value} only after its last reader"
+        return f"free %{name_text(block.owner.value)} after its last reader"
+    return (
+        f"place %{name_text(taker.value)} at other bytes, or free "
+        f"%{name_text(block.owner.value)} only after its last reader"
+    )
 
 
 def _round(taker: Owner) -> str:
@@ -92,10 +101,10 @@ def _life(debugger: Debugger, misread: Misread) -> str:
     begin, end = lines(debugger, owner.code, owner.value)
     known = ""
     if misread.name != owner.value:
-        known = f" (read as %{misread.name})"
+        known = f" (read as %{name_text(misread.name)})"
         _, later = lines(debugger, reader, misread.name)
         end = max((line for line in (end, later) if line is not None), default=None)
-    return f"%{owner.value}{known} is live from line {begin} to line {end}"
+    return f"%{name_text(owner.value)}{known} is live from line {begin} to line {end}"
 
 
 def misuse(debugger: Debugger, moment: Moment, finding: Finding) -> WatchFinding:
@@ -128,7 +137,7 @@ def misuse(debugger: Debugger, moment: Moment, finding: Finding) -> WatchFinding
 def changed(debugger: Debugger, found: Changed, culprit: Moment | None) -> WatchFinding:
     """Return the finding of a value that changed although its bytes were not reused."""
     reader = found.reader.statement
-    evidence = f"%{found.name} changed after it was written"
+    evidence = f"%{name_text(found.name)} changed after it was written"
     if culprit is not None:
         statement = culprit.statement
         evidence += f": it changed while {verb(statement)} ran at line {_line(debugger, statement)}"
@@ -151,7 +160,7 @@ def changed(debugger: Debugger, found: Changed, culprit: Moment | None) -> Watch
 
 def state(debugger: Debugger, differs: Differs) -> WatchFinding:
     """Return the finding of a kernel whose second run gives another result."""
-    detail = differs.detail or f"computes a different %{differs.name} from the same operands"
+    detail = differs.detail or f"computes a different %{name_text(differs.name)} from the same operands"
     statement = differs.moment.statement
     return WatchFinding(
         "state",
@@ -168,7 +177,7 @@ def state(debugger: Debugger, differs: Differs) -> WatchFinding:
 def unexplained(debugger: Debugger, differs: Differs, read: StillRead | None) -> WatchFinding:
     """Return the finding of a statement with another result in an arena although its operands are right."""
     statement = differs.moment.statement
-    what = f"%{differs.name} differs" if differs.name else differs.detail
+    what = f"%{name_text(differs.name)} differs" if differs.name else differs.detail
     evidence = f"{what} although its operands are equal"
     cause, hint, other = "unknown", "read only the operands and `out` in the kernel", None
     if read is not None:
@@ -177,10 +186,14 @@ def unexplained(debugger: Debugger, differs: Differs, read: StillRead | None) ->
         own = taker is not None and taker.statement.code.path == statement.code.path
         if own and taker is not None and taker.statement.pc == statement.pc:
             cause, hint = "read before write", "write every element of `out` before reading it"
-            evidence += f": its buffer reuses the memory of %{owner.value}, and it reads the old bytes"
+            evidence += (
+                f": its buffer reuses the memory of %{name_text(owner.value)}, and it reads the old bytes"
+            )
         else:
             cause, hint = "kept reference", "do not keep operands or buffers between calls"
-            evidence += f": it still reads %{owner.value}, which is live from line {begin} to line {end}"
+            evidence += (
+                f": it still reads %{name_text(owner.value)}, which is live from line {begin} to line {end}"
+            )
         other, reuse = _taker(debugger, read.block)
         evidence += reuse
     return WatchFinding(
@@ -202,7 +215,7 @@ def _taker(debugger: Debugger, block: MemoryBlock) -> tuple[Line | None, str]:
         line = _line(debugger, taker.statement)
         return _site(
             debugger, taker.statement, taker.value
-        ), f"; %{taker.value} reused its bytes at line {line}"
+        ), f"; %{name_text(taker.value)} reused its bytes at line {line}"
     if block.freed is not None:
         return _site(
             debugger, block.freed, ""

@@ -9,6 +9,7 @@ from typing import Any
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.graph import Program
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.measuring.gates import KINDS, Gates
 from nncdbg.nan_watch.records import Report, WatchFinding
@@ -51,7 +52,7 @@ class FindingSignature:
         return sighting.born and (op, cause, within) == (self.op, self.cause, self.within)
 
     def __str__(self) -> str:
-        where = f"in {self.op}" if self.op else f"in %{self.name}"
+        where = f"in {self.op}" if self.op else f"in %{name_text(self.name)}"
         return f"{self.kind} {where}: {self.cause}" if self.cause else f"{self.kind} {where}"
 
 

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import RunError
+from nncdbg.engine.execution.check_results import (
+    FAILED,
+    NOT_APPLICABLE,
+    NOT_CHECKED,
+    PASSED,
+    CheckResult,
+    not_checked,
+)
 from nncdbg.engine.text.counting import counted
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.presentation.source_files import short_path
 from nncdbg.representation import PrintedRecord
-from nncdbg.torch.trips import NOT_THIS_UPDATE, UpdateCounts
+from nncdbg.torch.trips import NOT_THIS_UPDATE, UPDATE, UpdateCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -146,6 +154,31 @@ class TrainingReport(PrintedRecord):
     repeated: int = 0
     counts: UpdateCounts = field(default_factory=UpdateCounts)
     numbers: set[int] = field(default_factory=set)
+    interrupted: bool = False
+    """Whether the training was interrupted."""
+
+    @property
+    def checks(self) -> list[CheckResult]:
+        """Return the results of the checks before and after the updates, and of the searches for origins."""
+        none = "the gradient scaler left out each update" if self.skipped_by_scaler else "no update was seen"
+        unseen = CheckResult("", NOT_CHECKED, none) if not self.steps else CheckResult("", PASSED)
+        after = [each.where == UPDATE for each in self.bad_steps]
+        found = [
+            CheckResult(name, FAILED) if failed else replace(unseen, check=name)
+            for name, failed in (("gradients", not all(after)), (UPDATE, any(after)))
+        ]
+        without = next((each for each in self.bad_steps if each.origin is None), None)
+        if without is not None:
+            why = without.notes[0] if without.notes else "no op was found"
+            found.append(CheckResult("origin", NOT_CHECKED, f"step {without.step}: {why}"))
+        elif self.bad_steps:
+            found.append(CheckResult("origin", PASSED))
+        else:
+            found.append(CheckResult("origin", NOT_APPLICABLE, "no step has NaN or Inf"))
+        if self.interrupted:
+            later = f"steps after {self.steps + self.skipped_by_scaler}"
+            found.append(CheckResult(later, NOT_CHECKED, "the training was interrupted"))
+        return found
 
     @property
     def steps(self) -> int:
@@ -169,8 +202,10 @@ class TrainingReport(PrintedRecord):
 
     @property
     def status(self) -> str:
-        """ "ok" or "tripped"."""
-        return "ok" if self.ok else "tripped"
+        """ "tripped" after NaN or Inf, "not checked" if something was not checked, else "ok"."""
+        if not self.ok:
+            return "tripped"
+        return NOT_CHECKED if any(each.result == NOT_CHECKED for each in self.checks) else "ok"
 
     @property
     def exit_code(self) -> int:
@@ -207,9 +242,11 @@ class TrainingReport(PrintedRecord):
         from rich.text import Text
 
         steps = max(len(self.numbers), len({each.step for each in self.bad_steps}))
-        verdict = "ok" if self.ok else f"tripped: NaN or Inf in {counted(steps, 'step')}"
+        words = {"ok": "ok", NOT_CHECKED: "no NaN or Inf"}
+        verdict = words.get(self.status) or f"tripped: NaN or Inf in {counted(steps, 'step')}"
         updates = counted(self.steps - self.skipped, "update")
-        return Text(f"training: {verdict}, {updates}", "bold green" if self.ok else "bold red")
+        styles = {"ok": "bold green", NOT_CHECKED: "bold yellow"}
+        return Text(f"training: {verdict}, {updates}", styles.get(self.status, "bold red"))
 
     def _counts(self) -> Iterable[Text]:
         from rich.text import Text
@@ -225,6 +262,8 @@ class TrainingReport(PrintedRecord):
         ):
             if count:
                 yield Text(f"{counted(count, noun)} {words}", "dim")
+        for left in not_checked(self.checks):
+            yield Text(f"not checked: {left}", "dim")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as a JSON object."""
@@ -235,6 +274,7 @@ class TrainingReport(PrintedRecord):
             "skipped": self.skipped,
             "skipped_by_scaler": self.skipped_by_scaler,
             "repeated": self.repeated,
+            "checks": [each.as_dict() for each in self.checks],
         }
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.graph import Graph, OptionalType
 from nncdbg.engine.inputs.npy import archive_names, choice
+from nncdbg.engine.text.lexemes import name_text
 
 _SUFFIXES = (".npz", ".npy", ".safetensors")
 _MESSAGE = re.compile(r"input_(\d+)\.pb")
@@ -117,7 +118,7 @@ def _folder(path: Path, graph: Graph) -> dict[str, Any]:
                 hint=choice(entry.stem, spelled),
             )
         if name in found:
-            raise UsageError(f"{path.name} contains %{name} twice")
+            raise UsageError(f"{path.name} contains %{name_text(name)} twice")
         found[name] = str(entry)
     return found
 

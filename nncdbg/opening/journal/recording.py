@@ -19,6 +19,7 @@ from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.findings import NUMERIC, Finding
 from nncdbg.engine.graph import Array
 from nncdbg.engine.stopping.stops import LogMessage
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.time.deviations import Detour, Edit, edits_of
 from nncdbg.engine.time.step_starts import NumberedRun, StepStart
 from nncdbg.opening.journal.content import data_of
@@ -262,7 +263,7 @@ class StepRecorder:
 
     def _check_finite(self, writer: RunWriter, name: str, step: int, number: float) -> None:
         if not np.isfinite(number):
-            self._bad(writer, step, NAN if np.isnan(number) else INF, f"%{name} is {number:g}")
+            self._bad(writer, step, NAN if np.isnan(number) else INF, f"%{name_text(name)} is {number:g}")
 
     # -- the end ----------------------------------------------------------------------------------
 

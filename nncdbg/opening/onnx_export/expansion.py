@@ -25,6 +25,7 @@ from nncdbg.engine.graph import (
 from nncdbg.engine.inference.graphs import GraphInference, TypeRules
 from nncdbg.engine.inference.types import type_of_array
 from nncdbg.engine.ops.schema import schema, split, version_of
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.listing import Path, Site
 from nncdbg.opening.onnx_export.inlining import Inlining, ModelValues, Names, first_result
 
@@ -149,7 +150,7 @@ class Expansion:
 def _type_of(constant: Constant) -> Type:
     if isinstance(constant.data, Inline):
         return type_of(constant.data.array) or type_of_array(constant.data.array)
-    raise GraphError(f"the type of %{constant.value.name} is not known", hint="declare it")
+    raise GraphError(f"the type of %{name_text(constant.value.name)} is not known", hint="declare it")
 
 
 def _unplaced(path: Path, pc: int, error: NncdbgError) -> NncdbgError:

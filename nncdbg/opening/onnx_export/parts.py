@@ -11,6 +11,7 @@ from nncdbg.engine.errors import GraphError
 from nncdbg.engine.frontends.shared_states import definitions
 from nncdbg.engine.graph import Constant, Graph, Literal, Node, Operand, Program, Value
 from nncdbg.engine.inference.statements import literal_dtype
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.opening.onnx_export.expansion import Expansion, Refusals
 from nncdbg.opening.onnx_export.inlining import Inlining, ModelValues, first_result
 from nncdbg.opening.onnx_export.messages import Messages
@@ -54,7 +55,7 @@ class Parts:
         for value in inputs:
             if value.type is None:
                 raise GraphError(
-                    f"the type of the input %{value.name} is not known",
+                    f"the type of the input %{name_text(value.name)} is not known",
                     hint="declare it, such as f32[N,3]: ONNX needs the types of inputs",
                 )
         self._model.used |= {*operands.values(), *(each.value.name for each in given)}

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from nncdbg.engine.escaping import printable_line
 from nncdbg.engine.text.counting import counted
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.opening.journal.ranks import BAD_KINDS, ranks_of
 from nncdbg.presentation.elements import BAD, DIM, Layout, element, is_bad
 from nncdbg.presentation.journal.amounts import duration, file_size, moment
@@ -221,7 +222,10 @@ def entries(journal: Journal, run: Run) -> Iterator[tuple[str, list[Entry]]]:
     yield "event", events
     yield (
         "edit",
-        [(each.step, Text(printable_line(f"%{each.name} = {each.text}"))) for each in journal.edits(run)],
+        [
+            (each.step, Text(printable_line(f"%{name_text(each.name)} = {each.text}")))
+            for each in journal.edits(run)
+        ],
     )
     yield "note", [(each.step, Text(printable_line(each.text))) for each in journal.notes(run)]
     yield "command", [(each.step, Text(printable_line(each.text))) for each in journal.commands(run)]

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.opening.command_line import (
     ArgumentParser,
     add_kernels,
@@ -188,7 +189,7 @@ def _golden(
     program, given = opened.program, opened.configuration.inputs
     found = golden_inputs(program.graphs[program.entry], golden, names)
     a = opened.debugger(inputs={**found, **given}, statistics=False)
-    notes = [f"input %{name} comes from the golden file" for name in found if name not in given]
+    notes = [f"input %{name_text(name)} comes from the golden file" for name in found if name not in given]
     return a, GoldenRun(a, golden, names, tolerance, BUDGET), notes
 
 

@@ -18,6 +18,7 @@ from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import current_autograd_node, sequence_number
 from nncdbg.engine.ops.aten.signatures import Kind, Signature, flat_results, written_tensors
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.stats import summarize
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER
 from nncdbg.torch.source_lines import Lines, calling_modules, user_lines
@@ -99,13 +100,13 @@ class OperatorScope:
     def value(self, name: str) -> Array:
         if name not in self._named:
             raise ExpressionError(
-                f"nothing is named %{name}", hint="use $out, $in0, a parameter or its gradient"
+                f"nothing is named %{name_text(name)}", hint="use $out, $in0, a parameter or its gradient"
             )
         found: Array = host_array(self._named[name])
         return found
 
     def previous(self, name: str) -> Array:
-        raise NotComputed(f"%{name} has no previous value while the script runs")
+        raise NotComputed(f"%{name_text(name)} has no previous value while the script runs")
 
     def derivative(self, wanted: DerivativeRequest, vectors: Sequence[Any]) -> Array:
         raise OperandError(f"`{wanted.kind}` needs a program", hint="record the step: nncdbg record")

@@ -368,6 +368,10 @@ def test_a_graph_attribute_of_another_op_is_text():
     (made,) = entry(model([node], domains=["my"])).nodes
     assert made.subgraphs == ()
     assert "Relu" in made.attributes["body"]
+    body.initializer.add(dims=[2], data_type=1, raw_data=b"12")
+    node = helper.make_node("Map", ["x"], ["y"], domain="my", body=body)
+    with pytest.raises(nncdbg.NncdbgError, match='the graph "step" of an attribute is damaged'):
+        entry(model([node], domains=["my"]))
 
 
 def test_a_sequence_map_is_a_loop():

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import nncdbg
 from nncdbg.engine.dtypes import ONNX
 from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.schema import Schema, complete, schema, versions_of
+from nncdbg.engine.ops.schema import Schema, complete, joined, schema, split, versions_of
 from tests.presence import present
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -79,14 +79,15 @@ def test_control_flow_agrees_with_onnxruntime(text: str, go: bool) -> None:
 
 
 def one_node(op: str, inputs: dict[str, Any], version: int = 17, **attributes: Any) -> Any:
-    node = helper.make_node(op, list(inputs), ["y"], **attributes)
+    domain, local = split(op)
+    node = helper.make_node(local, list(inputs), ["y"], domain=domain, **attributes)
     values = [
         helper.make_tensor_value_info(name, ONNX["str"] if array.dtype == object else
                                       helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for name, array in inputs.items()
     ]  # fmt: skip
     graph = helper.make_graph([node], "g", values, [onnx.ValueInfoProto(name="y")])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)], ir_version=8)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid(domain, version)], ir_version=8)
 
 
 def test_unknown_attribute_is_left_out_with_a_note() -> None:
@@ -120,9 +121,14 @@ def _versions(op: str) -> dict[int, Schema]:
 def _changing_ops() -> list[str]:
     """Return the ops with an attribute that only some of their versions have.
 
-    Scan and Constant are read in another way.
+    Scan and Constant are no statements of the program; tests below read them in each version.
     """
-    names = {each.name for each in onnx.defs.get_all_schemas_with_history() if not each.domain}
+    domains = {"", "ai.onnx.ml"}
+    names = {
+        joined(each.domain, each.name)
+        for each in onnx.defs.get_all_schemas_with_history()
+        if each.domain in domains
+    }
     names -= {"Scan", "Constant"}
     return [
         op for op in sorted(names) if len({frozenset(each.attributes) for each in _versions(op).values()}) > 1
@@ -150,6 +156,59 @@ def test_an_attribute_of_any_version_stays_and_reaches_the_kernel_of_its_version
 
 def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
+
+
+CONSTANTS: dict[str, tuple[Any, Any]] = {
+    "value": (numpy_helper.from_array(X), X),
+    "value_float": (0.5, np.float32(0.5)),
+    "value_floats": ([0.5, 2.0], np.array([0.5, 2], np.float32)),
+    "value_int": (3, np.int64(3)),
+    "value_ints": ([3, 4], np.array([3, 4])),
+    "value_string": ("a", np.array("a", object)),
+    "value_strings": (["a", "b"], np.array(["a", "b"], object)),
+}
+
+
+@pytest.mark.parametrize("version", versions_of("Constant"))
+def test_a_constant_of_any_form_is_read_in_every_version(version: int) -> None:
+    for name, (given, expected) in CONSTANTS.items():
+        program = nncdbg.load(one_node("Constant", {}, version, **{name: given}))
+        np.testing.assert_array_equal(by_nncdbg(program, {})[0], expected)
+
+
+def scan_of(version: int, **attributes: Any) -> Any:
+    """A model that sums the rows of x from the first or the last on; opset 8 has a batch axis."""
+    item = helper.make_tensor_value_info("r", 1, [2])
+    total, sums = (helper.make_tensor_value_info(name, 1, [2]) for name in ("t", "u"))
+    nodes = [helper.make_node("Add", ["t", "r"], ["u"]), helper.make_node("Identity", ["u"], ["each"])]
+    body = helper.make_graph(
+        nodes, "body", [total, item], [sums, helper.make_tensor_value_info("each", 1, [2])]
+    )
+    batch = [1] if version == 8 else []
+    names = [""] * (version == 8) + ["zero", "x"]
+    node = helper.make_node("Scan", names, ["last", "y"], body=body, num_scan_inputs=1, **attributes)
+    inputs = [
+        helper.make_tensor_value_info("zero", 1, [*batch, 2]),
+        helper.make_tensor_value_info("x", 1, [*batch, 3, 2]),
+    ]
+    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", 1, [*batch, 3, 2])])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)], ir_version=8)
+
+
+@pytest.mark.parametrize("version", versions_of("Scan"))
+def test_a_scan_reads_the_direction_of_its_version(version: int) -> None:
+    own, other = ("directions", "scan_input_directions")[:: 1 if version == 8 else -1]
+    rows = np.arange(6, dtype=np.float32).reshape(3, 2)
+    shape = (1,) * (version == 8)
+    inputs = {"zero": np.zeros((*shape, 2), np.float32), "x": rows.reshape(*shape, 3, 2)}
+    for attributes, given in (({own: [1]}, rows[::-1]), ({}, rows), ({"direction": [1]}, rows)):
+        program = nncdbg.load(scan_of(version, **attributes))
+        (found,) = by_nncdbg(program, inputs)
+        np.testing.assert_array_equal(found.reshape(3, 2), given.cumsum(0))
+        notes = ["has no attribute 'direction'; it is ignored" in str(each) for each in program.notes]
+        assert notes == [True] * ("direction" in attributes)
+    with pytest.raises(nncdbg.NncdbgError, match=f"has no attribute '{other}' in opset {version}"):
+        nncdbg.load(scan_of(version, **{other: [1]}))
 
 
 @pytest.mark.parametrize("versions", [(0, 13), (13, 0), (7, 13)])

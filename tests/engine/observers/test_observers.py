@@ -131,6 +131,18 @@ def _with_one_bit_flipped(result: Any) -> Any:
     return result
 
 
+def test_each_run_has_the_result_of_its_check() -> None:
+    found = verified(nncdbg.load(EXAMPLES / "uninitialized.nnc"), {})
+    assert not found.ok
+    *passed, failed = (each for each in found.checks if each.result != "not checked")
+    assert {each.result for each in passed} <= {"passed"}
+    assert failed.result == "failed"
+    left = [each for each in found.checks if each.result == "not checked"]
+    assert left
+    assert {each.reason for each in left} == {"an output of an earlier run differs"}
+    assert len(found.checks) == len({each.check for each in found.checks})
+
+
 def test_a_program_that_fails_without_observers_raises_its_error() -> None:
     text = "graph @main(%x: f32[2], %i: i64[1]) -> (%y) {\n  %y = Gather(%x, %i)\n  return %y\n}\n"
     with pytest.raises(nncdbg.NncdbgError, match="Gather"):

@@ -217,3 +217,14 @@ def test_incompatible_types_are_refused(
 ) -> None:
     with pytest.raises(GraphError, match=fact):
         inferred(name, shapes, attributes)
+
+
+@pytest.mark.parametrize("stash_type", [1, 10, 16])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize(("name", "version"), [("LayerNormalization", 17), ("RMSNormalization", 23)])
+def test_a_narrow_stash_type_is_computed_in_f32_as_in_onnxruntime(
+    name: str, version: int, dtype: Any, stash_type: int
+) -> None:
+    """The variance, 90000, exceeds the largest f16."""
+    x = (np.arange(-8, 8).reshape(2, 8) * 60).astype(dtype)
+    check_kernel(name, [x, np.ones(8, dtype)], {"stash_type": stash_type}, version=version)

@@ -345,7 +345,12 @@ def test_an_interruption_prints_the_smallest_set_so_far(
     code, out, err = command("rms.nnc", "--input", "x=x.npy")
     assert code == 130
     assert "%square = Mul(%h, %h)" in out
-    assert "this is the smallest set so far" in err
+    assert "not checked: minimal set: the search was interrupted; this is the smallest set so far" in err
+    document = json.loads(command("rms.nnc", "--input", "x=x.npy", "--json")[1])
+    assert [(each["check"], each["result"]) for each in document["checks"]] == [
+        ("outputs", "passed"),
+        ("minimal set", "not checked"),
+    ]
 
 
 def test_an_interruption_before_the_first_set_prints_none(

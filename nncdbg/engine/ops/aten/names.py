@@ -68,6 +68,12 @@ _OVERWRITING = frozenset(
 )
 """Operators that write all of their first operand and read nothing of it."""
 
+_NAMESPACES = frozenset(
+    ("quantized", "quantized_decomposed", "_quantized", "mkldnn", "onednn", "profiler", "c10d")
+    + ("_c10d_functional", "inductor", "rngprims", "higher_order")
+)
+"""Namespaces of operators that PyTorch itself has, besides ``aten`` and ``prims``."""
+
 OWN = {VIEW, WRITE, RECORDED, READ, NUMBER}
 
 
@@ -75,6 +81,12 @@ def text_name(namespace: str, name: str, overload: str) -> str:
     """Return the name of one of torch's operators in program text; an `overload` "" is the default one."""
     domain = namespace if namespace in ("aten", "prims") else f"torch.{namespace}"
     return f"{domain}.{name}.{overload or 'default'}"
+
+
+def of_other_library(op: str) -> bool:
+    """Return whether a name is that of an operator of a library that extends PyTorch."""
+    domain, _, rest = op.partition(".")
+    return domain == "torch" and "." in rest and rest.partition(".")[0] not in _NAMESPACES
 
 
 def is_torch(op: str) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from nncdbg.engine.ops.aten.contracts import CONTRACTS
 from nncdbg.engine.ops.aten.harmless_numbers import HARMLESS
 from nncdbg.engine.ops.aten.influence import BY_EXPERIMENT, COMPARED, IGNORING, MOVED_BY_EXPERIMENT
 from nncdbg.engine.ops.aten.names import EMPTY, READ, base_name
@@ -79,6 +80,7 @@ def torch_operator(name: str) -> Op:
         influence=_INFLUENCES.get(base, usual),
         keeps_finite=base in _KEEPS_FINITE,
         harmless_number=HARMLESS.get(name),
+        contract=CONTRACTS.get(base),
         host_read=name == READ,
         screens=base == "_amp_foreach_non_finite_check_and_unscale",
         cause="training.cause",

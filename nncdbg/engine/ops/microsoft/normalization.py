@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from nncdbg.engine.dtypes import FROM_ONNX
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import TensorType
-from nncdbg.engine.ops import remarks
+from nncdbg.engine.ops import contracts, remarks
 from nncdbg.engine.ops.declaration import composite, op
 from nncdbg.engine.ops.formula import cast, sizes_at, type_at, wide_name
 from nncdbg.engine.ops.microsoft.composing import formula, wide_formula
@@ -110,7 +113,7 @@ _STATISTICS = ["mean", "statistic"]
     "com.microsoft.SkipLayerNormalization",
     infer=skip_types,
     squares=Squares((0, 1, 4), in_rows, bias=3),
-    remark=remarks.variances(remarks.rows, (0, 1, 4)),
+    remark=remarks.variances(remarks.rows, remarks.operands(0, 1, 4)),
 )
 def skip_layer_normalization(attributes: Attributes, types: Types) -> str:
     """LayerNormalization of input + skip + bias over the last axis, times gamma, plus beta.
@@ -128,7 +131,7 @@ def skip_layer_normalization(attributes: Attributes, types: Types) -> str:
     "com.microsoft.SkipSimplifiedLayerNormalization",
     infer=skip_types,
     squares=Squares((0, 1, 3), in_rows),
-    remark=remarks.variances(remarks.rows, (0, 1, 3), centred=False),
+    remark=remarks.variances(remarks.rows, remarks.operands(0, 1, 3), centred=False),
 )
 def skip_simplified_layer_normalization(attributes: Attributes, types: Types) -> str:
     """input + skip + bias over its root mean square along the last axis, times gamma.
@@ -163,10 +166,23 @@ def embedding_types(attributes: Attributes, types: Types) -> Types:
     return [summed, TensorType("i32", None if ids is None else ids[:1]), summed]
 
 
+def _embeddings(inputs: Sequence[Any]) -> Sequence[Any]:
+    """Return the embeddings that EmbedLayerNormalization adds."""
+    ids, segments, words, places, kinds = inputs[:5]
+    positions = inputs[8] if len(inputs) > 8 else None
+    return [
+        words[ids],
+        places[: ids.shape[1]] if positions is None else places[positions],
+        None if segments is None else kinds[segments],
+    ]
+
+
 @composite(
     "com.microsoft.EmbedLayerNormalization",
     infer=embedding_types,
     squares=Squares((2, 3, 4), in_rows, bias=6),
+    remark=remarks.variances(remarks.rows, _embeddings),
+    contract=contracts.not_negative(0, 1, 8),
 )
 def embed_layer_normalization(attributes: Attributes, types: Types) -> str:
     """LayerNormalization of the sum of the embeddings of words, positions and segments.
@@ -216,7 +232,9 @@ def _quantized_types(attributes: Attributes, types: Types) -> Types:
     return [typed(scale, shape), TensorType("i32", None if counts is None else counts[:1])]
 
 
-@composite("com.microsoft.QEmbedLayerNormalization", infer=_quantized_types)
+@composite(
+    "com.microsoft.QEmbedLayerNormalization", infer=_quantized_types, contract=contracts.not_negative(0, 1)
+)
 def quantized_embed_layer_normalization(attributes: Attributes, types: Types) -> str:
     """EmbedLayerNormalization with tables, gamma and beta in 8 bits, each with a scale and a zero point."""
     operands = ["ids", "segments", *_QUANTIZED, "mask"]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from math import prod
 
 from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops.declaration import composite
 from nncdbg.engine.ops.formula import cast, sizes_at
 from nncdbg.engine.ops.integer_faults import divides_by_scale
@@ -47,7 +48,12 @@ def _binary_types(attributes: Attributes, types: Types) -> Types:
     return [typed(at(types, 0), broadcast_shapes([shape_at(types, 0), shape_at(types, 3)]))]
 
 
-@composite("com.microsoft.QLinearAdd", infer=_binary_types, integer_fault=divides_by_scale(6))
+@composite(
+    "com.microsoft.QLinearAdd",
+    infer=_binary_types,
+    integer_fault=divides_by_scale(6),
+    contract=contracts.positive_scales(1, 4, 6),
+)
 def qlinear_add(attributes: Attributes, types: Types) -> str:
     """a + b, each quantized: the fixed part, then b and a by one fused multiply-add each."""
     lines = [
@@ -97,7 +103,12 @@ def _fixed_lines(types: Types) -> list[str]:
     ]
 
 
-@composite("com.microsoft.QLinearMul", infer=_binary_types, integer_fault=divides_by_scale(6))
+@composite(
+    "com.microsoft.QLinearMul",
+    infer=_binary_types,
+    integer_fault=divides_by_scale(6),
+    contract=contracts.positive_scales(1, 4, 6),
+)
 def qlinear_mul(attributes: Attributes, types: Types) -> str:
     """a b, each quantized: an exact integer product, scaled once."""
     lines = [
@@ -136,20 +147,35 @@ def _through_floats(name: str, types: Types, lines: Sequence[str]) -> str:
     return formula(name, _UNARY, types, body)
 
 
-@composite("com.microsoft.QLinearSigmoid", infer=same_as(0), integer_fault=divides_by_scale(3))
+@composite(
+    "com.microsoft.QLinearSigmoid",
+    infer=same_as(0),
+    integer_fault=divides_by_scale(3),
+    contract=contracts.positive_scales(1, 3),
+)
 def qlinear_sigmoid(attributes: Attributes, types: Types) -> str:
     """Sigmoid, dequantized and quantized around it."""
     return _through_floats("QLinearSigmoid", types, ["%result = Sigmoid(%real)"])
 
 
-@composite("com.microsoft.QLinearLeakyRelu", infer=same_as(0), integer_fault=divides_by_scale(3))
+@composite(
+    "com.microsoft.QLinearLeakyRelu",
+    infer=same_as(0),
+    integer_fault=divides_by_scale(3),
+    contract=contracts.positive_scales(1, 3),
+)
 def qlinear_leaky_relu(attributes: Attributes, types: Types) -> str:
     """LeakyRelu, dequantized and quantized around it."""
     line = f"%result = LeakyRelu(%real, alpha={attributes['alpha']})"
     return _through_floats("QLinearLeakyRelu", types, [line])
 
 
-@composite("com.microsoft.QLinearSoftmax", infer=same_as(0), integer_fault=divides_by_scale(3))
+@composite(
+    "com.microsoft.QLinearSoftmax",
+    infer=same_as(0),
+    integer_fault=divides_by_scale(3),
+    contract=contracts.positive_scales(1, 3),
+)
 def qlinear_softmax(attributes: Attributes, types: Types) -> str:
     """Softmax with integer exponentials; before opset 13 over all axes from `axis` on.
 
@@ -190,7 +216,12 @@ def _reduced(attributes: Attributes, types: Types) -> Shape | None:
     return reduced_shape(shape_at(types, 0), attributes["axes"], bool(attributes["keepdims"]))
 
 
-@composite("com.microsoft.QLinearReduceMean", infer=shaped(_reduced), integer_fault=divides_by_scale(3))
+@composite(
+    "com.microsoft.QLinearReduceMean",
+    infer=shaped(_reduced),
+    integer_fault=divides_by_scale(3),
+    contract=contracts.positive_scales(1, 3),
+)
 def qlinear_reduce_mean(attributes: Attributes, types: Types) -> str:
     """ReduceMean, dequantized and quantized around it."""
     axes, keep = list(attributes["axes"]), attributes["keepdims"]
@@ -206,7 +237,12 @@ def _where_types(attributes: Attributes, types: Types) -> Types:
     return [typed(at(types, 1), broadcast_shapes([shape_at(types, index) for index in (0, 1, 4)]))]
 
 
-@composite("com.microsoft.QLinearWhere", infer=_where_types, integer_fault=divides_by_scale(7))
+@composite(
+    "com.microsoft.QLinearWhere",
+    infer=_where_types,
+    integer_fault=divides_by_scale(7),
+    contract=contracts.positive_scales(2, 5, 7),
+)
 def qlinear_where(attributes: Attributes, types: Types) -> str:
     """x where the condition is true, else y, both requantized to the scale of the result."""
     names = ["condition", "x", "x_scale", "x_zero", "y", "y_scale", "y_zero", "z_scale", "z_zero"]
@@ -233,7 +269,12 @@ def _concat_types(attributes: Attributes, types: Types) -> Types:
     return [TensorType(zero.dtype, (*known[0][:axis], joined, *known[0][axis + 1 :]))]
 
 
-@composite("com.microsoft.QLinearConcat", infer=_concat_types, integer_fault=divides_by_scale(0))
+@composite(
+    "com.microsoft.QLinearConcat",
+    infer=_concat_types,
+    integer_fault=divides_by_scale(0),
+    contract=contracts.joined_scales,
+)
 def qlinear_concat(attributes: Attributes, types: Types) -> str:
     """Tensors with a scale and a zero point each, requantized to those of the result and joined."""
     count = (len(types) - 2) // 3

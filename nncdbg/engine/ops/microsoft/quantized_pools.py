@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import product
 
+from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops.declaration import composite
 from nncdbg.engine.ops.formula import cast, sizes_at
 from nncdbg.engine.ops.integer_faults import divides_by_scale
@@ -45,6 +46,7 @@ def in_channels_first(
     "com.microsoft.QLinearGlobalAveragePool",
     infer=shaped(in_channels_first(one_per_plane)),
     integer_fault=divides_by_scale(3),
+    contract=contracts.positive_scales(1, 3),
 )
 def qlinear_global_average_pool(attributes: Attributes, types: Types) -> str:
     """The mean of each plane: an exact integer sum, scaled once."""
@@ -91,6 +93,7 @@ def _average_lines(attributes: Attributes, shape: Sequence[int]) -> list[str]:
     "com.microsoft.QLinearAveragePool",
     infer=shaped(in_channels_first(pool_shape)),
     integer_fault=divides_by_scale(3),
+    contract=contracts.positive_scales(1, 3),
 )
 def qlinear_average_pool(attributes: Attributes, types: Types) -> str:
     """AveragePool in f32 between a dequantization and a quantization that adds the zero point first."""

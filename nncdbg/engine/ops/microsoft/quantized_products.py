@@ -6,6 +6,7 @@ import math
 
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops.convolution import conv_types
 from nncdbg.engine.ops.declaration import composite
 from nncdbg.engine.ops.formula import cast, sizes_at, type_at
@@ -71,6 +72,7 @@ def _conv_lines(attributes: Attributes, types: Types, x: str, y: str) -> list[st
     since=10,
     infer=lambda a, types: _like_zero(7, _conv_shape(a, types), types),
     integer_fault=divides_by_scale(6),
+    contract=contracts.positive_scales(1, 4, 6),
 )
 def qlinear_conv(attributes: Attributes, types: Types) -> str:
     """Conv of 8-bit integers with a scale and a zero point for x, weight (also per channel) and result."""
@@ -84,6 +86,7 @@ _placed = in_channels_first(_conv_shape)
     "com.microsoft.QLinearConv",
     infer=lambda a, types: _like_zero(7, _placed(a, types), types),
     integer_fault=divides_by_scale(6),
+    contract=contracts.positive_scales(1, 4, 6),
 )
 def qlinear_conv_placed(attributes: Attributes, types: Types) -> str:
     """QLinearConv of ONNX, with the channels in the last axis of x and result if `channels_last` is set."""
@@ -107,7 +110,14 @@ def _matmul_types(attributes: Attributes, types: Types) -> Types:
     return _like_zero(7, matmul_shape(shape_at(types, 0), shape_at(types, 3)), types)
 
 
-@composite("QLinearMatMul", since=10, infer=_matmul_types, vjp=nothing, integer_fault=divides_by_scale(6))
+@composite(
+    "QLinearMatMul",
+    since=10,
+    infer=_matmul_types,
+    vjp=nothing,
+    integer_fault=divides_by_scale(6),
+    contract=contracts.positive_scales(1, 4, 6),
+)
 def qlinear_matmul(attributes: Attributes, types: Types) -> str:
     """MatMul of 8-bit integers with a scale and a zero point for a (also per row), b (per column), result."""
     lines = [
@@ -130,7 +140,12 @@ def _qgemm_types(attributes: Attributes, types: Types) -> Types:
     return _like_zero(8, shape, types) if at(types, 8) is not None else [TensorType("f32", shape)]
 
 
-@composite("com.microsoft.QGemm", infer=_qgemm_types, integer_fault=divides_by_scale(7))
+@composite(
+    "com.microsoft.QGemm",
+    infer=_qgemm_types,
+    integer_fault=divides_by_scale(7),
+    contract=contracts.positive_scales(1, 4, 7),
+)
 def qgemm(attributes: Attributes, types: Types) -> str:
     """alpha A B + C of 8-bit integers; C in i32 with the scale of the product.
 
@@ -182,7 +197,9 @@ def _factor_lines(types: Types, b_index: int, bias: int) -> list[str]:
     return [*lines, "%product = Mul(%real, %factors)", "%y = Add(%product, %bias)"]
 
 
-@composite("com.microsoft.MatMulIntegerToFloat", infer=_to_float_types)
+@composite(
+    "com.microsoft.MatMulIntegerToFloat", infer=_to_float_types, contract=contracts.positive_scales(2, 3)
+)
 def matmul_integer_to_float(attributes: Attributes, types: Types) -> str:
     """MatMulInteger, times both scales (of b also per column), plus a bias."""
     names = ["a", "b", "a_scale", "b_scale", "a_zero", "b_zero", "bias"]
@@ -199,7 +216,7 @@ def _dynamic_types(attributes: Attributes, types: Types) -> Types:
     return [typed(at(types, 0), matmul_shape(shape_at(types, 0), shape_at(types, 1)))]
 
 
-@composite("com.microsoft.DynamicQuantizeMatMul", infer=_dynamic_types)
+@composite("com.microsoft.DynamicQuantizeMatMul", infer=_dynamic_types, contract=contracts.positive_scales(2))
 def dynamic_quantize_matmul(attributes: Attributes, types: Types) -> str:
     """A quantized to u8 by its own range, times b, in f32; plus a bias."""
     names = ["a", "b", "b_scale", "b_zero", "bias"]
@@ -240,7 +257,12 @@ def _quantize_types(attributes: Attributes, types: Types) -> Types:
     return [TensorType(zero.dtype if zero is not None else "u8", shape_at(types, 0))]
 
 
-@composite("com.microsoft.QuantizeLinear", infer=_quantize_types, integer_fault=divides_by_scale(1))
+@composite(
+    "com.microsoft.QuantizeLinear",
+    infer=_quantize_types,
+    integer_fault=divides_by_scale(1),
+    contract=contracts.positive_scales(1),
+)
 def quantize_linear(attributes: Attributes, types: Types) -> str:
     """QuantizeLinear of ONNX, including 16-bit and 4-bit results before ONNX had them."""
     operands = "%x, %scale, %zero" if at(types, 2) is not None else "%x, %scale"
@@ -251,6 +273,7 @@ def quantize_linear(attributes: Attributes, types: Types) -> str:
 @composite(
     "com.microsoft.DequantizeLinear",
     infer=lambda attributes, types: [typed(at(types, 1), shape_at(types, 0))],
+    contract=contracts.quantized_zero,
 )
 def dequantize_linear(attributes: Attributes, types: Types) -> str:
     """DequantizeLinear of ONNX, including 16-bit and 4-bit operands before ONNX had them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops.declaration import composite
 from nncdbg.engine.ops.formula import sizes_at
 from nncdbg.engine.ops.microsoft.attention_lines import angle_lines, rotated
@@ -9,7 +10,7 @@ from nncdbg.engine.ops.microsoft.composing import wide_formula
 from nncdbg.engine.ops.types import Attributes, Types, same_as
 
 
-@composite("com.microsoft.RotaryEmbedding", infer=same_as(0))
+@composite("com.microsoft.RotaryEmbedding", infer=same_as(0), contract=contracts.not_negative(1))
 def rotary_embedding(attributes: Attributes, types: Types) -> str:
     """x rotated by its position, in pairs: [batch, sequence, hidden] or [batch, heads, sequence, size].
 
