@@ -27,7 +27,7 @@ def on_compiled_call(begin: Begin, end: End) -> Callable[[], None]:
     and its result: None after an exception.
     """
     owner, name = compiler_switch()
-    if not _listeners:
+    if not hasattr(getattr(owner, name), "original"):
         setattr(owner, name, _told(getattr(owner, name)))
     listener = begin, end
     _listeners.append(listener)
@@ -35,10 +35,17 @@ def on_compiled_call(begin: Begin, end: End) -> Callable[[], None]:
     def remove() -> None:
         if listener in _listeners:
             _listeners.remove(listener)
-            if not _listeners:
-                setattr(owner, name, getattr(owner, name).original)
+            _restore()
 
     return remove
+
+
+def _restore() -> None:
+    """Put torch's own function back if nobody listens, and no compiled function that began is to end."""
+    owner, name = compiler_switch()
+    original = getattr(getattr(owner, name), "original", None)
+    if original is not None and not _listeners and not _running:
+        setattr(owner, name, original)
 
 
 def _told(original: Callable[[Any], Any]) -> Any:
@@ -61,6 +68,7 @@ def _told(original: Callable[[Any], Any]) -> Any:
         before = original(callback)
         for end in reversed(ends):
             end(function, call.get("result"))
+        _restore()
         return before
 
     switch.original = original  # type: ignore[attr-defined]
