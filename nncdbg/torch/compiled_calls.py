@@ -9,7 +9,12 @@ from typing import Any
 
 import torch
 
-from nncdbg.engine.ops.aten.internals import compiled_frame, compiler_switch, not_compiled
+from nncdbg.engine.ops.aten.internals import (
+    compiled_call_ends,
+    compiled_call_functions,
+    is_compiled_call,
+    not_compiled,
+)
 
 Begin = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any], FrameType], None]
 End = Callable[[Callable[..., Any], Any], None]
@@ -26,9 +31,11 @@ def on_compiled_call(begin: Begin, end: End) -> Callable[[], None]:
     `begin` gets the function that was compiled, its arguments and the frame of the call, `end` the function
     and its result: None after an exception.
     """
-    owner, name = compiler_switch()
-    if not hasattr(getattr(owner, name), "original"):
-        setattr(owner, name, _told(getattr(owner, name)))
+    owner, *names = compiled_call_functions()
+    if not _originals:
+        for name, told in zip(names, (_begins, _ends), strict=True):
+            original = _originals[name] = getattr(owner, name)
+            setattr(owner, name, told(original))
     listener = begin, end
     _listeners.append(listener)
 
@@ -40,39 +47,47 @@ def on_compiled_call(begin: Begin, end: End) -> Callable[[], None]:
     return remove
 
 
+_originals: dict[str, Any] = {}
+"""The functions of torch that are replaced now, by their names."""
+
+
 def _restore() -> None:
-    """Put torch's own function back if nobody listens, and no compiled function that began is to end."""
-    owner, name = compiler_switch()
-    original = getattr(getattr(owner, name), "original", None)
-    if original is not None and not _listeners and not _running:
-        setattr(owner, name, original)
+    """Put torch's own functions back if nobody listens, and no compiled function that began is to end."""
+    if not _listeners and not _running:
+        owner = compiled_call_functions()[0]
+        for name, original in _originals.items():
+            setattr(owner, name, original)
+        _originals.clear()
 
 
-def _told(original: Callable[[Any], Any]) -> Any:
-    """Return a function in place of the one that turns the compiler on and off."""
-
+def _begins(original: Callable[[], Any]) -> Any:
     @not_compiled
-    def switch(callback: Any) -> Any:
+    def call() -> Any:
         frame = sys._getframe(1)
-        call = compiled_frame(frame)
-        if call is None:
-            return original(callback)
-        if id(frame) not in _running:
-            function, ends = call["fn"], []
+        if is_compiled_call(frame.f_code):
+            given = frame.f_locals
+            function, ends = given["fn"], list[End]()
             _running[id(frame)] = function, ends
             for begin, end in [*_listeners]:
-                begin(function, call["args"], call["kwargs"], frame)
+                begin(function, given["args"], given["kwargs"], frame)
                 ends.append(end)
-            return original(callback)
-        function, ends = _running.pop(id(frame))
-        before = original(callback)
-        for end in reversed(ends):
-            end(function, call.get("result"))
-        _restore()
-        return before
+        return original()
 
-    switch.original = original  # type: ignore[attr-defined]
-    return switch
+    return call
+
+
+def _ends(original: Callable[[Any], Any]) -> Any:
+    @not_compiled
+    def call(callback: Any) -> Any:
+        frame = sys._getframe(1)
+        if id(frame) in _running and compiled_call_ends(frame):
+            function, ends = _running.pop(id(frame))
+            for end in reversed(ends):
+                end(function, frame.f_locals.get("result"))
+            _restore()
+        return original(callback)
+
+    return call
 
 
 def compiled_in_place(module: torch.nn.Module) -> bool:

@@ -25,6 +25,7 @@ from torch.optim.optimizer import (
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.ops.aten.internals import compiling_nothing, module_call
 from nncdbg.engine.text.counting import counted
+from nncdbg.torch.compiled_calls import on_compiled_call
 from nncdbg.torch.found_models import live_objects, models_of
 from nncdbg.torch.module_calls import on_module_calls
 from nncdbg.torch.recorded_step import RecordedStep
@@ -215,19 +216,24 @@ class ScriptRecorder:
 def on_module_call(begin: Callable[[], None], thread: int | None = None) -> Callable[[], None]:
     """Call `begin` before the first call of a module with gradients enabled; return how to give up.
 
-    With `thread`, calls on other threads do not count.  A weight that `spectral_norm` or another
-    parametrization computes while the model is built does not count either.
+    The call of a compiled function counts too.  With `thread`, calls on other threads do not count.  A weight
+    that `spectral_norm` or another parametrization computes while the model is built does not count either.
     """
 
-    def hear(module: torch.nn.Module) -> None:
+    def hear(called: Any, *_: Any) -> None:
         if thread not in (None, threading.get_ident()) or not torch.is_grad_enabled():
             return
-        if isinstance(module, ParametrizationList) or _computes_weight(sys._getframe(1)):
+        if isinstance(called, ParametrizationList) or _computes_weight(sys._getframe(1)):
             return
         restore()
         begin()
 
-    restore = on_module_calls(hear)
+    ended = on_module_calls(hear), on_compiled_call(hear, lambda *_: None)
+
+    def restore() -> None:
+        for end in ended:
+            end()
+
     return restore
 
 

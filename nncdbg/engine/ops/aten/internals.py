@@ -111,19 +111,19 @@ count_whole_graphs: Any = torch._C._dynamo.eval_frame.set_fullgraph_compiled_fra
 """See `check_whole_graphs`."""
 
 
-def compiler_switch() -> tuple[Any, str]:
-    """Return owner and name of the function by which a compiled function turns the compiler on and off."""
+def compiled_call_functions() -> tuple[Any, str, str]:
+    """Return the owner and names of a function that compiled calls use at their begin, and one at their end.
+
+    Both are called while the compiler is off: it would restore what a function of Python changes of it.
+    """
     from torch._dynamo import eval_frame
 
-    return eval_frame, "_maybe_set_eval_frame"
+    return eval_frame, "_is_skip_guard_eval_unsafe_stance", "_maybe_set_eval_frame"
 
 
-def compiled_frame(frame: types.FrameType) -> Mapping[str, Any] | None:
-    """Return the local variables `fn`, `args`, `kwargs` and `result` of the call of a compiled function.
-
-    Return None for a frame that is no such call.
-    """
-    return frame.f_locals if frame.f_code.co_name == "compile_wrapper" else None
+def compiled_call_ends(frame: types.FrameType) -> bool:
+    """Return whether a frame that uses the second of these functions is at its end; others use it before."""
+    return "saved_include_set" not in frame.f_locals or "call_succeeded" in frame.f_locals
 
 
 def stand_in(replacement: Function, original: Callable[..., Any]) -> Function:
