@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from types import FrameType
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from types import FrameType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -88,6 +90,33 @@ def _ends(original: Callable[[Any], Any]) -> Any:
         return original(callback)
 
     return call
+
+
+def modules_in(function: Any, depth: int = 4) -> Iterator[torch.nn.Module]:
+    """Yield the modules that a function reads: its own object, its free and global variables and defaults.
+
+    Functions among these are followed, up to `depth` of them.
+    """
+    if isinstance(function, torch.nn.Module):
+        yield function
+        return
+    found = [getattr(function, name, None) for name in ("__self__", "__wrapped__", "func")]
+    found += getattr(function, "__defaults__", None) or ()
+    found += (getattr(function, "__kwdefaults__", None) or {}).values()
+    found += getattr(function, "args", None) or ()
+    for cell in getattr(function, "__closure__", None) or ():
+        with suppress(ValueError):  # The variable has no value yet.
+            found.append(cell.cell_contents)
+    code = getattr(function, "__code__", None)
+    if code is not None:
+        variables = getattr(function, "__globals__", {})
+        found += [variables[name] for name in code.co_names if name in variables]
+    for each in found:
+        if isinstance(each, torch.nn.Module) or (depth and isinstance(each, _FUNCTIONS)):
+            yield from modules_in(each, depth - 1)
+
+
+_FUNCTIONS = (FunctionType, MethodType, partial)
 
 
 def compiled_in_place(module: torch.nn.Module) -> bool:

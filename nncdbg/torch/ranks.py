@@ -23,12 +23,17 @@ def rank_notes() -> list[str]:
     return [f"found on rank {torch.distributed.get_rank()} of {ranks}; gradients are averages over all ranks"]
 
 
-def no_origin_note() -> str:
-    """Return why the second run of a step may have no NaN or Inf."""
+def no_origin_note(*, compiled: bool) -> str:
+    """Return why the second run of a step may have no NaN or Inf; `compiled`: it ran compiled code before."""
     if _ranks() > 1:
         return (
             "the second run of the step, which does not communicate, has no NaN or Inf: they come from "
             "another rank, whose report names the operator"
+        )
+    if compiled:
+        return (
+            "only the compiled step has it: run eagerly, the step has no NaN or Inf (try another backend of "
+            "torch.compile, or a smaller part of the model)"
         )
     return (
         "the second run of the step has no NaN or Inf: the step depends on more than its batch, "

@@ -22,7 +22,7 @@ from nncdbg.engine.ops.aten.internals import (
     not_compiled,
     profiler_marks_undispatched,
 )
-from nncdbg.torch.compiled_calls import compiled_in_place, on_compiled_call
+from nncdbg.torch.compiled_calls import compiled_in_place, modules_in, on_compiled_call
 from nncdbg.torch.hidden_hooks import hidden_hooks
 from nncdbg.torch.module_calls import on_module_calls
 from nncdbg.torch.named_models import takes_hooks
@@ -95,6 +95,10 @@ class StepCalls:
         self._thread = 0
         self.stop_learning: Callable[[], None] = lambda: None
         """Learn no more modules; hooks on those that were learned remain."""
+        self._whole: list[tuple[Any, str, Any, Any]] = []
+        """Owner and name of each of `WHOLE_CALLS`, with its original and what replaces it."""
+        self._compiled = 0
+        """The number of compiled functions that run now, one inside of the other."""
         self._hooks: list[RemovableHandle] = []
         """Those on the outermost modules."""
         self._entered = ExitStack()
@@ -107,7 +111,11 @@ class StepCalls:
             self._replace(owner, name, whole_call(self.call_unseen, vars(owner)[name]))
         if self._repeatable:
             for owner, name in WHOLE_CALLS:
-                self._replace(owner, name, whole_call(self.call_whole, vars(owner)[name]))
+                original = vars(owner)[name]
+                replacement = whole_call(self.call_whole, original)
+                self._whole.append((owner, name, original, replacement))
+                self._replace(owner, name, replacement)
+            self._entered.callback(self._whole.clear)
         self.stop_learning = on_module_calls(self.learn)
         self._entered.callback(on_compiled_call(self._enter_compiled, self._leave_compiled))
         self._entered.callback(lambda: self.stop_learning())
@@ -168,12 +176,22 @@ class StepCalls:
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], frame: FrameType
     ) -> None:
         if get_ident() == self._thread:
-            self._enter(function, args, kwargs, frame)
+            self.tape.ran_compiled = True
+            # The compiler writes the functions that it reads into the conditions of its code.
+            if not self._compiled:
+                for owner, name, original, _ in self._whole:
+                    setattr(owner, name, original)
+            self._compiled += 1
+            self._enter(function, args, kwargs, frame.f_back or frame)
 
     @not_compiled
     def _leave_compiled(self, function: Callable[..., Any], result: Any) -> None:
         if get_ident() == self._thread:
             self._leave(function, result)
+            self._compiled -= 1
+            if not self._compiled:
+                for owner, name, _, replacement in self._whole:
+                    setattr(owner, name, replacement)
 
     def _enter(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], frame: FrameType) -> None:
         """Begin a call of an outermost module or compiled function; the tape pauses until `_leave`."""
@@ -192,10 +210,10 @@ class StepCalls:
         if keeps:
             random = tape.starting() or RandomState()
             called = _unwrapped(_called(function))
-            trains = self._repeatable and isinstance(called, torch.nn.Module) and called.training
-            if trains and id(called) not in tape.module_buffers:
-                with tape.own_work():
-                    tape.module_buffers[id(called)] = self._buffers.of(called)
+            for module in modules_in(called) if self._repeatable else ():
+                if module.training and id(module) not in tape.module_buffers:
+                    with tape.own_work():
+                        tape.module_buffers[id(module)] = self._buffers.of(module)
             call = StepCall(
                 called, args, kwargs, user_lines(frame), True, random=random, autocast=_autocast()
             )

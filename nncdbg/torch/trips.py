@@ -55,6 +55,8 @@ class GuardTrip:
     operators: list[BadOperator] = field(default_factory=list)
     """The first operators with NaN or Inf, if operators are checked."""
     notes: list[str] = field(default_factory=list)
+    compiled: bool = False
+    """Whether code of torch.compile ran in the step; its second run is eager."""
 
     def __post_init__(self) -> None:
         self.notes += rank_notes()

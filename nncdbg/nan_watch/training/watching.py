@@ -148,7 +148,7 @@ def _reported(trip: GuardTrip, interrupt: Callable[[], None]) -> BadStep:
     if trip.recorded is not None:
         _examine(bad, trip.recorded, interrupt)
         if bad.report is not None and bad.origin is None:
-            bad.notes.append(no_origin_note())
+            bad.notes.append(no_origin_note(compiled=trip.compiled))
     if bad.origin is None or bad.origin.used is None:
         bad.notes += [f"{name} had {counts} before the step" for name, counts in trip.before.items()][
             :_LISTED
