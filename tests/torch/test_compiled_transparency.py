@@ -1,4 +1,4 @@
-"""A watch changes nothing of compiled trainings: not the results, and not how often the compiler is called."""
+"""A watch changes nothing of compiled trainings: neither results, nor how often the compiler is called."""
 
 from __future__ import annotations
 
