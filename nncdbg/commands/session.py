@@ -75,7 +75,7 @@ class CommandSession:
         """The `Namespace` of `py` and `interact`, created on first use."""
         self.trusts_recordings = False
         """Recordings may run Python code without confirmation."""
-        self.echoes = True
+        self.echoes: bool = True
         """Print the commands of a script before their output."""
         self.replaying = False
         """The current line comes from a recording, or from a breakpoint script of a recording."""

@@ -231,7 +231,7 @@ class BackwardPass:
             return None
         types = list(map(tensor_only, self._emit.types_at(node)))
         for operand, known in zip(node.inputs, types, strict=True):
-            if operand is not None and known is None:
+            if isinstance(operand, str) and known is None:
                 raise UnsupportedOp(f"the type of %{name_text(operand)} is not known before the run")
         program = formula_of(node, types, self._emit.opsets)
         graph = program.graphs[program.entry] if program is not None else None

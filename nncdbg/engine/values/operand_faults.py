@@ -134,8 +134,9 @@ _COMPARE = "check the types and shapes of the operands"
 def _named(node: Node, index: int) -> str:
     operand = node.inputs[index] if index < len(node.inputs) else None
     # `nncdbg.eager` names operands "operand 0" and so on.
-    named = isinstance(operand, str) and " " not in operand
-    return f"%{name_text(operand)}" if named else f"operand {index}"
+    if isinstance(operand, str) and " " not in operand:
+        return f"%{name_text(operand)}"
+    return f"operand {index}"
 
 
 def _wrong_elements(
@@ -155,5 +156,5 @@ def _wrong_elements(
             both = f"{_named(node, first)} is {dtype}, but {_named(node, index)} is {known.dtype}"
             yield (
                 f"{both}, and both must have one element type",
-                f"cast %{name_text(node.inputs[index])} to {dtype}",
+                f"cast {_named(node, index)} to {dtype}",
             )

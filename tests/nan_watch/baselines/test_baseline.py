@@ -15,10 +15,10 @@ from nncdbg.nan_watch.baselines.baseline import (
     Baseline,
     BaselineComparison,
     compare,
-    key_of,
     read_baseline,
     write_baseline,
 )
+from nncdbg.nan_watch.fingerprint import key_of
 from nncdbg.nan_watch.records import FindingSite, Report, WatchFinding
 from nncdbg.nan_watch.reports import NotWritten
 from nncdbg.opening.corpus.cases import Case
