@@ -324,11 +324,18 @@ def not_negative(*operands: int) -> FindBrokenContract:
 
 
 def classes(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
-    """Check the classes of a loss, operand 1: from 0 on, or `ignore_index`."""
-    ignored = attributes.get("ignore_index")
+    """Check the classes of a loss, operand 1: from 0 on, or `ignore_index`.
+
+    The kernel refuses those that are out of range from the end, too.
+    """
+    ignored, count = attributes.get("ignore_index"), inputs[0].shape[1]
     rule = "a class must be 0 or more" + ("" if ignored is None else f", or {ignored}, which is ignored")
     hint = "set ignore_index to the class of the samples to ignore; nncdbg counts it from the last class"
-    return in_range(1, CLASS, lambda given: (given >= 0) | (given == ignored), rule, hint)(attributes, inputs)
+
+    def accepted(given: Array) -> Array:
+        return (given >= 0) | (given == ignored) | (given < -count)
+
+    return in_range(1, CLASS, accepted, rule, hint)(attributes, inputs)
 
 
 def regions(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
