@@ -333,7 +333,7 @@ def classes(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContr
     hint = "set ignore_index to the class of the samples to ignore; nncdbg counts it from the last class"
 
     def accepted(given: Array) -> Array:
-        return (given >= 0) | (given == ignored) | (given < -count)
+        return np.asarray((given >= 0) | (given == ignored) | (given < -count))
 
     return in_range(1, CLASS, accepted, rule, hint)(attributes, inputs)
 
