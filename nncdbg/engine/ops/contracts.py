@@ -194,7 +194,7 @@ def overwritten(operand: int, places: Array, values: Any, sizes: Sequence[int] =
 
 
 def unpooled(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
-    """Check the indices of MaxUnpool; those of overlapping windows repeat with equal values."""
+    """Check the indices of MaxUnpool; overlapping windows may repeat an index with an equal value."""
     values, indices = _given(inputs, 0), _given(inputs, 1)
     return None if values is None or indices is None else overwritten(1, indices, values)
 
@@ -311,7 +311,7 @@ def positive_scales(*operands: int) -> FindBrokenContract:
 
 
 def joined_scales(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
-    """Check the scales of QLinearConcat: that of the result, then every third operand from the fourth on."""
+    """Check the scales of QLinearConcat: operand 0 for the result, then every third operand from 3 on."""
     return positive_scales(0, *range(3, len(inputs), 3))(attributes, inputs)
 
 
