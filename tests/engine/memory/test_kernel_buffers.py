@@ -109,7 +109,7 @@ X = np.arange(1, 5, dtype=np.float32)
 def kernel(request: pytest.FixtureRequest) -> str | None:
     function, expected = request.param
     nncdbg.op("mine.Kernel")(function)
-    return expected
+    return str(expected) if expected is not None else None
 
 
 @pytest.mark.parametrize("kernel", CASES, indirect=True, ids=lambda case: case[0].__name__)
