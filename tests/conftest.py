@@ -7,11 +7,13 @@ import os
 import shutil
 import signal
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from nncdbg.engine.ops import declaration, library, schema
 
 ROOT = Path(__file__).parent.parent
 
@@ -38,6 +40,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Crash reports, tokens and histories of one test process are not those of another, nor the user's."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(autouse=True)
+def ops_of_one_test() -> Iterator[None]:
+    """Remove the ops that a test declares or loads: no other test of the process has them."""
+    known, loaded, revision = dict(declaration._DECLARED), dict(library._LOADED), declaration.revision()
+    yield
+    if declaration.revision() == revision:
+        return
+    for name in declaration._DECLARED.keys() - known.keys():
+        first = declaration._DECLARED[name][0]
+        if getattr(first.kernel or first.formula, "__module__", "").partition(".")[0] != "nncdbg":
+            del declaration._DECLARED[name]
+    library._LOADED.clear()
+    library._LOADED.update(loaded)
+    schema.schema.cache_clear()
+    declaration._changed()
 
 
 @pytest.fixture(scope="session")

@@ -69,7 +69,7 @@ def parse_message(body: bytes) -> Request | Answer:
     try:
         envelope = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MessageError(_decoding_failure(error), *_identity(body)) from None
+        raise MessageError(decoding_failure(error), *_identity(body)) from None
     if envelope.type == "response":
         return Answer(envelope.request_seq, envelope.success, envelope.message, envelope.body, envelope.seq)
     if envelope.type != "request":
@@ -95,7 +95,7 @@ def decode_arguments(request: Request, record: Any, required: bool) -> Any:
     try:
         return msgspec.json.decode(raw, type=record if record is not None else dict)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        words = _decoding_failure(error)
+        words = decoding_failure(error)
         words = words.replace("$", "arguments", 1) if "`$" in words else f"{words} - at `arguments`"
         raise MessageError(f"{request.command}: {words}", request.seq, request.command) from None
 
@@ -113,10 +113,11 @@ def quoted(word: str) -> str:
 _LONGEST = 60
 
 
-def _decoding_failure(error: Exception) -> str:
+def decoding_failure(error: Exception) -> str:
+    """Return what is wrong with the bytes of a message that `msgspec` refuses."""
     if isinstance(error, RecursionError):
         return "the message is nested too deeply"
-    if isinstance(error, UnicodeDecodeError):
+    if isinstance(error, UnicodeDecodeError) or "UTF-8" in str(error):
         return "the message is not UTF-8"
     return f"the message is malformed: {error}"
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from nncdbg.dap_server.messages import Request
+from nncdbg.dap_server.messages import Request, decoding_failure
 from nncdbg.dap_server.protocol.requests import RunInTerminalRequestArguments
 from nncdbg.dap_server.registry import each_program
 from nncdbg.dap_server.transport.addresses import bind
@@ -106,7 +106,7 @@ class TerminalWindow:
         try:
             requested = msgspec.json.decode(line, type=_TerminalRequest)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            self._send({"error": f"the message is malformed: {error}"})
+            self._send({"error": decoding_failure(error)})
             return
         if requested.pause:
             self._pause()

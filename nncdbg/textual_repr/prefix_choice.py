@@ -64,6 +64,9 @@ def _best(uses: Counter[str]) -> list[str]:
     for innermost in inside:
         for prefix in folders(innermost + "x"):
             below[prefix].append(innermost)
+    for prefix in list(below):
+        if len(prefix) * sum(inside[each] for each in below[prefix]) < _LEAST:
+            del below[prefix]  # It saves too little in the best case.
     for prefix in sorted(below):
         shorter = prefix.rstrip("/:|.")
         if shorter != prefix and shorter in below:

@@ -258,7 +258,7 @@ def answering(with_bytes: bytes) -> Iterator[tuple[int, threading.Event]]:
             "is not a Debug Adapter Protocol server: malformed header line",
         ),
         (b"Content-Length: 4\r\n\r\nnull", "a message has no `type`"),
-        (b"Content-Length: 4\r\n\r\n[[[[", "malformed message"),
+        (b"Content-Length: 4\r\n\r\n[[[[", "the message is malformed"),
     ],
 )
 def test_a_peer_without_the_protocol_is_refused(client: Client, data: bytes, message: str) -> None:

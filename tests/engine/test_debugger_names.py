@@ -7,7 +7,7 @@ import nncdbg
 NAMES = """
     break_at watch_value catch uncatch delete
     run run_to step_over step_into step_out step_stream pause move
-    step_back step_back_into reverse_step_out reverse_continue restart mark go_to
+    step_back step_back_into reverse_step_out reverse_continue restart mark go_to go_to_line
     value values_at stats evaluate set_value awaited outputs states
     stop ended frames selected notes micro program inputs backend
     breakpoints timeline control observers loaded values diagnosis retracing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from xml.etree import ElementTree
 
@@ -12,24 +12,12 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.ops import declaration
 from nncdbg.nan_watch.records import Report
 from nncdbg.nan_watch.reports import FORMS
 from nncdbg.nan_watch.reports.wording import verdict
 from nncdbg.nan_watch.watched import Watched
 
 Kernel = Callable[..., Any]
-Declare = Callable[..., Callable[[Kernel], Kernel]]
-
-
-@pytest.fixture
-def op() -> Iterator[Declare]:
-    """Declare ops for one test."""
-    known = dict(declaration._DECLARED)
-    yield nncdbg.op
-    for name in declaration._DECLARED.keys() - known.keys():
-        del declaration._DECLARED[name]
-    declaration._changed()
 
 
 def watched(name: str, **options: Any) -> Report:
@@ -62,8 +50,8 @@ ALLOCATIONS = {
 
 
 @pytest.mark.parametrize("how", ALLOCATIONS)
-def test_a_write_past_a_buffer_of_xp_trips_by_default(op: Declare, how: str) -> None:
-    @op(f"checks.Over_{how}")
+def test_a_write_past_a_buffer_of_xp_trips_by_default(how: str) -> None:
+    @nncdbg.op(f"checks.Over_{how}")
     def over(xp: Any, x: Any) -> Any:
         out = ALLOCATIONS[how](xp, x)
         out[...] = x
@@ -77,8 +65,8 @@ def test_a_write_past_a_buffer_of_xp_trips_by_default(op: Declare, how: str) -> 
     assert results(report)["guard"] == "failed"
 
 
-def test_a_write_past_a_scratch_buffer_or_the_given_one_trips(op: Declare) -> None:
-    @op("checks.Scratch", infer=lambda attributes, types: [types[0]], accepts_out=True)
+def test_a_write_past_a_scratch_buffer_or_the_given_one_trips() -> None:
+    @nncdbg.op("checks.Scratch", infer=lambda attributes, types: [types[0]], accepts_out=True)
     def scratch(xp: Any, x: Any, *, out: Any) -> Any:
         work = xp.empty(4, x.dtype)
         work[...] = 0
@@ -92,8 +80,8 @@ def test_a_write_past_a_scratch_buffer_or_the_given_one_trips(op: Declare) -> No
     )
 
 
-def test_a_kernel_that_writes_inside_its_buffer_passes(op: Declare) -> None:
-    @op("checks.Inside")
+def test_a_kernel_that_writes_inside_its_buffer_passes() -> None:
+    @nncdbg.op("checks.Inside")
     def inside(xp: Any, x: Any) -> Any:
         out = xp.empty_like(x)
         out[...] = xp.zeros(8, x.dtype) + x
@@ -104,8 +92,8 @@ def test_a_kernel_that_writes_inside_its_buffer_passes(op: Declare) -> None:
     assert verdict(report).startswith("ok in 4 statements")
 
 
-def test_memory_that_is_not_from_xp_is_not_checked(op: Declare) -> None:
-    @op("checks.Own")
+def test_memory_that_is_not_from_xp_is_not_checked() -> None:
+    @nncdbg.op("checks.Own")
     def own(xp: Any, x: Any) -> Any:
         return np.array(x)
 
@@ -155,8 +143,8 @@ def test_no_gate_passes_in_a_run_that_did_not_finish() -> None:
     assert {"nan", "inf"} <= {each.check for each in report.checks if each.result == "not checked"}
 
 
-def test_junit_skips_what_was_not_checked(op: Declare) -> None:
-    @op("checks.Skipped")
+def test_junit_skips_what_was_not_checked() -> None:
+    @nncdbg.op("checks.Skipped")
     def skipped(xp: Any, x: Any) -> Any:
         return np.array(x)
 
@@ -167,8 +155,8 @@ def test_junit_skips_what_was_not_checked(op: Declare) -> None:
     assert "skipped" not in states["nan"]
 
 
-def test_several_runs_are_not_checked_if_one_was_not(op: Declare) -> None:
-    @op("checks.Several")
+def test_several_runs_are_not_checked_if_one_was_not() -> None:
+    @nncdbg.op("checks.Several")
     def several(xp: Any, x: Any) -> Any:
         return np.array(x)
 

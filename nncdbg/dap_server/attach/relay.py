@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from nncdbg.dap_server.messages import Answer, Request
+from nncdbg.dap_server.messages import Answer, Request, decoding_failure
 from nncdbg.dap_server.registry import capabilities
 from nncdbg.dap_server.transport.access import token_for
 from nncdbg.dap_server.transport.addresses import Address, address_text, prepare
@@ -317,7 +317,7 @@ def _read(far: Connection) -> Message | None:
     try:
         message = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FrameError(f"malformed message: {error}") from None
+        raise FrameError(decoding_failure(error)) from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise FrameError("a message has no `type`")
     return message

@@ -24,7 +24,7 @@ from nncdbg.engine.text.lexemes import name_text
 Execute: TypeAlias = Callable[..., Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Call:
     """The part of a statement that its kernel is bound to.  `op` has no kernel if nncdbg has none."""
 
@@ -47,7 +47,7 @@ class Call:
     """Receives each NumPy buffer that a user's kernel allocates through `xp` (see `kernel_namespace`)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Kernels:
     """A bound kernel: `run(*inputs)`, and `into(*inputs, buffer)` if it can write into a buffer.
 

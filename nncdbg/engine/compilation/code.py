@@ -224,7 +224,7 @@ class Code:
         return found
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Statement:
     """The statement at `pc` of a block; its last line, if `pc` is the number of its nodes."""
 

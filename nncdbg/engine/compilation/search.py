@@ -22,7 +22,8 @@ def blocks(program: Program) -> Iterator[tuple[Path, Graph]]:
         path, graph = stack.pop()
         yield path, graph
         for pc, node in enumerate(graph.nodes):
-            stack.extend(((*path, pc, index), body) for index, body in enumerate(node.subgraphs))
+            if node.subgraphs:
+                stack.extend(((*path, pc, index), body) for index, body in enumerate(node.subgraphs))
 
 
 def candidates(program: Program, kind: str) -> set[str]:

@@ -62,7 +62,7 @@ class Effect:
 
     def of_scalars(self, outputs: Sequence[Any]) -> Origins:
         """Return the origins that outputs of one number depend on, such as the loss."""
-        scalars = [value for value in outputs if np.ndim(self.to_host(value)) == 0]
+        scalars = [value for value in outputs if getattr(self.to_host(value), "ndim", None) == 0]
         return NONE.union(*(known.origins for known in map(self._known, scalars) if known is not None))
 
     def _known(self, value: Any) -> Marks | None:

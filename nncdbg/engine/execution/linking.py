@@ -36,7 +36,7 @@ Cover: TypeAlias = Callable[[Kernels, Call, Statement], Kernels]
 LineOf: TypeAlias = Callable[[Code, int], "int | None"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Binding(Statement):
     """A statement bound to its kernel, with all that an allocator needs to run it into its own buffers."""
 

@@ -267,7 +267,7 @@ class Conversion:
 
         An attribute of another version of the op stays: without it, the result would be another one.
         """
-        known = _attributes_of(made.op)
+        known = _attributes_of(made.op) if made.attributes else set()
         if not known or made.attributes.keys() <= known:
             return made
         comments = [made.comment] if made.comment else []

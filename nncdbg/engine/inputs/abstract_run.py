@@ -38,7 +38,7 @@ from nncdbg.engine.inference.types import joined_type, literal_array, stacked_ty
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.declaration import Op
 from nncdbg.engine.ops.influence import Content
-from nncdbg.engine.ops.schema import complete, version_of
+from nncdbg.engine.ops.schema import complete, schema, version_of
 from nncdbg.engine.ops.valid_integers import Integers, known_type
 
 SMALL = 1024
@@ -139,6 +139,7 @@ class AbstractRun:
     steps: int = 0
     _depth: int = 0
     _rules: TypeRules = field(init=False)
+    _ops: dict[str, tuple[int, Op | None, bool]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._rules = TypeRules(self.program.opsets, self.program.graphs)
@@ -265,13 +266,16 @@ class AbstractRun:
     # -- ops -----------------------------------------------------------------------------------
 
     def _op(self, place: Place, node: Node, operands: Sequence[ValueFacts]) -> list[ValueFacts]:
-        version = version_of(node.op, self.program.opsets)
-        op = lookup(node.op, version)
+        version, op, windowed = self._found(node.op)
         types = [fact.type for fact in operands]
         try:
             results = list(self._rules.inferred(node, tuple(types)))
             if op is None:
                 return [ValueFacts(type_) for type_ in results]
+            adds = _adds_facts(op, operands, results)
+            if not (adds or windowed or op.integers is not None):
+                moved = _moved(node, op, operands)
+                return [ValueFacts(type_, None, moved) for type_ in results]
             attributes = complete(node.op, version, node.attributes)
             if op.integers is not None:
                 data = [fact.data for fact in operands]
@@ -281,7 +285,8 @@ class AbstractRun:
                         if missed := self._missed(operands[index], accepted):
                             failure = Failure(node.op, place, _numbers(node, operands) | missed)
                             raise _Failed(failure)
-            made = self._computed(op, op.arguments(attributes, version, len(node.outputs)), operands, results)
+            arguments = op.arguments(attributes, version, len(node.outputs))
+            made = self._computed(op, arguments, operands, results) if adds else None
         except _Failed:
             raise
         except Exception:  # noqa: BLE001  # A kernel may raise anything for operands that do not fit.
@@ -293,9 +298,19 @@ class AbstractRun:
                 _measured(fact, array, exact=made.exact)
                 for fact, array in zip(facts, made.arrays, strict=True)
             ]
-        if "kernel_shape" in attributes and _is_empty(facts[0]) and not any(map(_is_empty, operands)):
+        if windowed and _is_empty(facts[0]) and not any(map(_is_empty, operands)):
             raise self._failed(node, place, operands)
         return facts
+
+    def _found(self, name: str) -> tuple[int, Op | None, bool]:
+        """Return the version of an op in this program, the op, and whether it moves a window."""
+        found = self._ops.get(name)
+        if found is None:
+            version = version_of(name, self.program.opsets)
+            known = schema(name, version)
+            windowed = known is not None and "kernel_shape" in known.attributes
+            found = self._ops[name] = version, lookup(name, version), windowed
+        return found
 
     def _failed(self, node: Node, place: Place, operands: Sequence[ValueFacts]) -> _Failed:
         return _Failed(Failure(node.op, place, _numbers(node, operands)))
@@ -307,23 +322,13 @@ class AbstractRun:
         operands: Sequence[ValueFacts],
         results: Sequence[Type | None],
     ) -> _Made | None:
-        """Run the kernel on the known facts and return its results; None if running it adds no facts.
+        """Run the kernel on the known facts and return its results; None if it cannot run on them.
 
         If only sizes matter, the kernel runs on zeros, and only the sizes of the results are right.
         """
-        if op.random or op.reference or (op.kernel is None and op.ufunc is None):
-            return None
         host = op.host_operands
-        given = [fact for fact in operands if fact.type is not None]
-        known = all(fact.data is not None for fact in given)
-        sized = all(known_type(type_) is not None for type_ in results)
+        known = _are_known(operands)
         counts_only = op.content is Content.SIZES
-        if not known and sized and not counts_only:
-            return None
-        if known and sized and sum(map(_total, results)) > SMALL:
-            return None
-        if not known and not counts_only and not (host or op.view):
-            return None
         arrays = []
         for index, fact in enumerate(operands):
             array = fact.data
@@ -382,6 +387,20 @@ def known_content(content: Any) -> ValueFacts:
         return ValueFacts()
     small = content.size <= SMALL and content.dtype.kind in "iub"
     return ValueFacts(type_of_array(content), content if small else None)
+
+
+def _are_known(operands: Sequence[ValueFacts]) -> bool:
+    return all(fact.data is not None for fact in operands if fact.type is not None)
+
+
+def _adds_facts(op: Op, operands: Sequence[ValueFacts], results: Sequence[Type | None]) -> bool:
+    """Return whether running the kernel on the known facts would add any about its results."""
+    if op.random or op.reference or (op.kernel is None and op.ufunc is None):
+        return False
+    known, sized = _are_known(operands), all(known_type(type_) is not None for type_ in results)
+    if known and sized:
+        return sum(map(_total, results)) <= SMALL
+    return op.content is Content.SIZES or (known or bool(op.host_operands or op.view)) and not sized
 
 
 def _moved(node: Node, op: Op, operands: Sequence[ValueFacts]) -> frozenset[Origin]:

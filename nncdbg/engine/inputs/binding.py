@@ -22,7 +22,7 @@ from nncdbg.engine.inputs.generated import generate
 from nncdbg.engine.inputs.given import check_shape, given_array, misfit, title
 from nncdbg.engine.inputs.npy import choice
 from nncdbg.engine.ops.valid_integers import Integers
-from nncdbg.engine.text.lexemes import integer_of, name_text
+from nncdbg.engine.text.lexemes import ElementName, integer_of, name_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +359,7 @@ def _generated(
         notes.append(Note(fact, ("input", value.name)))
     drawn = kind if integers is None else None
     if missing.sequence:
-        return [generate(f"{value.name}[{index}]", type_, drawn, seed) for index in range(2)]
+        return [generate(ElementName(value.name, index), type_, drawn, seed) for index in range(2)]
     return generate(value.name, type_, drawn, seed, integers)
 
 

@@ -29,7 +29,7 @@ from nncdbg.engine.inputs.image_files import read_image
 from nncdbg.engine.inputs.image_specs import ImageFile
 from nncdbg.engine.inputs.nested_lists import EQUAL_ROWS, ragged
 from nncdbg.engine.inputs.npy import load_archive
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.engine.text.lexemes import ElementName, name_text
 
 
 def title(value: Value) -> str:
@@ -146,7 +146,7 @@ def _sequence(
             hint="put all the arrays in FILE.npz",
         )
     return [
-        given_array(Value(f"{value.name}[{index}]", type_.element), item, folder, notes)
+        given_array(Value(ElementName(value.name, index), type_.element), item, folder, notes)
         for index, item in enumerate(data)
     ]
 

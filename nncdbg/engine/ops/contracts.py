@@ -194,7 +194,7 @@ def overwritten(operand: int, places: Array, values: Any, sizes: Sequence[int] =
 
 
 def unpooled(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
-    """Check the indices of MaxUnpool; those of overlapping windows repeat with equal values."""
+    """Check the indices of MaxUnpool; overlapping windows may repeat an index with an equal value."""
     values, indices = _given(inputs, 0), _given(inputs, 1)
     return None if values is None or indices is None else overwritten(1, indices, values)
 
@@ -311,7 +311,7 @@ def positive_scales(*operands: int) -> FindBrokenContract:
 
 
 def joined_scales(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
-    """Check the scales of QLinearConcat: that of the result, then every third operand from the fourth on."""
+    """Check the scales of QLinearConcat: operand 0 for the result, then every third operand from 3 on."""
     return positive_scales(0, *range(3, len(inputs), 3))(attributes, inputs)
 
 
@@ -324,11 +324,18 @@ def not_negative(*operands: int) -> FindBrokenContract:
 
 
 def classes(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
-    """Check the classes of a loss, operand 1: from 0 on, or `ignore_index`."""
-    ignored = attributes.get("ignore_index")
+    """Check the classes of a loss, operand 1: from 0 on, or `ignore_index`.
+
+    The kernel refuses those that are out of range from the end, too.
+    """
+    ignored, count = attributes.get("ignore_index"), inputs[0].shape[1]
     rule = "a class must be 0 or more" + ("" if ignored is None else f", or {ignored}, which is ignored")
     hint = "set ignore_index to the class of the samples to ignore; nncdbg counts it from the last class"
-    return in_range(1, CLASS, lambda given: (given >= 0) | (given == ignored), rule, hint)(attributes, inputs)
+
+    def accepted(given: Array) -> Array:
+        return np.asarray((given >= 0) | (given == ignored) | (given < -count))
+
+    return in_range(1, CLASS, accepted, rule, hint)(attributes, inputs)
 
 
 def regions(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:

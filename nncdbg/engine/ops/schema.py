@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -179,6 +179,7 @@ def register_schemas(provider: Schemas, *domains: str, flat: bool = False) -> No
     for domain in domains or (_DEFAULT,):
         _PROVIDERS[domain] = (*_PROVIDERS.get(domain, ()), provider)
     schema.cache_clear()
+    split.cache_clear()
     _newest.cache_clear()
 
 
@@ -196,6 +197,7 @@ def is_flat(domain: str) -> bool:
     return domain in _FLAT
 
 
+@lru_cache(maxsize=4096)
 def split(name: str) -> tuple[str, str]:
     """Split a name: ``com.example.Op`` is (``com.example``, ``Op``); an ONNX name has the default domain.
 

@@ -137,7 +137,14 @@ def unquote(text: str, start: int = 0) -> str:
 
 def name_text(name: str) -> str:
     """Return a value's or graph's name without its sigil, quoted if needed."""
-    return name if _is_bare(name) else quote(name)
+    return name if isinstance(name, ElementName) or _is_bare(name) else quote(name)
+
+
+class ElementName(str):
+    """The name of an element of a sequence, as `print` takes it: ``x[0]``, ``"a b"[0]``."""
+
+    def __new__(cls, name: str, index: int) -> ElementName:
+        return super().__new__(cls, f"{name_text(name)}[{index}]")
 
 
 def op_text(op: str) -> str:

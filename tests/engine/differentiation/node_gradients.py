@@ -25,8 +25,14 @@ from tests.engine.differentiation.gradients import run, with_gradient
 
 LOSS, SECOND = "weighted_total", "weighted_gradient"
 
-WITHOUT = {"Resize": (1, 2, 3), "Upsample": (1,), "OneHot": (0, 1), "QuantizeLinear": (1,)}
-"""Operands that the gradient holds constant: regions and scales."""
+WITHOUT = {
+    "Resize": (1, 2, 3),
+    "Upsample": (1,),
+    "OneHot": (0, 1),
+    "QuantizeLinear": (1,),
+    "MelWeightMatrix": (3, 4),
+}
+"""Operands that the gradient holds constant: regions, scales and edges."""
 
 IN_F32 = frozenset({"AffineGrid", "Attention", "DynamicQuantizeLinear", "DequantizeLinear"})
 """Ops that compute in f32, besides those with a `stash_type`."""
