@@ -14,7 +14,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.ops.aten.internals import current_autograd_node, not_compiled
+from nncdbg.engine.ops.aten.internals import current_autograd_node, not_compiled, seen_by_functions
 from nncdbg.torch import guard_kernels
 from nncdbg.torch.finiteness import not_finite, suspicious
 from nncdbg.torch.live.recording_watch import RecordingWatch
@@ -444,14 +444,15 @@ class Guard:
         self._running = again if isinstance(again, StepFunction) else None
         self._rerunning = True
         try:
-            trip.recorded = record_again(
-                again,
-                trained.all_parameters(),
-                trained.models_of(parameters),
-                trained.optimizers,
-                trip.lines,
-                trip.notes,
-            )
+            with seen_by_functions():
+                trip.recorded = record_again(
+                    again,
+                    trained.all_parameters(),
+                    trained.models_of(parameters),
+                    trained.optimizers,
+                    trip.lines,
+                    trip.notes,
+                )
         finally:
             self._running, self._rerunning = running, False
 
@@ -491,7 +492,8 @@ class Guard:
             if self._watch is not None and self._watch.checks_updates:
                 self._name_origin(trip, self._trained.parameters())
             if trip.recorded is None:
-                updates.record_again(trip, optimizer)
+                with seen_by_functions():
+                    updates.record_again(trip, optimizer)
             if self._on_trip(trip):
                 updates.undo(optimizer, new)
 

@@ -8,6 +8,7 @@
 #include <structmember.h>
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/UndefinedTensorImpl.h>
@@ -679,6 +680,7 @@ struct OwnWork {
   PyObject* watch;    // or None
   PyObject* stopped;  // the watch that the outermost block has made inactive; otherwise null
   int depth;
+  at::impl::TorchFunctionDisabledState functions;  // before the outermost block
 
   std::array<PyObject**, 2> references() { return {&watch, &stopped}; }
 };
@@ -693,13 +695,18 @@ PyObject* own_work_enter(PyObject* self, PyObject*) {
       Py_XSETREF(work.stopped, Py_NewRef(work.watch));
     }
   }
-  ++work.depth;
+  if (work.depth++ == 0) {
+    work.functions = at::impl::PythonTorchFunctionTLS::get_disabled_state();
+    at::impl::PythonTorchFunctionTLS::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED);
+  }
   Py_RETURN_NONE;
 }
 
 PyObject* own_work_exit(PyObject* self, Given, Py_ssize_t) {
   auto& work = *reinterpret_cast<OwnWork*>(self);
-  if (--work.depth > 0 || work.stopped == nullptr) Py_RETURN_NONE;
+  if (--work.depth > 0) Py_RETURN_NONE;
+  at::impl::PythonTorchFunctionTLS::set_disabled_state(work.functions);
+  if (work.stopped == nullptr) Py_RETURN_NONE;
   Owned watch(std::exchange(work.stopped, nullptr));
   return none_if(PyObject_SetAttr(watch.object, names.active, Py_True) == 0);
 }

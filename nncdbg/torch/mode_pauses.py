@@ -16,6 +16,7 @@ from nncdbg.engine.ops.aten.internals import (
     innermost_mode,
     mode_flags,
     tell_compiler_of_mode,
+    unseen_by_functions,
 )
 from nncdbg.torch.origin_watch import OriginWatch
 
@@ -41,7 +42,10 @@ class Pause(Protocol):
 
 
 class OwnWork(Protocol):
-    """Nested blocks whose operators are those of nncdbg: a watch is inactive in them."""
+    """Nested blocks whose operators are those of nncdbg: a watch is inactive in them.
+
+    No function mode and no subclass of the user sees the functions that are called in them.
+    """
 
     depth: int
     """The number of blocks that run now."""
@@ -125,14 +129,20 @@ class _OwnWork:
         self.watch: OriginWatch | None = None
         self._stopped: OriginWatch | None = None
         """The watch that the outermost block has made inactive."""
+        self._unseen: Any = None
 
     def __enter__(self) -> None:
         watch = self.watch
+        if not self.depth:
+            self._unseen = unseen_by_functions()
+            self._unseen.__enter__()
         if not self.depth and watch is not None and watch.active:
             watch.active, self._stopped = False, watch
         self.depth += 1
 
     def __exit__(self, *_: object) -> None:
         self.depth -= 1
+        if not self.depth:
+            self._unseen.__exit__(None, None, None)
         if not self.depth and self._stopped is not None:
             self._stopped.active, self._stopped = True, None

@@ -36,7 +36,7 @@ class RecordedStep(RichOutput):
     def __init__(self) -> None:
         self._recorded: RecordedProgram | None = None
         self._build: Callable[[], RecordedProgram] | None = None
-        self._failure: RunError | None = None
+        self.failure: RunError | None = None
         """Why nothing was recorded."""
         self._program: Program | None = None
         self._notes: tuple[str, ...] = ()
@@ -89,8 +89,8 @@ class RecordedStep(RichOutput):
     @property
     def notes(self) -> tuple[str, ...]:
         """What the program cannot show, a sentence each."""
-        if self._failure is not None:
-            return (*self._notes, self._failure.message)
+        if self.failure is not None:
+            return (*self._notes, self.failure.message)
         return (*self._notes, *self._complete().notes)
 
     def plot(self, axes: Any = None) -> Any:
@@ -145,16 +145,16 @@ class RecordedStep(RichOutput):
         return ""
 
     def __repr__(self) -> str:
-        if self._failure is not None:
-            return f"<RecordedStep, {self._failure.message}>"
+        if self.failure is not None:
+            return f"<RecordedStep, {self.failure.message}>"
         if self._build is None:
             return "<RecordedStep, not complete>"
         return f"<RecordedStep {self.program.summary()}>"
 
     def _complete(self) -> RecordedProgram:
-        if self._failure is not None:
+        if self.failure is not None:
             # Each time without the frames of the last time, which hold tensors.
-            raise self._failure.with_traceback(None)
+            raise self.failure.with_traceback(None)
         if self._build is None:
             raise UsageError(
                 "the step is not complete yet",

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from nncdbg.engine.backends.torch_generators import generator_state
-from nncdbg.engine.errors import RunError, UsageError
+from nncdbg.engine.errors import NncdbgError, RunError, UsageError
 from nncdbg.engine.execution.machine import is_out_of_memory
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import (
@@ -155,7 +155,7 @@ class Recorder(DispatchMode):
         self.forked = False
         """Whether this is a copy in a forked process, such as a DataLoader worker, which records nothing."""
         self.failure: RunError | None = None
-        """Why nothing is recorded: the step did not fit in memory."""
+        """Why nothing is recorded, although the step runs on."""
         _RECORDERS.add(self)
 
     def __torch_dispatch__(
@@ -174,7 +174,7 @@ class Recorder(DispatchMode):
                     event = self._begun(func, args, keywords, lines)
             else:
                 event = self._begun(func, args, keywords, lines)
-        except _NO_MEMORY as error:
+        except Exception as error:  # noqa: BLE001  The training must not fail because of the recorder.
             self._give_up(error, lines)
             return func(*args, **keywords)
         try:
@@ -221,7 +221,7 @@ class Recorder(DispatchMode):
             if event.signature.allocates and not names_allocation(frame.f_code):
                 self._allocated_inside(event)
             self.events.append(event)
-        except _NO_MEMORY as error:
+        except Exception as error:  # noqa: BLE001
             self._give_up(error, event.lines)
 
     def add_finished(
@@ -281,14 +281,20 @@ class Recorder(DispatchMode):
         }
 
     def _give_up(self, error: Exception, lines: Lines) -> None:
-        """Free what was recorded, and record nothing more: the training needs the memory."""
-        reason = f"out of memory after {len(self.events):,} operators"
+        """Free what was recorded, and record nothing more; the training runs on."""
+        hint: str | None = SMALLER
         if isinstance(error, NotCopied):
             reason = error.named(self.labels)
+        elif isinstance(error, MemoryError):
+            reason = f"out of memory after {len(self.events):,} operators"
+        elif isinstance(error, NncdbgError):
+            reason, hint = error.message, error.hint
+        else:
+            reason, hint = f"{type(error).__name__}: {error}", "report this bug of nncdbg"
         self.failure = RunError(
             f"the step cannot be recorded: {reason}",
             source="{}:{}".format(*lines[0]) if lines else None,
-            hint=SMALLER,
+            hint=hint,
         )
         self.events.clear()
         self.inputs.clear()
@@ -555,17 +561,13 @@ def _unsupported(tensor: Any, event: Event) -> str:
 
 def _wrapper(tensor: Any, event: Event) -> UsageError:
     return UsageError(
-        f"{_place(event)}{event.signature.name} uses a {type(tensor).__name__}, which cannot be recorded",
+        f"{event.signature.name} uses a {type(tensor).__name__}, which cannot be recorded",
         hint="record a step with plain tensors, such as one of a single process without FSDP",
     )
 
 
-def _place(event: Event) -> str:
-    return "{}:{}: ".format(*event.lines[0]) if event.lines else ""
-
-
 def _nested(event: Event) -> UsageError:
     return UsageError(
-        f"{_place(event)}{event.signature.name} uses a nested tensor, which cannot be recorded",
+        f"{event.signature.name} uses a nested tensor, which cannot be recorded",
         hint="record a step with padded tensors and a mask",
     )

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from nncdbg.engine.errors import UsageError
 from nncdbg.torch.finiteness import not_finite, suspicious
 from nncdbg.torch.named_models import Optimizers
 from nncdbg.torch.recorded_step import RecordedStep
@@ -83,11 +82,11 @@ def record_again(
                 pass
             if recorded is not None:
                 recorded.bad_gradients = _has_bad_gradients(parameters)
-    except UsageError as error:
-        notes.append(f"the step cannot be recorded: {error.message}")
-        return None
     except Exception as error:  # noqa: BLE001  code of the user, which may not be able to run twice
         notes.append(f"the second run of the step ended early: {type(error).__name__}: {error}")
+    if recorded is not None and recorded.failure is not None:
+        notes.append(recorded.failure.message)
+        return None
     if ran_eagerly and recorded is not None and not recorded.notes:
         notes.append(_EAGER)
     return recorded

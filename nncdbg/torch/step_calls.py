@@ -6,7 +6,7 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cache
+from functools import cache, wraps
 from threading import get_ident
 from types import FrameType
 from typing import Any
@@ -21,6 +21,7 @@ from nncdbg.engine.ops.aten.internals import (
     any_autocast,
     not_compiled,
     profiler_marks_undispatched,
+    stand_in,
 )
 from nncdbg.torch.compiled_calls import compiled_in_place, modules_in, on_compiled_call
 from nncdbg.torch.hidden_hooks import hidden_hooks
@@ -58,11 +59,12 @@ def _kept(calls: StepCalls, original: Any) -> Any:
 
     @not_compiled
     @warning_at_caller
+    @wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         return calls.call(original, args, kwargs)
 
-    return call
+    return stand_in(call, original)
 
 
 _TRANSFORMED = StepCall(is_plain, (), {}, (), gradients_enabled=True)

@@ -19,6 +19,8 @@ from nncdbg.engine.ops.aten.internals import (
     dispatch_modes,
     function_modes,
     uncompiled,
+    unseen,
+    unseen_by_functions,
 )
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.torch.guard_kernels import using_library
@@ -57,8 +59,8 @@ def record(model: Models | None = None, optimizer: Optimizers | None = None) -> 
 
     `model` (one, several, or by name) names parameters, buffers and layers; `optimizer` (one or several)
     names moments and separates its phase.  Operators run as without recording.  If the block raises, the
-    program ends there, and the exception is raised as usual.  Without memory for the inputs of the step,
-    the block runs on and nothing is recorded.
+    program ends there, and the exception is raised as usual.  If the step cannot be recorded, as without
+    memory for its inputs or with a nested tensor, the block runs on; `step.program` raises RunError then.
 
     Raises UsageError for a nested recording and for arguments of other types.
     """
@@ -72,7 +74,7 @@ def record(model: Models | None = None, optimizer: Optimizers | None = None) -> 
     compiled_before = compiled_calls()
     with ExitStack() as ending:
         ending.callback(recorder.release)
-        ending.callback(lambda: _finish(step, recorder, modules, optimizers, compiled_before))
+        ending.callback(_finish, step, recorder, modules, optimizers, compiled_before)
         with recording_with(recorder, modules, optimizers), recorder:
             yield step
 
@@ -84,7 +86,8 @@ def recording_with(
     optimizers: Sequence[torch.optim.Optimizer],
 ) -> Iterator[None]:
     """Name what `recorder` records; the caller passes the operators to it, and releases it."""
-    with ExitStack() as hooks:
+    with ExitStack() as hooks, ExitStack() as naming:
+        naming.enter_context(unseen_by_functions())
         # Each event has some objects that stay: the collector would scan all modules for them.
         hooks.enter_context(collector_paused())
         hooks.enter_context(using_library())
@@ -99,9 +102,11 @@ def recording_with(
         hooks.enter_context(compiling_nothing())
         _recording.active = True
         hooks.callback(setattr, _recording, "active", False)
+        naming.close()
         yield
 
 
+@unseen
 def step_so_far(
     recorder: Recorder,
     modules: Mapping[str, torch.nn.Module],
@@ -134,6 +139,7 @@ def step_so_far(
     return step
 
 
+@unseen
 def _finish(
     step: RecordedStep,
     recorder: Recorder,
@@ -147,8 +153,8 @@ def _finish(
     named = named_tensors(own_tensors(modules), optimizers)
     labelled = _label(recorder, named)
     recorder.copy_inputs()
-    step._failure = recorder.failure
-    if step._failure is not None:
+    step.failure = recorder.failure
+    if step.failure is not None:
         return
     try:
         checksums = recorder.checksums(labelled)
@@ -210,6 +216,7 @@ def _hooks(
 def _naming_arguments(recorder: Recorder, model: torch.nn.Module) -> Callable[..., None]:
     """Return a hook that names the tensors passed to a model after the parameters of its `forward`."""
 
+    @unseen
     def name_arguments(_: Any, positional: Any, keywords: Any) -> None:
         named = zip(_positional_parameters(model), positional, strict=False)
         for name, value in (*named, *keywords.items()):
@@ -248,6 +255,7 @@ def _leaving(recorder: Recorder, name: str) -> Callable[..., None]:
 
 
 def _accumulated(recorder: Recorder, name: str) -> Callable[[torch.Tensor], None]:
+    @unseen
     def accumulated(parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
             recorder.label(parameter.grad, name)

@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 from torch.optim import SGD  # noqa: E402
 
 import nncdbg.torch  # noqa: E402
-from nncdbg.engine.errors import UsageError  # noqa: E402
+from nncdbg.engine.errors import RunError, UsageError  # noqa: E402
 from nncdbg.torch.safe_updates import runs_only_torch  # noqa: E402
 from tests.torch.steps import STEPS  # noqa: E402
 
@@ -285,10 +285,12 @@ def test_backward_statements_with_writes_to_views_have_lines():
 @pytest.mark.filterwarnings("ignore")
 def test_nested_tensor_is_refused_with_operator_and_line(layout):
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
-    with pytest.raises(UsageError) as caught, nncdbg.torch.record():
+    with nncdbg.torch.record() as step:
         nested * 2
+    with pytest.raises(RunError) as caught:
+        step.program  # noqa: B018
     assert "aten.mul.Tensor uses a nested tensor, which cannot be recorded" in caught.value.message
-    assert f"{__file__}:" in caught.value.message
+    assert str(caught.value.source).startswith(f"{__file__}:")
     assert "padded tensors" in str(caught.value.hint)
 
 
@@ -312,10 +314,12 @@ class Shards(torch.Tensor):  # type: ignore[name-defined]
 
 def test_wrapper_of_tensors_is_refused_with_operator_and_line():
     sharded = Shards(torch.ones(3))
-    with pytest.raises(UsageError) as caught, nncdbg.torch.record():
+    with nncdbg.torch.record() as step:
         sharded * 2
+    with pytest.raises(RunError) as caught:
+        step.program  # noqa: B018
     assert "aten.mul.Tensor uses a Shards, which cannot be recorded" in caught.value.message
-    assert f"{__file__}:" in caught.value.message
+    assert str(caught.value.source).startswith(f"{__file__}:")
     assert "without FSDP" in str(caught.value.hint)
 
 

@@ -12,8 +12,13 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from nncdbg.engine.errors import RunError, UsageError
-from nncdbg.engine.ops.aten.internals import compiling_nothing, innermost_mode, without_dispatch
+from nncdbg.engine.errors import NncdbgError, RunError, UsageError
+from nncdbg.engine.ops.aten.internals import (
+    compiling_nothing,
+    innermost_mode,
+    unseen,
+    without_dispatch,
+)
 from nncdbg.stats import prepare
 from nncdbg.torch.found_models import live_objects, models_of
 from nncdbg.torch.live.breakpoints import LiveBreakpoint, check_kinds, names_of_modules
@@ -209,6 +214,7 @@ class LiveTraining:
             if self.here:
                 self._update_mode()
 
+    @unseen
     def _begin(self) -> None:
         """Find models and optimizers, and begin the history of a step."""
         if not self.here:
@@ -246,6 +252,7 @@ class LiveTraining:
                 self._safe_updates.updated(optimizer)
             self._end_step()
 
+    @unseen
     def _skip_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Leave the mode until an update ends that can make no NaN and no Inf."""
         gradients = [each.grad for each in parameters_of(optimizer) if each.grad is not None]
@@ -293,7 +300,7 @@ class LiveTraining:
         try:
             try:
                 debugger = LiveDebugger(self._so_far(stop.operator), stop)
-            except RunError as error:
+            except NncdbgError as error:
                 self._said(f"no stop at {stop.operator.signature.name}: {error.message}")
                 return
             self._say_limits(debugger)

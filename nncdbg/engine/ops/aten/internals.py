@@ -11,7 +11,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import cache
+from functools import cache, wraps
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any, TypeVar
 
@@ -143,6 +143,25 @@ dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 
 function_modes: Callable[[], int] = torch._C._len_torch_function_stack
 """Returns the number of function modes that calls of torch's functions now pass through."""
+
+unseen_by_functions: Any = torch._C.DisableTorchFunction
+"""Context manager: calls inside pass through no function mode and no `__torch_function__` of a subclass."""
+
+seen_by_functions: Any = torch._C._EnableTorchFunction
+"""Context manager: the opposite, for code of the user inside of it."""
+
+
+def unseen(function: Function) -> Function:
+    """Return a function whose calls are in a block of `unseen_by_functions`."""
+
+    @not_compiled
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with unseen_by_functions():
+            return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
 
 below_autograd: Any = torch._C._AutoDispatchBelowAutograd
 """Context manager: operators called inside record nothing for a backward pass, as those below autograd."""
