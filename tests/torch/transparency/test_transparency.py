@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch", reason="needs torch")
 from tests.torch.transparency.harness import WAYS, seen  # noqa: E402
 from tests.torch.transparency.programs import PROGRAMS  # noqa: E402
 
-
 KNOWN = {
     ("profiler", "live", "said"): "operators are counted twice: before the mode that records them, and after",
     ("profiler", "record", "said"): "as with `live`",
