@@ -7,7 +7,6 @@ import gc
 import os
 import pickle
 import random
-import re
 import signal
 import sys
 import traceback
@@ -102,14 +101,11 @@ def _warning(warned: warnings.WarningMessage) -> tuple[str, str, str, int]:
 
     The lines within torch's own files may differ: torch calls a module with hooks on another one.
     """
-    text = _FRAME.sub("", str(warned.message))
     line = 0 if _OF_TORCH in warned.filename else warned.lineno
-    return warned.category.__name__, text, warned.filename, line
+    return warned.category.__name__, str(warned.message), warned.filename, line
 
 
 _OF_TORCH = os.path.dirname(torch.__file__)
-_FRAME = re.compile(r'  File "(?!.*/programs\.py").*\n.*\n')
-"""A frame in a traceback that is not one of the programs."""
 
 
 def _plain(value: Any) -> Any:
