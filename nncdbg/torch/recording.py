@@ -265,6 +265,15 @@ class Recorder(DispatchMode):
         except _NO_MEMORY as error:
             self._give_up(error, ())
 
+    def keep_memory(self, storage: Any) -> None:
+        """Copy the memory of an input that something other than an operator may change."""
+        kept = self.inputs.get(storage._cdata)
+        if kept is not None and kept.content is None:
+            try:
+                copy_content(kept, self.copies, whole=True)
+            except _NO_MEMORY as error:
+                self._give_up(error, ())
+
     def checksums(self, labelled: Iterable[tuple[Any, Key | None]]) -> dict[Key, str | np.ndarray[Any, Any]]:
         """Return the checksums of those of the tensors that operators made or wrote to.
 

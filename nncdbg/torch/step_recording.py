@@ -44,6 +44,7 @@ from nncdbg.torch.safe_updates import runs_only_torch
 from nncdbg.torch.source_lines import compiled_calls, user_lines
 from nncdbg.torch.storages import Key, copy_content
 from nncdbg.torch.trained import closure_of
+from nncdbg.torch.unseen_writes import before_unseen_writes
 
 _EAGER = "torch.compile compiles nothing while a step is recorded: the step ran eagerly"
 
@@ -100,6 +101,7 @@ def recording_with(
         removable += _hooks(recorder, modules, own, optimizers)
         # The compiler would trace the recorder as part of the functions that it compiles.
         hooks.enter_context(compiling_nothing())
+        hooks.enter_context(before_unseen_writes(recorder.keep_memory))
         _recording.active = True
         hooks.callback(setattr, _recording, "active", False)
         naming.close()

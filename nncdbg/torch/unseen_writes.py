@@ -1,0 +1,48 @@
+"""Hear of functions after which memory may change without an operator: those of storages, and views of NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+
+import torch
+
+from nncdbg.torch.warning_places import warning_at_caller
+
+_OF_STORAGES = "__setitem__", "copy_", "fill_", "resize_"
+_OF_TENSORS = "__dlpack__", "numpy"
+
+
+@contextmanager
+def before_unseen_writes(keep: Callable[[Any], None]) -> Iterator[None]:
+    """Call `keep` with the storage before each of these functions in the block."""
+
+    def keep_memory(tensor: Any) -> None:
+        if tensor.layout is torch.strided and not tensor.is_nested:
+            keep(tensor.untyped_storage())
+
+    with ExitStack() as ended:
+        for name in _OF_STORAGES:
+            _replace(torch.UntypedStorage, name, keep, ended)
+        for name in _OF_TENSORS:
+            _replace(torch.Tensor, name, keep_memory, ended)
+        yield
+
+
+def _replace(owner: type, name: str, keep: Callable[[Any], None], ended: ExitStack) -> None:
+    original, own = getattr(owner, name), vars(owner).get(name)
+
+    @warning_at_caller
+    @wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        keep(self)
+        return original(self, *args, **kwargs)
+
+    setattr(owner, name, call)
+    if own is None:
+        ended.callback(delattr, owner, name)
+    else:
+        ended.callback(setattr, owner, name, own)
