@@ -11,6 +11,7 @@ import torch
 import xxhash
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import without_dispatch
 from nncdbg.engine.process.rank_digests import DigestFile, StepDigests, is_digested
 
@@ -69,7 +70,7 @@ def _digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, float 
         }
         found: dict[str, tuple[int, float | None]] = {}
         for name, each in dense.items():
-            content = each.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            content = host_array(each.cpu().contiguous().reshape(-1).view(torch.uint8))
             norm = float(torch.linalg.vector_norm(each)) if each.is_floating_point() else 0.0
             found[name] = (xxhash.xxh3_64_intdigest(content), norm if math.isfinite(norm) else None)
         return found

@@ -1,4 +1,4 @@
-"""Hear of functions after which memory may change without an operator: those of storages, and views of NumPy."""
+"""Hear of functions by which memory may change without an operator: those of storages, and NumPy's views."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ WRITES: dict[str, Callable[[Any], Any]] = {
 def test_an_input_has_the_content_from_before(write: Callable[[Any], Any]) -> None:
     torch.manual_seed(0)
     model, x = torch.nn.Linear(4, 2), torch.randn(3, 4)
-    before = model.weight.detach().numpy().copy()
+    before = model.weight.detach().clone().numpy()
     functions = torch.UntypedStorage.resize_, torch.Tensor.numpy
     with nncdbg.torch.record(model) as step:
         model(x).sum()
@@ -48,3 +48,4 @@ def test_an_input_has_the_content_from_before(write: Callable[[Any], Any]) -> No
     assert (torch.UntypedStorage.resize_, torch.Tensor.numpy) == functions
     if write is free_and_fill:
         assert step.verify_determinism().ok
+        assert all(each.untyped_storage().resizable() for each in model.parameters())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from nncdbg.engine.errors import NotComputed, RunError
@@ -22,12 +23,12 @@ def host_array(value: Any) -> Any:
         raise NotComputed(
             "a tensor on the device meta has no elements", hint="create it on cpu or another device"
         )
+    if value.layout != torch.strided:
+        return value.numpy(force=True)  # Raises TypeError.
     viewed = HOST_VIEWS.get(value.dtype)
-    if viewed is None:
-        return value.numpy(force=True)
-    same_size, dtype = viewed
     plain = value.detach().resolve_conj().resolve_neg().cpu()
-    return plain.view(same_size).numpy(force=True).view(dtype)
+    # After `Tensor.numpy`, torch refuses to resize the memory, as FSDP does.
+    return np.from_dlpack(plain) if viewed is None else np.from_dlpack(plain.view(viewed[0])).view(viewed[1])
 
 
 def as_tensor(array: Any) -> torch.Tensor:
