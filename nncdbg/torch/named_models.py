@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.ops.aten.internals import uncompiled, uncompiled_name
+from nncdbg.engine.ops.aten.internals import uncompiled, uncompiled_name, without_dispatch
 
 Models: TypeAlias = "torch.nn.Module | Iterable[torch.nn.Module] | Mapping[str, torch.nn.Module]"
 Optimizers: TypeAlias = "torch.optim.Optimizer | Iterable[torch.optim.Optimizer]"
@@ -90,17 +90,31 @@ def own_tensors(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, to
                 yield (f"{prefix}.{plain}" if prefix else plain), tensor
 
 
+def dense_parts(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield a tensor with its name, or the indices and values of a sparse gradient."""
+    if tensor.layout is not torch.sparse_coo:
+        yield name, tensor
+        return
+    with without_dispatch():
+        yield f"{name}.indices", tensor._indices()
+        yield f"{name}.values", tensor._values()
+
+
 def named_tensors(
     own: Iterable[tuple[str, torch.Tensor]], optimizers: Iterable[torch.optim.Optimizer]
 ) -> list[NamedTensor]:
-    """Return the tensors of `own_tensors` with their gradients (``w.grad``) and moments (``w.exp_avg``)."""
+    """Return the tensors of `own_tensors` with their gradients (``w.grad``) and moments (``w.exp_avg``).
+
+    A sparse gradient is ``w.grad.indices`` and ``w.grad.values``.
+    """
     found, owners = [], {}
     for name, tensor in own:
         owners[id(tensor)] = name
         found.append(NamedTensor(name, tensor))
         # torch warns when the gradient of any other tensor is read.
         if (tensor.is_leaf or tensor.retains_grad) and tensor.grad is not None:
-            found.append(NamedTensor(f"{name}.grad", tensor.grad, persists=False))
+            for part, each in dense_parts(f"{name}.grad", tensor.grad):
+                found.append(NamedTensor(part, each, persists=False))
     for optimizer in optimizers:
         for parameter, state in optimizer.state.items():
             owner = owners.get(id(parameter), "parameter")

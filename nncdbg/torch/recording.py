@@ -393,7 +393,7 @@ class Recorder(DispatchMode):
         found = event.signature
         if not found.written:
             if result.__class__ in _TENSORS:
-                event.results.append(self._made(result, event))
+                event.results += self._parts_made(result, event)
             elif found.results:
                 self._returned(flat_results(result), event)
         elif not (found.plain_write and result is args[0]) or event.opaque:
@@ -404,7 +404,7 @@ class Recorder(DispatchMode):
     def _returned(self, results: Sequence[Any], event: Event) -> None:
         for each in results:
             if isinstance(each, torch.Tensor):
-                event.results.append(self._made(each, event))
+                event.results += self._parts_made(each, event)
                 continue
             if event.opaque and hasattr(each, "wait"):
                 each.wait()
@@ -457,6 +457,13 @@ class Recorder(DispatchMode):
                 self._used.append((tensor, kept))
             kept.keys[key] = None
         return key
+
+    def _parts_made(self, tensor: Any, event: Event) -> list[Key | None]:
+        """Return the memory of a result; of its indices and values if it is sparse."""
+        if tensor.layout is not torch.sparse_coo:
+            return [self._made(tensor, event)]
+        event.opaque = event.opaque or _unsupported(tensor, event)
+        return [self._made(part, event) for part in (tensor._indices(), tensor._values())]
 
     def _made(self, tensor: Any, event: Event) -> Key | None:
         """Return the memory of a result."""

@@ -30,6 +30,7 @@ from nncdbg.torch.named_models import (
     NamedTensor,
     Optimizers,
     classes_of_modules,
+    dense_parts,
     listed_optimizers,
     named_models,
     named_tensors,
@@ -260,7 +261,8 @@ def _accumulated(recorder: Recorder, name: str) -> Callable[[torch.Tensor], None
     @unseen
     def accumulated(parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
-            recorder.label(parameter.grad, name)
+            for part, tensor in dense_parts(name, parameter.grad):
+                recorder.label(tensor, part)
 
     return accumulated
 

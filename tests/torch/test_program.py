@@ -329,6 +329,19 @@ def runs(step):
     return stop.reason == "end"
 
 
+def test_sparse_gradients_are_indices_and_values():
+    model = torch.nn.Embedding(5, 2, sparse=True)
+    optimizer = torch.optim.SparseAdam(model.parameters())
+    with nncdbg.torch.record(model, optimizer) as step:
+        model(torch.tensor([1, 2, 1])).square().sum().backward()
+        optimizer.step()
+    outputs = nncdbg.run(step.program)
+    assert outputs[step.changed["weight.grad.indices"]].tolist() == [[1, 2, 1]]
+    expected = model.weight.grad._values().numpy()
+    assert outputs[step.changed["weight.grad.values"]].tobytes() == expected.tobytes()
+    assert step.verify_determinism().ok
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_sparse_tensor_is_a_recorded_result():
     sparse = torch.eye(3).to_sparse()
