@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import FrameType, FunctionType, MethodType
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from nncdbg.engine.ops.aten.internals import (
     compiled_call_ends,
@@ -90,6 +91,36 @@ def _ends(original: Callable[[Any], Any]) -> Any:
         return original(callback)
 
     return call
+
+
+def hidden_in_compiled_calls(handles: Iterable[RemovableHandle]) -> Callable[[], None]:
+    """Take hooks away while compiled functions run; return how to give up.
+
+    The compiler writes hooks into the conditions of its code, which would be compiled again without them.
+    """
+    hidden: list[tuple[Any, int, Any]] = []
+    running = 0
+
+    def begin(*_: Any) -> None:
+        nonlocal running
+        running += 1
+        if running > 1:
+            return
+        for handle in handles:
+            for reference in (handle.hooks_dict_ref, *handle.extra_dict_ref):
+                table = reference()
+                if table and handle.id in table:
+                    hidden.append((table, handle.id, table.pop(handle.id)))
+
+    def end(*_: Any) -> None:
+        nonlocal running
+        running -= 1
+        if not running:
+            for table, number, hook in hidden:
+                table[number] = hook
+            hidden.clear()
+
+    return on_compiled_call(begin, end)
 
 
 def modules_in(function: Any, depth: int = 4) -> Iterator[torch.nn.Module]:

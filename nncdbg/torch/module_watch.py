@@ -18,7 +18,6 @@ from torch import is_grad_enabled
 from torch.compiler import is_compiling
 from torch.jit import is_tracing
 from torch.nn.modules.module import register_module_forward_hook
-from torch.utils.hooks import RemovableHandle
 
 from nncdbg.engine.ops.aten.internals import (
     current_autograd_node,
@@ -26,7 +25,7 @@ from nncdbg.engine.ops.aten.internals import (
     uncompiled,
     without_dispatch,
 )
-from nncdbg.torch.compiled_calls import on_compiled_call
+from nncdbg.torch.compiled_calls import hidden_in_compiled_calls
 from nncdbg.torch.finiteness import finite_in_memory, is_finite, not_finite
 from nncdbg.torch.guard_kernels import LIBRARY
 from nncdbg.torch.origin_watch import UserPlace
@@ -149,7 +148,7 @@ class ModuleWatch:
         check = self._compiled_check() or self._check_outputs
         handle = register_module_forward_hook(check, with_kwargs=True)
         self._entered.callback(handle.remove)
-        self._entered.callback(_hide_in_compiled_calls(handle))
+        self._entered.callback(hidden_in_compiled_calls([handle]))
         self._thread, self.active = get_ident(), True
         return self
 
@@ -329,31 +328,6 @@ def _type(module: torch.nn.Module) -> str:
 def module_label(path: str, type_name: str) -> str:
     """Return the text for a module: its path and class; without a path its class."""
     return f"{path} ({type_name})" if path else type_name
-
-
-def _hide_in_compiled_calls(handle: RemovableHandle) -> Callable[[], None]:
-    """Take a hook away while a compiled function runs; return how to give up.
-
-    The compiler writes hooks into the conditions of its code, which would be compiled again without them.
-    """
-    hidden: list[tuple[Any, Any]] = []
-    running = 0
-
-    def begin(*_: Any) -> None:
-        nonlocal running
-        running += 1
-        if running == 1:
-            tables = [reference() for reference in (handle.hooks_dict_ref, *handle.extra_dict_ref)]
-            hidden.extend((table, table.pop(handle.id)) for table in tables if table and handle.id in table)
-
-    def end(*_: Any) -> None:
-        nonlocal running
-        running -= 1
-        while not running and hidden:
-            table, hook = hidden.pop()
-            table[handle.id] = hook
-
-    return on_compiled_call(begin, end)
 
 
 def _drop_filter(filter_: Any) -> None:

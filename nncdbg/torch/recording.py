@@ -175,7 +175,7 @@ class Recorder(DispatchMode):
             else:
                 event = self._begun(func, args, keywords, lines)
         except Exception as error:  # noqa: BLE001  The training must not fail because of the recorder.
-            self._give_up(error, lines)
+            self.give_up(error, lines)
             return func(*args, **keywords)
         try:
             result = func(*args, **keywords)
@@ -186,7 +186,7 @@ class Recorder(DispatchMode):
                 raise
             if event.signature.random or not is_out_of_memory(error) or not self._has_copies():
                 raise
-            self._give_up(error, lines)
+            self.give_up(error, lines)
         else:
             self._append(event, args, keywords, result, frame, dispatched)
             return result
@@ -222,7 +222,7 @@ class Recorder(DispatchMode):
                 self._allocated_inside(event)
             self.events.append(event)
         except Exception as error:  # noqa: BLE001
-            self._give_up(error, event.lines)
+            self.give_up(error, event.lines)
 
     def add_finished(
         self, func: Any, args: Sequence[Any], keywords: Mapping[str, Any], result: Any, lines: Lines
@@ -263,16 +263,17 @@ class Recorder(DispatchMode):
                 if kept.content is None:
                     copy_content(kept, self.copies, whole=False)
         except _NO_MEMORY as error:
-            self._give_up(error, ())
+            self.give_up(error)
 
     def keep_memory(self, storage: Any) -> None:
         """Copy the memory of an input that something other than an operator may change."""
         kept = self.inputs.get(storage._cdata)
         if kept is not None and kept.content is None:
             try:
-                copy_content(kept, self.copies, whole=True)
+                with without_dispatch():
+                    copy_content(kept, self.copies, whole=True)
             except _NO_MEMORY as error:
-                self._give_up(error, ())
+                self.give_up(error)
 
     def checksums(self, labelled: Iterable[tuple[Any, Key | None]]) -> dict[Key, str | np.ndarray[Any, Any]]:
         """Return the checksums of those of the tensors that operators made or wrote to.
@@ -289,7 +290,7 @@ class Recorder(DispatchMode):
             and (key[0] in written or self._seen.get(key[0], _UNKNOWN) is None)
         }
 
-    def _give_up(self, error: Exception, lines: Lines) -> None:
+    def give_up(self, error: Exception, lines: Lines = ()) -> None:
         """Free what was recorded, and record nothing more; the training runs on."""
         hint: str | None = SMALLER
         if isinstance(error, NotCopied):

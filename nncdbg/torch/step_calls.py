@@ -97,8 +97,8 @@ class StepCalls:
         self._thread = 0
         self.stop_learning: Callable[[], None] = lambda: None
         """Learn no more modules; hooks on those that were learned remain."""
-        self._whole: list[tuple[Any, str, Any, Any]] = []
-        """Owner and name of each of `WHOLE_CALLS`, with its original and what replaces it."""
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        """Owner and name of each replaced function, with its original and what replaces it."""
         self._compiled = 0
         """The number of compiled functions that run now, one inside of the other."""
         self._hooks: list[RemovableHandle] = []
@@ -107,17 +107,14 @@ class StepCalls:
 
     def __enter__(self) -> StepCalls:
         self._thread = get_ident()
+        self._entered.callback(self._replaced.clear)
         for owner, name in _CALLS:
             self._replace(owner, name, _kept(self, vars(owner)[name]))
         for owner, name in TRACERS:
             self._replace(owner, name, whole_call(self.call_unseen, vars(owner)[name]))
         if self._repeatable:
             for owner, name in WHOLE_CALLS:
-                original = vars(owner)[name]
-                replacement = whole_call(self.call_whole, original)
-                self._whole.append((owner, name, original, replacement))
-                self._replace(owner, name, replacement)
-            self._entered.callback(self._whole.clear)
+                self._replace(owner, name, whole_call(self.call_whole, vars(owner)[name]))
         self.stop_learning = on_module_calls(self.learn)
         self._entered.callback(on_compiled_call(self._enter_compiled, self._leave_compiled))
         self._entered.callback(lambda: self.stop_learning())
@@ -132,8 +129,10 @@ class StepCalls:
         self._entered.close()
 
     def _replace(self, owner: Any, name: str, replacement: Any) -> None:
-        """Replace an attribute until this is left."""
-        self._entered.callback(setattr, owner, name, vars(owner)[name])
+        """Replace a function until this is left, except while compiled functions run."""
+        original = vars(owner)[name]
+        self._replaced.append((owner, name, original, replacement))
+        self._entered.callback(setattr, owner, name, original)
         setattr(owner, name, replacement)
 
     @property
@@ -179,9 +178,9 @@ class StepCalls:
     ) -> None:
         if get_ident() == self._thread:
             self.tape.ran_compiled = True
-            # The compiler writes the functions that it reads into the conditions of its code.
+            # The compiler writes the functions that it reads into the conditions of its code, and keeps them.
             if not self._compiled:
-                for owner, name, original, _ in self._whole:
+                for owner, name, original, _ in self._replaced:
                     setattr(owner, name, original)
             self._compiled += 1
             self._enter(function, args, kwargs, frame.f_back or frame)
@@ -192,7 +191,7 @@ class StepCalls:
             self._leave(function, result)
             self._compiled -= 1
             if not self._compiled:
-                for owner, name, _, replacement in self._whole:
+                for owner, name, _, replacement in self._replaced:
                     setattr(owner, name, replacement)
 
     def _enter(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], frame: FrameType) -> None:

@@ -23,6 +23,7 @@ from nncdbg.engine.ops.aten.internals import (
     unseen_by_functions,
 )
 from nncdbg.engine.process.collector import collector_paused
+from nncdbg.torch.compiled_calls import hidden_in_compiled_calls
 from nncdbg.torch.guard_kernels import using_library
 from nncdbg.torch.hidden_hooks import hidden_hooks
 from nncdbg.torch.named_models import (
@@ -86,8 +87,13 @@ def recording_with(
     recorder: Recorder,
     modules: Mapping[str, torch.nn.Module],
     optimizers: Sequence[torch.optim.Optimizer],
+    *,
+    compiles: bool = False,
 ) -> Iterator[None]:
-    """Name what `recorder` records; the caller passes the operators to it, and releases it."""
+    """Name what `recorder` records; the caller passes the operators to it, and releases it.
+
+    With `compiles`, functions of `torch.compile` run compiled, and the caller passes it no operators of them.
+    """
     with ExitStack() as hooks, ExitStack() as naming:
         naming.enter_context(unseen_by_functions())
         # Each event has some objects that stay: the collector would scan all modules for them.
@@ -100,8 +106,11 @@ def recording_with(
         hooks.enter_context(hidden_hooks(removable))
         hooks.callback(_remove, removable)
         removable += _hooks(recorder, modules, own, optimizers)
-        # The compiler would trace the recorder as part of the functions that it compiles.
-        hooks.enter_context(compiling_nothing())
+        if compiles:
+            hooks.callback(hidden_in_compiled_calls(removable))
+        else:
+            # The compiler would trace the recorder as part of the functions that it compiles.
+            hooks.enter_context(compiling_nothing())
         hooks.enter_context(before_unseen_writes(recorder.keep_memory))
         _recording.active = True
         hooks.callback(setattr, _recording, "active", False)

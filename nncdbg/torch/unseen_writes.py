@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from nncdbg.engine.ops.aten.internals import unseen
 from nncdbg.torch.warning_places import warning_at_caller
 
 _OF_STORAGES = "__setitem__", "copy_", "fill_", "resize_"
@@ -19,13 +20,14 @@ _OF_TENSORS = "__dlpack__", "numpy"
 def before_unseen_writes(keep: Callable[[Any], None]) -> Iterator[None]:
     """Call `keep` with the storage before each of these functions in the block."""
 
+    @unseen
     def keep_memory(tensor: Any) -> None:
         if tensor.layout is torch.strided and not tensor.is_nested:
             keep(tensor.untyped_storage())
 
     with ExitStack() as ended:
         for name in _OF_STORAGES:
-            _replace(torch.UntypedStorage, name, keep, ended)
+            _replace(torch.UntypedStorage, name, unseen(keep), ended)
         for name in _OF_TENSORS:
             _replace(torch.Tensor, name, keep_memory, ended)
         yield

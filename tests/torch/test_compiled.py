@@ -56,6 +56,9 @@ def test_watch_names_operator_and_parameters(script, capfd, tier):
     assert main(["watch", "--tier", tier, "--on-nan", "raise", script]) == 1
     out, err = capfd.readouterr()
     assert "step 2: NaN or Inf before the update: loss (1 Inf of 1), 0.weight.grad" in out + err
+    if tier == "live":
+        assert "the step cannot be recorded: it runs code of torch.compile" in out + err
+        return
     assert "aten.log.default produced it" in out + err
     assert "from train.py:10" in out + err
     assert "Warning" not in out + err, "the compiler does not see the functions of nncdbg"

@@ -89,7 +89,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("way", "tier"), [(way, tier) for way in ("command", "call") for tier in ("guard", "hooks", "native")]
+    ("way", "tier"),
+    [(way, tier) for way in ("command", "call") for tier in ("guard", "hooks", "native", "live")],
 )
 def test_the_compiler_is_called_as_often(way: str, tier: str, plain: list[str], tmp_path: Path) -> None:
     script = tmp_path / "train.py"

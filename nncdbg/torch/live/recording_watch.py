@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 
-from nncdbg.engine.errors import RunError
+from nncdbg.engine.errors import NncdbgError
 from nncdbg.presentation.screen import Screen
 from nncdbg.torch.live.debugger import LiveDebugger
 from nncdbg.torch.live.training import LiveTraining
@@ -40,6 +40,7 @@ class RecordingWatch:
             model=trained.models,
             optimizer=trained.optimizers,
             ends=self._ends,
+            compiles=True,
         )
         self._entered = ExitStack()
 
@@ -85,7 +86,7 @@ class RecordingWatch:
         """Enter the step so far in a trip, or a note if it was not recorded."""
         try:
             trip.recorded = self._training.step_so_far()
-        except RunError as error:
+        except NncdbgError as error:
             trip.notes.append(error.message)
 
 

@@ -16,10 +16,12 @@ from nncdbg.engine.errors import NncdbgError, RunError, UsageError
 from nncdbg.engine.ops.aten.internals import (
     compiling_nothing,
     innermost_mode,
+    traced_undispatched,
     unseen,
     without_dispatch,
 )
 from nncdbg.stats import prepare
+from nncdbg.torch.compiled_calls import on_compiled_call
 from nncdbg.torch.found_models import live_objects, models_of
 from nncdbg.torch.live.breakpoints import LiveBreakpoint, check_kinds, names_of_modules
 from nncdbg.torch.live.debugger import FINISH, NEXT, STEP, LiveDebugger
@@ -54,7 +56,8 @@ class LiveTraining:
     without it, a stop has the operator at which the script is.  `model` and `optimizer` are as for `record`;
     missing ones are found.  `ends` returns whether the history ends with an update that has just ended.
     With `on_demand`, operators cost nothing while nothing can stop the script: what is set then has an effect
-    from the next update on.
+    from the next update on.  With `compiles`, functions of `torch.compile` run compiled, and a step with one
+    is not recorded; otherwise they run eagerly.
     """
 
     def __init__(
@@ -67,8 +70,12 @@ class LiveTraining:
         optimizer: Optimizers | None = None,
         ends: Callable[[], bool] = lambda: True,
         on_demand: bool = False,
+        compiles: bool = False,
     ) -> None:
         self.history = history
+        self._compiles = compiles
+        self._ran_compiled = False
+        """Whether a compiled function ran in the present step, whose operators are not seen from there on."""
         self._ends = ends
         self._on_demand = on_demand
         self._in_mode = False
@@ -108,8 +115,12 @@ class LiveTraining:
         entered.callback(register_optimizer_step_post_hook(self._after_update).remove)
         entered.callback(on_skipped_step(self._end_step))
         entered.callback(on_module_call(self._before_first_module, self._thread))
-        # The compiler would compile the dispatch mode as a part of each function.  A recording ends first.
-        entered.enter_context(compiling_nothing())
+        if self._compiles:
+            traced_undispatched(entered)
+            entered.callback(on_compiled_call(self._before_compiled, lambda *_: None))
+        else:
+            # The compiler would compile the dispatch mode into each function.  A recording ends first.
+            entered.enter_context(compiling_nothing())
         entered.callback(self._recording.close)
         self._compiled = compiled_calls()
         if self.history and self._models:
@@ -128,7 +139,7 @@ class LiveTraining:
 
         The user's own modes are entered and left in blocks: among them, the mode stays as it is.
         """
-        needed = not (self._on_demand and self.mode.idle)
+        needed = not (self._on_demand and self.mode.idle) and not self._ran_compiled
         if needed and not self._in_mode and (not self._on_demand or innermost_mode() is None):
             self.mode.__enter__()
             self._in_mode = True
@@ -139,6 +150,15 @@ class LiveTraining:
         if self._in_mode:
             self._in_mode = False
             self.mode.__exit__(None, None, None)
+
+    def _before_compiled(self, *_: Any) -> None:
+        """Leave the mode for the rest of the step: the compiler compiles nothing under one."""
+        if not self.here or innermost_mode() is not self.mode:
+            return
+        self._ran_compiled = True
+        if self.mode.recorder is not None:
+            self.mode.recorder.give_up(UsageError("it runs code of torch.compile", hint="use the tier guard"))
+        self._leave_mode()
 
     # -- what stops ------------------------------------------------------------------------
 
@@ -225,10 +245,13 @@ class LiveTraining:
             self.mode.names = dict(names_of_modules(self._models))
         self._recording.close()
         self.mode.recorder = None
+        self._ran_compiled = False
         if self.history or self._records_step:
             recorder = Recorder()
             self._recording.callback(recorder.release)
-            self._recording.enter_context(recording_with(recorder, self._models, self._optimizers))
+            self._recording.enter_context(
+                recording_with(recorder, self._models, self._optimizers, compiles=self._compiles)
+            )
             self.mode.recorder = recorder
 
     def _before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:

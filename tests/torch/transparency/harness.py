@@ -77,10 +77,15 @@ def _run(function: Any, way: str | None) -> dict[str, Any]:
             refused = str(raised)
         except BaseException as raised:  # noqa: BLE001
             error = raised
+    outcome = None if error is None else (type(error).__name__, str(error))
+    error = None  # Its frames have models.
+    gc.collect()
+    kinds = torch.nn.Module, torch.optim.Optimizer
     numbers = torch.get_rng_state().numpy().tobytes(), np.random.get_state()[1].tobytes(), random.getstate()
     return {
         "said": said,
-        "error": None if error is None else (type(error).__name__, str(error)),
+        "error": outcome,
+        "alive": sorted(type(each).__name__ for each in gc.get_objects() if issubclass(type(each), kinds)),
         "warnings": [_warning(each) for each in warned],
         "random numbers": numbers,
         "traced": sys.gettrace() is None,

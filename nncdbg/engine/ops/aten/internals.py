@@ -210,7 +210,7 @@ TRACERS = ((torch.jit, "trace"), (torch.jit, "trace_module"))
 """Functions that run code of the user to trace it.  The tracer fails under a dispatch mode."""
 
 
-def _traced_undispatched(stack: ExitStack) -> None:
+def traced_undispatched(stack: ExitStack) -> None:
     """Let no dispatch mode see the operators that `torch.jit` runs to trace code, until `stack` ends."""
 
     def undispatched(original: Any) -> Any:
@@ -444,7 +444,7 @@ def compiling_nothing() -> Iterator[None]:
         return nullcontext() if by_call else guard(included, excluded)
 
     with ExitStack() as stack:
-        _traced_undispatched(stack)
+        traced_undispatched(stack)
         stack.callback(setattr, torch._C, "_ForceDispatchKeyGuard", guard)
         torch._C._ForceDispatchKeyGuard = guard_outside_of_calls
         if _COMPILER in sys.modules:
