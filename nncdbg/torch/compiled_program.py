@@ -51,7 +51,7 @@ def compiled_program_values(debugger: Debugger, backend: str) -> dict[str, Array
     check_backend(backend)
     program = debugger.loaded.program
     _check(program, debugger.backend.name)
-    run = _ProgramRun(debugger, backend)
+    run = ProgramRun(debugger, backend)
     with torch.no_grad(), naming_compiler("the program", backend):
         run.run([debugger.backend.to_device(debugger.inputs[each.name]) for each in program.graph.inputs])
     nodes = program.executed(program.graph)
@@ -82,7 +82,7 @@ def _check(program: Program, backend: str) -> None:
 
 
 @dataclass(slots=True)
-class _ProgramRun:
+class ProgramRun:
     """Runs the graphs of a program on tensors: the phases compiled, the others statement by statement."""
 
     debugger: Debugger
@@ -97,20 +97,20 @@ class _ProgramRun:
     def run(self, inputs: Sequence[Any]) -> None:
         """Run the program.  Without phases, such as an exported program, it is compiled as a whole."""
         program = self.debugger.loaded.program
-        if any(_is_compiled(node.op[1:]) for node in self.debugger.program.graph.nodes):
-            self._results(program.entry, inputs, self.execute, self._phase)
+        if any(is_phase(node.op[1:]) for node in self.debugger.program.graph.nodes):
+            self.results(program.entry, inputs, self.execute, self._phase)
         else:
             self._compiled(program.entry, inputs)
 
     def _phase(self, name: str, operands: Sequence[Any]) -> Sequence[Any]:
         """Return the results of a graph outside of compiled phases."""
-        if _is_compiled(name):
+        if is_phase(name):
             return self._compiled(name, operands)
-        return self._results(name, operands, self.execute, self._phase)
+        return self.results(name, operands, self.execute, self._phase)
 
     def _eager(self, name: str, operands: Sequence[Any], execute: _Execute) -> Sequence[Any]:
         """Return the results of a graph whose statements `execute` runs."""
-        return self._results(name, operands, execute, partial(self._eager, execute=execute))
+        return self.results(name, operands, execute, partial(self._eager, execute=execute))
 
     def _compiled(self, name: str, operands: Sequence[Any]) -> Sequence[Any]:
         """Return the results of a compiled graph; those of the graphs that it calls are results as well."""
@@ -167,14 +167,14 @@ class _ProgramRun:
             return results
 
         def call(name: str, operands: Sequence[Any]) -> Sequence[Any]:
-            results = self._results(name, operands, execute, call)
+            results = self.results(name, operands, execute, call)
             found.update(_named(self.debugger.loaded.program.graphs[name].outputs, results))
             return results
 
         call(name, operands)
         return found
 
-    def _results(
+    def results(
         self,
         name: str,
         operands: Sequence[Any],
@@ -224,7 +224,8 @@ def stays_eager(op: str) -> bool:
     return op == RECORDED or op.startswith("aten.mkldnn_")
 
 
-def _is_compiled(name: str) -> bool:
+def is_phase(name: str) -> bool:
+    """Return whether a graph is a forward or backward pass, which is compiled as one graph."""
     return name.partition(".")[0] in (FORWARD, BACKWARD)
 
 

@@ -404,7 +404,7 @@ class Guard:
             trip = GuardTrip(where, self._number, optimizer, bad, lines())
             bad_gradients = [(name, each) for name, each in named if f"{name}.grad" in bad]
             trip.notes += bucket_notes({*self._calls.modules, *self._trained.modules}, bad_gradients)
-            trip.compiled = self._tape.ran_compiled
+            trip.compiler = self._tape.compiler
             trip.follows = any(name in self._updates.spoiled and not_finite(each) for name, each in named)
             if not trip.follows:
                 trained = self._trained.named(self._trained.parameters())

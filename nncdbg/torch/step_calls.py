@@ -19,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from nncdbg.engine.ops.aten.internals import (
     TRACERS,
     any_autocast,
+    compiler_of,
     not_compiled,
     profiler_marks_undispatched,
     stand_in,
@@ -177,7 +178,7 @@ class StepCalls:
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], frame: FrameType
     ) -> None:
         if get_ident() == self._thread:
-            self.tape.ran_compiled = True
+            self.tape.compiler = compiler_of(frame)
             # The compiler writes the functions that it reads into the conditions of its code, and keeps them.
             if not self._compiled:
                 for owner, name, original, _ in self._replaced:

@@ -69,8 +69,8 @@ class Tape(DispatchMode):
         self.module_buffers: dict[int, BufferState] = {}
         """The buffers of each outermost module before its first call."""
         self.overflowed = False
-        self.ran_compiled = False
-        """Whether a function of torch.compile ran compiled since the first call."""
+        self.compiler: Any = None
+        """The backend of the last compiled function that ran since the first call; None if none did."""
         self._compiled_before = 0
         """The number of calls of compiled functions before the first call."""
         self.has_drawn = False
@@ -124,7 +124,7 @@ class Tape(DispatchMode):
     def clear(self) -> None:
         """Forget all calls: a step starts here."""
         self.calls, self.start, self.overflowed = [], None, False
-        self.has_drawn = self.ran_compiled = False
+        self.has_drawn, self.compiler = False, None
         self._compiled_before = compiled_calls()
         self.module_buffers = {}
         self._updates = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -55,8 +56,8 @@ class GuardTrip:
     operators: list[BadOperator] = field(default_factory=list)
     """The first operators with NaN or Inf, if operators are checked."""
     notes: list[str] = field(default_factory=list)
-    compiled: bool = False
-    """Whether code of torch.compile ran in the step; its second run is eager."""
+    compiler: Any = None
+    """The backend of torch.compile if compiled code ran in the step, whose second run is eager."""
 
     def __post_init__(self) -> None:
         self.notes += rank_notes()

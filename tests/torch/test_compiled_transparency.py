@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -126,3 +127,43 @@ o.step()
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     assert "only the compiled step has it" in done.stdout + done.stderr
+
+
+WRONG = """import torch
+def backend(graph, inputs):
+    ops = [str(node.target) for node in graph.graph.nodes]
+    if not all(any(name in op for op in ops) for name in ("exp", "tanh")):
+        return graph.forward
+    def run(*given):
+        return tuple(each * float("nan") if each.is_floating_point() else each for each in graph(*given))
+    return run
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(4, 8), torch.nn.Linear(8, 3)
+    def forward(self, x):
+        h = torch.relu(self.a(x))
+        h = torch.exp(-h)
+        h = torch.nn.functional.dropout(torch.tanh(h))
+        return self.b(h)
+m = Net()
+c = torch.compile(m, backend=backend)
+o = torch.optim.SGD(m.parameters(), 0.1)
+c(torch.ones(5, 4)).square().mean().backward()
+o.step()
+"""
+
+
+def test_the_smallest_compiled_graph_with_the_nan_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(WRONG)
+    command = [sys.executable, "-m", "nncdbg", "watch", "--json", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    report = json.loads(done.stdout)
+    part = report["bad_steps"][0]["compiled_part"]
+    assert [each["op"] for each in part["statements"]] == ["aten.exp.default", "aten.tanh.default"]
+    assert {each["line"] for each in part["statements"]} == {15, 16}
+    assert part["complete"]
+    assert part["counts"] == "40 NaN of 40"
+    assert {"check": "origin", "result": "passed"}.items() <= report["checks"][-1].items()

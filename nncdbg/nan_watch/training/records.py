@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
+    from nncdbg.torch.compiled_search import CompiledPart
     from nncdbg.torch.module_watch import BadModule
     from nncdbg.torch.operator_watch import BadOperator
     from nncdbg.torch.recorded_step import RecordedStep
@@ -43,7 +44,8 @@ class BadStep:
     ``"2 NaN of 12"``.  `report` has the op where the value originates, from a second run of the step, which
     is `recorded`; both are None if the step could not run again, and `notes` say why.  With the tier "live",
     `recorded` is the first run.  `modules` are the first modules with NaN or Inf, with the tier "hooks", and
-    `operators` the first operators, with "native".
+    `operators` the first operators, with "native".  `compiled_part` is the smallest compiled graph that has
+    the NaN or Inf, if the step has none when it runs eagerly.
     """
 
     step: int
@@ -58,6 +60,7 @@ class BadStep:
     notes: list[str] = field(default_factory=list)
     modules: list[BadModule] = field(default_factory=list)
     operators: list[BadOperator] = field(default_factory=list)
+    compiled_part: CompiledPart | None = None
 
     @classmethod
     def of(cls, trip: GuardTrip) -> BadStep:
@@ -119,6 +122,8 @@ class BadStep:
             if each.location is not None:
                 file, line = each.location
                 yield Text(f"    {each.relation} {short_path(file)}:{line}", "dim")
+        if self.compiled_part is not None:
+            yield Text(f"  {self.compiled_part}")
         for note in self.notes:
             yield Text(f"  note: {note}", "dim")
         if self.report is not None:
@@ -136,6 +141,7 @@ class BadStep:
             "notes": list(self.notes),
             "modules": [module.as_dict() for module in self.modules],
             "operators": [operator.as_dict() for operator in self.operators],
+            "compiled_part": None if self.compiled_part is None else self.compiled_part.as_dict(),
             "report": None if self.report is None else self.report.as_dict(),
         }
 
@@ -167,7 +173,7 @@ class TrainingReport(PrintedRecord):
             CheckResult(name, FAILED) if failed else replace(unseen, check=name)
             for name, failed in (("gradients", not all(after)), (UPDATE, any(after)))
         ]
-        without = next((each for each in self.bad_steps if each.origin is None), None)
+        without = next((each for each in self.bad_steps if each.origin is each.compiled_part is None), None)
         if without is not None:
             why = without.notes[0] if without.notes else "no op was found"
             found.append(CheckResult("origin", NOT_CHECKED, f"step {without.step}: {why}"))

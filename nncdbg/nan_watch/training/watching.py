@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import NncdbgError, UsageError
@@ -18,6 +18,7 @@ from nncdbg.nan_watch.watched import Watched
 from nncdbg.nan_watch.watching import usual_allocation, watch_run
 from nncdbg.presentation.run_progress import under_way
 from nncdbg.presentation.screen import Screen
+from nncdbg.torch.compiled_search import smallest_compiled_part
 from nncdbg.torch.guard import Guard
 from nncdbg.torch.named_models import Models, Optimizers
 from nncdbg.torch.ranks import no_origin_note
@@ -148,7 +149,9 @@ def _reported(trip: GuardTrip, interrupt: Callable[[], None]) -> BadStep:
     if trip.recorded is not None:
         _examine(bad, trip.recorded, interrupt)
         if bad.report is not None and bad.origin is None:
-            bad.notes.append(no_origin_note(compiled=trip.compiled))
+            bad.notes.append(no_origin_note(compiled=trip.compiler is not None))
+            if trip.compiler is not None:
+                _search_compiled(bad, trip.recorded, trip.compiler)
     if bad.origin is None or bad.origin.used is None:
         bad.notes += [f"{name} had {counts} before the step" for name, counts in trip.before.items()][
             :_LISTED
@@ -184,6 +187,17 @@ def _examine(bad: BadStep, recorded: RecordedStep, interrupt: Callable[[], None]
     report.model = f"step {bad.step}"
     bad.report = report
     bad.notes += recorded.notes
+
+
+def _search_compiled(bad: BadStep, recorded: RecordedStep, compiler: Any) -> None:
+    """Add the smallest part of a step that is bad only if it is compiled."""
+    try:
+        bad.compiled_part = smallest_compiled_part(recorded, compiler)
+    except Exception as error:  # noqa: BLE001  The compiler may raise anything for a part of a graph.
+        bad.notes.append(f"the compiled graphs were not searched: {type(error).__name__}: {error}")
+    else:
+        if bad.compiled_part is None:
+            bad.notes.append("compiled as one graph each, the passes have no NaN or Inf of their own")
 
 
 def _show(bad: BadStep) -> None:

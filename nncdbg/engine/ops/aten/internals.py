@@ -121,6 +121,13 @@ def compiled_call_functions() -> tuple[Any, str, str]:
     return eval_frame, "_is_skip_guard_eval_unsafe_stance", "_maybe_set_eval_frame"
 
 
+def compiler_of(frame: types.FrameType) -> Any:
+    """Return the backend of the compiled function that is called in a frame."""
+    from torch._dynamo.eval_frame import innermost_backend
+
+    return innermost_backend(frame.f_locals["callback"])
+
+
 def compiled_call_ends(frame: types.FrameType) -> bool:
     """Return whether a frame that uses the second of these functions is at its end; others use it before."""
     return "saved_include_set" not in frame.f_locals or "call_succeeded" in frame.f_locals
