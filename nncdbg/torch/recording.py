@@ -101,13 +101,16 @@ def _derive(event: Event, source: Event) -> None:
     """Enter the place of the operator in a backward pass, `source`, that an event of a later one derives.
 
     An operator that reentrant checkpointing runs again has its own lines.  That of a formula, which a double
-    backward pass derives, has those of the forward operator.
+    backward pass derives, has those of the forward operator.  Formulas of autograd, whose nodes are numbered,
+    are named before the node.
     """
     inner = len(source.lines) - len(event.lines)
     if source.modules or (inner > 0 and source.lines[inner:] == event.lines):
         event.lines, event.modules = source.lines, source.modules
     else:
         event.sequence = source.sequence
+    if source.node[-1:].isdigit():
+        event.node = f"{source.node} {event.node}"
 
 
 class _Absent:
