@@ -78,7 +78,7 @@ def paired(birth: Birth, second: str = "other") -> Birth | None:
     return _two(birth, _tensor(birth, first), _tensor(birth, other)) if other < len(birth.inputs) else None
 
 
-_OF_LISTS = ("scalar", "exponent", "value")
+_OF_LISTS = ("scalar", "scalars", "exponent", "value")
 """Names of the number in operators on a list of tensors."""
 
 _Operand: TypeAlias = "tuple[Any, str]"
@@ -95,4 +95,5 @@ def _tensor(birth: Birth, number: int) -> _Operand:
 
 def _number(birth: Birth, name: str) -> _Operand:
     value = birth.attributes[name]
+    value = value[birth.index] if isinstance(value, tuple) else value
     return np.asarray(value, birth.output.dtype), ArgumentName(name, value)

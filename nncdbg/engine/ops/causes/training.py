@@ -49,7 +49,12 @@ def _uninitialized(birth: Birth) -> Cause:
 
 
 def is_legal(birth: Birth, made_by: Sequence[Maker]) -> bool:
-    """Return whether infinities are intended: given as a number (``value=-inf``), or by definition."""
+    """Return whether infinities are intended: given as a number (``value=-inf``), or by definition.
+
+    The numbers of an optimizer are its options, in which an infinity is a mistake.
+    """
+    if birth.graph.startswith("optimizer"):
+        return False
     base = base_name(birth.op)
     numbers = [value for value in birth.attributes.values() if isinstance(value, float)]
     if any(math.isinf(value) for value in numbers):
