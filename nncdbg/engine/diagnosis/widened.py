@@ -22,7 +22,7 @@ from nncdbg.engine.diagnosis.step import Step
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.graph import Array
 from nncdbg.engine.observers.overflow_checks import wider
-from nncdbg.engine.ops.aten.names import is_torch
+from nncdbg.engine.ops.aten.names import base_name, is_torch, of_other_library
 from nncdbg.engine.ops.causes.numbers import is_float, shown
 from nncdbg.engine.ops.causes.places import at, first, flat
 from nncdbg.engine.ops.declaration import Op
@@ -149,7 +149,7 @@ class Widened:
         op, results = step.binding.op, step.application.results
         if op.random:
             return f"{op.name} draws random numbers"
-        if is_torch(op.name) or (op.foreign and not op.reference):
+        if of_other_library(op.name) or (op.foreign and not op.reference and not is_torch(op.name)):
             return f"the kernel of {op.name} runs in the types of the program only"
         if _IS_WIDEST and any(getattr(each, "dtype", None) == np.float64 for each in results):
             return "no type is wider than f64"
@@ -161,7 +161,7 @@ class Widened:
     def _computed(self, step: Step, operands: Sequence[Any]) -> Sequence[Any]:
         """Return the results over these operands; none if that fails."""
         result = step.application.results[0]
-        if step.binding.node.op in _CASTS and is_float(result) and operands[0].dtype.kind in "biuf":
+        if _is_cast(step.binding.node.op) and is_float(result) and operands[0].dtype.kind in "biuf":
             return [operands[0].astype(wider(result).dtype)]
         try:
             return run_definition(step.binding.code, step.binding.pc, operands)
@@ -189,6 +189,10 @@ class Widened:
                 del reasons[number]
                 self.right.add(number)
         return reasons
+
+
+def _is_cast(op: str) -> bool:
+    return op in _CASTS or (is_torch(op) and base_name(op) == "_to_copy")
 
 
 def is_finite_in(host: Array) -> Array:

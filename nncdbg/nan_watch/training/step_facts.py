@@ -1,4 +1,4 @@
-"""What a watch knows about a step of a training, in the hints of its report."""
+"""Hints that agree with a step of a training: its number, its updates, and what was bad before."""
 
 from __future__ import annotations
 

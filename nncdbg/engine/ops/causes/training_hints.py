@@ -86,11 +86,9 @@ _BY_OPERATOR = {
     **{(name, "outside of the domain"): _POLE for name in ("lgamma", "digamma", "polygamma")},
     **{
         (name, "division by zero"): _SINGULAR
-        for name in (
-            *("linalg_inv_ex", "_linalg_solve_ex", "linalg_lu_solve", "linalg_solve_triangular"),
-            "_linalg_slogdet",
-        )
+        for name in (*("linalg_inv_ex", "_linalg_solve_ex", "linalg_lu_solve", "linalg_solve_triangular"),)
     },
+    ("_linalg_slogdet", "log of zero"): _SINGULAR,
 }
 """The usual fix by operator and cause, where that of the cause alone is too general."""
 
