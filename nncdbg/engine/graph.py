@@ -21,6 +21,7 @@ Control flow is three ops and a statement:
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -413,6 +414,22 @@ class Graph:
         return isinstance(other, Graph) and _same_graphs((self,), (other,))
 
     __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def module(self) -> str:
+        """The path of the module that a graph is a call of: its name without numbers of calls."""
+        return _CALL.sub("", self.name)
+
+
+_CALL = re.compile(r"\$\d+")
+
+
+def module_call(module: str, number: int) -> str:
+    """Return the name for the graph of a call of a module: ``encoder``, then ``encoder$2``.
+
+    No path of a module has a ``$``, while ``encoder.2`` may be the path of another module.
+    """
+    return module if number == 1 else f"{module}${number}"
 
 
 def _same_graphs(these: Sequence[Graph], those: Sequence[Graph]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import count, groupby
 from os.path import commonprefix
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from nncdbg.engine.frontends.layers import ModulePath, group_layers
 from nncdbg.engine.frontends.order import reads
-from nncdbg.engine.graph import Graph, Inline, Location, Node, Program, StateLine, Value
+from nncdbg.engine.graph import Graph, Inline, Location, Node, Program, StateLine, Value, module_call
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.values.checksum import checksum
 from nncdbg.opening.self_contained import self_contained
@@ -138,7 +138,7 @@ def _locate(statements: Sequence[RecordedStatement]) -> None:
         if event.phase == BACKWARD:
             source = forward.get(event.sequence, event)
             if source is not event and not event.modules:
-                event.modules = source.modules
+                event.take_modules(source)
         lines = event.lines if _runs_own_code(event, outer) else source.lines
         statement.location = _location(lines, _name(source, event), folder)
 
@@ -198,19 +198,23 @@ def _phase_graphs(
     """Return the graphs: the entry, which calls the phases, and the graphs of each phase."""
     names = FreeNames()
     names.fresh("main")
+    for phase, _ in phases:
+        names.fresh(phase)
     needed = set(results)
     made: list[list[Graph]] = []
     calls: list[Node] = []
     for phase, statements in reversed(phases):
         nodes = [statement.node() for statement in statements]
         scopes = _scopes(statements)
-        graph = phase_graph(names.fresh(phase), nodes, built.value, needed, built.states.keys())
+        graph = phase_graph(phase, nodes, built.value, needed, built.states.keys())
         needed.update(value.name for value in graph.inputs)
         calls.append(Node(f"@{graph.name}", tuple(v.name for v in graph.inputs), graph.outputs))
         suffix = ".backward" if phase.startswith(BACKWARD) else ""
 
         def claim(module: str, suffix: str = suffix) -> str:
-            return names.fresh(f"{module}{suffix}")
+            """Return the name of a graph of a call; a part that is apart has a further number."""
+            numbered = (module_call(f"{module}{suffix}", number) for number in count(1))
+            return next(name for name in numbered if names.take(name))
 
         made.append(group_layers(graph, scopes, claim, classes, built.states.keys()))
     entry = Graph(
@@ -226,8 +230,15 @@ def _phase_graphs(
 
 
 def _scopes(statements: Sequence[RecordedStatement]) -> list[ModulePath]:
-    """Return the modules around each statement; around an update, those around the whole phase."""
-    scopes = [tuple(module for module in each.event.modules if module) for each in statements]
+    """Return the calls of modules around each statement; around an update, those around the whole phase."""
+    scopes = [
+        tuple(
+            module_call(module, call)
+            for module, call in zip(each.event.modules, each.event.calls, strict=True)
+            if module
+        )
+        for each in statements
+    ]
     whole = tuple(commonprefix([s for s, each in zip(scopes, statements, strict=True) if each.op != UPDATE]))
     return [whole if each.op == UPDATE else s for s, each in zip(scopes, statements, strict=True)]
 

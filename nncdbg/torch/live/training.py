@@ -20,6 +20,7 @@ from nncdbg.torch.live.breakpoints import LiveBreakpoint, check_kinds, names_of_
 from nncdbg.torch.live.debugger import FINISH, NEXT, STEP, LiveDebugger
 from nncdbg.torch.live.mode import Goal, LiveMode, LiveStop
 from nncdbg.torch.live.operators import Operator
+from nncdbg.torch.module_calls import on_module_calls
 from nncdbg.torch.named_models import Models, Optimizers, listed_optimizers, named_models, tensors_by_name
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.recording import BACKWARD, Recorder
@@ -87,6 +88,8 @@ class LiveTraining:
         """The number of calls of compiled functions before the training."""
         self._notes: set[str] = set()
         """The notes that the user has seen."""
+        self._counts_calls = False
+        """Whether calls of modules are counted."""
         self._entered = ExitStack()
         self._recording = ExitStack()
         self._records_step = False
@@ -141,6 +144,9 @@ class LiveTraining:
         """Add a breakpoint.  Raises UsageError for a module or parameter that the models do not have."""
         self.check_name(found)
         self.last_number = max(self.last_number, found.number)
+        if found.kind.startswith("module") and not self._counts_calls:
+            self._counts_calls = True
+            self._entered.callback(on_module_calls(lambda module: self.mode.calls.update((id(module),))))
         self.mode.breakpoints.append(found)
         self.mode.changed()
 
