@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -13,7 +14,18 @@ import numpy as np
 
 from nncdbg.engine.frontends.layers import ModulePath, group_layers
 from nncdbg.engine.frontends.order import reads
-from nncdbg.engine.graph import Graph, Inline, Location, Node, Program, StateLine, Value, module_call
+from nncdbg.engine.graph import (
+    Graph,
+    Inline,
+    Location,
+    Node,
+    Program,
+    SourceLines,
+    StateLine,
+    Value,
+    digest_of,
+    module_call,
+)
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.values.checksum import checksum
 from nncdbg.opening.self_contained import self_contained
@@ -43,6 +55,8 @@ class RecordedProgram:
     changed: dict[str, str]
     """Name of a parameter, buffer, gradient or moment to the value that it has at the end."""
     notes: tuple[str, ...]
+    sources: dict[str, SourceLines]
+    """The lines of the user's code, by the names of files in locations."""
     checksums: dict[str, str]
     """Name of a value of `changed` to the checksum of its content in the training, if that is known."""
 
@@ -87,6 +101,7 @@ def program_of(
         built.states,
         changed,
         tuple(built.notes),
+        _source_lines(built.statements),
         known,
     )
 
@@ -156,10 +171,29 @@ def _name(source: Event, event: Event) -> str | None:
     return " ".join(part for part in parts if part) or None
 
 
+def _source_lines(statements: Sequence[RecordedStatement]) -> dict[str, SourceLines]:
+    """Return the text of the user's lines, as far as it is known."""
+    numbers: dict[str, set[int]] = {}
+    for file, line in {each for statement in statements for each in statement.event.lines}:
+        numbers.setdefault(file, set()).add(line)
+    folder = os.getcwd() + os.sep
+    found = {}
+    for file, listed in numbers.items():
+        linecache.checkcache(file)
+        if text := linecache.getlines(file):
+            lines = {str(each): text[each - 1].rstrip("\n") for each in sorted(listed) if each <= len(text)}
+            found[_file_name(file, folder)] = SourceLines(digest_of("".join(text)), lines)
+    return found
+
+
+def _file_name(file: str, folder: str) -> str:
+    return named_file(file).removeprefix(folder)
+
+
 def _location(lines: Lines, name: str | None, folder: str) -> Location | None:
     if not lines:
         return Location(name=name) if name else None
-    (file, line), *callers = [(named_file(file).removeprefix(folder), line) for file, line in lines]
+    (file, line), *callers = [(_file_name(file, folder), line) for file, line in lines]
     return Location(file, line, name, tuple(callers))
 
 
