@@ -61,11 +61,13 @@ class LiveTraining:
         history: bool = False,
         model: Models | None = None,
         optimizer: Optimizers | None = None,
-        ends: Callable[[], bool] = lambda: True,
+        ends: Callable[[], bool] | None = None,
         on_demand: bool = False,
     ) -> None:
         self.history = history
         self._ends = ends
+        self._evaluates = False
+        """Whether the history began with an evaluation, before models and optimizers were complete."""
         self._on_demand = on_demand
         self._in_mode = False
         self.last_number = 0
@@ -106,6 +108,8 @@ class LiveTraining:
         entered.callback(register_optimizer_step_post_hook(self._after_update).remove)
         entered.callback(on_skipped_step(self._end_step))
         entered.callback(on_module_call(self._before_first_module, self._thread))
+        if self.history and self._ends is None:
+            entered.callback(on_module_call(self._before_evaluation, self._thread, evaluation=True))
         # The compiler would compile the dispatch mode as a part of each function.  A recording ends first.
         entered.enter_context(compiling_nothing())
         entered.callback(self._recording.close)
@@ -210,10 +214,23 @@ class LiveTraining:
 
     def _before_first_module(self) -> None:
         """Begin the first step, unless its history began with the training, whose models were known."""
-        if self.mode.recorder is None:
-            self._begin()
-            if self.here:
-                self._update_mode()
+        if self._evaluates:
+            self._evaluates = False
+            self._models, self._optimizers = {}, []
+            self._begin_in_module()
+        elif self.mode.recorder is None:
+            self._begin_in_module()
+
+    def _before_evaluation(self) -> None:
+        """Begin the history with an evaluation before the first step."""
+        if self.mode.recorder is None and not torch.is_grad_enabled():
+            self._evaluates = True
+            self._begin_in_module()
+
+    def _begin_in_module(self) -> None:
+        self._begin()
+        if self.here:
+            self._update_mode()
 
     def _begin(self) -> None:
         """Find models and optimizers, and begin the history of a step."""
@@ -269,7 +286,7 @@ class LiveTraining:
         if self._records_step and self.mode.recorder is not None:
             self._stop_at_end(self.mode.recorder)
         self.mode.step += 1
-        if self._ends():
+        if self._ends is None or self._ends():
             self._begin()
         self._update_mode()
 
