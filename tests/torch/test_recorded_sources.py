@@ -1,6 +1,7 @@
 """A recorded step has the text of its source lines: later edits and other folders do not change it."""
 
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,13 @@ def test_sources_survive_saving_again(saved, tmp_path):
     write_folder(tmp_path / "again", program, program.saved.inputs)
     assert nncdbg.load(tmp_path / "again").saved.sources == program.saved.sources
     assert set(program.saved.sources["train.py"].lines) >= {"5", "6", "7"}
+
+
+def test_a_report_has_the_recorded_line(saved):
+    Path("train.py").unlink()
+    program = nncdbg.load(saved)
+    text = program.text().replace("aten.exp.default(%addmm)", "aten.acosh.default(%addmm)")
+    assert text != program.text()
+    broken = replace(nncdbg.parse(text), saved=program.saved)
+    report = str(nncdbg.watch(replace(broken, readers=program.readers)))
+    assert "from train.py:6  loss = y.exp().mean()      # the loss" in report

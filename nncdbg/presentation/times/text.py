@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 _TIMES = ("min", "median", "own", "total")
 _FORMAT = ColumnFormat(
-    numbers=("share", "calls", "statements", "line", *_TIMES),
+    numbers=("share", "calls", "statements", "bytes", "line", *_TIMES),
     keep_end=("value", "where", "layer"),
-    optional=("shapes", "where", "min", "line"),
+    optional=("bytes", "shapes", "where", "min", "line"),
 )
 
 
@@ -55,4 +55,4 @@ def _cell(name: str, value: Any) -> str:
         return share_text(value)
     if name in _TIMES:
         return time_text(value)
-    return "" if value is None else f"{value:,}" if name in ("calls", "statements") else str(value)
+    return "" if value is None else f"{value:,}" if name in ("calls", "statements", "bytes") else str(value)
