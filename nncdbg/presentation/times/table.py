@@ -127,6 +127,8 @@ def _grouped(times: StatementTimes, title: str, key: Callable[[Code, int], str])
         calls = sum(each.kernel.calls for each in statements)
         sizes = [result_bytes(each.code, each.pc) for each in statements]
         size = None if None in sizes else sum(filter(None, sizes))
-        rows.append((_share(times, spent), spent / 1e9, calls, len(statements), size, name))
-    columns = ("share", "total", "calls", "statements", "bytes", title)
+        counts = [each.nonfinite for each in statements if each.nonfinite is not None]
+        bad = sum(counts) if counts else None
+        rows.append((_share(times, spent), spent / 1e9, calls, len(statements), size, bad, name))
+    columns = ("share", "total", "calls", "statements", "bytes", "nonfinite", title)
     return TimeTable(columns, sorted(rows, key=lambda row: -row[1]))
