@@ -191,18 +191,24 @@ def list_source(session: CommandSession, file: str, line: int) -> None:
 
 def _show_file(session: CommandSession, path: str, line: int, defining: set[int]) -> None:
     """Print the lines around `line`; `*` marks lines that produce statements."""
-    found = source_file(session.debugger.program, path)
-    if found is None:
+    program = session.debugger.program
+    found, recorded = source_file(program, path), program.saved.sources.get(path)
+    if found is None and recorded is None:
         session.screen.note(f"{path} was not found; these statements come from line {line}")
         return
-    lines = source_lines(found)
-    shown = [number for number in around(line, _LINES, len(lines)) if number <= len(lines)]
+    if found is None:
+        assert recorded is not None
+        session.screen.note(f"{path} is not here as it was recorded: these are the lines that were recorded")
+        lines = {int(number): text for number, text in recorded.lines.items()}
+    else:
+        lines = dict(enumerate(source_lines(found), 1))
+    shown = [number for number in around(line, _LINES, max(lines, default=0)) if number in lines]
     width = len(str(shown[-1])) if shown else 1
     for number in shown:
         mark = "*" if number in defining else " "
         head = Text().append(mark, "bold red").append(f"{number:>{width}} ", "dim")
         style = "bold" if number == line else ""
-        session.screen.put_line(head.append(printable_line(lines[number - 1].replace("\t", "    ")), style))
+        session.screen.put_line(head.append(printable_line(lines[number].replace("\t", "    ")), style))
 
 
 def _show_statement(session: CommandSession, block: tuple[str | int, ...], pc: int) -> None:

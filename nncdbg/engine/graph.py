@@ -20,7 +20,9 @@ Control flow is three ops and a statement:
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -414,6 +416,22 @@ class Graph:
 
     __hash__ = None  # type: ignore[assignment]
 
+    @property
+    def module(self) -> str:
+        """The path of the module that a graph is a call of: its name without numbers of calls."""
+        return _CALL.sub("", self.name)
+
+
+_CALL = re.compile(r"\$\d+")
+
+
+def module_call(module: str, number: int) -> str:
+    """Return the name for the graph of a call of a module: ``encoder``, then ``encoder$2``.
+
+    No path of a module has a ``$``, while ``encoder.2`` may be the path of another module.
+    """
+    return module if number == 1 else f"{module}${number}"
+
 
 def _same_graphs(these: Sequence[Graph], those: Sequence[Graph]) -> bool:
     """Return whether the graphs are equal, without recursion: nesting may exceed Python's stack."""
@@ -450,13 +468,28 @@ def _same_line(a: Node, b: Node) -> bool:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class SourceLines:
+    """The lines of a source file that statements come from, by number, and the digest of the whole file."""
+
+    digest: str
+    lines: Mapping[str, str]
+
+
+def digest_of(text: str) -> str:
+    """Return the SHA-256 of the lines of a text, which does not depend on the ends of the lines."""
+    lines = "\n".join(text.splitlines())
+    return hashlib.sha256(lines.encode("utf-8", "surrogatepass")).hexdigest()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedRun:
     """How a program folder says that its program is run: arguments for callers that omit them.
 
     `inputs` are by name.  `op_libraries` are Python files that the program needs; they are never run unless
     a caller names them.  `origin` is the program folder, "" for a program from another source.  `checksums`
-    are those of outputs of a recorded step by name, as the training computed them.
+    are those of outputs of a recorded step by name, as the training computed them.  `sources` are by the file
+    names of locations.
     """
 
     origin: str = ""
@@ -468,6 +501,7 @@ class SavedRun:
     max_ops: int | None = None
     op_libraries: tuple[str, ...] = ()
     checksums: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, SourceLines] = field(default_factory=dict)
 
     def completed(self, **given: Any) -> dict[str, Any]:
         """Return these arguments of a run; those that are None are the saved ones."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from nncdbg.engine.graph import Program
+from nncdbg.engine.graph import Program, SourceLines
 from nncdbg.nan_watch.measuring.gates import KINDS, RANGE, Gates
 
 
@@ -31,13 +31,16 @@ class Watched:
     """Fits lines to a screen; None for complete lines."""
     unicode: bool = True
     """Whether the output can have characters beyond ASCII, such as bars."""
+    sources: Mapping[str, SourceLines] = field(default_factory=dict)
+    """The user's lines that a recorded step has."""
 
     @classmethod
     def of(cls, program: Program, gates: Gates | None = None) -> Watched:
         """Return the context of a program: its text with numbered lines, and its gates."""
         lines = program.as_listing().full_lines()
         if gates is None:
-            return cls(lines)
+            return cls(lines, sources=program.saved.sources)
         kinds = [kind for kind in KINDS if kind in gates.kinds]
         ranges = [f"{RANGE}:{expression}" for expression in gates.ranges]
-        return cls(lines, (*kinds, *map(str, gates.thresholds), *ranges))
+        shown = (*kinds, *map(str, gates.thresholds), *ranges)
+        return cls(lines, shown, sources=program.saved.sources)

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.diagnosis.sightings import Sighting
+from nncdbg.engine.diagnosis.register import NONE
+from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
 from nncdbg.engine.errors import StoppedRun
 from nncdbg.engine.execution.check_results import NOT_CHECKED, CheckResult
 from nncdbg.engine.execution.findings import NUMERIC, STATE_RESET
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.lean import LeanAllocation
-from nncdbg.engine.ops.aten.names import allocates_only
+from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.aten.names import allocates_only, is_torch, overwrites
+from nncdbg.engine.ops.influence import Infinities
 from nncdbg.engine.schedules.streams import streams_of
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.nan_watch.measuring.dead_units import dead_unit_warnings
@@ -169,11 +172,28 @@ def _originates(finding: WatchFinding) -> bool:
 
 
 def _with_content(sightings: Sequence[Sighting]) -> list[Sighting]:
-    """Return the findings without those of memory that was only allocated and had no effect."""
-    allocated = {each.number for each in sightings if each.born and _allocates(each.statement)}
-    return [
-        each for each in sightings if each.reaches_output or not (each.roots or {each.number}) <= allocated
-    ]
+    """Return the findings without those of memory that was only allocated, or is not read, without effect."""
+    unused = {each.number for each in sightings if each.born and _allocates(each.statement)}
+    unused |= _unread(sightings)
+    return [each for each in sightings if each.reaches_output or not (each.roots or {each.number}) <= unused]
+
+
+def _unread(sightings: Sequence[Sighting]) -> set[int]:
+    """Return the values that are bad from the start and that operators of PyTorch only move: padding."""
+    entered = {each.number for each in sightings if each.statement.pc == ENTRANCE and not each.reaches_output}
+    later = [each for each in sightings if each.statement.pc != ENTRANCE]
+    moved = NONE.union(*(each.roots for each in later if _moves(each.statement)))
+    read = NONE.union(*(each.roots | each.parents for each in later if not _moves(each.statement)))
+    return (entered & moved) - read
+
+
+def _moves(statement: Statement) -> bool:
+    """Return whether an operator of PyTorch moves or overwrites elements of its operands."""
+    nodes = statement.code.nodes
+    if statement.pc >= len(nodes) or not is_torch(nodes[statement.pc].op):
+        return False
+    op = lookup(nodes[statement.pc].op, 1)
+    return op is not None and (op.influence.infinities is Infinities.KEPT or overwrites(op.name))
 
 
 def _allocates(statement: Statement) -> bool:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.frontends.folder_files import DOCUMENT, FILES, INPUTS, PROGRAM, README, STORE
 from nncdbg.engine.frontends.program_folder import FORMAT, FolderDocument, check_inputs
@@ -64,7 +66,7 @@ def write_folder(
     check_inputs(folder, program.graph, entries)
     document = FolderDocument(
         format=FORMAT,
-        settings={**(settings or {}), "backend": backend},
+        settings={**(settings or {}), "backend": backend, **_sources(program)},
         inputs=entries,
         statements=finding.statements if finding is not None else 0,
         finding=finding.facts if finding is not None else None,
@@ -92,6 +94,11 @@ def write_folder(
             _move(draft, place)
     except OSError as error:
         raise LoadError(f"cannot write the folder {folder}: {error.strerror or error}") from None
+
+
+def _sources(program: Program) -> dict[str, Any]:
+    """Return the setting with the source lines that a recorded step has."""
+    return {"sources": to_builtins(program.saved.sources)} if program.saved.sources else {}
 
 
 def check_folder(folder: Path) -> None:

@@ -7,13 +7,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.observers.nonfinite import KINDS, bad_in
 from nncdbg.opening.run import failure_of
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.execution.linking import Binding, Execute
     from nncdbg.engine.launch import CompiledProgram
     from nncdbg.engine.observers.statement_times import StatementTimes
     from nncdbg.opening.programs import OpenedProgram
@@ -121,3 +123,26 @@ def profile(
         compiled = debugger.loaded
     assert compiled is not None
     return Profile(compiled, warmup, spans, *compiled.times.cost())
+
+
+def count_nonfinite(opened: OpenedProgram, found: Profile) -> None:
+    """Run a profiled program once more, and count the results of each statement that have NaN or Inf."""
+    debugger = opened.debugger(statistics=False, compiled=found.loaded.release())
+    debugger.times.measure(False)
+    to_host = debugger.backend.to_host
+
+    def counting(binding: Binding, execute: Execute) -> Execute:
+        time = found.times.statements.get((binding.code.path, binding.pc))
+
+        def counted(*inputs: Any) -> Any:
+            results = execute(*inputs)
+            if time is not None:
+                hosts = [to_host(each) for each in (results if binding.several else (results,))]
+                bad = any(bad_in(host, kind) is not None for host in hosts for kind in KINDS)
+                time.nonfinite = (time.nonfinite or 0) + bad
+            return results
+
+        return counted
+
+    debugger.observers.measure(counting)
+    debugger.run()

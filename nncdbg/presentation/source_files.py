@@ -8,6 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nncdbg.engine.graph import digest_of
+
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Location, Program
 
@@ -32,9 +34,22 @@ def short_path(file: str) -> str:
 
 
 def source_file(program: Program, path: str) -> Path | None:
-    """Return the file as given in the model, or beside the model file; None if there is none."""
+    """Return the file as given in the model, or beside the model file; None if there is none.
+
+    A file with another text than the one that a step was recorded from is another file.
+    """
     beside = Path(program.source).parent if program.source else Path()
-    return next((each for each in (Path(path), beside / path) if each.is_file()), None)
+    return next((each for each in (Path(path), beside / path) if is_source(program, path, each)), None)
+
+
+def is_source(program: Program, path: str, file: Path) -> bool:
+    """Return whether a file exists, and has the text that the program was recorded from, if that is known."""
+    if not file.is_file():
+        return False
+    recorded = program.saved.sources.get(path)
+    if recorded is None:
+        return True
+    return os.access(file, os.R_OK) and digest_of("\n".join(source_lines(file))) == recorded.digest
 
 
 def source_lines(file: Path) -> list[str]:
@@ -50,7 +65,10 @@ def _lines(file: Path, changed: int, size: int) -> list[str]:
 
 
 def source_text(program: Program, location: Location) -> str:
-    """Return the text of a source line; "" without a file that can be read."""
+    """Return the text of a source line, as recorded or else from the file; "" if it cannot be read."""
+    recorded = program.saved.sources.get(location.file or "")
+    if recorded is not None:
+        return recorded.lines.get(str(location.line), "").strip()
     file = source_file(program, location.file) if location.file else None
     if file is None or location.line is None or not os.access(file, os.R_OK):
         return ""

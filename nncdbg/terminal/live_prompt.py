@@ -22,6 +22,7 @@ from nncdbg.commands.table import TABLE, breakpoint_number, resolve
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Graph, Program
+from nncdbg.engine.ops.aten.names import named_place
 from nncdbg.presentation.breakpoint_syntax import catch_commands, split_place
 from nncdbg.presentation.screen import Screen
 from nncdbg.presentation.source_files import short_path
@@ -153,6 +154,9 @@ class LivePrompt(CommandSession):
 
 def _place_lines(training: LiveTraining, debugger: LiveDebugger) -> Iterator[Text]:
     operator = debugger.live.operator
+    if debugger.timeline.tick < debugger.present:
+        yield from _past_lines(debugger)
+        return
     names = [training.mode.names.get(id(module), "") for module in operator.modules]
     parts = [f"step {operator.step}", operator.phase]
     parts += [f"module {names[0]}"] if names and names[0] else []
@@ -166,6 +170,22 @@ def _place_lines(training: LiveTraining, debugger: LiveDebugger) -> Iterator[Tex
             yield _source_line(*derived, "gradient of ")
     for number, (file, line) in enumerate(operator.lines):
         yield _source_line(file, line, style="dim" if number else "")
+
+
+def _past_lines(debugger: LiveDebugger) -> Iterator[Text]:
+    """Yield the place of the statement that runs next at a moment before the stop."""
+    frame = debugger.control.stack[-1]
+    node = frame.code.nodes[frame.pc] if frame.pc < len(frame.code.nodes) else None
+    while node is not None and node.op.startswith("@"):
+        node = next(iter(debugger.program.graphs[node.op[1:]].nodes), None)
+    location = node.location if node is not None else None
+    parts = [f"step {debugger.live.operator.step}, before the stop"]
+    parts += [named_place(node.op, location.name)] if node is not None and location and location.name else []
+    yield Text(", ".join(parts), "bold")
+    places = [(location.file, location.line), *location.stack] if location is not None else []
+    for number, (file, line) in enumerate(places):
+        if file and line:
+            yield _source_line(os.path.abspath(file), line, style="dim" if number else "")
 
 
 def _source_line(file: str, line: int, words: str = "", style: str = "") -> Text:

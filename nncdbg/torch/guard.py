@@ -276,6 +276,7 @@ class Guard:
                     self._skips_in_row.pop(optimizer, None)
                 moderate = self._check(optimizer, lines, self._tape_or_function())
                 self._safe = bool(moderate) and self._safe_updates.is_safe(optimizer, moderate)
+                self._updates.expect(optimizer, self._number, large=self._huge)
             if self._observer is not None:
                 self._observer.update_begins(optimizer)
         if self._safe and self._watch is not None:
@@ -409,6 +410,10 @@ class Guard:
             if not trip.follows:
                 trained = self._trained.named(self._trained.parameters())
                 trip.before = {name: counts for name, each in trained if (counts := not_finite(each))}
+                if self.counts.steps:
+                    trip.written = self._updates.written(trip.before)
+                if optimizer is not None:
+                    trip.moved = self._updates.moved(optimizer)
                 self._name_origin(trip, parameters)
                 if self._runs_again:
                     self._record_again(trip, parameters, again)

@@ -20,6 +20,13 @@ class FreeNames:
         self._taken.add(name)
         return name
 
+    def take(self, wanted: str) -> bool:
+        """Take a name; return False if it is taken already."""
+        if wanted in self._taken:
+            return False
+        self._taken.add(wanted)
+        return True
+
     def next_version(self, name: str) -> str:
         """Return the name of the next value of what `name` is a value of: ``w.2`` after ``w.1``."""
         base, dot, number = name.rpartition(".")

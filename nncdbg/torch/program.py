@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import count, groupby
 from os.path import commonprefix
 from typing import Any
 
@@ -13,7 +14,18 @@ import numpy as np
 
 from nncdbg.engine.frontends.layers import ModulePath, group_layers
 from nncdbg.engine.frontends.order import reads
-from nncdbg.engine.graph import Graph, Inline, Location, Node, Program, StateLine, Value
+from nncdbg.engine.graph import (
+    Graph,
+    Inline,
+    Location,
+    Node,
+    Program,
+    SourceLines,
+    StateLine,
+    Value,
+    digest_of,
+    module_call,
+)
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.values.checksum import checksum
 from nncdbg.opening.self_contained import self_contained
@@ -43,6 +55,8 @@ class RecordedProgram:
     changed: dict[str, str]
     """Name of a parameter, buffer, gradient or moment to the value that it has at the end."""
     notes: tuple[str, ...]
+    sources: dict[str, SourceLines]
+    """The lines of the user's code, by the names of files in locations."""
     checksums: dict[str, str]
     """Name of a value of `changed` to the checksum of its content in the training, if that is known."""
 
@@ -87,6 +101,7 @@ def program_of(
         built.states,
         changed,
         tuple(built.notes),
+        _source_lines(built.statements),
         known,
     )
 
@@ -138,7 +153,7 @@ def _locate(statements: Sequence[RecordedStatement]) -> None:
         if event.phase == BACKWARD:
             source = forward.get(event.sequence, event)
             if source is not event and not event.modules:
-                event.modules = source.modules
+                event.take_modules(source)
         lines = event.lines if _runs_own_code(event, outer) else source.lines
         statement.location = _location(lines, _name(source, event), folder)
 
@@ -156,10 +171,29 @@ def _name(source: Event, event: Event) -> str | None:
     return " ".join(part for part in parts if part) or None
 
 
+def _source_lines(statements: Sequence[RecordedStatement]) -> dict[str, SourceLines]:
+    """Return the text of the user's lines, as far as it is known."""
+    numbers: dict[str, set[int]] = {}
+    for file, line in {each for statement in statements for each in statement.event.lines}:
+        numbers.setdefault(file, set()).add(line)
+    folder = os.getcwd() + os.sep
+    found = {}
+    for file, listed in numbers.items():
+        linecache.checkcache(file)
+        if text := linecache.getlines(file):
+            lines = {str(each): text[each - 1].rstrip("\n") for each in sorted(listed) if each <= len(text)}
+            found[_file_name(file, folder)] = SourceLines(digest_of("".join(text)), lines)
+    return found
+
+
+def _file_name(file: str, folder: str) -> str:
+    return named_file(file).removeprefix(folder)
+
+
 def _location(lines: Lines, name: str | None, folder: str) -> Location | None:
     if not lines:
         return Location(name=name) if name else None
-    (file, line), *callers = [(named_file(file).removeprefix(folder), line) for file, line in lines]
+    (file, line), *callers = [(_file_name(file, folder), line) for file, line in lines]
     return Location(file, line, name, tuple(callers))
 
 
@@ -198,19 +232,23 @@ def _phase_graphs(
     """Return the graphs: the entry, which calls the phases, and the graphs of each phase."""
     names = FreeNames()
     names.fresh("main")
+    for phase, _ in phases:
+        names.fresh(phase)
     needed = set(results)
     made: list[list[Graph]] = []
     calls: list[Node] = []
     for phase, statements in reversed(phases):
         nodes = [statement.node() for statement in statements]
         scopes = _scopes(statements)
-        graph = phase_graph(names.fresh(phase), nodes, built.value, needed, built.states.keys())
+        graph = phase_graph(phase, nodes, built.value, needed, built.states.keys())
         needed.update(value.name for value in graph.inputs)
         calls.append(Node(f"@{graph.name}", tuple(v.name for v in graph.inputs), graph.outputs))
         suffix = ".backward" if phase.startswith(BACKWARD) else ""
 
         def claim(module: str, suffix: str = suffix) -> str:
-            return names.fresh(f"{module}{suffix}")
+            """Return the name of a graph of a call; a part that is apart has a further number."""
+            numbered = (module_call(f"{module}{suffix}", number) for number in count(1))
+            return next(name for name in numbered if names.take(name))
 
         made.append(group_layers(graph, scopes, claim, classes, built.states.keys()))
     entry = Graph(
@@ -226,8 +264,15 @@ def _phase_graphs(
 
 
 def _scopes(statements: Sequence[RecordedStatement]) -> list[ModulePath]:
-    """Return the modules around each statement; around an update, those around the whole phase."""
-    scopes = [tuple(module for module in each.event.modules if module) for each in statements]
+    """Return the calls of modules around each statement; around an update, those around the whole phase."""
+    scopes = [
+        tuple(
+            module_call(module, call)
+            for module, call in zip(each.event.modules, each.event.calls, strict=True)
+            if module
+        )
+        for each in statements
+    ]
     whole = tuple(commonprefix([s for s, each in zip(scopes, statements, strict=True) if each.op != UPDATE]))
     return [whole if each.op == UPDATE else s for s, each in zip(scopes, statements, strict=True)]
 

@@ -23,8 +23,16 @@ def rank_notes() -> list[str]:
     return [f"found on rank {torch.distributed.get_rank()} of {ranks}; gradients are averages over all ranks"]
 
 
-def no_origin_note(*, compiled: bool) -> str:
-    """Return why the second run of a step may have no NaN or Inf; `compiled`: it ran compiled code before."""
+def no_origin_note(*, compiled: bool, repeated: bool) -> str:
+    """Return why no operator of the second run of a step made NaN or Inf.
+
+    `compiled`: the step ran compiled code before; `repeated`: the second run ends with the NaN or Inf, too.
+    """
+    if repeated:
+        return (
+            "no operator of the step makes it from finite numbers: the step reads an Inf, such as a number "
+            "in the state of the optimizer"
+        )
     if _ranks() > 1:
         return (
             "the second run of the step, which does not communicate, has no NaN or Inf: they come from "

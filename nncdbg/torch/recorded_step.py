@@ -63,6 +63,7 @@ class RecordedStep(RichOutput):
                 inputs=self._inputs,
                 backend=BACKEND,
                 checksums=recorded.checksums,
+                sources=recorded.sources,
             )
             self._program = replace(recorded.program, notes=self.notes, saved=saved)
         return self._program

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
@@ -86,6 +87,12 @@ class Event:
     contents: Sequence[tuple[Key, Any]] = ()
     numbers: Sequence[Any] = ()
     """The results that are numbers read by Python."""
+    calls: tuple[int, ...] = ()
+    """The numbers of the calls of `modules` in the step, from 1."""
+
+    def take_modules(self, source: Event) -> None:
+        """Enter the modules around another event."""
+        self.modules, self.calls = source.modules, source.calls
 
 
 @dataclass(slots=True)
@@ -101,13 +108,17 @@ def _derive(event: Event, source: Event) -> None:
     """Enter the place of the operator in a backward pass, `source`, that an event of a later one derives.
 
     An operator that reentrant checkpointing runs again has its own lines.  That of a formula, which a double
-    backward pass derives, has those of the forward operator.
+    backward pass derives, has those of the forward operator.  Formulas of autograd, whose nodes are numbered,
+    are named before the node.
     """
     inner = len(source.lines) - len(event.lines)
     if source.modules or (inner > 0 and source.lines[inner:] == event.lines):
-        event.lines, event.modules = source.lines, source.modules
+        event.lines = source.lines
+        event.take_modules(source)
     else:
         event.sequence = source.sequence
+    if source.node[-1:].isdigit():
+        event.node = f"{source.node} {event.node}"
 
 
 class _Absent:
@@ -150,6 +161,9 @@ class Recorder(DispatchMode):
         self._used: list[tuple[Any, InnerAllocation]] = []
         """The tensors of allocations among the operands of the operator that begins."""
         self._modules_now: tuple[str, ...] = ()
+        self._calls_now: tuple[int, ...] = ()
+        self._calls: Counter[str] = Counter()
+        """The number of calls of each module so far."""
         self._sources: dict[int, Event] = {}
         """The operators of a backward pass that autograd derives, by the number of their own nodes."""
         self.forked = False
@@ -238,14 +252,17 @@ class Recorder(DispatchMode):
         self.events.append(event)
 
     def enter_module(self, name: str) -> None:
+        self._calls[name] += 1
         self.modules.append(name)
         self._modules_now = tuple(self.modules)
+        self._calls_now = *self._calls_now, self._calls[name]
 
     def leave_module(self, name: str) -> None:
         """Leave a module; nothing if it was not entered, because a hook before its forward raised."""
         if self.modules and self.modules[-1] == name:
             self.modules.pop()
             self._modules_now = tuple(self.modules)
+            self._calls_now = self._calls_now[:-1]
 
     def label(self, tensor: Any, name: str) -> Key | None:
         """Name the memory of a tensor, and return it; None if it has no memory of its own."""
@@ -330,7 +347,8 @@ class Recorder(DispatchMode):
             sequence = next_sequence_number() - 1
         else:
             phase, name, sequence = BACKWARD, self._node_name(node), sequence_number(node)
-        event = Event(found, (), [], [], phase, name, sequence, lines, self._modules_now)
+        modules, calls = self._modules_now, self._calls_now
+        event = Event(found, (), [], [], phase, name, sequence, lines, modules, calls=calls)
         if node is not None:
             if sequence in self._sources:
                 _derive(event, self._sources[sequence])

@@ -213,15 +213,18 @@ class ScriptRecorder:
         )
 
 
-def on_module_call(begin: Callable[[], None], thread: int | None = None) -> Callable[[], None]:
+def on_module_call(
+    begin: Callable[[], None], thread: int | None = None, *, evaluation: bool = False
+) -> Callable[[], None]:
     """Call `begin` before the first call of a module with gradients enabled; return how to give up.
 
+    With `evaluation`, a call without gradients counts too.
     The call of a compiled function counts too.  With `thread`, calls on other threads do not count.  A weight
     that `spectral_norm` or another parametrization computes while the model is built does not count either.
     """
 
     def hear(called: Any, *_: Any) -> None:
-        if thread not in (None, threading.get_ident()) or not torch.is_grad_enabled():
+        if thread not in (None, threading.get_ident()) or not (evaluation or torch.is_grad_enabled()):
             return
         if isinstance(called, ParametrizationList) or _computes_weight(sys._getframe(1)):
             return

@@ -19,6 +19,13 @@ NOT_THIS_UPDATE = "cause: not this update"
 """How the note begins that blames other code for a NaN that is found after an update."""
 
 
+def optimizer_text(optimizer: torch.optim.Optimizer) -> str:
+    """Return the class of an optimizer, and its learning rates: ``SGD (lr 0.1)``."""
+    rates = sorted({float(group["lr"]) for group in optimizer.param_groups if "lr" in group})
+    listed = ", ".join(f"{rate:g}" for rate in rates)
+    return type(optimizer).__name__ + (f" (lr {listed})" if rates else "")
+
+
 @dataclass
 class UpdateCounts:
     """The numbers of updates that a guard has seen so far."""
@@ -47,6 +54,10 @@ class GuardTrip:
     """The user's lines of the update, innermost first."""
     before: dict[str, str] = field(default_factory=dict)
     """Parameters that were NaN or Inf before the step, with their counts."""
+    written: frozenset[str] = frozenset()
+    """Those of them that were finite after the last update, so that code between the steps wrote them."""
+    moved: str = ""
+    """How far the last update moved a parameter, if it was a large one."""
     follows: bool = False
     """Whether it comes from parameters that an earlier finding has spoiled."""
     recorded: RecordedStep | None = None

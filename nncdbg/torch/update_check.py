@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -11,9 +12,12 @@ from nncdbg.torch.finiteness import not_finite, suspicious
 from nncdbg.torch.source_lines import Lines
 from nncdbg.torch.tape import tensors_in
 from nncdbg.torch.trained import Trained, parameters_of
-from nncdbg.torch.trips import UPDATE, GuardTrip
+from nncdbg.torch.trips import UPDATE, GuardTrip, optimizer_text
 from nncdbg.torch.update_formulas import described_update
 from nncdbg.torch.update_state import UpdateState, record_update
+
+_FAR = 1000
+"""The factor by which an update moves a parameter far."""
 
 
 class UpdateCheck:
@@ -34,6 +38,8 @@ class UpdateCheck:
         self._keeps = keeps
         self._evaluations: list[Any] = []
         """The results of the closure in this update."""
+        self._large: tuple[int, str, dict[str, float]] | None = None
+        """The last update, if it may have been large: its step and optimizer, and the sizes before it."""
         self._before: weakref.WeakKeyDictionary[torch.optim.Optimizer, UpdateState] = (
             weakref.WeakKeyDictionary()
         )
@@ -51,6 +57,34 @@ class UpdateCheck:
             self._before[optimizer].update()
         else:
             self._before[optimizer] = UpdateState(optimizer)
+
+    def expect(self, optimizer: torch.optim.Optimizer, step: int, *, large: bool) -> None:
+        """Keep the sizes of the parameters before an update that is large, or whose rate is."""
+        large = large or any(_is_large(group.get("lr")) for group in optimizer.param_groups)
+        self._large = (step, optimizer_text(optimizer), self._sizes(optimizer)) if large else None
+
+    def moved(self, optimizer: torch.optim.Optimizer) -> str:
+        """Return a sentence about the parameter that the last update moved farthest; "" if none went far."""
+        if self._large is None:
+            return ""
+        step, by, before = self._large
+        sizes = self._sizes(optimizer)
+        far = {name: sizes[name] for name in before if sizes.get(name, 0) > _FAR * max(before[name], 10)}
+        if not far:
+            return ""
+        name = max(far, key=far.__getitem__)
+        where = f"the largest magnitude of {name} from {before[name]:.3g} to {far[name]:.3g}"
+        return f"the update of step {step} moved {where}: {by}"
+
+    def _sizes(self, optimizer: torch.optim.Optimizer) -> dict[str, float]:
+        """Return the largest magnitude of each dense parameter."""
+        named = self._trained.named(parameters_of(optimizer))
+        return {name: float(each.detach().abs().max()) for name, each in named if each.numel()}
+
+    def written(self, names: Collection[str]) -> frozenset[str]:
+        """Return those of the parameters that were finite after the last update of an optimizer."""
+        updated = {name for optimizer in self._given for name, _, _ in self._named(optimizer)}
+        return frozenset(updated.intersection(names) - self.spoiled.union(*self._given.values()))
 
     def evaluated(self, result: Any) -> None:
         """Keep the result of a closure of the update."""
@@ -122,3 +156,8 @@ class UpdateCheck:
             for key, value in state.items():
                 named += [(f"{name}.{key}", parameter, each) for each in tensors_in(value)]
         return named
+
+
+def _is_large(rate: Any) -> bool:
+    """Return whether a learning rate is large; False for a tensor, which is not read in each step."""
+    return isinstance(rate, (int, float)) and not rate <= 1

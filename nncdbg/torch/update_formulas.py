@@ -134,6 +134,9 @@ def _squares_of(step: _Step, group: Mapping[str, Any]) -> str:
 
 def _cause(step: _Step | None, numbers: Mapping[str, Any], group: Mapping[str, Any], dtype: Any) -> str:
     """Return the operation that made NaN or Inf, by the numbers after it; empty if these do not show it."""
+    rate = float(group.get("lr", 0))
+    if not math.isfinite(rate):
+        return f"cause: the learning rate is {rate:g}; check the schedule: scheduler.get_last_lr()"
     if step is None or any(isinstance(each, complex) for each in numbers.values()):
         return ""
     dividend = numbers.get(step.dividend, numbers.get("gradient"))
@@ -148,7 +151,7 @@ def _cause(step: _Step | None, numbers: Mapping[str, Any], group: Mapping[str, A
         divisor = math.sqrt(squares + eps) if step.eps_in_root else math.sqrt(squares) + eps
         if not divisor:
             return _zero_divisor(step, dividend, float(group.get("eps", 0)), dtype)
-    if dividend is None or not abs(float(group.get("lr", 0)) * dividend / divisor) > torch.finfo(dtype).max:
+    if dividend is None or not abs(rate * dividend / divisor) > torch.finfo(dtype).max:
         return ""
     return f"cause: the step overflows: lr * {dividend:.4g} is larger than {_largest(dtype)}; reduce lr"
 

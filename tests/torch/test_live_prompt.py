@@ -168,6 +168,43 @@ def test_end_of_input_ends_the_script(debug):
     assert "step 1" not in out
 
 
+EVALUATION = """
+import torch
+net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+def evaluate():
+    with torch.no_grad():
+        h = net(torch.randn(8, 4))
+        return h.sigmoid().mean()
+evaluate()
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for i in range(2):
+    loss = net(torch.randn(8, 4)).exp().mean()
+    loss.backward()
+    opt.step()
+"""
+
+
+def test_history_has_an_evaluation_before_the_first_update(debug, tmp_path):
+    (tmp_path / "evaluates.py").write_text(EVALUATION)
+    commands = [
+        "break aten.sigmoid",
+        "break aten.exp",
+        "continue",
+        "back",
+        "back",
+        "where",
+        "print %2.weight",
+    ]
+    commands += ["continue", "continue", "print %0.weight", "back", "back", "print %0.weight", "quit"]
+    code, out, err = debug("--history", "evaluates.py", commands=commands)
+    assert (code, err) == (0, "")
+    past = out[out.index("step 1, before the stop") :]
+    # The stack is that of the call of the last layer, in an earlier line than the stop.
+    assert "evaluates.py:6  h = net(torch.randn(8, 4))" in past
+    assert "evaluates.py:7" not in past
+    assert past.count("f32[8,4]") >= 2
+
+
 SCRIPT = """
 import torch
 from torch import nn

@@ -14,7 +14,7 @@ import nncdbg.torch  # noqa: E402
 from nncdbg.engine.ops.causes import NAMES, TRAINING_NAMES  # noqa: E402
 from nncdbg.nan_watch.records import Report, WatchFinding  # noqa: E402
 from tests.torch.planted import CAUSES, CLEAN, PLANTED, Clean, Planted, Training  # noqa: E402
-from tests.torch.planted.origins import MEANINGS, differences  # noqa: E402
+from tests.torch.planted.origins import MEANINGS, contradictions, differences  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:std.*degrees of freedom is <= 0")
 
@@ -66,6 +66,7 @@ def test_planted_value_is_reported_at_its_origin_with_its_cause(case: Planted) -
     assert report.status == "tripped"
     finding = first_finding(report)
     assert differences(finding, case) == []
+    assert contradictions(finding) == []
     assert (phase_of(finding) == case.phase) == (case.name not in MISSED_PHASES)
 
 

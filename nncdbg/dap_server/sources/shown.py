@@ -18,6 +18,7 @@ from nncdbg.dap_server.sources.listing_file import write_listing
 from nncdbg.engine.compilation.search import origins
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.process.ranks import rank_in_environment
+from nncdbg.presentation.source_files import is_source
 
 if TYPE_CHECKING:
     from nncdbg.engine.compilation.code import Code
@@ -113,11 +114,13 @@ class Sources:
         name = os.path.basename(file)
         for folder in self.folders:
             path = folder / file
-            if path.is_file():
+            if is_source(self.debugger.program, file, path):
                 return Source(
                     name=name, path=self._path(path), origin="source lines", presentation_hint="deemphasize"
                 )
-        return Source(name=name, origin=f"{file} is not here", presentation_hint="deemphasize")
+        recorded = file in self.debugger.program.saved.sources
+        missing = f"{file} is not here" + (" as it was recorded" if recorded else "")
+        return Source(name=name, origin=missing, presentation_hint="deemphasize")
 
     @cached_property
     def of_models(self) -> list[Source]:

@@ -97,7 +97,7 @@ class Diagnosing:
             finding.output or 0,
             [made(code, slot) for slot in code.operands[pc]],
             code.graph.name or str(code.path[0]),
-            (node.location.name or "") if node.location is not None else "",
+            _node_name(code, pc),
         )
 
     def at(self, kind: str, statement: Statement, slots: list[Any], output: int = 0) -> Diagnosis | None:
@@ -172,4 +172,11 @@ def made(code: Code, slot: int, depth: int = _DEPTH) -> Made | None:
         code.nodes[pc].op,
         [code.names[each] for each in operands],
         [made(code, each, depth - 1) for each in operands],
+        _node_name(code, pc),
     )
+
+
+def _node_name(code: Code, pc: int) -> str:
+    """Return the name of a statement's node in the model; empty without one."""
+    location = code.nodes[pc].location
+    return (location.name or "") if location is not None else ""

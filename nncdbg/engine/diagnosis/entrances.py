@@ -47,7 +47,7 @@ def cause_of_constant(name: str, array: Array, kind: str) -> Cause:
 
 def cause_of_state(name: str, array: Array, kind: str) -> Cause:
     """Return the cause for a parameter, buffer or moment that is bad before a training step."""
-    hint = "this step did not make it: load an earlier checkpoint, and watch the steps after it"
+    hint = "this step did not make it: check its initialization, its checkpoint, and the steps before"
     return Cause("bad parameter", f"%{name_text(name)} {_what_is_bad(array, kind)} before the step", hint)
 
 

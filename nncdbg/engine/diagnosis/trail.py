@@ -33,6 +33,7 @@ from nncdbg.engine.execution.findings import STATE_RESET, Finding
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.observers.nonfinite import KINDS, array_of, bad_in, influenced, shaped
 from nncdbg.engine.observers.operand_checks import FAULTS, faults_of
+from nncdbg.engine.ops.aten.names import autograd_nodes, is_torch
 from nncdbg.engine.ops.causes import WHERE_TRAP, Cause
 from nncdbg.engine.ops.influence import CHECK, NOTHING, Application, Infinities, Marked, whole
 from nncdbg.stats.finiteness import bad, is_finite
@@ -77,6 +78,8 @@ class Trail:
     """Records of misused memory, wrong integers and inner overflows, which explain dependent values."""
     _trapped: Origins = NONE
     """The origins of infinities that a mask dropped in forward, and that backward multiplied by 0."""
+    _dropping: dict[int, Binding] = field(default_factory=dict)
+    """Origins of NaN to the first statement that selects other elements, such as a mask."""
     _reached: dict[int, str] = field(default_factory=dict)
     """The origins that outputs depend on, with evidence."""
     _in_numbers: Origins = NONE
@@ -418,6 +421,8 @@ class Trail:
                     known.append(each)
             moved = step.binding.op.influence.infinities is Infinities.KEPT
             lost = not (origins & depends)
+            if moved and lost and kind == "nan" and _is_forward(step.binding):
+                self._dropping = {**dict.fromkeys(origins, step.binding), **self._dropping}
             if origins and not (moved and lost):
                 finding = Finding(kind, step.binding, "", step.inputs, 0, result=step.results[0])
                 self._notes.hand_on("healed", finding, origins, known, step.results[0], lost=lost)
@@ -442,7 +447,25 @@ class Trail:
         for number in (self._trapped & reaching.keys()) - self._in_numbers:
             self._seen[number].dropped = True
             self._seen[number].effect = "a mask drops it in forward, and its gradient is NaN"
+        for number in (self._dropping.keys() & reaching.keys()) - self._in_numbers:
+            if _is_forward(self._seen[number].statement):
+                self._seen[number].effect = self._dropped_words(self._dropping[number])
         self._seen.conclude(frozenset(reaching), self._nearest, ended=ended or complete)
+
+    def _dropped_words(self, binding: Binding) -> str:
+        """Return the statement that drops a NaN in forward, which comes back in backward."""
+        line, location = self.diagnosing.loaded.line(binding.code, binding.pc), binding.node.location
+        place = f", {location.place}" if location is not None and location.place else ""
+        return f"{binding.node.op} (line {line}{place}) drops the NaN in forward, and a gradient is NaN"
+
+
+def _is_forward(statement: Statement) -> bool:
+    """Return whether a statement is an operator of PyTorch outside of a backward pass."""
+    nodes, pc = statement.code.nodes, statement.pc
+    if not 0 <= pc < len(nodes) or not is_torch(nodes[pc].op):
+        return False
+    location = nodes[pc].location
+    return location is None or not autograd_nodes(location.name or "")
 
 
 def _misuse_of(finding: Finding) -> str:

@@ -8,6 +8,7 @@ had no effect, and the mark of its origin is removed. A difference is kept with 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,7 @@ from nncdbg.engine.diagnosis.step import Step
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.graph import Array
 from nncdbg.engine.observers.overflow_checks import wider
-from nncdbg.engine.ops.aten.names import is_torch
+from nncdbg.engine.ops.aten.names import base_name, is_torch, of_other_library
 from nncdbg.engine.ops.causes.numbers import is_float, shown
 from nncdbg.engine.ops.causes.places import at, first, flat
 from nncdbg.engine.ops.declaration import Op
@@ -149,7 +150,7 @@ class Widened:
         op, results = step.binding.op, step.application.results
         if op.random:
             return f"{op.name} draws random numbers"
-        if is_torch(op.name) or (op.foreign and not op.reference):
+        if of_other_library(op.name) or (op.foreign and not op.reference and not is_torch(op.name)):
             return f"the kernel of {op.name} runs in the types of the program only"
         if _IS_WIDEST and any(getattr(each, "dtype", None) == np.float64 for each in results):
             return "no type is wider than f64"
@@ -161,7 +162,7 @@ class Widened:
     def _computed(self, step: Step, operands: Sequence[Any]) -> Sequence[Any]:
         """Return the results over these operands; none if that fails."""
         result = step.application.results[0]
-        if step.binding.node.op in _CASTS and is_float(result) and operands[0].dtype.kind in "biuf":
+        if _is_cast(step.binding.node.op) and is_float(result) and operands[0].dtype.kind in "biuf":
             return [operands[0].astype(wider(result).dtype)]
         try:
             return run_definition(step.binding.code, step.binding.pc, operands)
@@ -189,6 +190,10 @@ class Widened:
                 del reasons[number]
                 self.right.add(number)
         return reasons
+
+
+def _is_cast(op: str) -> bool:
+    return op in _CASTS or (is_torch(op) and base_name(op) == "_to_copy")
 
 
 def is_finite_in(host: Array) -> Array:
@@ -230,9 +235,18 @@ def _like(results: Sequence[Any], index: int, host: Array) -> Array | None:
 def _products(op: Op, step: Step) -> int:
     shapes = [np.shape(each) for each in step.application.operands]
     results = step.application.results
+    if is_torch(op.name) and results and _is_product(op.name):
+        # Exact for a product of two matrices, and of the right magnitude for convolutions and attention.
+        first, second = sorted(map(math.prod, shapes))[-2:] if len(shapes) > 1 else (1, 1)
+        return math.isqrt(first * second * np.size(results[0]))
     if op.terms is None or not results:
         return 0
     return np.size(results[0]) * op.terms(shapes, np.shape(results[0]))
+
+
+def _is_product(op: str) -> bool:
+    base = base_name(op)
+    return base in ("mm", "bmm", "addmm", "baddbmm") or base.startswith(("convolution", "_scaled_dot"))
 
 
 def _numbers(host: Array, exact: Array, there: Array, name: str) -> str:

@@ -63,7 +63,7 @@ def group_layers(
     """
 
     def made(layer: Graph) -> Graph:
-        return replace(layer, name=claim(layer.name), comment=classes.get(layer.name, ""))
+        return replace(layer, name=claim(layer.name), comment=classes.get(layer.module, ""))
 
     return _grouped(graph, tuple(scopes), 0, made, states)
 

@@ -61,6 +61,8 @@ class StatementTime:
     pc: int
     kernel: Durations = field(default_factory=Durations)
     around: int = 0
+    nonfinite: int | None = None
+    """How often its results had NaN or Inf in one run; None if that was not counted."""
 
 
 @dataclass(slots=True)

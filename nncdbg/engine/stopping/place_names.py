@@ -89,14 +89,28 @@ class PlaceNames:
         Raises UsageError for an unknown name, and for a part of the names of several places.
         """
         kinds = _ORDER if kind == ANY else ("value" if kind == "data" else kind,)
-        found = self._exactly(kinds, text) or self._by_pattern(kinds, text) or self._by_part(kinds, text)
+        found = self._exactly(kinds, text) or self._by_pattern(kinds, text)
+        if found is None and kind == "graph":
+            # A module with one statement has no graph: its path is the name of the statement.
+            found = self._exactly(("node",), text)
+        found = found or self._by_part(kinds, text)
         if found is None:
             raise self._unknown(kind, text)
         return NamedPlace("data", found.target, found.names) if kind == "data" else found
 
     def _exactly(self, kinds: Iterable[str], text: str) -> NamedPlace | None:
         kind = next((kind for kind in kinds if text in self.known[kind]), None)
+        if kind == "graph":
+            return NamedPlace(kind, text, frozenset((text, *self._calls.get(text, ()))))
         return NamedPlace(kind, text, frozenset((text,))) if kind is not None else None
+
+    @cached_property
+    def _calls(self) -> Mapping[str, Sequence[str]]:
+        """Return the names of the graphs that are calls of a module, by the path of the module."""
+        calls: dict[str, list[str]] = {}
+        for graph in self._program.graphs.values():
+            calls.setdefault(graph.module, []).append(graph.name)
+        return calls
 
     def _by_pattern(self, kinds: Iterable[str], text: str) -> NamedPlace | None:
         if not re.search(r"[*?]", text):

@@ -150,7 +150,7 @@ def explanation(finding: WatchFinding, report: Report, watched: Watched) -> Iter
     site = finding.site
     visit = [f"@{visible(site.graph)}", *_called(finding.calls), *_loops(finding)]
     yield f"  in {', '.join(visit)}"
-    yield from (f"  from {origin}" for origin in _origin(site))
+    yield from (f"  from {origin}" for origin in _origin(site, watched))
     operands = [*dict.fromkeys(map(operand_line, finding.inputs))]
     yield from (f"  with {operand}" for operand in first(operands, OPERANDS))
     yield from (f"  {words}" for words in left_out(operands, OPERANDS, "operands"))
@@ -170,9 +170,12 @@ def explanation(finding: WatchFinding, report: Report, watched: Watched) -> Iter
         yield f"  hint: {sentence(finding.hint)}"
 
 
-def _origin(site: FindingSite) -> list[str]:
+def _origin(site: FindingSite, watched: Watched) -> list[str]:
+    """Return the place in the user's model, with the text of the line if a recorded step has it."""
     parts = [*source(site), *_named(site)]
-    return [", ".join(parts)] if parts else []
+    recorded = watched.sources.get(site.file or "")
+    text = recorded.lines.get(str(site.source_line), "").strip() if recorded is not None else ""
+    return [visible("  ".join(filter(None, (", ".join(parts), text))), STATEMENT)] if parts else []
 
 
 def _loops(visit: WatchFinding | FindingUse) -> list[str]:

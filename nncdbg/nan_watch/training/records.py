@@ -19,7 +19,7 @@ from nncdbg.engine.text.counting import counted
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.presentation.source_files import short_path
 from nncdbg.representation import PrintedRecord
-from nncdbg.torch.trips import NOT_THIS_UPDATE, UPDATE, UpdateCounts
+from nncdbg.torch.trips import NOT_THIS_UPDATE, UPDATE, UpdateCounts, optimizer_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,19 +66,13 @@ class BadStep:
     def of(cls, trip: GuardTrip) -> BadStep:
         """Return the record of what the guard found."""
         optimizer = trip.optimizer
-        named = ""
-        if optimizer is not None:
-            rates = sorted({float(group["lr"]) for group in optimizer.param_groups if "lr" in group})
-            named = type(optimizer).__name__ + (
-                f" (lr {', '.join(f'{r:g}' for r in rates)})" if rates else ""
-            )
         location = trip.lines[0] if trip.lines else None
         return cls(
             trip.step,
             trip.where,
             trip.bad,
             location,
-            named,
+            "" if optimizer is None else optimizer_text(optimizer),
             notes=list(trip.notes),
             modules=trip.modules,
             operators=trip.operators,

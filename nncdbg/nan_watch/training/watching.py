@@ -14,10 +14,12 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.training.records import BadStep, NaNFound, TrainingReport
+from nncdbg.nan_watch.training.step_facts import with_facts
 from nncdbg.nan_watch.watched import Watched
 from nncdbg.nan_watch.watching import usual_allocation, watch_run
 from nncdbg.presentation.run_progress import under_way
 from nncdbg.presentation.screen import Screen
+from nncdbg.stats.finiteness import is_finite
 from nncdbg.torch.compiled_search import smallest_compiled_part
 from nncdbg.torch.guard import Guard
 from nncdbg.torch.named_models import Models, Optimizers
@@ -146,12 +148,17 @@ def _check(name: str, given: str, known: tuple[str, ...]) -> None:
 def _reported(trip: GuardTrip, interrupt: Callable[[], None]) -> BadStep:
     """Return the record of a trip, with a report of its second run; Ctrl-C ends it and calls `interrupt`."""
     bad = BadStep.of(trip)
+    if trip.moved:
+        bad.notes.append(trip.moved)
     if trip.recorded is not None:
-        _examine(bad, trip.recorded, interrupt)
-        if bad.report is not None and bad.origin is None:
-            bad.notes.append(no_origin_note(compiled=trip.compiler is not None))
-            if trip.compiler is not None:
-                _search_compiled(bad, trip.recorded, trip.compiler)
+        repeated = _examine(bad, trip.recorded, interrupt)
+        if bad.report is not None:
+            bad.report.findings = [with_facts(finding, trip) for finding in bad.report.findings]
+            if bad.origin is None:
+                compiled = trip.compiler is not None
+                bad.notes.append(no_origin_note(compiled=compiled, repeated=repeated))
+                if compiled and not repeated:
+                    _search_compiled(bad, trip.recorded, trip.compiler)
     if bad.origin is None or bad.origin.used is None:
         bad.notes += [f"{name} had {counts} before the step" for name, counts in trip.before.items()][
             :_LISTED
@@ -159,8 +166,11 @@ def _reported(trip: GuardTrip, interrupt: Callable[[], None]) -> BadStep:
     return bad
 
 
-def _examine(bad: BadStep, recorded: RecordedStep, interrupt: Callable[[], None]) -> None:
-    """Watch a recorded step, and add the step and the report to a record."""
+def _examine(bad: BadStep, recorded: RecordedStep, interrupt: Callable[[], None]) -> bool:
+    """Watch a recorded step, and add the step and the report to a record.
+
+    Return whether one of its bad tensors is NaN or Inf in this run, too.
+    """
     gates = Gates.of("nan,inf", strict=True)
 
     def run() -> Stop:
@@ -179,14 +189,17 @@ def _examine(bad: BadStep, recorded: RecordedStep, interrupt: Callable[[], None]
         report.watched = Watched.of(recorded.program, gates)
     except NncdbgError as error:
         bad.notes.append(f"the recorded step does not run in the debugger: {error.message}")
-        return
+        return False
     bad.recorded = recorded
     if report.error is not None and debugger.stop.reason == "pause":
         bad.notes.append("Ctrl-C has ended the search for the origin")
-        return
+        return False
     report.model = f"step {bad.step}"
     bad.report = report
     bad.notes += recorded.notes
+    made = {**debugger.states, **(debugger.outputs or {})}
+    again = (made.get(recorded.changed.get(name, name)) for name in bad.bad)
+    return any(value is not None and not is_finite(value) for value in again)
 
 
 def _search_compiled(bad: BadStep, recorded: RecordedStep, compiler: Any) -> None:

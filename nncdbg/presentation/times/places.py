@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.escaping import printable_line
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.aten.names import origin_text
@@ -37,6 +39,22 @@ def shapes(code: Code, pc: int) -> str:
 def _shape(code: Code, name: str) -> str:
     known = code.types.get(name)
     return str(known)[len(known.dtype) :] if isinstance(known, TensorType) else "[...]"
+
+
+def result_bytes(code: Code, pc: int) -> int | None:
+    """Return the bytes of the results of a statement; None if a size is not known before the run."""
+    total = 0
+    for value in code.nodes[pc].outputs:
+        known = code.types.get(value.name) if value.name else None
+        if not value.name:
+            continue
+        if not isinstance(known, TensorType) or known.shape is None or known.dtype not in NUMPY:
+            return None
+        sizes = [size for size in known.shape if isinstance(size, int)]
+        if len(sizes) < len(known.shape):
+            return None
+        total += math.prod(sizes) * NUMPY[known.dtype].itemsize
+    return total
 
 
 def origin(code: Code, pc: int) -> str:

@@ -11,6 +11,7 @@ from nncdbg.presentation.times.places import (
     line_title,
     op_name,
     origin,
+    result_bytes,
     result_names,
     shapes,
 )
@@ -124,5 +125,10 @@ def _grouped(times: StatementTimes, title: str, key: Callable[[Code, int], str])
     for name, statements in groups.items():
         spent = sum(each.kernel.total for each in statements)
         calls = sum(each.kernel.calls for each in statements)
-        rows.append((_share(times, spent), spent / 1e9, calls, len(statements), name))
-    return TimeTable(("share", "total", "calls", "statements", title), sorted(rows, key=lambda row: -row[1]))
+        sizes = [result_bytes(each.code, each.pc) for each in statements]
+        size = None if None in sizes else sum(filter(None, sizes))
+        counts = [each.nonfinite for each in statements if each.nonfinite is not None]
+        bad = sum(counts) if counts else None
+        rows.append((_share(times, spent), spent / 1e9, calls, len(statements), size, bad, name))
+    columns = ("share", "total", "calls", "statements", "bytes", "nonfinite", title)
+    return TimeTable(columns, sorted(rows, key=lambda row: -row[1]))

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from nncdbg.presentation.times.table import TimeTable
 
 _TIMES = ("min", "median", "own", "total")
+_COUNTS = ("calls", "statements", "bytes", "nonfinite")
 _FORMAT = ColumnFormat(
-    numbers=("share", "calls", "statements", "line", *_TIMES),
+    numbers=("share", "line", *_COUNTS, *_TIMES),
     keep_end=("value", "where", "layer"),
-    optional=("shapes", "where", "min", "line"),
+    optional=("bytes", "nonfinite", "shapes", "where", "min", "line"),
 )
 
 
@@ -55,4 +56,4 @@ def _cell(name: str, value: Any) -> str:
         return share_text(value)
     if name in _TIMES:
         return time_text(value)
-    return "" if value is None else f"{value:,}" if name in ("calls", "statements") else str(value)
+    return "" if value is None else f"{value:,}" if name in _COUNTS else str(value)

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _profile(options: Namespace) -> None:
-    from nncdbg.opening.profiling import profile
+    from nncdbg.opening.profiling import count_nonfinite, profile
     from nncdbg.opening.programs import open_program
     from nncdbg.presentation.atomic_file import new_file
     from nncdbg.presentation.run_progress import note_messages, print_notes, under_way
@@ -68,6 +68,8 @@ def _profile(options: Namespace) -> None:
             write_timeline(timeline, found.loaded, found.spans[-1], Path(options.model).name)
     if options.timeline:
         screen.note(f"wrote {options.timeline}: open it at ui.perfetto.dev or in chrome://tracing")
+    if options.by in ("op", "line") and opened.restart is None and not opened.program.runs:
+        count_nonfinite(opened, found)
     table = GROUPINGS[options.by](found.times, found.loaded)
     if options.json:
         print(json.dumps(_document(options, opened, found, table)))

@@ -47,10 +47,10 @@ class LiveBreakpoint:
     enabled: bool = True
     count: int = 0
     """The number of times that the place was reached with the condition true."""
-    inside: bool = False
-    """Whether the last operator was at this place: it is reached again after another one."""
-    sequences: set[int] = field(default_factory=set)
-    """For a module's backward: the numbers of the operators of its latest forward."""
+    inside: int = 0
+    """The call of the module, or 1, if the last operator was at this place: another one reaches it again."""
+    sequences: dict[int, int] = field(default_factory=dict)
+    """For a module's backward: the operators of its latest forward passes, with the calls of the module."""
 
     def __str__(self) -> str:
         sigil = {"op": "", "source": "", "parameter": "%"}.get(self.kind, "@")
@@ -77,12 +77,20 @@ class LiveBreakpoint:
         """Return whether the operators of an overload can be at this place."""
         return self.kind != "op" or self.target in stop_names(signature_of(overload).name)
 
-    def reached(self, operator: Operator, names: Mapping[int, str]) -> bool:
-        """Return whether an operator is the first one at this place; `names` maps identities to names."""
-        there = _AT[self.kind](self, operator, names)
-        first = there and (self.kind in ("op", "parameter") or not self.inside)
+    def reached(self, operator: Operator, names: Mapping[int, str], calls: Mapping[int, int]) -> bool:
+        """Return whether an operator is the first one at this place.
+
+        `names` maps identities to names, `calls` those of modules to the number of their calls so far.
+        """
+        if self.kind == "module":
+            there = _in_module(self, operator, names, calls)
+        elif self.kind == "module backward":
+            there = _in_backward_of_module(self, operator, names, calls)
+        else:
+            there = int(_AT[self.kind](self, operator, names))
+        first = there and (self.kind in ("op", "parameter") or there != self.inside)
         self.inside = there
-        return first
+        return bool(first)
 
 
 def parse_breakpoint(
@@ -169,23 +177,39 @@ def _at_phase(found: LiveBreakpoint, operator: Operator, names: Mapping[int, str
     return operator.phase == found.target
 
 
-def _in_module(found: LiveBreakpoint, operator: Operator, names: Mapping[int, str]) -> bool:
-    return operator.node is None and any(names.get(id(each)) == found.target for each in operator.modules)
+def _in_module(
+    found: LiveBreakpoint, operator: Operator, names: Mapping[int, str], calls: Mapping[int, int]
+) -> int:
+    """Return the number of the call of the module that an operator is in; 0 outside of it."""
+    around = map(id, operator.modules if operator.node is None else ())
+    return next((calls.get(each) or 1 for each in around if names.get(each) == found.target), 0)
 
 
-def _in_backward_of_module(found: LiveBreakpoint, operator: Operator, names: Mapping[int, str]) -> bool:
+def _in_backward_of_module(
+    found: LiveBreakpoint, operator: Operator, names: Mapping[int, str], calls: Mapping[int, int]
+) -> int:
+    """Return the number of the call of the module that an operator derives; 0 for other operators.
+
+    A gradient that is added to that of a parameter does not leave the call.
+    """
     if operator.node is not None:
-        return operator.sequence in found.sequences
-    if _in_module(found, operator, names):
-        found.sequences.add(next_sequence_number() - 1)
+        if _accumulates(operator):
+            return found.inside
+        return found.sequences.get(operator.sequence, 0)
+    if call := _in_module(found, operator, names, calls):
+        found.sequences[next_sequence_number() - 1] = call
     elif operator.phase == OPTIMIZER:
         found.sequences.clear()
-    return False
+    return 0
+
+
+def _accumulates(operator: Operator) -> bool:
+    return operator.node is not None and operator.node.name().endswith("AccumulateGrad")
 
 
 def _at_parameter(found: LiveBreakpoint, operator: Operator, names: Mapping[int, str]) -> bool:
     """Return whether an operator writes a parameter or adds to its gradient."""
-    if operator.node is not None and operator.node.name().endswith("AccumulateGrad"):
+    if _accumulates(operator):
         return f"{names.get(id(operator.node.variable))}.grad" == found.target
     return any(names.get(id(each)) == found.target for each in operator.written)
 
@@ -200,8 +224,6 @@ def _at_line(found: LiveBreakpoint, operator: Operator, names: Mapping[int, str]
 _AT = {
     "op": _at_operator,
     "phase": _at_phase,
-    "module": _in_module,
-    "module backward": _in_backward_of_module,
     "parameter": _at_parameter,
     "source": _at_line,
 }

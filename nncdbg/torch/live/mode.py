@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,6 +73,8 @@ class LiveMode(DispatchMode):
         self.breakpoints: list[LiveBreakpoint] = []
         self.catches: dict[str, Expression | None] = {}
         self.names: Mapping[int, str] = {}
+        self.calls: Counter[int] = Counter()
+        """The number of calls of each module, by identity, once a breakpoint needs it."""
         self.goal: Goal | None = None
         """Where the step that the user requested ends."""
         self.pausing = ""
@@ -213,7 +216,7 @@ class LiveMode(DispatchMode):
 
     def _due(self, found: LiveBreakpoint, operator: Operator) -> str | None:
         """Return None if a breakpoint does not stop here, otherwise what to add to its description."""
-        if not found.reached(operator, self.names):
+        if not found.reached(operator, self.names, self.calls):
             return None
         true, failure = holds(found, operator, self._named())
         if not true:

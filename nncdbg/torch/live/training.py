@@ -27,6 +27,7 @@ from nncdbg.torch.live.breakpoints import LiveBreakpoint, check_kinds, names_of_
 from nncdbg.torch.live.debugger import FINISH, NEXT, STEP, LiveDebugger
 from nncdbg.torch.live.mode import Goal, LiveMode, LiveStop
 from nncdbg.torch.live.operators import Operator
+from nncdbg.torch.module_calls import on_module_calls
 from nncdbg.torch.named_models import Models, Optimizers, listed_optimizers, named_models, tensors_by_name
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.recording import BACKWARD, Recorder
@@ -68,7 +69,7 @@ class LiveTraining:
         history: bool = False,
         model: Models | None = None,
         optimizer: Optimizers | None = None,
-        ends: Callable[[], bool] = lambda: True,
+        ends: Callable[[], bool] | None = None,
         on_demand: bool = False,
         compiles: bool = False,
     ) -> None:
@@ -77,6 +78,8 @@ class LiveTraining:
         self._ran_compiled = False
         """Whether a compiled function ran in the present step, whose operators are not seen from there on."""
         self._ends = ends
+        self._evaluates = False
+        """Whether the history began with an evaluation, before models and optimizers were complete."""
         self._on_demand = on_demand
         self._in_mode = False
         self.last_number = 0
@@ -99,6 +102,8 @@ class LiveTraining:
         """The number of calls of compiled functions before the training."""
         self._notes: set[str] = set()
         """The notes that the user has seen."""
+        self._counts_calls = False
+        """Whether calls of modules are counted."""
         self._entered = ExitStack()
         self._recording = ExitStack()
         self._records_step = False
@@ -115,6 +120,8 @@ class LiveTraining:
         entered.callback(register_optimizer_step_post_hook(self._after_update).remove)
         entered.callback(on_skipped_step(self._end_step))
         entered.callback(on_module_call(self._before_first_module, self._thread))
+        if self.history and self._ends is None:
+            entered.callback(on_module_call(self._before_evaluation, self._thread, evaluation=True))
         if self._compiles:
             traced_undispatched(entered)
             entered.callback(on_compiled_call(self._before_compiled, lambda *_: None))
@@ -166,6 +173,9 @@ class LiveTraining:
         """Add a breakpoint.  Raises UsageError for a module or parameter that the models do not have."""
         self.check_name(found)
         self.last_number = max(self.last_number, found.number)
+        if found.kind.startswith("module") and not self._counts_calls:
+            self._counts_calls = True
+            self._entered.callback(on_module_calls(lambda module: self.mode.calls.update((id(module),))))
         self.mode.breakpoints.append(found)
         self.mode.changed()
 
@@ -229,10 +239,23 @@ class LiveTraining:
 
     def _before_first_module(self) -> None:
         """Begin the first step, unless its history began with the training, whose models were known."""
-        if self.mode.recorder is None:
-            self._begin()
-            if self.here:
-                self._update_mode()
+        if self._evaluates:
+            self._evaluates = False
+            self._models, self._optimizers = {}, []
+            self._begin_in_module()
+        elif self.mode.recorder is None:
+            self._begin_in_module()
+
+    def _before_evaluation(self) -> None:
+        """Begin the history with an evaluation before the first step."""
+        if self.mode.recorder is None and not torch.is_grad_enabled():
+            self._evaluates = True
+            self._begin_in_module()
+
+    def _begin_in_module(self) -> None:
+        self._begin()
+        if self.here:
+            self._update_mode()
 
     @unseen
     def _begin(self) -> None:
@@ -293,7 +316,7 @@ class LiveTraining:
         if self._records_step and self.mode.recorder is not None:
             self._stop_at_end(self.mode.recorder)
         self.mode.step += 1
-        if self._ends():
+        if self._ends is None or self._ends():
             self._begin()
         self._update_mode()
 

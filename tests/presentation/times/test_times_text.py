@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import nncdbg
@@ -56,6 +57,16 @@ def test_the_table_of_a_block_has_its_calls_with_the_kernels_inside(measured: nn
     rows = {row["op"]: row for row in of_block(measured.times, measured.loaded, ("train",)).records()}
     layers = {row["layer"]: row for row in by_layer(measured.times, measured.loaded).records()}
     assert rows["@loss.backward"]["total"] == pytest.approx(layers["@loss.backward"]["total"])
+
+
+def test_the_bytes_of_an_op_are_those_of_its_results() -> None:
+    body = "  %h = Relu(%x)\n  %i = Relu(%h)\n  %y = Exp(%i)\n  return %y\n"
+    text = f"#nncdbg 1\ngraph @main(%x: f32[2,3]) -> (%y) {{\n{body}}}\n"
+    debugger = nncdbg.Debugger(nncdbg.parse(text), {"x": np.ones((2, 3), np.float32)}, allocator="plain")
+    debugger.times.measure(True)
+    debugger.run()
+    rows = GROUPINGS["op"](debugger.times, debugger.loaded).records()
+    assert {row["op"]: row["bytes"] for row in rows} == {"Relu": 48, "Exp": 24}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from nncdbg.nan_watch.records import WatchFinding
@@ -57,3 +58,19 @@ def differences(finding: WatchFinding, case: Planted) -> list[str]:
         wrong.append(f"cause: {finding.cause}, not {case.cause}")
     wrong += [what for what in ("evidence", "hint") if not getattr(finding, what)]
     return wrong
+
+
+def contradictions(finding: WatchFinding) -> list[str]:
+    """Return what the hint of an origin claims against its own report."""
+    types = f"{finding.site.text} {' '.join(str(each.type) for each in finding.inputs)}"
+    in_optimizer = finding.site.graph.startswith("optimizer")
+    claims = {
+        r"GradScaler|loss scale|use bf16|in f32 or bf16": "f16[" in types,
+        r"learning rate|weight_decay|get_last_lr": in_optimizer,
+        r"eps above 0": bool(re.search(r"\b0\b|eps=0", finding.evidence)),
+        r"one element|drop_last": "1 element" in finding.evidence,
+        r"-1e4": "exclude every key" in finding.evidence or "only -inf" in finding.evidence,
+        r"torch\.eye": "singular" in finding.evidence,
+        r"earlier checkpoint|report this bug": False,
+    }
+    return [claim for claim, holds in claims.items() if re.search(claim, finding.hint) and not holds]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from importlib.util import find_spec
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -97,18 +98,26 @@ def is_torch(op: str) -> bool:
 _AUTOGRAD_NODE = re.compile(r"\w*Backward(s|\d*)|AccumulateGrad|CopySlices")
 
 
+def autograd_nodes(name: str) -> list[str]:
+    """Return the autograd nodes at the end of a statement's name; empty outside of a backward pass."""
+    return [*takewhile(_AUTOGRAD_NODE.fullmatch, reversed(name.split(" ")))][::-1]
+
+
 def named_place(op: str, name: str) -> str:
     """Return what a statement's name is: a module and an autograd node of PyTorch, otherwise a node.
 
     The name of a backward statement is ``"hidden AddmmBackward0"`` or ``"hidden.weight AccumulateGrad"``.
+    In a double backward pass, the node with the formula comes first: ``"NormBackward0 MulBackward0"``.
     """
     if not (is_torch(op) or op == "update"):
         return f'node "{name}"'
-    owner, _, last = name.rpartition(" ")
-    if not _AUTOGRAD_NODE.fullmatch(last):
+    nodes = autograd_nodes(name)
+    if not nodes:
         return f'module "{name}"'
-    kind = "parameter" if last == "AccumulateGrad" else "module"
-    return f'{kind} "{owner}", node "{last}"' if owner else f'node "{last}"'
+    last = " ".join(nodes)
+    owner, node = name.removesuffix(last).rstrip(), f'node "{last}"'
+    kind = "parameter" if nodes[-1] == "AccumulateGrad" else "module"
+    return f'{kind} "{owner}", {node}' if owner else node
 
 
 def origin_text(node: Node) -> str:

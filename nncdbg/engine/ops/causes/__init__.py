@@ -70,11 +70,15 @@ class RuleFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The statement of the same block that computed a value: its op, and its operands by name and maker."""
+    """The statement of the same block that computed a value: its op, and its operands by name and maker.
+
+    `node` is the name of its node in the model, as in `Birth`.
+    """
 
     op: str
     names: Sequence[str]
     of: Sequence[Made | None]
+    node: str = ""
 
     def spelled(self, number: int) -> str:
         """Return an operand as written in the program text."""

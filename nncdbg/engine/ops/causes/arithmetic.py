@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.ops.causes import Birth, Cause
-from nncdbg.engine.ops.causes.numbers import EXACT, shown
+from nncdbg.engine.ops.causes.numbers import EXACT, overflows, shown
 from nncdbg.engine.ops.causes.places import aligned, at, counted, elements, spelled, spot
 from nncdbg.engine.ops.causes.pointwise import CANCELLATION, cancelling_variance, least
 from nncdbg.engine.ops.causes.summing import (
@@ -31,6 +31,8 @@ def addition(birth: Birth) -> Cause | None:
     if birth.kind == "nan" and math.inf in terms and -math.inf in terms:
         names = f" {sign} ".join(spelled(birth, i) for i in range(len(terms)))
         return Cause("infinity minus infinity", f"{names}{at(index)} is {words}", INFINITE)
+    if len(terms) == 2 and not overflows(EXACT.add(*map(decimal, terms)), birth.output.dtype):
+        return None  # A sum of two terms has no partial sums.
     return cause_of_sum(birth, sum_of(np.array(terms, np.float64)), f"{words}{at(index)}")
 
 

@@ -257,8 +257,9 @@ def _running(birth: Birth, index: Index) -> Cause | None:
 
 def _of_running_statistics(birth: Birth, index: Index) -> Cause | None:
     channel, epsilon = index[1], birth.attributes["epsilon"]
-    x = float(birth.inputs[0][index])
-    scale, bias, mean, variance = (_by_channel(each, index) for each in birth.inputs[1:5])
+    number = float(birth.inputs[0][index])
+    given = zip(birth.inputs[1:5], (1.0, 0.0, 0.0, 1.0), strict=True)
+    scale, bias, mean, variance = (usual if x is None else _by_channel(x, index) for x, usual in given)
     name = part(birth, 4, [channel])
     working = np.float64 if birth.inputs[0].dtype.itemsize == 8 else np.float32
     safe = float(working(working(variance) + working(epsilon)))
@@ -269,11 +270,11 @@ def _of_running_statistics(birth: Birth, index: Index) -> Cause | None:
         cause = "zero variance" if safe == 0 else "square root of a negative number"
         return Cause(cause, evidence, EPSILON)
     factor = scale / math.sqrt(safe)
-    for a, b, words in ((x, factor, spelled(birth, 0)), (mean, factor, spelled(birth, 3))):
+    for a, b, words in ((number, factor, spelled(birth, 0)), (mean, factor, spelled(birth, 3))):
         if (a == 0 and math.isinf(b)) or (b == 0 and math.isinf(a)):
             return zero_times_infinity(f"{words}{at(index)} is {shown(a)}, and its factor is {shown(b)}")
-    terms = np.array([x * factor, bias, -mean * factor], np.float64)
-    words = f"{shown(x)} * {shown(factor)} + {shown(bias)} - {shown(mean)} * {shown(factor)}{at(index)}"
+    terms = np.array([number * factor, bias, -mean * factor], np.float64)
+    words = f"{shown(number)} * {shown(factor)} + {shown(bias)} - {shown(mean)} * {shown(factor)}{at(index)}"
     return cause_of_sum(birth, sum_of(terms), words) or _factor(birth, factor, name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 
 from nncdbg.engine.graph import Array
@@ -86,11 +87,16 @@ def _singular(birth: Birth, matrices: Array, what: str) -> Cause | None:
         return None
     index = () if birth.output.ndim < matrices.ndim - 2 else spot(birth)[: matrices.ndim - 2]
     matrix = matrices[index].astype(np.float64)
-    size, rank = matrix.shape[-1], int(np.linalg.matrix_rank(matrix))
+    # Rounding in the type of the matrix makes pivots 0.
+    size, step = matrix.shape[-1], float(ml_dtypes.finfo(matrices.dtype).eps)
+    rank = int(np.linalg.matrix_rank(matrix, tol=step * size * np.linalg.norm(matrix, 2)))
     if rank == size:
         return None
     name = part(birth, 0, [*index, slice(None), slice(None)])
-    return Cause("division by zero", f"{what}{name} is singular: its rank is {rank} of {size}", "")
+    evidence = f"{what}{name} is singular: its rank is {rank} of {size}"
+    if base_name(birth.op) == "_linalg_slogdet":
+        return Cause("log of zero", f"{evidence}, so its determinant is 0", "")
+    return Cause("division by zero", evidence, "")
 
 
 def triangular(birth: Birth) -> Cause | None:

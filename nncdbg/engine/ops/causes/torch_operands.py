@@ -11,6 +11,7 @@ import numpy as np
 from nncdbg.engine.ops.aten.names import OPERAND
 from nncdbg.engine.ops.causes import Birth
 from nncdbg.engine.ops.causes.places import ArgumentName
+from nncdbg.engine.ops.precision import is_narrow
 
 _OPSET = 21
 
@@ -55,7 +56,7 @@ def operand(birth: Birth, number: int, name: str = "") -> Any:
     """Return a tensor, or the number given for it in the attribute `name`, as an array; None if omitted."""
     given = birth.attributes.get(name)
     if given is not None:
-        return np.asarray(given, birth.output.dtype)
+        return np.asarray(given, computed_in(birth))
     return birth.inputs[number] if number < len(birth.inputs) else None
 
 
@@ -78,7 +79,7 @@ def paired(birth: Birth, second: str = "other") -> Birth | None:
     return _two(birth, _tensor(birth, first), _tensor(birth, other)) if other < len(birth.inputs) else None
 
 
-_OF_LISTS = ("scalar", "exponent", "value")
+_OF_LISTS = ("scalar", "scalars", "exponent", "value")
 """Names of the number in operators on a list of tensors."""
 
 _Operand: TypeAlias = "tuple[Any, str]"
@@ -95,4 +96,11 @@ def _tensor(birth: Birth, number: int) -> _Operand:
 
 def _number(birth: Birth, name: str) -> _Operand:
     value = birth.attributes[name]
-    return np.asarray(value, birth.output.dtype), ArgumentName(name, value)
+    value = value[birth.index] if isinstance(value, tuple) else value
+    return np.asarray(value, computed_in(birth)), ArgumentName(name, value)
+
+
+def computed_in(birth: Birth) -> np.dtype[Any]:
+    """Return the type that an operator has for numbers among its arguments: f32 for half precision."""
+    dtype = birth.output.dtype
+    return np.dtype(np.float32) if is_narrow(dtype) else dtype

@@ -10,7 +10,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.aten.names import base_name
 from nncdbg.engine.ops.causes import (
     Birth,
@@ -23,8 +22,9 @@ from nncdbg.engine.ops.causes import (
     torch_layers,
     torch_losses,
 )
-from nncdbg.engine.ops.causes.numbers import is_float, shown
+from nncdbg.engine.ops.causes.numbers import EXACT, is_float, shown
 from nncdbg.engine.ops.causes.places import at, counted, element, spelled, spot
+from nncdbg.engine.ops.causes.summing import cause_of_number, decimal
 from nncdbg.engine.ops.causes.torch_operands import as_op, paired
 from nncdbg.engine.ops.declaration import CauseRule
 
@@ -184,28 +184,25 @@ def _cast(birth: Birth) -> Cause | None:
 
 def _quotient_added(birth: Birth) -> Cause | None:
     """`addcdiv`: self + value * tensor1 / tensor2."""
-    number, parts = _of_list(birth, 3)
-    if number is None:
+    # In an operator on lists, the operands of one element are as far apart as a list is long.
+    apart = next((value for key, value in birth.attributes.items() if key.startswith("n_") and value), 0)
+    first = birth.index if apart else 0
+    places = [first + (apart or 1) * step for step in range(3)]
+    if places[-1] >= len(birth.inputs):
         return None
     index = spot(birth)
-    _, dividend, divisor = (element(each, index) for each in parts)
-    if divisor != 0:
+    start, dividend, divisor = (element(birth.inputs[place], index) for place in places)
+    if divisor == 0:
+        evidence = f"{dividend:g} / 0{at(index)}: the divisor {spelled(birth, places[2])} is 0"
+        return Cause("zero divided by zero" if dividend == 0 else "division by zero", evidence, "")
+    given = birth.attributes.get("value", birth.attributes.get("scalars"))
+    given = given[birth.index] if isinstance(given, tuple) else given
+    factor = 1.0 if given is None else float(given)
+    if not all(map(math.isfinite, (start, dividend, divisor, factor))):
         return None
-    evidence = f"{dividend:g} / 0{at(index)}: the divisor {spelled(birth, number + 2)} is 0"
-    return Cause("zero divided by zero" if dividend == 0 else "division by zero", evidence, "")
-
-
-def _of_list(birth: Birth, parts: int) -> tuple[int | None, list[Array]]:
-    """Return the operands for one element of the lists, and the number of the first; None without them."""
-    counts = [value for key, value in birth.attributes.items() if key.startswith("n_") and value]
-    if not counts:
-        found = list(birth.inputs[:parts])
-        return (0, found) if len(found) == parts else (None, [])
-    each = counts[0]
-    places = [birth.index + each * step for step in range(parts)]
-    if max(places) >= len(birth.inputs):
-        return None, []
-    return 0, [birth.inputs[place] for place in places]
+    step = EXACT.multiply(decimal(factor), EXACT.divide(decimal(dividend), decimal(divisor)))
+    words = f"{shown(start)} + {shown(factor)} * {shown(dividend)} / {shown(divisor)}{at(index)}"
+    return cause_of_number(birth, EXACT.add(decimal(start), step), words)
 
 
 def _activation(birth: Birth) -> Cause | None:

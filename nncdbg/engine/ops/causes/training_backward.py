@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from nncdbg.engine.dtypes import name_of
-from nncdbg.engine.ops.aten.names import base_name
+from nncdbg.engine.ops.aten.names import autograd_nodes, base_name
 from nncdbg.engine.ops.causes import WHERE_TRAP, Birth, Cause, Made
 from nncdbg.engine.ops.causes.numbers import shown
 from nncdbg.engine.ops.causes.places import at, count, element, spelled, spot
@@ -14,8 +14,18 @@ from nncdbg.engine.ops.causes.torch_operands import paired
 from nncdbg.engine.ops.causes.training_forward import here, in_forward, maker_of
 from nncdbg.engine.text.counting import elements
 
-_MASKS = frozenset({"where", "masked_fill", "masked_scatter", "index_put", "masked_select"})
-"""Operators that select elements by a mask or an index.  Torch has no tag for them."""
+_MASKS = {
+    "WhereBackward": "torch.where",
+    "MaskedFillBackward": "masked_fill",
+    "MaskedScatterBackward": "masked_scatter",
+    "MaskedSelectBackward": "masked_select",
+    "IndexPutBackward": "index_put",
+    "IndexBackward": "x[index]",
+}
+"""Autograd nodes of operators that select elements by a mask or an index, and how the user writes them.
+
+The formulas of other nodes use the same operators: a norm masks its own gradient at 0.
+"""
 
 
 def autograd_node(birth: Birth) -> str:
@@ -26,7 +36,19 @@ def autograd_node(birth: Birth) -> str:
 
 def autograd_kind(birth: Birth) -> str:
     """Return the autograd node without its number: `LogBackward`; empty outside of a backward pass."""
-    return autograd_node(birth).rstrip("0123456789")
+    return autograd_node(birth).rstrip(_DIGITS)
+
+
+_DIGITS = "0123456789"
+
+
+def _mask_of(made: Made) -> str:
+    """Return the user's mask that a statement of a backward pass derives; empty for another statement.
+
+    In a double backward pass, the name of the node begins with the one whose formula it derives.
+    """
+    nodes = autograd_nodes(made.node)
+    return _MASKS.get(nodes[0].rstrip(_DIGITS), "") if len(nodes) == 1 else ""
 
 
 def in_backward(birth: Birth) -> Cause | None:
@@ -65,14 +87,12 @@ def _where_trap(birth: Birth, node: str) -> Cause | None:
     if 0 not in numbers:
         return None
     gradient = numbers.index(0)
-    masked = next(
-        (made for made in _ancestors(maker_of(birth, gradient)) if base_name(made.op) in _MASKS), None
-    )
-    if masked is None:
+    masked = next(filter(None, map(_mask_of, _ancestors(maker_of(birth, gradient)))), "")
+    if not masked:
         return None
     words = f"{shown(numbers[0])} {'/' if base_name(birth.op) == 'div' else '*'} {shown(numbers[1])}"
     evidence = (
-        f"the gradient {spelled(birth, gradient)}{at(index)} is 0, because {base_name(masked.op)} does not "
+        f"the gradient {spelled(birth, gradient)}{at(index)} is 0, because {masked} does not "
         f"take this branch in forward; {node} computes {words}"
     )
     hint = (

@@ -1,0 +1,38 @@
+"""Hints that agree with a step of a training: its number, its updates, and what was bad before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nncdbg.nan_watch.records import WatchFinding
+from nncdbg.torch.trips import UPDATE, GuardTrip
+
+
+def with_facts(finding: WatchFinding, trip: GuardTrip) -> WatchFinding:
+    """Return a finding with a hint that agrees with what is known about the step."""
+    if not finding.site.op and finding.cause == "bad parameter":
+        return replace(finding, hint=_hint_of_state(finding.site.value, trip))
+    if not finding.site.op and trip.where == UPDATE:
+        return replace(finding, hint="the update reads it: check the options and the state of the optimizer")
+    if finding.cause == "overflow" and trip.where != UPDATE:
+        if trip.moved:
+            clip = "clip gradients with torch.nn.utils.clip_grad_norm_"
+            return replace(finding, hint=f"lower the learning rate, or {clip}")
+        smaller = "use a smaller initialization" if trip.step == 1 else "lower the learning rate"
+        return replace(finding, hint=f"{finding.hint}, or {smaller}")
+    return finding
+
+
+def _hint_of_state(name: str, trip: GuardTrip) -> str:
+    """Return the hint for a parameter, buffer or moment that was NaN or Inf before the step."""
+    if trip.step == 1:
+        return (
+            "it was so before the first step: initialize it, which torch.empty does not do, or check the "
+            "file from which it was loaded"
+        )
+    if name in trip.written:
+        return (
+            "no update made it: look for code between the steps that writes it, such as a normalization in "
+            "place"
+        )
+    return f"step {trip.step - 1}, or code after it, may have written it: record that step, and watch it"
