@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.internals import (
@@ -211,6 +212,8 @@ def _naming_arguments(recorder: Recorder, model: torch.nn.Module) -> Callable[..
     """Return a hook that names the tensors passed to a model after the parameters of its `forward`."""
 
     def name_arguments(_: Any, positional: Any, keywords: Any) -> None:
+        if is_compiling():
+            return
         named = zip(_positional_parameters(model), positional, strict=False)
         for name, value in (*named, *keywords.items()):
             if isinstance(value, torch.Tensor) and value.is_leaf:
@@ -235,14 +238,17 @@ def _positional_names(function: Callable[..., Any]) -> Sequence[str]:
 
 def _entering(recorder: Recorder, name: str) -> Callable[..., None]:
     def enter(*_: Any) -> None:
-        recorder.enter_module(name)
+        # The compiler traces the hooks of modules in the body of a higher-order operator.
+        if not is_compiling():
+            recorder.enter_module(name)
 
     return enter
 
 
 def _leaving(recorder: Recorder, name: str) -> Callable[..., None]:
     def leave(*_: Any) -> None:
-        recorder.leave_module(name)
+        if not is_compiling():
+            recorder.leave_module(name)
 
     return leave
 

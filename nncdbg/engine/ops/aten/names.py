@@ -70,9 +70,16 @@ _OVERWRITING = frozenset(
 
 _NAMESPACES = frozenset(
     ("quantized", "quantized_decomposed", "_quantized", "mkldnn", "onednn", "profiler", "c10d")
-    + ("_c10d_functional", "inductor", "rngprims", "higher_order")
+    + ("_c10d_functional", "c10d_functional", "symm_mem", "_dtensor", "inductor", "rngprims", "higher_order")
+    + ("prim", "debugprims")
 )
 """Namespaces of operators that PyTorch itself has, besides ``aten`` and ``prims``."""
+
+OF_TORCH = frozenset(("aten", "prims")) | _NAMESPACES
+"""All of them."""
+
+OPERATOR = "torch."
+"""The start of the name of an operator that runs other ones: they have a graph, as those of a module have."""
 
 OWN = {VIEW, WRITE, RECORDED, READ, NUMBER}
 
@@ -106,9 +113,13 @@ def named_place(op: str, name: str) -> str:
         return f'node "{name}"'
     owner, _, last = name.rpartition(" ")
     if not _AUTOGRAD_NODE.fullmatch(last):
-        return f'module "{name}"'
-    kind = "parameter" if last == "AccumulateGrad" else "module"
-    return f'{kind} "{owner}", node "{last}"' if owner else f'node "{last}"'
+        return _owner(name)
+    place = f'parameter "{owner}"' if last == "AccumulateGrad" else _owner(owner)
+    return f'{place}, node "{last}"' if owner else f'node "{last}"'
+
+
+def _owner(name: str) -> str:
+    return f'{"operator" if name.startswith(OPERATOR) else "module"} "{name}"'
 
 
 def origin_text(node: Node) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nncdbg.engine.dtypes import name_of
-from nncdbg.engine.ops.aten.names import base_name
+from nncdbg.engine.ops.aten.names import base_name, of_other_library
 from nncdbg.engine.ops.causes import Birth, Cause
 from nncdbg.engine.ops.causes.training_backward import autograd_kind
 
@@ -20,9 +20,15 @@ def hint(birth: Birth, found: Cause) -> str:
         return _BY_CAUSE["overflow"]
     if found.name == "outside of the domain" and "torch" in found.hint:
         return ""
+    if found.name == "unknown" and of_other_library(birth.op):
+        return _NO_OPERATORS
     return _BY_CAUSE[found.name]
 
 
+_NO_OPERATORS = (
+    "print the operands, and check the implementation of this operator: it computes without operators of "
+    "PyTorch, so `step` cannot enter it"
+)
 _DIVISIONS = ("division by zero", "zero divided by zero")
 _LOG = "keep the argument above 0 in forward: torch.log(x.clamp_min(1e-7))"
 _DISTINCT = (
