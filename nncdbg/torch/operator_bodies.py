@@ -10,20 +10,15 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from itertools import count
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nncdbg.engine.values.checksum import checksum
 from nncdbg.torch.storages import Key
 
-
-class Modules(Protocol):
-    """The modules that run now."""
-
-    def enter_module(self, name: str) -> None: ...
-
-    def leave_module(self, name: str) -> None: ...
+if TYPE_CHECKING:
+    from nncdbg.torch.recording import Recorder
 
 
 class SeenContents:
@@ -59,7 +54,7 @@ def naming_functions(
     implementation: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    running: Modules,
+    recorder: Recorder,
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
     """Return the arguments of a higher-order operator; its functions are modules while they run.
 
@@ -71,24 +66,24 @@ def naming_functions(
     def named(parameter: str, value: Any) -> Any:
         if not callable(value) or isinstance(value, torch.Tensor):
             return value
-        return _entering(value, f"{name}.{parameter}", running)
+        return _entering(value, f"{name}.{parameter}", recorder)
 
     positional = [named(parameter, value) for parameter, value in zip(parameters, args, strict=False)]
     rest = args[len(positional) :]
     return (*positional, *rest), {parameter: named(parameter, each) for parameter, each in kwargs.items()}
 
 
-def _entering(function: Callable[..., Any], name: str, running: Modules) -> Callable[..., Any]:
+def _entering(function: Callable[..., Any], name: str, recorder: Recorder) -> Callable[..., Any]:
     names = _numbered(name)
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         own = next(names)
-        running.enter_module(own)
+        recorder.enter_module(own)
         try:
             return function(*args, **kwargs)
         finally:
-            running.leave_module(own)
+            recorder.leave_module(own)
 
     return call
 

@@ -111,10 +111,15 @@ def line_at(code: CodeType, position: int) -> Lines:
 
 
 def calling_modules(frame: FrameType | None, within: CodeType | None = None) -> Iterator[torch.nn.Module]:
-    """Yield the modules whose call runs now, innermost first; those that `within` has called, if given."""
+    """Yield the modules whose call runs now, innermost first; those that `within` has called, if given.
+
+    Graphs that the compiler traced, such as the body of a `torch.cond`, are left out.
+    """
     while frame is not None and frame.f_code is not within:
         if frame.f_code is module_call:
-            yield frame.f_locals["self"]
+            module = frame.f_locals["self"]
+            if type(module).__name__ != torch.fx.GraphModule.__name__:
+                yield module
         frame = frame.f_back
 
 
