@@ -12,7 +12,6 @@ from functools import lru_cache, partial
 from typing import Any
 
 import torch
-from torch.compiler import is_compiling
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.internals import (
@@ -23,7 +22,7 @@ from nncdbg.engine.ops.aten.internals import (
 )
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.torch.guard_kernels import using_library
-from nncdbg.torch.hidden_hooks import hidden_hooks
+from nncdbg.torch.hidden_hooks import hidden_hooks, untraced_hooks
 from nncdbg.torch.named_models import (
     Models,
     NamedTensor,
@@ -94,6 +93,7 @@ def recording_with(
         _label(recorder, named_tensors(own, optimizers))
         removable: list[Any] = []
         hooks.enter_context(hidden_hooks(removable))
+        hooks.enter_context(untraced_hooks(removable))
         hooks.callback(_remove, removable)
         removable += _hooks(recorder, modules, own, optimizers)
         # The compiler would trace the recorder as part of the functions that it compiles.
@@ -212,8 +212,6 @@ def _naming_arguments(recorder: Recorder, model: torch.nn.Module) -> Callable[..
     """Return a hook that names the tensors passed to a model after the parameters of its `forward`."""
 
     def name_arguments(_: Any, positional: Any, keywords: Any) -> None:
-        if is_compiling():
-            return
         named = zip(_positional_parameters(model), positional, strict=False)
         for name, value in (*named, *keywords.items()):
             if isinstance(value, torch.Tensor) and value.is_leaf:
@@ -238,17 +236,14 @@ def _positional_names(function: Callable[..., Any]) -> Sequence[str]:
 
 def _entering(recorder: Recorder, name: str) -> Callable[..., None]:
     def enter(*_: Any) -> None:
-        # The compiler traces the hooks of modules in the body of a higher-order operator.
-        if not is_compiling():
-            recorder.enter_module(name)
+        recorder.enter_module(name)
 
     return enter
 
 
 def _leaving(recorder: Recorder, name: str) -> Callable[..., None]:
     def leave(*_: Any) -> None:
-        if not is_compiling():
-            recorder.leave_module(name)
+        recorder.leave_module(name)
 
     return leave
 

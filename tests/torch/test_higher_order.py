@@ -187,6 +187,23 @@ def test_nothing_changes(program: Program) -> None:
         assert train(program, way) == plain, name
 
 
+def test_the_compiler_compiles_as_often() -> None:
+    def compiled_graphs(watching: Callable[[Model, Any], AbstractContextManager[Any]]) -> int:
+        torch._dynamo.reset()
+        counts = torch._dynamo.utils.counters["stats"]
+        before = counts["unique_graphs"]
+        model = new_model()
+        optimizer = torch.optim.SGD([*model.parameters()], lr=0.1)
+        with watching(model, optimizer):
+            for _ in range(3):
+                reads_a_layer(model, torch.randn(3, 4)).backward()
+                optimizer.step()
+        return int(counts["unique_graphs"] - before)
+
+    found = {name: compiled_graphs(way) for name, way in {"none": unwatched, **WAYS}.items()}
+    assert found == dict.fromkeys(found, found["none"])
+
+
 def recorded(program: Program) -> Any:
     model = new_model()
     optimizer = torch.optim.SGD([*model.parameters()], lr=0.1)
