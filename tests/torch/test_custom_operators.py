@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -15,7 +15,11 @@ torch = pytest.importorskip("torch", reason="the trainings need PyTorch")
 import nncdbg  # noqa: E402
 import nncdbg.torch  # noqa: E402
 
-Tensor = torch.Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
+else:
+    Tensor = torch.Tensor
+
 LIBRARY = torch.library.Library("nncdbg_custom", "FRAGMENT")
 
 
