@@ -133,7 +133,7 @@ def made_on_a_device(y: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("nncdbg_custom::ones", mutates_args=(), device_types="cpu")
-def ones(device: torch.device) -> Tensor:
+def ones(device: torch.device) -> Tensor:  # type: ignore[name-defined]
     return torch.ones(2) + 1
 
 
@@ -230,7 +230,9 @@ def test_a_body_is_a_called_graph() -> None:
     assert {"torch.nncdbg_custom.calls_another", "torch.nncdbg_custom.halve"} <= {*step.program.graphs}
     debugger = nncdbg.Debugger(step)
     debugger.break_at(op="aten.log")
-    assert debugger.run().node.op == "aten.log.default"
+    stop = debugger.run()
+    assert stop.node is not None
+    assert stop.node.op == "aten.log.default"
 
 
 def negative_in_place(y: Tensor) -> Tensor:
