@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.ops.aten.internals import DispatchMode, activate_gpu_trace, gpu_trace
+from nncdbg.engine.ops.aten.internals import DispatchMode, activate_gpu_trace, gpu_trace, is_higher_order
 from nncdbg.engine.ops.aten.names import overwrites
 from nncdbg.engine.ops.aten.signatures import DTYPES, Signature, flat_results, signature_of, written_tensors
 from nncdbg.opening.schedule_logs.records import (
@@ -164,6 +164,8 @@ class AccessRecorder(DispatchMode):
         self, overload: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         keywords = kwargs or {}
+        if is_higher_order(overload):
+            return self.run_inside(overload, args, keywords)
         found = signature_of(overload)
         operands = self._tensors([*args, *keywords.values()])
         written = self._tensors(written_tensors(found, args, keywords))

@@ -1,15 +1,20 @@
-"""Leave hooks of nncdbg out of modules that are copied or pickled."""
+"""Leave hooks of nncdbg out of modules that are copied, pickled, or traced for a higher-order operator."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
+from threading import get_ident
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
+
+from nncdbg.engine.ops.aten.internals import compiles_body
+from nncdbg.torch.compiled_calls import on_compiled_call
 
 _NAME = "__reduce_ex__"
 
@@ -34,6 +39,45 @@ def hidden_hooks(hooks: Sequence[RemovableHandle]) -> Iterator[None]:
             delattr(torch.nn.Module, _NAME)
 
 
+@contextmanager
+def untraced_hooks(hooks: Sequence[RemovableHandle]) -> Iterator[None]:
+    """Take these hooks away while functions of higher-order operators are compiled and run on this thread.
+
+    They would be compiled as a part of the functions, and again for each step, whose hooks have new numbers.
+    """
+    thread = get_ident()
+    taken: list[tuple[Any, int, Any, bool]] = []
+
+    def take(function: Any, args: Any, kwargs: Any, frame: FrameType) -> None:
+        if get_ident() == thread and compiles_body(frame):
+            for having, number in _entries(hooks):
+                if number in having:
+                    first = next(iter(having)) == number
+                    taken.append((having, number, having.pop(number), first))
+
+    def put_back(*_: Any) -> None:
+        while taken:
+            having, number, hook, first = taken.pop()
+            having[number] = hook
+            if first:
+                having.move_to_end(number, last=False)
+
+    end = on_compiled_call(take, put_back)
+    try:
+        yield
+    finally:
+        end()
+        put_back()
+
+
+def _entries(hooks: Iterable[RemovableHandle]) -> Iterator[tuple[Any, int]]:
+    """Yield the dictionaries that have hooks, and the number of the hook in it."""
+    for each in hooks:
+        for reference in (each.hooks_dict_ref, *each.extra_dict_ref):
+            if (having := reference()) is not None:
+                yield having, each.id
+
+
 def _replace() -> None:
     original: Any = torch.nn.Module.__reduce_ex__
 
@@ -51,10 +95,8 @@ def _without_hidden(module: torch.nn.Module, state: Any) -> Any:
     if not isinstance(state, dict):
         return state
     hidden: dict[int, set[int]] = {}
-    for each in chain.from_iterable(_hidden):
-        for reference in (each.hooks_dict_ref, *each.extra_dict_ref):
-            if (having := reference()) is not None:
-                hidden.setdefault(id(having), set()).add(each.id)
+    for having, number in _entries(chain.from_iterable(_hidden)):
+        hidden.setdefault(id(having), set()).add(number)
     return {
         name: OrderedDict((key, hook) for key, hook in value.items() if key not in hidden[id(value)])
         if id(value) in hidden

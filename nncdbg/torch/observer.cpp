@@ -82,7 +82,7 @@ struct MadeNodes {
 // What `classify` returns: positions of the arguments that an operator writes to, and these.
 constexpr int64_t UNCHECKED = int64_t(1) << 62;
 constexpr int64_t OVERWRITES = int64_t(1) << 61;  // it reads nothing of what it writes to
-constexpr int64_t COMPOSITE = int64_t(1) << 60;   // it calls operators above autograd
+constexpr int64_t COMPOSITE = int64_t(1) << 60;   // it calls operators that are checked
 constexpr int64_t KEEPS_FINITE = int64_t(1) << 59;  // of finite operands, it makes finite results
 constexpr int64_t SELECTS = int64_t(1) << 58;  // so it does if the first operand is finite
 constexpr size_t MOST_ARGUMENTS = 58;
@@ -584,7 +584,9 @@ constexpr std::string_view EVALUATION = "autograd::engine::evaluate_function: ";
 // Whether a kernel runs: the operators that it calls are parts of its own operator.
 bool in_kernel(const Thread& here) {
   const auto excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
-  return !here.frames.empty() && excluded.has(c10::DispatchKey::AutogradFunctionality);
+  if (here.frames.empty() || !excluded.has(c10::DispatchKey::AutogradFunctionality)) return false;
+  const Operator* called = here.frames.back().called;
+  return called == nullptr || !(called->written & COMPOSITE);
 }
 
 // Whether no profiler observes operators as well.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nncdbg.engine.ops.aten.internals import backward_call, has_kernel, module_call
-from nncdbg.engine.ops.aten.names import base_name, overwrites, takes_memory, text_name
+from nncdbg.engine.ops.aten.names import base_name, of_other_library, overwrites, takes_memory, text_name
 from nncdbg.engine.ops.aten.signatures import Signature, signature
 from nncdbg.torch.finiteness import counted
 from nncdbg.torch.module_watch import module_label
@@ -262,7 +262,8 @@ def _classified(name: bytes, overload: bytes) -> int:
     found = signature(_operator_name(name, overload)) if b"::" in name else None
     if found is None:
         return UNCHECKED | COMPOSITE  # The name of an autograd function.
-    result = COMPOSITE if has_kernel(found.overload, "CompositeImplicitAutograd") else 0
+    calls = has_kernel(found.overload, "CompositeImplicitAutograd") or of_other_library(found.name)
+    result = COMPOSITE if calls else 0
     if found.views or found.moves_only or takes_memory(found.name):
         return result | UNCHECKED
     outputs = all(found.arguments[position].keyword_only for position in found.written)

@@ -18,6 +18,7 @@ from weakref import WeakSet
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 
 from nncdbg.engine.backends.torch_generators import generator_state
 from nncdbg.engine.errors import NncdbgError, RunError, UsageError
@@ -25,9 +26,12 @@ from nncdbg.engine.execution.machine import is_out_of_memory
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import (
     DispatchMode,
+    below_modes,
     current_autograd_node,
     dispatch_modes,
     free_weak_storage,
+    is_higher_order,
+    is_traced,
     is_wrapped,
     key_of,
     next_sequence_number,
@@ -35,6 +39,7 @@ from nncdbg.engine.ops.aten.internals import (
     weak_storage,
     without_dispatch,
 )
+from nncdbg.engine.ops.aten.names import OF_TORCH, OPERATOR
 from nncdbg.engine.ops.aten.signatures import (
     DTYPES,
     Argument,
@@ -47,6 +52,7 @@ from nncdbg.engine.ops.aten.signatures import (
 from nncdbg.engine.values.checksum import checksum
 from nncdbg.torch.copy_memory import CopyMemory
 from nncdbg.torch.guard_kernels import LIBRARY
+from nncdbg.torch.operator_bodies import SeenContents, naming_functions
 from nncdbg.torch.source_lines import Lines, is_optimizer_code, names_allocation, user_lines
 from nncdbg.torch.storages import SMALLER, Input, Key, NotCopied, copied_result, copy_content, tensor_at
 
@@ -89,6 +95,8 @@ class Event:
     """The results that are numbers read by Python."""
     calls: tuple[int, ...] = ()
     """The numbers of the calls of `modules` in the step, from 1."""
+    hides_body: bool = False
+    """Whether an operator of another library has computed without operators."""
 
     def take_modules(self, source: Event) -> None:
         """Enter the modules around another event."""
@@ -132,8 +140,12 @@ ABSENT = _Absent()
 class Recorder(DispatchMode):
     """Records each operator that runs on this thread, and in its backward passes, while it is entered."""
 
+    stops_compiler = False
+
     def __init__(self) -> None:
         super().__init__()
+        self.outer: DispatchMode = self
+        """The mode through which this recorder receives operators."""
         self.events: list[Event] = []
         self.inputs: dict[int, Input] = {}
         """Storages from before, in the order of their first use."""
@@ -166,6 +178,8 @@ class Recorder(DispatchMode):
         """The number of calls of each module so far."""
         self._sources: dict[int, Event] = {}
         """The operators of a backward pass that autograd derives, by the number of their own nodes."""
+        self._bodies: list[SeenContents] = []
+        """The contents inside of the operators of other libraries that run now, outermost first."""
         self.forked = False
         """Whether this is a copy in a forked process, such as a DataLoader worker, which records nothing."""
         self.failure: RunError | None = None
@@ -176,12 +190,17 @@ class Recorder(DispatchMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         keywords = kwargs or {}
-        if self.forked or self.failure is not None or func.namespace in UNSEEN or func in _REBINDING:
+        namespace = func.namespace
+        if self.forked or self.failure is not None or namespace in UNSEEN or func in _REBINDING:
+            return func(*args, **keywords)
+        # Without subclasses and other modes, what the recorder itself calls is not dispatched anyway.
+        dispatched = bool(types) or dispatch_modes() > 0
+        if dispatched and is_traced(types):
             return func(*args, **keywords)
         frame = sys._getframe(1)
         lines = self._lines_of_update(frame) or user_lines(frame)
-        # Without subclasses and other modes, what the recorder itself calls is not dispatched anyway.
-        dispatched = bool(types) or dispatch_modes() > 0
+        if is_higher_order(func):
+            return self._run_functions(func, args, keywords, lines)
         try:
             if dispatched:
                 with without_dispatch():
@@ -192,7 +211,13 @@ class Recorder(DispatchMode):
             self.give_up(error, lines)
             return func(*args, **keywords)
         try:
-            result = func(*args, **keywords)
+            body = None if namespace in OF_TORCH else below_modes(func, args, keywords)
+            if body is None:
+                result = func(*args, **keywords)
+            else:
+                result = self._run_body(event, body, args, keywords)
+                if not event.hides_body:
+                    return result
         except Exception as error:
             if event.signature.written:
                 event.opaque = event.opaque or f"it raised {type(error).__name__} and may have written a part"
@@ -205,6 +230,81 @@ class Recorder(DispatchMode):
             self._append(event, args, keywords, result, frame, dispatched)
             return result
         return func(*args, **keywords)  # Without the copies there may be enough memory.
+
+    def _run_functions(
+        self, func: Any, args: Sequence[Any], keywords: Mapping[str, Any], lines: Lines
+    ) -> Any:
+        """Run an operator of higher order, and record the operators that it runs."""
+        implementation, name = below_modes(func, args, keywords), func.name()
+        if implementation is None:
+            result = func(*args, **keywords)
+        else:
+            name = f"{OPERATOR}{name}"
+            given, named = naming_functions(name, implementation, args, keywords, self)
+            self.enter_module(name)
+            try:
+                with self.outer:
+                    result = implementation(*given, **named)
+            finally:
+                self.leave_module(name)
+        with without_dispatch():
+            results = [each for each in tree_leaves(result) if isinstance(each, torch.Tensor)]
+            if len(self._known(results)) < len(results):
+                event = self._begun(func, (), {}, lines)
+                event.opaque = "it computes without operators"
+                event.results = [self._made(each, event) for each in results]
+                self.events.append(event)
+        return result
+
+    def _run_body(
+        self, event: Event, body: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        """Run the implementation of an operator of another library, and record the operators that it runs.
+
+        The event hides its body if they do not say all that it computes, and then they are dropped.
+        """
+        first, name = len(self.events), event.signature.name.removesuffix(".default")
+        contents = SeenContents()
+        with without_dispatch():
+            operands = self._known([*args, *keywords.values()])
+            contents.keep(operands)
+        self._bodies.append(contents)
+        self.enter_module(name)
+        try:
+            with self.outer:
+                result = body(*args, **keywords)
+        except BaseException:
+            if event.signature.written:
+                del self.events[first:]
+            raise
+        finally:
+            self.leave_module(name)
+            self._bodies.pop()
+        results = flat_results(result) if event.signature.results else []
+        with without_dispatch():
+            made = self._known(results)
+            contents.check([*operands, *made])
+        seen = [each.signature.name for each in self.events[first:]]
+        if contents.changed or not seen or len(made) < len(results) or set(seen) >= _WITH_NUMPY:
+            event.hides_body = True
+            del self.events[first:]
+        return result
+
+    def _keep_contents(self, event: Event, values: Sequence[Any]) -> None:
+        with without_dispatch():
+            tensors = self._known(values)
+            for each in self._bodies:
+                each.keep(tensors, event.written)
+
+    def _known(self, values: Any) -> list[tuple[Key, Any]]:
+        """Return the tensors among values whose memory operators have read or made, each with its memory."""
+        found = []
+        for each in flat_results(values):
+            if isinstance(each, torch.Tensor) and _has_memory(each):
+                key = self._usual_key(each) or key_of(each)
+                if key[0] in self._seen:
+                    found.append((key, each))
+        return found
 
     def _lines_of_update(self, frame: FrameType) -> Lines:
         """Return the user's lines if this frame is in `update`: that may be over, if it raised."""
@@ -234,6 +334,8 @@ class Recorder(DispatchMode):
                 self._ended(event, args, keywords, result)
             if event.signature.allocates and not names_allocation(frame.f_code):
                 self._allocated_inside(event)
+            if self._bodies:
+                self._keep_contents(event, [*args, *keywords.values(), result])
             self.events.append(event)
         except Exception as error:  # noqa: BLE001
             self.give_up(error, event.lines)
@@ -376,6 +478,8 @@ class Recorder(DispatchMode):
         event.arguments = given
         if self._used:
             self._use_allocated(found, args, keywords)
+        if self._bodies:
+            self._bodies[-1].check(self._known([*args, *keywords.values()]))
         if found.random and event.generator is None:
             event.generator = _CPU, generator_state(_CPU), None
         for position in found.written:
@@ -542,6 +646,9 @@ _UNKNOWN = object()
 
 _SMALL = 1 << 16
 """The most bytes of a tensor that is copied in place of its checksum."""
+
+_WITH_NUMPY = {"aten.resolve_neg.default", "aten.lift_fresh.default"}
+"""The operators of `Tensor.numpy` and `torch.from_numpy`, if an implementation calls both."""
 
 _LONGEST_LIST = 4096
 """The most elements that an allocation has if its content is kept."""

@@ -10,7 +10,13 @@ from typing import Any, TypeAlias
 
 import torch
 
-from nncdbg.engine.ops.aten.internals import is_compiled_call, module_call
+from nncdbg.engine.ops.aten.internals import (
+    GENERATED,
+    compiles_body,
+    is_compiled_call,
+    module_call,
+    traced_places,
+)
 from nncdbg.torch import guard_kernels
 
 Lines: TypeAlias = "tuple[tuple[str, int], ...]"
@@ -19,9 +25,9 @@ Lines: TypeAlias = "tuple[tuple[str, int], ...]"
 _DEEPEST = 4
 """The most lines of the user that an event keeps."""
 
-_LIBRARY, _USER, _RERUN, _COMPILED, _OPTIMIZER = range(5)
-"""Kinds of code: of a library, of the user, `call_again`, the call of what torch.compile returned, and of
-torch's optimizers."""
+_LIBRARY, _USER, _RERUN, _COMPILED, _OPTIMIZER, _GENERATED = range(6)
+"""Kinds of code: of a library, of the user, `call_again`, the call of what torch.compile returned, of torch's
+optimizers, and generated code of a graph that torch traced."""
 
 _KINDS: dict[int, tuple[CodeType, int]] = {}
 """Code and kind by identity: the hash of a code is computed from its content each time."""
@@ -68,9 +74,15 @@ def user_lines(frame: FrameType | None, most: int = _DEEPEST, within: CodeType |
             found.extend(frame.f_locals["lines"][: most - len(found)])
             break
         elif kind == _COMPILED:
-            _compiled_calls += 1
+            _compiled_calls += not compiles_body(frame)
+        elif kind == _GENERATED:
+            found += [
+                place
+                for place in traced_places(frame)
+                if _kind_of_file(place[0]) == _USER and place not in found
+            ]
         frame = frame.f_back
-    return tuple(found)
+    return tuple(found[:most])
 
 
 def is_user_code(code: CodeType) -> bool:
@@ -84,7 +96,7 @@ def kind_of_frame(code: CodeType) -> int:
     0: it is passed over.  1: its line is one of the user.  2: `user_lines` does something else.
     """
     kind = _known(code)[1]
-    return 1 if kind == _USER else 2 if kind in (_RERUN, _COMPILED) else 0
+    return 1 if kind == _USER else 2 if kind in (_RERUN, _COMPILED, _GENERATED) else 0
 
 
 def is_optimizer_code(code: CodeType) -> bool:
@@ -99,10 +111,15 @@ def line_at(code: CodeType, position: int) -> Lines:
 
 
 def calling_modules(frame: FrameType | None, within: CodeType | None = None) -> Iterator[torch.nn.Module]:
-    """Yield the modules whose call runs now, innermost first; those that `within` has called, if given."""
+    """Yield the modules whose call runs now, innermost first; those that `within` has called, if given.
+
+    Graphs that the compiler traced, such as the body of a `torch.cond`, are left out.
+    """
     while frame is not None and frame.f_code is not within:
         if frame.f_code is module_call:
-            yield frame.f_locals["self"]
+            module = frame.f_locals["self"]
+            if type(module).__name__ != torch.fx.GraphModule.__name__:
+                yield module
         frame = frame.f_back
 
 
@@ -123,10 +140,17 @@ def _kind_of(code: CodeType) -> int:
         return _RERUN
     if is_compiled_call(code):
         return _COMPILED
+    return _LIBRARY if code.co_name in _HANDLERS else _kind_of_file(file)
+
+
+def _kind_of_file(file: str) -> int:
+    """Return the kind of the code in a file, as far as the file says it."""
+    if file.startswith(GENERATED):
+        return _GENERATED
     if file.startswith(_OPTIMIZERS):
         return _OPTIMIZER
     library = file.startswith(_LIBRARIES) or "/site-packages/" in file or "/dist-packages/" in file
-    return _LIBRARY if library or code.co_name in _HANDLERS else _USER
+    return _LIBRARY if library else _USER
 
 
 def _libraries() -> tuple[str, ...]:

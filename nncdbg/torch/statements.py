@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from nncdbg.engine.graph import Attribute, Location, Node, TensorType, Value
-from nncdbg.engine.ops.aten.internals import schema_of
-from nncdbg.engine.ops.aten.names import READ, RECORDED, VIEW, WRITE
+from nncdbg.engine.ops.aten.names import OPERATOR, READ, RECORDED, VIEW, WRITE
 from nncdbg.engine.ops.aten.signatures import COUNT, DTYPES, RANDOM, Kind, NotEncodable, encode
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
@@ -94,6 +93,8 @@ class RecordedStatements:
     """Notes on results that could not be copied."""
     hidden: dict[str, dict[str, None]] = field(default_factory=dict)
     """Why results cannot be shown, to the operators that have them."""
+    closed: dict[str, None] = field(default_factory=dict)
+    """The operators of other libraries whose implementations the program does not have."""
     _names: FreeNames = field(default_factory=FreeNames)
     _storage_keys: dict[int, Key] = field(init=False)
     """A storage to its first memory with a name."""
@@ -118,12 +119,18 @@ class RecordedStatements:
             first, more = next(iter(operators)), len(operators) - 1
             words = f"{first} and {counted(more, 'other operator')} have" if more else f"{first} has"
             found.append(f"{words} results that cannot be shown: {reason}")
-        return [*found, *self.lost]
+        closed = [
+            f"{name} is one statement: it computes without operators of PyTorch, which could be recorded"
+            for name in self.closed
+        ]
+        return [*found, *closed, *self.lost]
 
     def add(self, event: Event) -> None:
         """Append the statements of an event."""
         if self.statements and self.statements[-1].event.phase != event.phase:
             self.end_phase()
+        if event.hides_body:
+            self.closed[event.signature.name] = None
         if event.opaque:
             self._add_recorded(event)
             return
@@ -420,8 +427,9 @@ def _number_type(number: Any) -> TensorType:
 
 def _local_name(event: Event) -> str:
     """Return a name for a result: the operator's, after the module around it."""
-    local: str = schema_of(event.signature.overload).name.partition("::")[2].strip("_")
-    return f"{event.modules[-1]}.{local}" if event.modules and event.modules[-1] else local
+    local = event.signature.name.split(".")[-2].strip("_")
+    module = event.modules[-1].removeprefix(OPERATOR) if event.modules else ""
+    return f"{module}.{local}" if module else local
 
 
 def _fills(key: Key, flat: Any) -> bool:

@@ -6,7 +6,8 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cache, wraps
+from functools import cache, partial, wraps
+from itertools import chain
 from threading import get_ident
 from types import FrameType
 from typing import Any
@@ -19,7 +20,9 @@ from torch.utils.hooks import RemovableHandle
 from nncdbg.engine.ops.aten.internals import (
     TRACERS,
     any_autocast,
+    compile_body,
     compiler_of,
+    compiles_body,
     not_compiled,
     profiler_marks_undispatched,
     stand_in,
@@ -166,7 +169,7 @@ class StepCalls:
     def _enter_module(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         # The compiler calls hooks of the modules that it traces.
         if not is_compiling() and get_ident() == self._thread:
-            self._enter(module, args, kwargs, sys._getframe(1))
+            self._enter(module, module, args, kwargs, sys._getframe(1))
 
     @not_compiled
     def _leave_module(self, module: torch.nn.Module, args: Any, kwargs: Any, result: Any) -> None:
@@ -178,13 +181,17 @@ class StepCalls:
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], frame: FrameType
     ) -> None:
         if get_ident() == self._thread:
-            self.tape.compiler = compiler_of(frame)
+            # Functions of a higher-order operator are compiled for their gradients, not for other kernels.
+            body = compiles_body(frame)
+            if not body:
+                self.tape.compiler = compiler_of(frame)
             # The compiler writes the functions that it reads into the conditions of its code, and keeps them.
             if not self._compiled:
                 for owner, name, original, _ in self._replaced:
                     setattr(owner, name, original)
             self._compiled += 1
-            self._enter(function, args, kwargs, frame.f_back or frame)
+            again = partial(compile_body, function) if body else _called(function)
+            self._enter(function, again, args, kwargs, frame.f_back or frame)
 
     @not_compiled
     def _leave_compiled(self, function: Callable[..., Any], result: Any) -> None:
@@ -195,8 +202,18 @@ class StepCalls:
                 for owner, name, _, replacement in self._replaced:
                     setattr(owner, name, replacement)
 
-    def _enter(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], frame: FrameType) -> None:
-        """Begin a call of an outermost module or compiled function; the tape pauses until `_leave`."""
+    def _enter(
+        self,
+        function: Any,
+        again: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        frame: FrameType,
+    ) -> None:
+        """Begin a call of an outermost module or compiled function; the tape pauses until `_leave`.
+
+        A second run calls `again`.
+        """
         keeps = is_grad_enabled()
         if keeps and not self._inside:
             self._before_module()
@@ -211,8 +228,9 @@ class StepCalls:
         tape.pause()
         if keeps:
             random = tape.starting() or RandomState()
-            called = _unwrapped(_called(function))
-            for module in modules_in(called) if self._repeatable else ():
+            called = _unwrapped(again)
+            functions = (called, *filter(callable, args)) if self._repeatable else ()
+            for module in chain.from_iterable(map(modules_in, functions)):
                 if module.training and id(module) not in tape.module_buffers:
                     with tape.own_work():
                         tape.module_buffers[id(module)] = self._buffers.of(module)

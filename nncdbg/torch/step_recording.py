@@ -25,7 +25,7 @@ from nncdbg.engine.ops.aten.internals import (
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.torch.compiled_calls import hidden_in_compiled_calls
 from nncdbg.torch.guard_kernels import using_library
-from nncdbg.torch.hidden_hooks import hidden_hooks
+from nncdbg.torch.hidden_hooks import hidden_hooks, untraced_hooks
 from nncdbg.torch.named_models import (
     Models,
     NamedTensor,
@@ -104,6 +104,7 @@ def recording_with(
         _label(recorder, named_tensors(own, optimizers))
         removable: list[Any] = []
         hooks.enter_context(hidden_hooks(removable))
+        hooks.enter_context(untraced_hooks(removable))
         hooks.callback(_remove, removable)
         removable += _hooks(recorder, modules, own, optimizers)
         if compiles:

@@ -198,7 +198,7 @@ class Tape(DispatchMode):
             return func(*args, **(kwargs or {}))
         self.starting()
         call = StepCall(func, args, kwargs or {}, user_lines(sys._getframe(1)), torch.is_grad_enabled())
-        if random_tag in func.tags:
+        if random_tag in getattr(func, "tags", ()):
             # A second run leaves some calls out, and with them the numbers that they draw.
             call.random = RandomState()
             self.has_drawn = True

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
@@ -21,7 +22,8 @@ Command = Callable[..., tuple[int, str, str]]
 
 @torch.library.custom_op("nncdbg_determinism::jitter", mutates_args=())
 def jitter(x: torch.Tensor) -> torch.Tensor:  # type: ignore[name-defined]
-    return x * (1 + random.random())
+    # Operators of PyTorch would be recorded, with the number as a constant.
+    return torch.from_numpy(x.numpy() * np.float32(1 + random.random()))
 
 
 jitter.register_fake(torch.empty_like)

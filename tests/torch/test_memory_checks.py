@@ -61,7 +61,8 @@ def test_allocated_integers_are_not_checked() -> None:
 def double() -> Any:
     library = torch.library.Library("memory_checks", "DEF")
     library.define("double(Tensor x) -> Tensor")
-    library.impl("double", lambda x: x * 2, "CPU")
+    # Operators of PyTorch would be recorded instead.
+    library.impl("double", lambda x: torch.from_numpy(x.numpy() * 2), "CPU")
     yield torch.ops.memory_checks.double
     library._destroy()
 

@@ -132,6 +132,35 @@ def test_operator_of_the_backward_pass_has_node_and_line_of_the_forward_operator
     assert operator.type == "Net"
 
 
+@torch.library.custom_op("nncdbg_native::log_of", mutates_args=())
+def log_of(x: torch.Tensor) -> torch.Tensor:  # type: ignore[name-defined]
+    return torch.log(x)
+
+
+log_of.register_fake(torch.empty_like)
+log_of.register_autograd(lambda _, gradient: gradient)
+
+
+def log_in_branch(x):
+    return torch.cond(x.sum() > -1e9, lambda t: t.log(), lambda t: t.exp(), (x,))
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        (log_of, log_of._init_fn.__code__.co_firstlineno + 2),
+        (log_in_branch, log_in_branch.__code__.co_firstlineno + 1),
+    ],
+)
+def test_operator_in_the_body_of_an_operator_is_named(net, log, line):
+    net.logarithm.forward = log
+    bad = train(net, bad="forward").bad_steps[0]
+    operator = bad.operators[0]  # The backward pass computes a branch again.
+    assert (operator.op, operator.path, operator.counts) == ("aten.log.default", "logarithm", "4 NaN of 32")
+    assert operator.originates
+    assert operator.location == (__file__, line)
+
+
 def test_operator_in_place_is_named(net):
     """A division by zero in a view gives Inf; zero times this is NaN."""
     first, second = train(net, bad="in place").bad_steps[0].operators[:2]

@@ -17,8 +17,8 @@ import torch
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.expression import Expression, condition
 from nncdbg.engine.ops.aten.harmless_numbers import FLOATS
-from nncdbg.engine.ops.aten.internals import DispatchMode, without_dispatch
-from nncdbg.engine.ops.aten.names import takes_memory
+from nncdbg.engine.ops.aten.internals import DispatchMode, is_higher_order, without_dispatch
+from nncdbg.engine.ops.aten.names import OF_TORCH, takes_memory
 from nncdbg.engine.ops.aten.operators import torch_operator
 from nncdbg.engine.ops.aten.signatures import DTYPES, Signature, flat_results, signature_of, written_tensors
 from nncdbg.engine.stopping.breakpoints import hit_rule
@@ -63,6 +63,8 @@ class LiveMode(DispatchMode):
     and buffers to names.
     """
 
+    stops_compiler = False
+
     def __init__(
         self,
         stopped: Callable[[LiveStop], None],
@@ -93,6 +95,10 @@ class LiveMode(DispatchMode):
         self._named = named
         self._plans: dict[Any, _Plan | None] = {}
         """None for an overload that only runs."""
+        self._entered: set[Any] = set()
+        """The operators whose implementations run other ones, which may stop the script."""
+        self._explained = False
+        """Whether an operator made a NaN or Inf that is caught, or that the user gave as a number."""
         self._everywhere: tuple[LiveBreakpoint, ...] = ()
         self._seen_bad = False
         """Whether a result had NaN or Inf: until then, what an operator writes to has none before it."""
@@ -125,8 +131,8 @@ class LiveMode(DispatchMode):
         except KeyError:
             plan = self._plan(func)
         if (plan is None and self.goal is None and not self.pausing) or self.asleep:
-            if self.recorder is not None:
-                return self.recorder.__torch_dispatch__(func, types, args, kwargs)
+            if self.recorder is not None or func in self._entered:
+                return self._run(func, types, args, kwargs or {})
             return func(*args, **kwargs) if kwargs else func(*args)
         return self._watched(plan, func, types, args, kwargs or {})
 
@@ -134,16 +140,18 @@ class LiveMode(DispatchMode):
         self, plan: _Plan | None, func: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """Run an operator that may stop the script."""
+        if is_higher_order(func):
+            return self._run(func, types, args, kwargs)
         checked = plan is not None and plan.checked
         if checked and plan is not None and plan.harmless is not None:
             checked = not is_harmless(plan.harmless, args, kwargs)
         spoiled = False
         if self._seen_bad and checked and plan is not None and plan.signature.written:
             spoiled = not _all_finite(written_tensors(plan.signature, args, kwargs))
-        if self.recorder is not None:
-            result = self.recorder.__torch_dispatch__(func, types, args, kwargs)
-        else:
-            result = func(*args, **kwargs)
+        self._explained = False
+        result = self._run(func, types, args, kwargs)
+        if self._explained:  # by an operator inside
+            checked = False
         points = plan.breakpoints if plan is not None else ()
         suspected = checked and plan is not None and not spoiled and self._is_bad(plan, args, kwargs, result)
         self._seen_bad |= suspected
@@ -161,9 +169,16 @@ class LiveMode(DispatchMode):
                 self._judge(operator, points, suspected)
         return result
 
+    def _run(self, func: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if self.recorder is not None:
+            return self.recorder.__torch_dispatch__(func, types, args, kwargs)
+        return self.run_inside(func, args, kwargs) if func in self._entered else func(*args, **kwargs)
+
     def _plan(self, func: Any) -> _Plan | None:
         plan = None
-        if func.namespace not in UNSEEN:
+        if func.namespace not in OF_TORCH or is_higher_order(func):
+            self._entered.add(func)
+        if func.namespace not in UNSEEN and not is_higher_order(func):
             own = tuple(
                 each for each in self.breakpoints if each.enabled and each.kind == "op" and each.matches(func)
             )
@@ -234,7 +249,10 @@ class LiveMode(DispatchMode):
         tests: dict[str, Callable[[Any], Any]] = {"nan": torch.isnan, "inf": torch.isinf}
         for kind, when in self.catches.items():
             test = tests[kind]
-            if not _some(operator.results, test) or _some(_others(operator), test) or _is_given(operator):
+            if not _some(operator.results, test) or _some(_others(operator), test):
+                continue
+            self._explained = True
+            if _is_given(operator):
                 continue
             detail = ""
             if when is not None:

@@ -271,6 +271,7 @@ class LiveTraining:
         self._ran_compiled = False
         if self.history or self._records_step:
             recorder = Recorder()
+            recorder.outer = self.mode
             self._recording.callback(recorder.release)
             self._recording.enter_context(
                 recording_with(recorder, self._models, self._optimizers, compiles=self._compiles)

@@ -7,11 +7,12 @@ All are in this file, except those of saved programs (`engine/frontends/exported
 from __future__ import annotations
 
 import operator
+import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any, TypeVar
 
@@ -73,17 +74,37 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[misc]
     step, when none of this code is in the processor's caches.
     """
 
+    supports_higher_order_operators = True
+    stops_compiler = True
+    """Whether the compiler compiles nothing while the mode is entered."""
+
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         not_compiled(cls.__torch_dispatch__)
+
+    def run_inside(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run an operator that this mode received; it also receives what the implementation runs."""
+        implementation = below_modes(operator, args, kwargs)
+        if implementation is None:
+            return operator(*args, **kwargs)
+        with self:
+            return implementation(*args, **kwargs)
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return not cls.stops_compiler
 
     # Another version of torch may keep something else.
     if tell_compiler_of_mode is not None:
 
         def __enter__(self) -> DispatchMode:
-            self.old_dispatch_mode_flags.append(_read_flags(mode_flags))
+            before = _read_flags(mode_flags)
+            self.old_dispatch_mode_flags.append(before)
             mode_flags.update(_in_mode)
-            tell_compiler_of_mode(True)
+            if self.stops_compiler:
+                tell_compiler_of_mode(True)
+            else:
+                mode_flags[MODE_FLAGS[-1]] = before[-1]
             _push_mode(self)
             return self
 
@@ -142,6 +163,61 @@ def stand_in(replacement: Function, original: Callable[..., Any]) -> Function:
 
 
 OpOverload: Any = torch._ops.OpOverload
+
+_BELOW_MODES: Any = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.Python)
+"""The dispatch keys after that of dispatch modes."""
+
+_BACKEND_SELECT: Any = torch._C.DispatchKey.BackendSelect
+"""The key of kernels that choose a device for operators without tensors."""
+
+
+def below_modes(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
+    """Return the implementation that a call of an operator reaches when it has passed all dispatch modes.
+
+    None if another mode or a tensor subclass is to get the call before.
+    """
+    keys = torch._ops._compute_keyset(args, kwargs, torch._C._dispatch_keyset_full())
+    if keys.has("Python"):
+        return None
+    keys &= _BELOW_MODES
+    if isinstance(operator, OpOverload):
+        # The call of a kernel by its key does not skip what the dispatcher skips.
+        skipped = not has_kernel(operator, "BackendSelect")
+        return partial(operator.redispatch, keys.remove(_BACKEND_SELECT) if skipped else keys)
+    key = (keys & operator.non_fallthrough_keys).highestPriorityTypeId()
+    kernel: Callable[..., Any] = operator.py_kernels[torch._ops.resolve_key(operator, key)]
+    function: Any = getattr(kernel, "__func__", kernel)
+    if _MODE_CHECK not in getattr(function, "__globals__", ()):
+        return kernel
+    # Some kernels raise where a mode is entered, to find modes that forgot to be left.
+    variables = {**function.__globals__, _MODE_CHECK: lambda: None}
+    copy = types.FunctionType(
+        function.__code__, variables, function.__name__, function.__defaults__, function.__closure__
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy if function is kernel else partial(copy, kernel.__self__)  # type: ignore[attr-defined]
+
+
+_MODE_CHECK = "_get_current_dispatch_mode"
+"""The function by which kernels of higher-order operators look for a mode."""
+
+
+def is_higher_order(operator: Any) -> bool:
+    """Return whether an operator has functions of Python among its arguments, as `torch.cond` has."""
+    return isinstance(operator, torch._ops.HigherOrderOperator)
+
+
+_TRACING_MODES = torch._C._TorchDispatchModeKey.__members__.values()
+
+
+def is_traced(classes: Iterable[type]) -> bool:
+    """Return whether a compiler or exporter runs operators on tensors without data, of such classes."""
+    fake = sys.modules.get("torch._subclasses.fake_tensor")
+    return any(map(torch._C._get_dispatch_mode, _TRACING_MODES)) or (
+        fake is not None and any(issubclass(each, fake.FakeTensor) for each in classes)
+    )
+
+
 without_dispatch: Any = torch._C._DisableTorchDispatch
 """Context manager: operators called inside skip all dispatch modes and tensor subclasses."""
 
@@ -405,6 +481,50 @@ def free_weak_storage(reference: int) -> None:
     torch.UntypedStorage._free_weak_ref(reference)
 
 
+def compile_body(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function that calls a higher-order operator, as torch does: it compiles the function first."""
+    from torch._higher_order_ops.utils import setup_compilation_env
+
+    with setup_compilation_env() as backend:
+        return torch.compile(function, backend=backend, fullgraph=True)(*args, **kwargs)
+
+
+def compiles_body(frame: types.FrameType) -> bool:
+    """Return whether a frame with `is_compiled_call` is the call of a function of torch as above."""
+    caller = frame.f_back
+    if caller is None:
+        return False
+    code = caller.f_code
+    return code is compile_body.__code__ or code.co_filename.startswith(_COMPILING)
+
+
+_COMPILING = tuple(
+    f"{torch.__path__[0]}/{each}" for each in ("_higher_order_ops/", "nn/attention/flex_attention.py")
+)
+"""The files of torch with such functions."""
+
+
+def traced_places(frame: types.FrameType) -> list[tuple[str, int]]:
+    """Return the places from which the statement was traced that a frame of generated code runs.
+
+    The innermost place is the first; empty if they are unknown.
+    """
+    graph = frame.f_locals.get("self")
+    if not isinstance(graph, torch.fx.GraphModule):
+        return []
+    index = (graph._lineno_map or {}).get(frame.f_lineno - frame.f_code.co_firstlineno)
+    if index is None:
+        return []
+    trace = [*graph.graph.nodes][index].meta.get("stack_trace") or ""
+    return [(file, int(line)) for file, line in reversed(_TRACED_PLACE.findall(trace))]
+
+
+_TRACED_PLACE = re.compile(r'^ *File "(.+)", line (\d+), in ', re.MULTILINE)
+
+GENERATED = "<eval_with_key>"
+"""The start of the names of files with generated code."""
+
+
 def is_compiled_call(code: Any) -> bool:
     """Return whether a code object calls the function or module that `torch.compile` wraps."""
     name, file = code.co_name, str(code.co_filename)
@@ -443,6 +563,9 @@ def compiling_nothing() -> Iterator[None]:
 
     The compiler takes seconds to import, so it is imported only if the block does that itself.  A dispatch
     mode may be entered inside of such a function and left after it: the call restores no dispatch keys.
+
+    What torch compiles for a higher-order operator is compiled: what its functions read besides their
+    arguments has a gradient only then.
     """
     guard = torch._C._ForceDispatchKeyGuard
 
@@ -455,12 +578,26 @@ def compiling_nothing() -> Iterator[None]:
         stack.callback(setattr, torch._C, "_ForceDispatchKeyGuard", guard)
         torch._C._ForceDispatchKeyGuard = guard_outside_of_calls
         if _COMPILER in sys.modules:
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            _compile_only_bodies(stack)
         else:
             finder = _CompilerFinder(stack)
             sys.meta_path.insert(0, finder)
             stack.callback(sys.meta_path.remove, finder)
         yield
+
+
+def _compile_only_bodies(stack: ExitStack) -> None:
+    """Let the compiler compile for higher-order operators only, until `stack` ends."""
+    from torch._dynamo import eval_frame
+
+    @not_compiled
+    def callback_from_stance(callback: Any) -> Any:
+        frame = sys._getframe(1)
+        return callback if is_compiled_call(frame.f_code) and compiles_body(frame) else None
+
+    stack.enter_context(torch.compiler.set_stance("force_eager"))
+    stack.callback(setattr, eval_frame, "_callback_from_stance", eval_frame._callback_from_stance)
+    eval_frame._callback_from_stance = callback_from_stance
 
 
 class _CompilerFinder:
@@ -479,7 +616,7 @@ class _CompilerFinder:
 
             def exec_module(module: Any) -> None:
                 execute(module)
-                self._stack.enter_context(torch.compiler.set_stance("force_eager"))
+                _compile_only_bodies(self._stack)
 
             loader.exec_module = exec_module
         return found

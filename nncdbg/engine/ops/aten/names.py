@@ -71,9 +71,16 @@ _OVERWRITING = frozenset(
 
 _NAMESPACES = frozenset(
     ("quantized", "quantized_decomposed", "_quantized", "mkldnn", "onednn", "profiler", "c10d")
-    + ("_c10d_functional", "inductor", "rngprims", "higher_order")
+    + ("_c10d_functional", "c10d_functional", "symm_mem", "_dtensor", "inductor", "rngprims", "higher_order")
+    + ("prim", "debugprims")
 )
 """Namespaces of operators that PyTorch itself has, besides ``aten`` and ``prims``."""
+
+OF_TORCH = frozenset(("aten", "prims")) | _NAMESPACES
+"""All of them."""
+
+OPERATOR = "torch."
+"""The start of the name of an operator that runs other ones: they have a graph, as those of a module have."""
 
 OWN = {VIEW, WRITE, RECORDED, READ, NUMBER}
 
@@ -113,11 +120,15 @@ def named_place(op: str, name: str) -> str:
         return f'node "{name}"'
     nodes = autograd_nodes(name)
     if not nodes:
-        return f'module "{name}"'
+        return _owner(name)
     last = " ".join(nodes)
     owner, node = name.removesuffix(last).rstrip(), f'node "{last}"'
-    kind = "parameter" if nodes[-1] == "AccumulateGrad" else "module"
-    return f'{kind} "{owner}", {node}' if owner else node
+    place = f'parameter "{owner}"' if nodes[-1] == "AccumulateGrad" else _owner(owner)
+    return f"{place}, {node}" if owner else node
+
+
+def _owner(name: str) -> str:
+    return f'{"operator" if name.startswith(OPERATOR) else "module"} "{name}"'
 
 
 def origin_text(node: Node) -> str:

@@ -35,7 +35,7 @@ import torch
 
 from nncdbg.engine.dtypes import register_dtypes
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.ops.aten.internals import OpOverload, random_tag, reshaping_tag, schema_of
+from nncdbg.engine.ops.aten.internals import OpOverload, is_higher_order, random_tag, reshaping_tag, schema_of
 from nncdbg.engine.ops.aten.names import OWN, allocates_only, text_name
 
 RANDOM = "random"
@@ -176,7 +176,10 @@ def signature(name: str) -> Signature | None:
 
 @cache
 def signature_of(overload: Any) -> Signature:
-    """Return the signature of an overload."""
+    """Return the signature of an overload; that of an operator of higher order has no arguments."""
+    if is_higher_order(overload):
+        name = text_name(overload.namespace, overload.name(), "")
+        return Signature(name, overload, (), ("Tensor",), (), False, False, (), False, False, False, False)
     schema, name = schema_of(overload), name_of(overload)
     arguments = tuple(_argument(formal, name) for formal in schema.arguments)
     aliases = [result.alias_info for result in schema.returns]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nncdbg.engine.dtypes import name_of
-from nncdbg.engine.ops.aten.names import base_name
+from nncdbg.engine.ops.aten.names import base_name, of_other_library
 from nncdbg.engine.ops.causes import Birth, Cause
 from nncdbg.engine.ops.causes.training_backward import autograd_kind
 
@@ -35,9 +35,15 @@ def _general(birth: Birth, found: Cause, dtype: str) -> str:
         return "keep this value in f64, or scale it before the cast"
     if found.name == "outside of the domain" and "torch" in found.hint:
         return ""
+    if found.name == "unknown" and of_other_library(birth.op):
+        return _NO_OPERATORS
     return _BY_CAUSE[found.name]
 
 
+_NO_OPERATORS = (
+    "print the operands, and check the implementation of this operator: it computes without operators of "
+    "PyTorch, so `step` cannot enter it"
+)
 _DIVISIONS = ("division by zero", "zero divided by zero")
 _LOG = "keep the argument above 0 in forward: torch.log(x.clamp_min({tiny}))"
 _DISTINCT = (
