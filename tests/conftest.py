@@ -51,7 +51,8 @@ def ops_of_one_test() -> Iterator[None]:
         return
     for name in declaration._DECLARED.keys() - known.keys():
         first = declaration._DECLARED[name][0]
-        if getattr(first.kernel or first.formula, "__module__", "").partition(".")[0] != "nncdbg":
+        # Code that ran by `exec` has no module.
+        if (getattr(first.kernel or first.formula, "__module__", None) or "").partition(".")[0] != "nncdbg":
             del declaration._DECLARED[name]
     library._LOADED.clear()
     library._LOADED.update(loaded)
