@@ -50,8 +50,7 @@ def ops_of_one_test() -> Iterator[None]:
     if declaration.revision() == revision:
         return
     for name in declaration._DECLARED.keys() - known.keys():
-        first = declaration._DECLARED[name][0]
-        if getattr(first.kernel or first.formula, "__module__", "").partition(".")[0] != "nncdbg":
+        if declaration._DECLARED[name][0].foreign:
             del declaration._DECLARED[name]
     library._LOADED.clear()
     library._LOADED.update(loaded)

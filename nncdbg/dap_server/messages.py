@@ -117,7 +117,8 @@ def decoding_failure(error: Exception) -> str:
     """Return what is wrong with the bytes of a message that `msgspec` refuses."""
     if isinstance(error, RecursionError):
         return "the message is nested too deeply"
-    if isinstance(error, UnicodeDecodeError) or "UTF-8" in str(error):
+    # The second one since msgspec 0.23.  A word of the client may be "UTF-8" too.
+    if isinstance(error, UnicodeDecodeError) or str(error).startswith("Invalid UTF-8"):
         return "the message is not UTF-8"
     return f"the message is malformed: {error}"
 

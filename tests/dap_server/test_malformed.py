@@ -15,6 +15,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from nncdbg.dap_server.messages import MessageError, Request, decode_arguments, parse_message
+from nncdbg.dap_server.protocol.requests import VariablesArguments
 from nncdbg.dap_server.transport.framing import MAX_BODY, frame
 from tests.dap_server.client import TIMEOUT, Client, read_body, stdio_client
 from tests.dap_server.conftest import EXAMPLES
@@ -281,3 +283,11 @@ def test_a_flood_is_answered_in_full(client: Client) -> None:
     numbers = [client.send("scopes" if n % 2 else "threads", {"frameId": 1}) for n in range(count)]
     for number in numbers:
         assert client.expect_response(number)["success"]
+
+
+def test_a_word_of_the_client_does_not_make_the_message_not_utf8() -> None:
+    arguments = {"variablesReference": 1, "filter": "UTF-8"}
+    request = parse_message(body(seq=7, type="request", command="variables", arguments=arguments))
+    assert isinstance(request, Request)
+    with pytest.raises(MessageError, match="Invalid enum value 'UTF-8'"):
+        decode_arguments(request, VariablesArguments, required=True)

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 import nncdbg  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.errors import UsageError  # noqa: E402
+from nncdbg.engine.frontends.program_folder import open_program_folder  # noqa: E402
 from nncdbg.engine.ops.aten.arrays import host_array  # noqa: E402
 from nncdbg.torch.named_models import named_models, tensors_by_name  # noqa: E402
 from nncdbg.torch.statements import _covers  # noqa: E402
@@ -93,6 +94,18 @@ def test_a_recorded_step_runs_to_the_same_bits(step):
         else:
             assert name in before, f"{name} was made by the step"
             assert same_or_nan(now, before[name]), f"{name} changed"
+
+
+@pytest.mark.parametrize("step", cases(lambda step: []))
+def test_a_saved_step_is_read_back(step, tmp_path):
+    recorded, _, _ = record(step)
+    recorded.save(tmp_path / "step")
+    folder = open_program_folder(tmp_path / "step")
+    assert folder.program == recorded.program
+    read = {**nncdbg.Debugger(folder.program, folder.inputs, backend="torch").states, **folder.inputs}
+    assert read.keys() == recorded.inputs.keys()
+    for name, value in recorded.inputs.items():
+        assert same_or_nan(host_array(read[name]), host_array(value)), name
 
 
 @pytest.mark.parametrize("step", cases(lambda step: []))

@@ -24,6 +24,7 @@ from nncdbg.engine.text.lexemes import name_text
 Execute: TypeAlias = Callable[..., Any]
 
 
+# A program has one of these records for each statement; frozen ones take several times as long to make.
 @dataclass(slots=True, eq=False)
 class Call:
     """The part of a statement that its kernel is bound to.  `op` has no kernel if nncdbg has none."""

@@ -224,6 +224,7 @@ class Code:
         return found
 
 
+# Not frozen: a program has one for each statement, and a frozen one takes several times as long to make.
 @dataclass(slots=True, eq=False)
 class Statement:
     """The statement at `pc` of a block; its last line, if `pc` is the number of its nodes."""

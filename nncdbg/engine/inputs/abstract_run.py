@@ -273,10 +273,8 @@ class AbstractRun:
             if op is None:
                 return [ValueFacts(type_) for type_ in results]
             adds = _adds_facts(op, operands, results)
-            if not (adds or windowed or op.integers is not None):
-                moved = _moved(node, op, operands)
-                return [ValueFacts(type_, None, moved) for type_ in results]
-            attributes = complete(node.op, version, node.attributes)
+            needed = adds or op.integers is not None
+            attributes = complete(node.op, version, node.attributes) if needed else {}
             if op.integers is not None:
                 data = [fact.data for fact in operands]
                 for index, accepted in op.integers(attributes, types, data).items():
@@ -285,8 +283,10 @@ class AbstractRun:
                         if missed := self._missed(operands[index], accepted):
                             failure = Failure(node.op, place, _numbers(node, operands) | missed)
                             raise _Failed(failure)
-            arguments = op.arguments(attributes, version, len(node.outputs))
-            made = self._computed(op, arguments, operands, results) if adds else None
+            made = None
+            if adds:
+                arguments = op.arguments(attributes, version, len(node.outputs))
+                made = self._computed(op, arguments, operands, results)
         except _Failed:
             raise
         except Exception:  # noqa: BLE001  # A kernel may raise anything for operands that do not fit.
