@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from threading import get_ident
-from types import FrameType
+from types import ClassMethodDescriptorType, FrameType
 from typing import Any
 
 import torch
@@ -46,7 +46,7 @@ _CALLS = (
 
 def _kept(calls: StepCalls, original: Any) -> Any:
     """Return a function in place of one of `_CALLS`."""
-    if isinstance(original, classmethod):
+    if isinstance(original, (classmethod, ClassMethodDescriptorType)):
 
         @not_compiled
         @warning_at_caller
