@@ -53,7 +53,7 @@ def run(python: Path, arguments: tuple[str, ...]) -> tuple[bool, str]:
     for line in process.stdout:
         print(line, end="", flush=True)
         last = line.strip() or last
-    return process.wait() == 0, last.partition(" in ")[0]
+    return process.wait() == 0, last.partition(" in ")[0].strip("= ")
 
 
 def main(versions: list[str]) -> int:
