@@ -101,8 +101,10 @@ def check_whole_graphs(checked: bool) -> None:
     count_whole_graphs(-1 if checked else 0)
 
 
-count_whole_graphs: Any = torch._C._dynamo.eval_frame.set_fullgraph_compiled_frame_count
-"""See `check_whole_graphs`."""
+count_whole_graphs: Any = getattr(
+    torch._C._dynamo.eval_frame, "set_fullgraph_compiled_frame_count", lambda count: count
+)
+"""See `check_whole_graphs`.  Without it, as in torch 2.10, no such function raises."""
 
 
 def compiled_call_functions() -> tuple[Any, str, str]:
@@ -115,13 +117,16 @@ def compiled_call_functions() -> tuple[Any, str, str]:
     return eval_frame, "_is_skip_guard_eval_unsafe_stance", "_maybe_set_eval_frame"
 
 
-_COMPILED_CALL = {"fn", "args", "kwargs", "result", "saved_dynamic_layer_stack_depth", "call_succeeded"}
+_COMPILED_CALL = {"fn", "args", "kwargs", "result", "saved_dynamic_layer_stack_depth"}
 """The variables of a call of a compiled function that nncdbg reads."""
 
 
-def compiled_call_ends(frame: types.FrameType) -> bool:
-    """Return whether a frame that uses the second of these functions is at its end; others use it before."""
-    return "saved_dynamic_layer_stack_depth" not in frame.f_locals or "call_succeeded" in frame.f_locals
+def compiled_call_ends(frame: types.FrameType, uses: int) -> bool:
+    """Return whether a frame that uses the second of these functions is at its end.
+
+    The first of its `uses` before turns the compiler on, unless an exception came first.
+    """
+    return uses > 0 or "saved_dynamic_layer_stack_depth" not in frame.f_locals
 
 
 def stand_in(replacement: Function, original: Callable[..., Any]) -> Function:
