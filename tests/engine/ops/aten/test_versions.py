@@ -10,6 +10,7 @@ from nncdbg.engine.ops.aten import internals, versions
 from nncdbg.torch.installation import check_torch
 
 torch = pytest.importorskip("torch")
+INSTALLED = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +38,7 @@ def test_a_known_version_gives_no_warning(version, monkeypatch):
         check_torch()
 
 
+@pytest.mark.skipif(INSTALLED < (2, 12), reason="a compiled call keeps its result nowhere before torch 2.12")
 @pytest.mark.parametrize("version", ["2.16.0", "2.16.0.dev20261129+cpu", "3.0.0a0"])
 def test_a_newer_version_works_with_one_warning(version, monkeypatch):
     monkeypatch.setattr(torch, "__version__", version)
