@@ -15,10 +15,10 @@ EDITOR := $(EDITOR_TESTS)/node_modules/.installed
 VSIX := dist/nncdbg.vsix
 VSIX_SOURCES = $(wildcard $(shell git ls-files -co --exclude-standard nncdbg $(EXTENSION) pyproject.toml 2>/dev/null))
 
-.PHONY: adapter code-server cuda-check help demo demo-torch kernels setup test test-all conformance laws e2e e2e-editor editor bench-editor vsix release check lint types imports generated-check bench sizes docs site readme format clean
+.PHONY: adapter code-server cuda-check help demo demo-torch kernels setup test test-all test-torch-versions conformance laws e2e e2e-editor editor bench-editor vsix release check lint types imports generated-check bench sizes docs site readme format clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo:  ## open an example in the debugger; the first run installs nncdbg into .venv
 	@./demo
@@ -45,6 +45,9 @@ conformance: $(DEV_STAMP)  ## run every ONNX backend test case: free, stepped, t
 
 conformance-torch: $(DEV_STAMP) kernels  ## record and run torch's samples of operators, modules and optimizers
 	$(BIN)/python -m pytest -n auto -m conformance_torch tests/torch/conformance
+
+test-torch-versions: $(BIN)/python  ## test other versions of PyTorch, each in build/torch-VERSION (5 GB each)
+	$(BIN)/python tools/try_torch_versions.py $(TORCH_VERSIONS)
 
 laws: $(DEV_STAMP)  ## query every user interface about every planted fault, and why at every stop
 	$(BIN)/python -m pytest -n auto -m laws

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType, FunctionType, MethodType
 from typing import Any
@@ -24,8 +25,20 @@ End = Callable[[Callable[..., Any], Any], None]
 
 
 _listeners: list[tuple[Begin, End]] = []
-_running: dict[int, tuple[Callable[..., Any], list[End]]] = {}
-"""The compiled functions that run now, by their frames, with the listeners to their ends."""
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call of a compiled function that runs now, with the listeners to its end."""
+
+    function: Callable[..., Any]
+    ends: list[End] = field(default_factory=list)
+    uses: int = 0
+    """How often it used the function at its end so far."""
+
+
+_running: dict[int, _Call] = {}
+"""By the number of the frame."""
 
 
 def on_compiled_call(begin: Begin, end: End) -> Callable[[], None]:
@@ -55,7 +68,7 @@ _originals: dict[str, Any] = {}
 
 
 def _restore() -> None:
-    """Put torch's own functions back if nobody listens, and no compiled function that began is to end."""
+    """Put torch's own functions back if no listener is left, and no compiled function that began is to end."""
     if not _listeners and not _running:
         owner = compiled_call_functions()[0]
         for name, original in _originals.items():
@@ -69,11 +82,10 @@ def _begins(original: Callable[[], Any]) -> Any:
         frame = sys._getframe(1)
         if is_compiled_call(frame.f_code):
             given = frame.f_locals
-            function, ends = given["fn"], list[End]()
-            _running[id(frame)] = function, ends
+            running = _running[id(frame)] = _Call(given["fn"])
             for begin, end in [*_listeners]:
-                begin(function, given["args"], given["kwargs"], frame)
-                ends.append(end)
+                begin(running.function, given["args"], given["kwargs"], frame)
+                running.ends.append(end)
         return original()
 
     return call
@@ -83,11 +95,14 @@ def _ends(original: Callable[[Any], Any]) -> Any:
     @not_compiled
     def call(callback: Any) -> Any:
         frame = sys._getframe(1)
-        if id(frame) in _running and compiled_call_ends(frame):
-            function, ends = _running.pop(id(frame))
-            for end in reversed(ends):
-                end(function, frame.f_locals.get("result"))
+        running = _running.get(id(frame))
+        if running is not None and compiled_call_ends(frame, running.uses):
+            del _running[id(frame)]
+            for end in reversed(running.ends):
+                end(running.function, frame.f_locals.get("result"))
             _restore()
+        elif running is not None:
+            running.uses += 1
         return original(callback)
 
     return call

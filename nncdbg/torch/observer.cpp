@@ -196,11 +196,13 @@ Arithmetic arithmetic_of(std::string_view name) {
 
 struct Operator {
   Operator(const char* name, const std::string& overload, int64_t written)
-      : name(name), overload(overload), written(written), arithmetic(arithmetic_of(name)) {}
+      : name(name), overload(overload), written(written), arithmetic(arithmetic_of(name)),
+        is_operator(this->name.find("::") != std::string::npos) {}
 
   std::string name, overload;
   int64_t written;  // as `classify` returned it
   Arithmetic arithmetic;
+  bool is_operator;  // not an autograd function of Python
   mutable std::atomic<bool> calls_many{false};  // its kernel calls several operators
 };
 
@@ -581,12 +583,15 @@ void keep_place(Thread& here, int64_t first, int64_t end) {
 
 constexpr std::string_view EVALUATION = "autograd::engine::evaluate_function: ";
 
-// Whether a kernel runs: the operators that it calls are parts of its own operator.
+// Whether a kernel runs: the operators that it calls are parts of its own operator.  From torch 2.14 on, a
+// custom operator whose kernel is Python code is not observed, so the operators of this code are.
 bool in_kernel(const Thread& here) {
   const auto excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
-  if (here.frames.empty() || !excluded.has(c10::DispatchKey::AutogradFunctionality)) return false;
-  const Operator* called = here.frames.back().called;
-  return called == nullptr || !(called->written & COMPOSITE);
+  if (!excluded.has(c10::DispatchKey::AutogradFunctionality)) return false;
+  const auto inner = std::find_if(here.frames.rbegin(), here.frames.rend(), [](const Frame& frame) {
+    return frame.called == nullptr ? !frame.evaluates_node : frame.called->is_operator;
+  });
+  return inner != here.frames.rend() && (inner->called == nullptr || !(inner->called->written & COMPOSITE));
 }
 
 // Whether no profiler observes operators as well.

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from functools import cache, partial, wraps
 from itertools import chain
 from threading import get_ident
-from types import FrameType
+from types import ClassMethodDescriptorType, FrameType
 from typing import Any
 
 import torch
@@ -51,7 +51,7 @@ _CALLS = (
 
 def _kept(calls: StepCalls, original: Any) -> Any:
     """Return a function in place of one of `_CALLS`."""
-    if isinstance(original, classmethod):
+    if isinstance(original, (classmethod, ClassMethodDescriptorType)):
 
         @not_compiled
         @warning_at_caller

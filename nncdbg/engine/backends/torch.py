@@ -151,6 +151,6 @@ def _check_installed() -> None:
             "the backend torch needs the package torch, which is not installed",
             hint="pip install nncdbg[torch]",
         )
-    from nncdbg.engine.ops.aten.internals import check_version
+    from nncdbg.engine.ops.aten.versions import check_version
 
     check_version()

@@ -32,16 +32,16 @@ def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Prog
         )
     if not os.path.isfile(path):
         raise LoadError(f"{path} does not exist", hint="save one with torch.export.save(program, path)")
-    from nncdbg.engine.ops.aten.internals import check_version
+    from nncdbg.engine.ops.aten.versions import check_version
 
     try:
         check_version()
     except UsageError as error:
         raise LoadError(error.message, hint=error.hint) from None
-    from nncdbg.engine.frontends.exported.archive import read
-
     with quiet():
         try:
+            from nncdbg.engine.frontends.exported.archive import read
+
             exported, notes = read(path)
             program = from_exported(exported, flat=flat)
         except NncdbgError:

@@ -1,4 +1,4 @@
-"""Names that torch does not document, and the versions of torch that have them.
+"""Names that torch does not document, with a variant for each version in which they differ.
 
 All are in this file, except those of saved programs (`engine/frontends/exported/archive.py`, `records.py`,
 `size_expressions.py`), which take a second to import.
@@ -20,12 +20,6 @@ import torch
 from torch.cuda import _gpu_trace
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
-
-from nncdbg.engine.errors import UsageError
-
-OLDEST, NEWEST = (2, 10), (2, 14)
-"""Versions of torch from `OLDEST` on, before `NEWEST`, have all names of this file."""
-
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -128,8 +122,10 @@ def check_whole_graphs(checked: bool) -> None:
     count_whole_graphs(-1 if checked else 0)
 
 
-count_whole_graphs: Any = torch._C._dynamo.eval_frame.set_fullgraph_compiled_frame_count
-"""See `check_whole_graphs`."""
+count_whole_graphs: Any = getattr(
+    torch._C._dynamo.eval_frame, "set_fullgraph_compiled_frame_count", lambda count: count
+)
+"""See `check_whole_graphs`.  Without it, as in torch 2.10, no such function raises."""
 
 
 def compiled_call_functions() -> tuple[Any, str, str]:
@@ -142,6 +138,10 @@ def compiled_call_functions() -> tuple[Any, str, str]:
     return eval_frame, "_is_skip_guard_eval_unsafe_stance", "_maybe_set_eval_frame"
 
 
+_COMPILED_CALL = {"fn", "args", "kwargs", "result", "callback", "saved_dynamic_layer_stack_depth"}
+"""The variables of a call of a compiled function that nncdbg reads."""
+
+
 def compiler_of(frame: types.FrameType) -> Any:
     """Return the backend of the compiled function that is called in a frame."""
     from torch._dynamo.eval_frame import innermost_backend
@@ -149,9 +149,12 @@ def compiler_of(frame: types.FrameType) -> Any:
     return innermost_backend(frame.f_locals["callback"])
 
 
-def compiled_call_ends(frame: types.FrameType) -> bool:
-    """Return whether a frame that uses the second of these functions is at its end; others use it before."""
-    return "saved_include_set" not in frame.f_locals or "call_succeeded" in frame.f_locals
+def compiled_call_ends(frame: types.FrameType, uses: int) -> bool:
+    """Return whether a frame that uses the second of these functions is at its end.
+
+    The first of its `uses` before turns the compiler on, unless an exception came first.
+    """
+    return uses > 0 or "saved_dynamic_layer_stack_depth" not in frame.f_locals
 
 
 def stand_in(replacement: Function, original: Callable[..., Any]) -> Function:
@@ -322,18 +325,6 @@ pointwise_tag: Any = torch.Tag.pointwise
 
 reshaping_tag: Any = torch.Tag.inplace_view
 """Operators that change the sizes, strides or memory of the tensor that they are given."""
-
-
-def check_version() -> None:
-    """Raise UsageError for a torch outside the supported versions."""
-    numbers = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2] if part.isdigit())
-    if not OLDEST <= numbers < NEWEST:
-        low, high = (".".join(map(str, version)) for version in (OLDEST, NEWEST))
-        raise UsageError(
-            f"torch {torch.__version__} is not supported: nncdbg works with torch {low} up to, but not "
-            f"including, {high}",
-            hint="pip install 'torch>=2.10,<2.14'",
-        )
 
 
 transformation: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
@@ -557,6 +548,59 @@ def backend_named(name: str) -> Callable[..., Any]:
 _COMPILER = "torch._dynamo"
 
 
+_KEY_FUNCTIONS = ("_dynamo_save_local_dispatch_key_set", "_dynamo_restore_local_dispatch_key_set")
+"""Functions of `torch._C` that a compiled call calls at its begin and its end, from torch 2.14 on."""
+
+_key_functions: Any = [getattr(torch._C, name, None) for name in _KEY_FUNCTIONS]
+_blocks: list[object] = []
+"""The blocks in which compiled calls that begin save no dispatch keys."""
+_without_keys: set[int] = set()
+"""The frames of the calls that saved none: they must restore none, even after the block."""
+
+
+@not_compiled
+def _save_keys() -> None:
+    if _blocks:
+        _without_keys.add(id(sys._getframe(1)))
+    else:
+        _key_functions[0]()
+
+
+@not_compiled
+def _restore_keys() -> None:
+    frame = id(sys._getframe(1))
+    if frame in _without_keys:
+        _without_keys.remove(frame)
+        _put_key_functions_back()
+    else:
+        _key_functions[1]()
+
+
+def _put_key_functions_back() -> None:
+    if not _blocks and not _without_keys:
+        for name, function in zip(_KEY_FUNCTIONS, _key_functions, strict=True):
+            setattr(torch._C, name, function)
+
+
+def _keys_not_restored(stack: ExitStack) -> None:
+    """Let compiled calls that begin before `stack` ends restore no dispatch keys."""
+    if None not in _key_functions:
+        _blocks.append(stack)
+        stack.callback(_put_key_functions_back)
+        stack.callback(_blocks.remove, stack)
+        for name, function in zip(_KEY_FUNCTIONS, (_save_keys, _restore_keys), strict=True):
+            setattr(torch._C, name, function)
+        return
+    guard = torch._C._ForceDispatchKeyGuard
+
+    def guard_outside_of_calls(included: Any, excluded: Any) -> Any:
+        by_call = is_compiled_call(sys._getframe(1).f_code)
+        return nullcontext() if by_call else guard(included, excluded)
+
+    stack.callback(setattr, torch._C, "_ForceDispatchKeyGuard", guard)
+    torch._C._ForceDispatchKeyGuard = guard_outside_of_calls
+
+
 @contextmanager
 def compiling_nothing() -> Iterator[None]:
     """Run functions of `torch.compile` eagerly in the block.
@@ -567,16 +611,9 @@ def compiling_nothing() -> Iterator[None]:
     What torch compiles for a higher-order operator is compiled: what its functions read besides their
     arguments has a gradient only then.
     """
-    guard = torch._C._ForceDispatchKeyGuard
-
-    def guard_outside_of_calls(included: Any, excluded: Any) -> Any:
-        by_call = is_compiled_call(sys._getframe(1).f_code)
-        return nullcontext() if by_call else guard(included, excluded)
-
     with ExitStack() as stack:
         traced_undispatched(stack)
-        stack.callback(setattr, torch._C, "_ForceDispatchKeyGuard", guard)
-        torch._C._ForceDispatchKeyGuard = guard_outside_of_calls
+        _keys_not_restored(stack)
         if _COMPILER in sys.modules:
             _compile_only_bodies(stack)
         else:
@@ -703,3 +740,76 @@ def skip_batches(batches: Any, count: int) -> None:
             batches._next_index()
         else:
             next(batches)
+
+
+def check_names() -> None:
+    """Use the names that this file reads late, and those with a meaning that may change.
+
+    Raises RuntimeError, or what torch raises, if one is missing or means something else.
+    """
+    _check_compiler()
+    _check_operators()
+    if torch.distributed.is_available():
+        known = vars(torch.distributed.distributed_c10d)
+        _require({"_world", "_get_default_store"} <= known.keys(), "the groups of ranks")
+    generator = torch.Generator()
+    data = torch.utils.data.TensorDataset(torch.ones(2))
+    batches = iter(torch.utils.data.DataLoader(data, generator=generator))
+    skip_batches(batches, 1)
+    _require(len([*batches]) == 1, "a loader of batches")
+
+
+def _check_compiler() -> None:
+    from torch._dynamo.functional_export import dynamo_graph_capture_for_export  # noqa: F401
+    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors  # noqa: F401
+    from torch._guards import TracingContext, tracing  # noqa: F401
+
+    owner, *functions = compiled_call_functions()
+    _require(all(hasattr(owner, each) for each in functions), "what a compiled function calls")
+    constants = owner._TorchDynamoContext.__call__.__code__.co_consts
+    codes = [each for each in constants if isinstance(each, types.CodeType) and is_compiled_call(each)]
+    _require(len(codes) == 1, "the call of a compiled function")
+    names = {*codes[0].co_names, *codes[0].co_varnames, *codes[0].co_freevars}
+    _require(hasattr(owner, "innermost_backend"), "the compiler of a compiled function")
+    _require(hasattr(owner, "_callback_from_stance"), "the functions that are compiled")
+    _require(_COMPILED_CALL | {*functions} <= names, "what the call of a compiled function reads")
+    _require(_COMPILED in owner.OptimizedModule.__init__.__code__.co_names, "the module of a compiled one")
+    _require("self" in module_call.co_varnames, "the call of a module")
+
+
+def _check_operators() -> None:
+    seen: list[Any] = []
+
+    class Mode(DispatchMode):
+        def __torch_dispatch__(
+            self, overload: Any, _: object, args: Any = (), kwargs: Mapping[str, Any] | None = None
+        ) -> Any:
+            seen.append((overload, dispatch_modes()))
+            return overload(*args, **kwargs or {})
+
+    with torch.inference_mode(False), torch.enable_grad():
+        tensor = torch.ones(2, requires_grad=True)
+        number, modes = next_sequence_number(), dispatch_modes()
+        with Mode():
+            result = tensor.sin()
+        _require(seen == [(torch.ops.aten.sin.default, modes)], "a dispatch mode")
+        node = result.grad_fn
+        _require(node is not None and sequence_number(node) == number, "the number of an autograd node")
+        result.register_hook(lambda _: seen.append(current_autograd_node()))
+        torch.autograd.grad(result, tensor, torch.ones(2))
+    _require(len(seen) == 2 and seen[-1] is not None, "the autograd node that runs")
+    reference = weak_storage(tensor)
+    _require(key_of(tensor)[0] == storage_address(tensor) == reference, "the address of a storage")
+    free_weak_storage(reference)
+    form = out_form(torch.ops.aten.mul_.Tensor)
+    _require(form is not None and len(schema_of(form).arguments) == 3, "the schema of an operator")
+    call_without_data(torch.nn.Identity(), (torch.ones(1),), {})
+    with without_elements(), keeping_version(tensor), below_autograd(), without_dispatch():
+        fast_call(torch.ops.aten.ones.default)([1])
+    _require(transformation() is None and not is_wrapped(tensor), "the transformations of torch.func")
+    _require(torch.ops.aten.silu.default in decompositions(), "the decompositions of operators")
+
+
+def _require(right: bool, what: str) -> None:
+    if not right:
+        raise RuntimeError(f"{what} is not as nncdbg expects it")
