@@ -18,6 +18,7 @@ from nncdbg.engine.ops.aten.internals import current_autograd_node, not_compiled
 from nncdbg.torch import guard_kernels
 from nncdbg.torch.finiteness import not_finite, suspicious
 from nncdbg.torch.live.recording_watch import RecordingWatch
+from nncdbg.torch.module_states import ModuleStates, State, named_states
 from nncdbg.torch.module_watch import ModuleWatch
 from nncdbg.torch.named_models import Models, Optimizers
 from nncdbg.torch.operator_watch import OperatorWatch
@@ -31,10 +32,10 @@ from nncdbg.torch.source_lines import Lines, user_lines
 from nncdbg.torch.step_calls import StepCalls, backward
 from nncdbg.torch.step_function import ACTIVE
 from nncdbg.torch.step_observer import StepObserver
-from nncdbg.torch.step_state import BufferState, KeptBuffers, RandomState
+from nncdbg.torch.step_state import BufferState, KeptBuffers, KeptState, RandomState
 from nncdbg.torch.tape import StepCall, tensors_in
 from nncdbg.torch.trained import Trained, closure_of, drop_gradients, gradients_of, parameters_of
-from nncdbg.torch.trips import GRADIENTS, LOSS, GuardTrip, UpdateCounts
+from nncdbg.torch.trips import GRADIENTS, LOSS, STATES, GuardTrip, UpdateCounts
 from nncdbg.torch.update_check import UpdateCheck
 
 PATIENCE = 20
@@ -43,9 +44,9 @@ PATIENCE = 20
 _MANY_UPDATES = 1000
 """After so many updates, the library of the guard is compiled for the next training."""
 
-_WATCHES: Mapping[str, Callable[[StepCalls, Trained], OriginWatch]] = {
-    "hooks": lambda calls, trained: ModuleWatch(),
-    "native": lambda calls, trained: OperatorWatch(),
+_WATCHES: Mapping[str, Callable[[Trained, ModuleStates], OriginWatch]] = {
+    "hooks": lambda trained, states: ModuleWatch(),
+    "native": lambda trained, states: OperatorWatch(),
     "live": RecordingWatch,
 }
 """What a tier observes besides gradients and parameters."""
@@ -92,8 +93,9 @@ class Guard:
         self._tape = self._calls.tape
         self._runs_again = tier != "live"
         self._trained = Trained(model, optimizer, self._calls.modules)
+        self._states = ModuleStates(self._trained.models.values(), self._calls.modules)
         watch = _WATCHES.get(tier)
-        self._watch: OriginWatch | None = None if watch is None else watch(self._calls, self._trained)
+        self._watch: OriginWatch | None = None if watch is None else watch(self._trained, self._states)
         self._updates = UpdateCheck(self._trained, keeps=keep_update)
         self._safe_updates = SafeUpdates(only_large=self._watch is None or not self._watch.skips_safe_updates)
         self._safe = False
@@ -134,17 +136,17 @@ class Guard:
         with self._entered:
             if kind is None and not self._tape.paused:
                 self._forget_finished()
+                with self._tape.own_work():
+                    self._check_states(None, tuple, self._tape)
 
     def run_step(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call a function that is a whole training step."""
         if self._running is not None or self._rerunning or not self._runs_again or not self._calls.here:
             return function(*args, **kwargs)
         with self._tape.own_work():
-            buffers = [self._buffers.of(module) for module in self._trained.modules]
+            kept = self._with_other_states([*map(self._buffers.of, self._trained.modules)])
         zeroed = [each for each in self._trained.parameters() if each.grad is not None]
-        self._running = StepFunction(
-            function, args, kwargs, RandomState(), buffers, zeroed, self.counts.steps
-        )
+        self._running = StepFunction(function, args, kwargs, RandomState(), kept, zeroed, self.counts.steps)
         try:
             return function(*args, **kwargs)
         finally:
@@ -194,9 +196,18 @@ class Guard:
             self._abandon_update()
         if self._tape.calls and not self._tape.paused:
             self._forget_finished()
+        with self._tape.own_work():
+            self._states.follow()
+            if id(self) not in self._tape.kept and (kept := self._states.keep()) is not None:
+                self._tape.kept[id(self)] = kept
         if self._observer is not None:
             with self._tape.own_work():
                 self._observer.step_begins()
+
+    def _with_other_states(self, buffers: Sequence[KeptState]) -> list[KeptState]:
+        """Return what a second run needs besides buffers, too."""
+        kept = self._states.keep()
+        return [*buffers, *([] if kept is None else [kept])]
 
     def _after_backward(self, call: StepCall) -> None:
         call.parameters = self._trained.parameters()
@@ -331,6 +342,8 @@ class Guard:
         self._skips_in_row[optimizer] = self._skips_in_row.get(optimizer, 0) + 1
         if self._has_lost() or self._skips_in_row[optimizer] >= PATIENCE:
             self._check(optimizer, lines, self._tape)
+        else:
+            self._check_states(optimizer, lines, self._tape)
 
     def _has_lost(self) -> bool:
         """Return whether a loss of this step is NaN."""
@@ -350,7 +363,7 @@ class Guard:
             if any(call.function is backward for call in self._tape.calls):
                 self._check(optimizer, lines, self._tape)
                 self._tape.clear()
-            buffers = [BufferState(module) for module in modules]
+            kept = self._with_other_states([*map(BufferState, modules)])
         self._in_closure = True
         self._set_updating()
         try:
@@ -358,7 +371,7 @@ class Guard:
         finally:
             self._in_closure = False
             self._set_updating()
-        again = StepFunction(closure, (), {}, random, buffers, (), self.counts.steps)
+        again = StepFunction(closure, (), {}, random, kept, (), self.counts.steps)
         self._updates.evaluated(result)
         with self._tape.own_work():
             if self._observer is not None:
@@ -378,42 +391,76 @@ class Guard:
         again: Any,
         losses: Sequence[Any] = (),
     ) -> Sequence[Any]:
-        """Check gradients and losses before an update, which is at the user's `lines()`.
+        """Check gradients, losses and states before an update, which is at the user's `lines()`.
 
         Return the gradients if all are moderate and the update may be safe, otherwise nothing.
         """
-        parameters = self._trained.parameters() if optimizer is None else parameters_of(optimizer)
+        parameters = self._parameters_of(optimizer)
         gradients = [each for each in gradients_of(parameters) if each is not None]
         losses = [*losses, *self._losses()] if losses else self._losses()
         moderate = optimizer is not None and self._safe_updates.have_moderate(optimizer, gradients)
-        if not suspicious(losses if moderate else [*gradients, *losses]):
+        large = suspicious(losses if moderate else [*gradients, *losses])
+        states = self._states.newly_bad()
+        if not large and not states:
             return gradients if moderate else ()
-        self._huge = True
-        lost = [counts for each in losses if (counts := not_finite(each))]
+        self._huge = large
+        lost = [counts for each in losses if (counts := not_finite(each))] if large else []
         bad = {"loss": lost[0]} if lost else {}
-        where = LOSS if bad else GRADIENTS
         named = self._trained.named(parameters)
         bad |= {
             f"{name}.grad": counts
             for name, each in named
-            if each.grad is not None and (counts := not_finite(each.grad))
+            if large and each.grad is not None and (counts := not_finite(each.grad))
         }
-        if bad and where == GRADIENTS and self._were_reported(gradients):
+        where = LOSS if lost else GRADIENTS if bad else STATES
+        if where == GRADIENTS and self._were_reported(gradients):
             self._tripped = True
-        elif bad:
-            trip = GuardTrip(where, self._number, optimizer, bad, lines())
-            bad_gradients = [(name, each) for name, each in named if f"{name}.grad" in bad]
-            trip.notes += bucket_notes({*self._calls.modules, *self._trained.modules}, bad_gradients)
-            trip.compiled = self._tape.ran_compiled
-            trip.follows = any(name in self._updates.spoiled and not_finite(each) for name, each in named)
-            if not trip.follows:
-                trained = self._trained.named(self._trained.parameters())
-                trip.before = {name: counts for name, each in trained if (counts := not_finite(each))}
-                self._name_origin(trip, parameters)
-                if self._runs_again:
-                    self._record_again(trip, parameters, again)
-            self._react(trip, parameters)
-        return ()
+        elif bad or states:
+            self._report(where, bad, states, optimizer, lines(), again)
+        return gradients if moderate and not large else ()
+
+    def _check_states(
+        self, optimizer: torch.optim.Optimizer | None, lines: Callable[[], Lines], again: Any
+    ) -> None:
+        """Check the states of modules alone."""
+        states = self._states.newly_bad()
+        if states:
+            self._report(STATES, {}, states, optimizer, lines(), again)
+
+    def _parameters_of(self, optimizer: torch.optim.Optimizer | None) -> list[Any]:
+        return self._trained.parameters() if optimizer is None else parameters_of(optimizer)
+
+    def _report(
+        self,
+        where: str,
+        bad: dict[str, str],
+        states: Sequence[State],
+        optimizer: torch.optim.Optimizer | None,
+        lines: Lines,
+        again: Any,
+    ) -> None:
+        """Search the origin of what is bad in this step, and of bad `states`, and react to it."""
+        parameters = self._parameters_of(optimizer)
+        named = self._trained.named(parameters)
+        if states:
+            found = named_states(states, self._trained.models_of(parameters))
+            bad |= {name: not_finite(each) for name, each in found.items()}
+            self._updates.spoiled |= found.keys()
+        trip = GuardTrip(where, self._number, optimizer, bad, lines)
+        bad_gradients = [(name, each) for name, each in named if f"{name}.grad" in bad]
+        trip.notes += bucket_notes({*self._calls.modules, *self._trained.modules}, bad_gradients)
+        trip.compiled = self._tape.ran_compiled
+        spoiled = any(name in self._updates.spoiled and not_finite(each) for name, each in named)
+        trip.follows = where != STATES and spoiled
+        if not trip.follows:
+            trained = self._trained.named(self._trained.parameters())
+            trip.before = {
+                name: counts for name, each in trained if name not in bad and (counts := not_finite(each))
+            }
+            self._name_origin(trip, parameters)
+            if self._runs_again:
+                self._record_again(trip, parameters, again, states)
+        self._react(trip, parameters)
 
     def _were_reported(self, gradients: Sequence[torch.Tensor]) -> bool:
         """Return whether all of these gradients that are NaN or Inf were reported as parts of a sum."""
@@ -427,15 +474,19 @@ class Guard:
 
     def _react(self, trip: GuardTrip, parameters: Sequence[Any]) -> None:
         try:
-            self._tripped = not self._on_trip(trip)
-            if not self._tripped:
+            skips = self._on_trip(trip)
+            # A state alone explains no NaN that the update makes.
+            self._tripped = not skips and trip.where != STATES
+            if skips:
                 drop_gradients(parameters)
         except BaseException:
             if self._updating:
                 self._abandon_update()
             raise
 
-    def _record_again(self, trip: GuardTrip, parameters: Sequence[Any], again: Any) -> None:
+    def _record_again(
+        self, trip: GuardTrip, parameters: Sequence[Any], again: Any, states: Sequence[State] = ()
+    ) -> None:
         if current_autograd_node() is not None:
             trip.notes.append("the update runs inside the backward pass, so the step cannot run again")
             return
@@ -444,11 +495,14 @@ class Guard:
         self._running = again if isinstance(again, StepFunction) else None
         self._rerunning = True
         try:
+            models = trained.models_of(parameters)
             trip.recorded = record_again(
                 again,
                 trained.all_parameters(),
-                trained.models_of(parameters),
+                models,
                 trained.optimizers,
+                partial(named_states, self._states.others, models),
+                states,
                 trip.lines,
                 trip.notes,
             )

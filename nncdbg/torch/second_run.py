@@ -12,11 +12,11 @@ import torch
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.torch.finiteness import not_finite, suspicious
-from nncdbg.torch.named_models import Optimizers
+from nncdbg.torch.module_states import State
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.source_lines import Lines, call_again
-from nncdbg.torch.step_recording import record
-from nncdbg.torch.step_state import BufferState, RandomState, rerun_from
+from nncdbg.torch.step_recording import recording_of
+from nncdbg.torch.step_state import KeptState, RandomState, rerun_from
 from nncdbg.torch.tape import Tape
 from nncdbg.torch.tape_rerun import rerun_calls
 
@@ -31,7 +31,8 @@ class StepFunction:
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     random: RandomState
-    buffers: list[BufferState]
+    kept: list[KeptState]
+    """The states of modules before the call."""
     zeroed: Sequence[Any]
     """The parameters that had a gradient before the call."""
     updates: int
@@ -46,19 +47,21 @@ def record_again(
     step: StepFunction | Tape,
     parameters: Sequence[Any],
     models: Mapping[str, torch.nn.Module],
-    optimizers: Optimizers,
+    optimizers: Sequence[torch.optim.Optimizer],
+    states: Callable[[], Mapping[str, Any]],
+    bad: Sequence[State],
     lines: Lines,
     notes: list[str],
 ) -> RecordedStep | None:
     """Record a second run of a step, up to its update; everything is as before afterwards.
 
-    `lines` are the user's lines around it.  What could not run again is appended to `notes`; None if nothing
-    ran.
+    `states` are those of `recording_of`, and `bad` are states with NaN or Inf.  `lines` are the user's lines
+    around the step.  What could not run again is appended to `notes`; None if nothing ran.
     """
     again: Callable[[], Any]
     state: AbstractContextManager[None]
     if isinstance(step, StepFunction):
-        state = rerun_from(step.random, step.buffers, parameters, step.zeroed)
+        state = rerun_from(step.random, step.kept, parameters, step.zeroed)
         again = partial(call_again, step.function, step.args, step.kwargs, lines)
     else:
         if step.start is None or not step.calls:
@@ -68,8 +71,7 @@ def record_again(
                 else "the step cannot run again: no part of it was seen"
             )
             return None
-        buffers: list[BufferState] = [*step.module_buffers.values()]
-        state = rerun_from(step.start, buffers, parameters)
+        state = rerun_from(step.start, [*step.kept.values()], parameters)
         gradients = [(each, each.grad) for each in parameters if each.grad is not None]
         again = partial(rerun_calls, step.calls, notes, gradients)
     ran_eagerly = isinstance(step, Tape) and step.called_compiled
@@ -77,12 +79,13 @@ def record_again(
     try:
         with state:
             try:
-                with record(models, optimizers) as recorded:
+                with recording_of(models, optimizers, states) as recorded:
                     again()
             except UpdateReached:
                 pass
             if recorded is not None:
                 recorded.bad_gradients = _has_bad_gradients(parameters)
+                recorded.same_states = all(each.is_bad() for each in bad)
     except UsageError as error:
         notes.append(f"the step cannot be recorded: {error.message}")
         return None

@@ -211,9 +211,9 @@ class StepCalls:
             random = tape.starting() or RandomState()
             called = _unwrapped(_called(function))
             for module in modules_in(called) if self._repeatable else ():
-                if module.training and id(module) not in tape.module_buffers:
+                if module.training and id(module) not in tape.kept:
                     with tape.own_work():
-                        tape.module_buffers[id(module)] = self._buffers.of(module)
+                        tape.kept[id(module)] = self._buffers.of(module)
             call = StepCall(
                 called, args, kwargs, user_lines(frame), True, random=random, autocast=_autocast()
             )

@@ -26,7 +26,7 @@ from nncdbg.torch.mode_pauses import new_own_work, new_pause
 from nncdbg.torch.origin_watch import OriginWatch
 from nncdbg.torch.recording import UNSEEN
 from nncdbg.torch.source_lines import Lines, compiled_calls, user_lines
-from nncdbg.torch.step_state import BufferState, RandomState
+from nncdbg.torch.step_state import KeptState, RandomState
 from nncdbg.torch.warning_places import warning_at_caller
 
 LONGEST = 20_000
@@ -66,8 +66,8 @@ class Tape(DispatchMode):
         self.calls: list[StepCall] = []
         self.start: RandomState | None = None
         """The state of the random generators before the first call."""
-        self.module_buffers: dict[int, BufferState] = {}
-        """The buffers of each outermost module before its first call."""
+        self.kept: dict[int, KeptState] = {}
+        """The buffers of each outermost module before its first call, and other states, by identity."""
         self.overflowed = False
         self.ran_compiled = False
         """Whether a function of torch.compile ran compiled since the first call."""
@@ -126,7 +126,7 @@ class Tape(DispatchMode):
         self.calls, self.start, self.overflowed = [], None, False
         self.has_drawn = self.ran_compiled = False
         self._compiled_before = compiled_calls()
-        self.module_buffers = {}
+        self.kept = {}
         self._updates = []
         watch = self._own_work.watch
         if watch is not None:

@@ -12,7 +12,7 @@ from nncdbg.torch.ranks import rank_notes
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.source_lines import Lines
 
-GRADIENTS, LOSS, UPDATE = "gradients", "loss", "update"
+GRADIENTS, LOSS, STATES, UPDATE = "gradients", "loss", "states", "update"
 
 NOT_THIS_UPDATE = "cause: not this update"
 """How the note begins that blames other code for a NaN that is found after an update."""
@@ -31,9 +31,9 @@ class UpdateCounts:
 class GuardTrip:
     """A NaN or Inf that the guard found.
 
-    `where` is "loss" or "gradients" for one that exists before the update, "update" for one that the
-    optimizer made.  `step` counts the updates from 1, with those that a gradient scaler skipped, as
-    `nncdbg record --step` does.
+    `where` is "loss" or "gradients" for one that exists before the update, "states" if there only a buffer or
+    another state of a module has it, and "update" for one that the optimizer made.  `step` counts the updates
+    from 1, with those that a gradient scaler skipped, as `nncdbg record --step` does.
     """
 
     where: str
@@ -41,7 +41,7 @@ class GuardTrip:
     optimizer: torch.optim.Optimizer | None
     """The optimizer of the update; None for a finding without an update."""
     bad: dict[str, str]
-    """Name of a gradient, a parameter, a moment or the loss to ``"2 NaN of 12"``."""
+    """Name of a gradient, a parameter, a moment, a state or the loss to ``"2 NaN of 12"``."""
     lines: Lines
     """The user's lines of the update, innermost first."""
     before: dict[str, str] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +15,12 @@ from nncdbg.engine.execution.check_results import (
     CheckResult,
     not_checked,
 )
+from nncdbg.engine.ops.aten.names import base_name
 from nncdbg.engine.text.counting import counted
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.presentation.source_files import short_path
 from nncdbg.representation import PrintedRecord
-from nncdbg.torch.trips import NOT_THIS_UPDATE, UPDATE, UpdateCounts
+from nncdbg.torch.trips import NOT_THIS_UPDATE, STATES, UPDATE, UpdateCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from nncdbg.torch.recorded_step import RecordedStep
     from nncdbg.torch.trips import GuardTrip
 
+_FILLS = frozenset({"fill", "full", "full_like", "masked_fill", "new_full"})
+"""Operators that write a number of the script, without namespace and ``_``."""
+
 _MOST = 3
 """The most tensors that a sentence names."""
 
@@ -39,7 +43,7 @@ _MOST = 3
 class BadStep:
     """One step with NaN or Inf.
 
-    `where` is "loss", "gradients" or "update"; `bad` maps the names of tensors to counts such as
+    `where` is "loss", "gradients", "states" or "update"; `bad` maps the names of tensors to counts such as
     ``"2 NaN of 12"``.  `report` has the op where the value originates, from a second run of the step, which
     is `recorded`; both are None if the step could not run again, and `notes` say why.  With the tier "live",
     `recorded` is the first run.  `modules` are the first modules with NaN or Inf, with the tier "hooks", and
@@ -87,6 +91,13 @@ class BadStep:
         findings = self.report.findings if self.report is not None else ()
         return next((finding for finding in findings if finding.first), None)
 
+    @property
+    def is_intended(self) -> bool:
+        """Return whether no operator makes a state bad, except from a number of the script, as in a mask."""
+        recorded, origin = self.recorded, self.origin
+        made = origin is not None and origin.trips and (not origin.op or base_name(origin.op) not in _FILLS)
+        return recorded is not None and recorded.same_states and not made
+
     def __str__(self) -> str:
         """Return one sentence about what is bad."""
         names = [f"{name} ({counts})" for name, counts in self.bad.items()]
@@ -96,7 +107,8 @@ class BadStep:
             return f"step {self.step}: NaN or Inf after the update of {self.optimizer}: {listed}"
         if self.where == "update":
             return f"step {self.step}: {self.optimizer} made NaN or Inf from finite gradients: {listed}"
-        return f"step {self.step}: NaN or Inf before the update: {listed}"
+        where = "in states" if self.where == STATES else "before the update"
+        return f"step {self.step}: NaN or Inf {where}: {listed}"
 
     def key(self) -> tuple[Any, ...]:
         """Return what two steps with the same origin have in common."""
@@ -104,6 +116,11 @@ class BadStep:
         if found is None:
             return self.where, *sorted(self.bad)
         return found.op, found.site.file, found.site.source_line, found.site.graph
+
+    def starts_with(self, names: Collection[str]) -> bool:
+        """Return whether the NaN was in a parameter or state of these names before the step."""
+        found = self.origin
+        return found is not None and not found.op and found.value in names
 
     def lines(self) -> Iterator[Text]:
         """Return the lines that are printed, with their styles."""

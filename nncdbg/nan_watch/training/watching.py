@@ -22,7 +22,7 @@ from nncdbg.torch.guard import Guard
 from nncdbg.torch.named_models import Models, Optimizers
 from nncdbg.torch.ranks import no_origin_note
 from nncdbg.torch.recorded_step import RecordedStep
-from nncdbg.torch.trips import UPDATE, GuardTrip
+from nncdbg.torch.trips import STATES, UPDATE, GuardTrip
 
 if TYPE_CHECKING:
     from nncdbg.engine.stopping.stops import Stop
@@ -96,22 +96,27 @@ class _Watching:
 
     def _react(self, trip: GuardTrip) -> bool:
         """Report a trip of the guard; return whether to leave out the update."""
-        skips = self._on_nan == "skip" and (trip.where != "update" or self._keep_update)
+        bad = None if trip.follows else _reported(trip, self._interrupt)
+        if trip.where == STATES and bad is not None and bad.is_intended:
+            return False
+        skips = self._on_nan == "skip" and (trip.where != UPDATE or self._keep_update)
         self.report.numbers.add(trip.step)
         counts = self.report.counts
         # The guard does not count the update of a step that a gradient scaler skips.
         begun = trip.optimizer is not None and trip.step > counts.steps + counts.skipped_by_scaler
         self.report.skipped += skips and (begun or trip.where == UPDATE)
-        if trip.follows:
+        if bad is None:
             self.report.repeated += 1
         else:
-            self._add(_reported(trip, self._interrupt))
+            self._add(bad)
         return skips
 
     def _add(self, bad: BadStep) -> None:
         """Add a step to the report unless it is known, and react to it.  Raises NaNFound."""
         report = self.report
-        if bad.key() in self._known:
+        if bad.key() in self._known or bad.starts_with(
+            {name for each in report.bad_steps for name in each.bad}
+        ):
             report.repeated += 1
             return
         self._known.add(bad.key())
@@ -146,7 +151,8 @@ def _reported(trip: GuardTrip, interrupt: Callable[[], None]) -> BadStep:
     """Return the record of a trip, with a report of its second run; Ctrl-C ends it and calls `interrupt`."""
     bad = BadStep.of(trip)
     if trip.recorded is not None:
-        _examine(bad, trip.recorded, interrupt)
+        # A NaN beside the states that has no effect on them is no finding.
+        _examine(bad, trip.recorded, interrupt, Gates.of("nan,inf", strict=trip.where != STATES))
         if bad.report is not None and bad.origin is None:
             bad.notes.append(no_origin_note(compiled=trip.compiled))
     if bad.origin is None or bad.origin.used is None:
@@ -156,9 +162,8 @@ def _reported(trip: GuardTrip, interrupt: Callable[[], None]) -> BadStep:
     return bad
 
 
-def _examine(bad: BadStep, recorded: RecordedStep, interrupt: Callable[[], None]) -> None:
+def _examine(bad: BadStep, recorded: RecordedStep, interrupt: Callable[[], None], gates: Gates) -> None:
     """Watch a recorded step, and add the step and the report to a record."""
-    gates = Gates.of("nan,inf", strict=True)
 
     def run() -> Stop:
         activity = f"step {bad.step}: searching for the origin"

@@ -1,0 +1,259 @@
+"""A NaN or Inf in a state is reported in the step that makes it, with operator and line, in each tier."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch")
+
+from torch import nn  # noqa: E402
+
+import nncdbg.torch  # noqa: E402
+from nncdbg.nan_watch.training.records import BadStep, TrainingReport  # noqa: E402
+
+BAD = 3
+"""The step that makes a NaN or Inf."""
+
+TIERS = ("guard", "hooks", "native", "live")
+
+
+class Net(nn.Module):
+    """A model with states of all kinds; `write` changes one with a row of numbers."""
+
+    def __init__(self, write: Callable[[Any, Any], None], broken: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.register_buffer("mask", torch.full((3, 3), -torch.inf).triu(1))
+        self.register_buffer("average", torch.zeros(3))
+        self.book = nn.Parameter(torch.ones(3), requires_grad=False)
+        self.cache = torch.ones(3)
+        self.queue = [torch.zeros(3), torch.zeros(3)]
+        self.memory = {"last": torch.zeros(3)}
+        self.calls = 0
+        self.write, self.broken = write, broken
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        y = self.linear(x)
+        row = y.detach().mean(0)
+        if self.calls == BAD:
+            row = self.broken(row)
+        self.write(self, row)
+        return y
+
+
+def zero_by_zero(row: Any) -> Any:
+    return (row * 0) / (row * 0)
+
+
+def overflow(row: Any) -> Any:
+    return row * 1e30 * 1e30
+
+
+def average(net: Any, row: Any) -> None:
+    net.average.mul_(0.5).add_(row)
+
+
+def new_average(net: Any, row: Any) -> None:
+    net.average = net.average * 0.5 + row
+
+
+def average_by_data(net: Any, row: Any) -> None:
+    net.average.data.mul_(0.5).add_(row)
+
+
+def cache(net: Any, row: Any) -> None:
+    net.cache.mul_(0.5).add_(row)
+
+
+def new_cache(net: Any, row: Any) -> None:
+    net.cache = net.cache * 0.5 + row
+
+
+def queue(net: Any, row: Any) -> None:
+    net.queue[1].copy_(row)
+
+
+def new_in_queue(net: Any, row: Any) -> None:
+    net.queue[1] = row
+
+
+def memory(net: Any, row: Any) -> None:
+    net.memory["last"] = row
+
+
+def book(net: Any, row: Any) -> None:
+    net.book.mul_(0.5).add_(row)
+
+
+def book_by_data(net: Any, row: Any) -> None:
+    net.book.data.copy_(row)
+
+
+STATES: dict[Callable[[Any, Any], None], str] = {
+    average: "average",
+    new_average: "average",
+    average_by_data: "average",
+    cache: "cache",
+    new_cache: "cache",
+    queue: "queue.1",
+    new_in_queue: "queue.1",
+    memory: "memory.last",
+    book: "book",
+    book_by_data: "book",
+}
+"""Writes, and the names of the states that they change."""
+
+
+def watched(model: Any, steps: int = BAD + 2, tier: str = "guard") -> TrainingReport:
+    torch.manual_seed(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with nncdbg.torch.watch(model, optimizer, on_nan="report", tier=tier) as report:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+    return report
+
+
+def line_of(function: Any) -> int:
+    """Return the line of the only statement of a function."""
+    return inspect.getsourcelines(function)[1] + 1
+
+
+def check(report: TrainingReport, step: int, op: str, cause: str, line: int) -> BadStep:
+    [bad] = report.bad_steps
+    assert (bad.step, bad.where) == (step, "states")
+    assert bad.origin is not None, bad.notes
+    assert (bad.origin.op, bad.origin.cause, bad.origin.site.source_line) == (op, cause, line)
+    return bad
+
+
+@pytest.mark.parametrize("write", STATES, ids=lambda write: write.__name__)
+def test_the_step_that_makes_a_state_nan_is_reported(write: Callable[[Any, Any], None]) -> None:
+    net = Net(write, zero_by_zero)
+    bad = check(watched(net), BAD, "aten.div.Tensor", "zero divided by zero", line_of(zero_by_zero))
+    assert bad.bad == {STATES[write]: "3 NaN of 3"}
+    assert net.calls == BAD + 2
+
+
+@pytest.mark.parametrize("tier", TIERS[1:])
+@pytest.mark.parametrize("write", [average, new_cache], ids=lambda write: write.__name__)
+def test_each_tier_reports_a_state(write: Callable[[Any, Any], None], tier: str) -> None:
+    report = watched(Net(write, zero_by_zero), tier=tier)
+    check(report, BAD, "aten.div.Tensor", "zero divided by zero", line_of(zero_by_zero))
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_inf_in_a_state_is_reported_as_nan_is(tier: str) -> None:
+    report = watched(Net(average, overflow), tier=tier)
+    bad = check(report, BAD, "aten.mul.Tensor", "overflow", line_of(overflow))
+    assert bad.bad == {"average": "3 Inf of 3"}
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_a_variance_that_overflows_is_reported_in_its_step(tier: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    x = torch.randn(8, 4)
+    with nncdbg.torch.watch(model, optimizer, on_nan="report", tier=tier) as report:
+        for number in range(1, 5):
+            optimizer.zero_grad()
+            model(x * (1e25 if number == BAD else 1)).square().mean().backward()
+            optimizer.step()
+    [bad] = report.bad_steps
+    assert (bad.step, bad.bad) == (BAD, {"1.running_var": "4 Inf of 4"})
+    assert bad.origin is not None
+    assert bad.origin.op == "aten.native_batch_norm.default"
+
+
+class Codebook(nn.Module):
+    """The codebook of a VQ-VAE by moving averages; a code that is never chosen is 0 / 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(4, 2)
+        self.register_buffer("code", torch.randn(3, 2))
+        self.register_buffer("size", torch.zeros(3))
+        self.register_buffer("sum", torch.zeros(3, 2))
+
+    def forward(self, x: Any) -> Any:
+        z = self.encoder(x)
+        chosen = torch.cdist(z.detach(), self.code).argmin(1)
+        picked = self.code[chosen]
+        one = nn.functional.one_hot(chosen, 3).float()
+        self.size.mul_(0.9).add_(one.sum(0))
+        self.sum.mul_(0.9).add_(one.T @ z.detach())
+        self.code.copy_(self.sum / self.size[:, None])
+        return z - picked
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_a_nan_of_the_next_step_is_no_second_finding(tier: str) -> None:
+    torch.manual_seed(0)
+    model = Codebook()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(2, 4)
+    with nncdbg.torch.watch(model, optimizer, on_nan="report", tier=tier) as report:
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+    line = (
+        inspect.getsource(Codebook)
+        .splitlines()
+        .index("        self.code.copy_(self.sum / self.size[:, None])")
+        + inspect.getsourcelines(Codebook)[1]
+    )
+    check(report, 1, "aten.div.Tensor", "zero divided by zero", line)
+    assert report.repeated > 0
+
+
+def new_mask(net: Any, row: Any) -> None:
+    net.mask = torch.full((3, 3), -torch.inf).triu(1)
+
+
+def filled_mask(net: Any, row: Any) -> None:
+    net.average.fill_(-torch.inf if net.calls % 2 else 0)
+
+
+def masked_queue(net: Any, row: Any) -> None:
+    net.cache.copy_(row).masked_fill_(row > 0, torch.inf)
+
+
+def missing_values(net: Any, row: Any) -> None:
+    net.queue[0] = torch.full((3,), torch.nan)
+
+
+def masked_scores(net: Any, row: Any) -> None:
+    net.scores = row + net.mask
+
+
+@pytest.mark.parametrize(
+    "write",
+    [new_mask, filled_mask, masked_queue, missing_values, masked_scores],
+    ids=lambda write: write.__name__,
+)
+@pytest.mark.parametrize("tier", ["guard", "live"])
+def test_intended_infinities_and_gaps_are_no_finding(tier: str, write: Callable[[Any, Any], None]) -> None:
+    assert watched(Net(write, torch.neg), tier=tier).ok
+
+
+def test_a_second_run_leaves_states_and_attributes_as_they_were() -> None:
+    class Counting(Net):
+        def forward(self, x: Any) -> Any:
+            self.cache.add_(1)
+            self.queue = [*self.queue[1:], self.cache.clone()]
+            return super().forward(x)
+
+    net = Counting(average, zero_by_zero)
+    report = watched(net, BAD)
+    assert not report.ok
+    assert net.calls == BAD
+    assert net.cache.tolist() == [1.0 + BAD] * 3
+    assert [each[0].item() for each in net.queue] == [BAD, BAD + 1]
