@@ -6,6 +6,7 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -18,7 +19,7 @@ from nncdbg.engine.ops.aten.internals import current_autograd_node, not_compiled
 from nncdbg.torch import guard_kernels
 from nncdbg.torch.finiteness import not_finite, suspicious
 from nncdbg.torch.live.recording_watch import RecordingWatch
-from nncdbg.torch.module_states import ModuleStates, State, named_states
+from nncdbg.torch.module_states import ModuleState, ModuleStates, named_states
 from nncdbg.torch.module_watch import ModuleWatch
 from nncdbg.torch.named_models import Models, Optimizers
 from nncdbg.torch.operator_watch import OperatorWatch
@@ -37,6 +38,7 @@ from nncdbg.torch.tape import StepCall, tensors_in
 from nncdbg.torch.trained import Trained, closure_of, drop_gradients, gradients_of, parameters_of
 from nncdbg.torch.trips import GRADIENTS, LOSS, STATES, GuardTrip, UpdateCounts
 from nncdbg.torch.update_check import UpdateCheck
+from nncdbg.torch.written_states import WrittenState, named_written
 
 PATIENCE = 20
 """The number of backward passes without an update, or of skips by a gradient scaler, that is a finding."""
@@ -89,11 +91,18 @@ class Guard:
         """Whether it left out any so far."""
         self._on_trip = on_trip
         self._observer = observer
-        self._calls = StepCalls(self._before_module, self._after_backward, repeatable=tier != "live")
+        self._calls = StepCalls(
+            self._before_module,
+            self._after_backward,
+            gradients=lambda: gradients_of(self._trained.all_parameters()),
+            repeatable=tier != "live",
+        )
         self._tape = self._calls.tape
         self._runs_again = tier != "live"
         self._trained = Trained(model, optimizer, self._calls.modules)
-        self._states = ModuleStates(self._trained.models.values(), self._calls.modules)
+        self._states = ModuleStates(
+            self._trained.models.values(), self._calls.modules, trained=not self._runs_again
+        )
         watch = _WATCHES.get(tier)
         self._watch: OriginWatch | None = None if watch is None else watch(self._trained, self._states)
         self._updates = UpdateCheck(self._trained, keeps=keep_update)
@@ -136,8 +145,7 @@ class Guard:
         with self._entered:
             if kind is None and not self._tape.paused:
                 self._forget_finished()
-                with self._tape.own_work():
-                    self._check_states(None, tuple, self._tape)
+                self._check_states(None, self._tape)
 
     def run_step(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call a function that is a whole training step."""
@@ -194,8 +202,11 @@ class Guard:
             return
         if self._updating and not self._in_closure:
             self._abandon_update()
-        if self._tape.calls and not self._tape.paused:
-            self._forget_finished()
+        if not self._tape.paused:
+            if self._tape.written.unchecked or not self._runs_again:
+                self._check_states(None, self._tape)
+            if self._tape.calls:
+                self._forget_finished()
         with self._tape.own_work():
             self._states.follow()
             if id(self) not in self._tape.kept and (kept := self._states.keep()) is not None:
@@ -343,7 +354,7 @@ class Guard:
         if self._has_lost() or self._skips_in_row[optimizer] >= PATIENCE:
             self._check(optimizer, lines, self._tape)
         else:
-            self._check_states(optimizer, lines, self._tape)
+            self._check_states(optimizer, self._tape)
 
     def _has_lost(self) -> bool:
         """Return whether a loss of this step is NaN."""
@@ -400,7 +411,7 @@ class Guard:
         losses = [*losses, *self._losses()] if losses else self._losses()
         moderate = optimizer is not None and self._safe_updates.have_moderate(optimizer, gradients)
         large = suspicious(losses if moderate else [*gradients, *losses])
-        states = self._states.newly_bad()
+        states = self._newly_bad()
         if not large and not states:
             return gradients if moderate else ()
         self._huge = large
@@ -419,13 +430,28 @@ class Guard:
             self._report(where, bad, states, optimizer, lines(), again)
         return gradients if moderate and not large else ()
 
-    def _check_states(
-        self, optimizer: torch.optim.Optimizer | None, lines: Callable[[], Lines], again: Any
-    ) -> None:
-        """Check the states of modules alone."""
-        states = self._states.newly_bad()
-        if states:
-            self._report(STATES, {}, states, optimizer, lines(), again)
+    def _check_states(self, optimizer: torch.optim.Optimizer | None, again: Any) -> None:
+        """Check states alone: buffers and the like, and what the script wrote to."""
+        self._tape.pause()
+        try:
+            with self._tape.own_work():
+                states = self._newly_bad()
+                if states:
+                    self._report(STATES, {}, states, optimizer, _lines_of(states), again)
+        finally:
+            self._tape.resume()
+
+    def _newly_bad(self) -> list[ModuleState | WrittenState]:
+        """Return the states that became NaN or Inf since the last check."""
+        return [*self._states.newly_bad(), *self._tape.written.newly_bad()]
+
+    def _named(
+        self, states: Sequence[ModuleState | WrittenState], parameters: Sequence[Any]
+    ) -> dict[str, Any]:
+        """Return the tensors of states by name."""
+        models = self._trained.models_of(parameters)
+        named = named_states([each for each in states if isinstance(each, ModuleState)], models)
+        return named | named_written([each for each in states if isinstance(each, WrittenState)], models)
 
     def _parameters_of(self, optimizer: torch.optim.Optimizer | None) -> list[Any]:
         return self._trained.parameters() if optimizer is None else parameters_of(optimizer)
@@ -434,7 +460,7 @@ class Guard:
         self,
         where: str,
         bad: dict[str, str],
-        states: Sequence[State],
+        states: Sequence[ModuleState | WrittenState],
         optimizer: torch.optim.Optimizer | None,
         lines: Lines,
         again: Any,
@@ -443,7 +469,7 @@ class Guard:
         parameters = self._parameters_of(optimizer)
         named = self._trained.named(parameters)
         if states:
-            found = named_states(states, self._trained.models_of(parameters))
+            found = self._named(states, parameters)
             bad |= {name: not_finite(each) for name, each in found.items()}
             self._updates.spoiled |= found.keys()
         trip = GuardTrip(where, self._number, optimizer, bad, lines)
@@ -485,7 +511,11 @@ class Guard:
             raise
 
     def _record_again(
-        self, trip: GuardTrip, parameters: Sequence[Any], again: Any, states: Sequence[State] = ()
+        self,
+        trip: GuardTrip,
+        parameters: Sequence[Any],
+        again: Any,
+        states: Sequence[ModuleState | WrittenState] = (),
     ) -> None:
         if current_autograd_node() is not None:
             trip.notes.append("the update runs inside the backward pass, so the step cannot run again")
@@ -496,12 +526,15 @@ class Guard:
         self._rerunning = True
         try:
             models = trained.models_of(parameters)
+            written = [*self._tape.written]
+            if isinstance(again, StepFunction):
+                again = replace(again, kept=[*again.kept, *written])
             trip.recorded = record_again(
                 again,
                 trained.all_parameters(),
                 models,
                 trained.optimizers,
-                partial(named_states, self._states.others, models),
+                partial(self._named, [*self._states.others, *written], parameters),
                 states,
                 trip.lines,
                 trip.notes,
@@ -522,6 +555,8 @@ class Guard:
         try:
             with self._tape.own_work():
                 self._check_update(optimizer, sys._getframe(2))
+                if not self._runs_again:
+                    self._states.newly_bad()  # The parameters, which were checked.
                 if self._observer is not None:
                     self._observer.update_ended(optimizer)
         finally:
@@ -558,6 +593,11 @@ def _losses_of(call: StepCall) -> Sequence[Any]:
     """Return the tensors from which one backward pass started."""
     tensors = call.args[0] if call.args else call.kwargs.get("tensors")
     return (tensors,) if isinstance(tensors, torch.Tensor) else [*tensors_in(tensors)]
+
+
+def _lines_of(states: Sequence[ModuleState | WrittenState]) -> Lines:
+    """Return the user's lines of the last write of the script to one of the states."""
+    return next((each.call.lines for each in states if isinstance(each, WrittenState)), ())
 
 
 def _is_skipped(optimizer: torch.optim.Optimizer) -> bool:

@@ -24,7 +24,7 @@ _PERIOD = 32
 _LONGEST = 1000
 """The most elements of a dictionary or list that a second run restores."""
 
-_MOST_FOUND = 2
+MOST_FOUND = 2
 """How often a state is found: one that is -inf in each other step, as a mask, costs no more second runs."""
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -34,13 +34,27 @@ _OF_TORCH = frozenset(vars(torch.nn.Module()))
 """The attributes of each module, which have no states besides buffers and parameters."""
 
 
-class State:
-    """One tensor that a module keeps in a dictionary or list, as it was when it was last checked."""
+class Place:
+    """A dictionary of a module, or a list or dictionary in one of its attributes, which has states."""
 
-    __slots__ = ("owner", "key", "bad", "changes", "found", "_tensor", "_version")
+    __slots__ = ("own", "attribute")
 
-    def __init__(self, owner: Any, key: Any) -> None:
-        self.owner = owner
+    def __init__(self, own: dict[str, Any], attribute: str = "") -> None:
+        self.own = own
+        self.attribute = attribute
+
+    def owner(self) -> Any:
+        """Return the dictionary or list."""
+        return self.own.get(self.attribute, ()) if self.attribute else self.own
+
+
+class ModuleState:
+    """One tensor of a module, as it was when it was last checked."""
+
+    __slots__ = ("place", "key", "bad", "changes", "found", "_tensor", "_version")
+
+    def __init__(self, place: Place, key: Any) -> None:
+        self.place = place
         self.key = key
         self.bad = False
         """Whether it had NaN or Inf."""
@@ -54,8 +68,8 @@ class State:
     def tensor(self) -> Any:
         """Return the tensor; None if there is none that can be NaN."""
         try:
-            found = self.owner[self.key]
-        except LookupError:
+            found = self.place.owner()[self.key]
+        except (LookupError, TypeError):
             return None
         return found if found is self._tensor() or _is_state(found) else None
 
@@ -74,18 +88,25 @@ class State:
 
 
 class ModuleStates:
-    """The states of the modules of a training."""
+    """The states of the modules of a training; with `trained`, all of their parameters too."""
 
-    def __init__(self, models: Iterable[torch.nn.Module], called: weakref.WeakSet[torch.nn.Module]) -> None:
+    def __init__(
+        self,
+        models: Iterable[torch.nn.Module],
+        called: weakref.WeakSet[torch.nn.Module],
+        *,
+        trained: bool = False,
+    ) -> None:
+        self._trained = trained
         self._models = [*models]
         """The models that the user named."""
         self._called = called
-        self._states: list[State] = []
-        self.others: list[State] = []
+        self._states: list[ModuleState] = []
+        self.others: list[ModuleState] = []
         """Those of them that are no buffers, which the recorder does not know."""
         self._count = -1
         """The number of called modules when states were searched."""
-        self._owners: list[Any] = []
+        self._places: list[Place] = []
         """The dictionaries and lists of modules that a forward pass may change."""
         self._few = True
         """Whether all states are read in each step."""
@@ -98,14 +119,14 @@ class ModuleStates:
             return
         self._left, self._count = _PERIOD, len(self._called)
         modules = [*dict.fromkeys([*self._models, *self._called])]
-        before = {(id(each.owner), each.key): each for each in self._states}
-        owners = [owner for module in modules for owner in _owners(module)]
-        found = {(id(owner), key): (owner, key) for owner in owners for key in _keys(owner)}
-        new = [State(*entry) for place, entry in found.items() if place not in before]
-        self._states = [*(each for place, each in before.items() if place in found), *new]
+        before = {_identity(each.place, each.key): each for each in self._states}
+        places = [place for module in modules for place in _places(module, trained=self._trained)]
+        found = {_identity(place, key): (place, key) for place in places for key in self._keys(place)}
+        new = [ModuleState(*each) for identity, each in found.items() if identity not in before]
+        self._states = [*(each for identity, each in before.items() if identity in found), *new]
         buffers = {id(each._buffers) for module in modules for each in module.modules()}
-        self.others = [each for each in self._states if id(each.owner) not in buffers]
-        self._owners = [each for each in owners if id(each) not in buffers]
+        self.others = [each for each in self._states if id(each.place.own) not in buffers]
+        self._places = [each for each in places if id(each.own) not in buffers]
         self._few = sum(tensor.nbytes for _, tensor in _with_tensors(self._states)) <= _FEW_BYTES
         for state, tensor in _with_tensors(new):
             state.has_changed(tensor)
@@ -113,12 +134,22 @@ class ModuleStates:
 
     def keep(self) -> KeptStates | None:
         """Return the states other than buffers, as they are before a step; None without any."""
-        if not self._owners:
+        if not self._places:
             return None
-        self._kept.update(self._owners, [each for each in self.others if self._few or each.changes])
+        self._kept.update(
+            [each.owner() for each in self._places],
+            [each for each in self.others if self._few or each.changes],
+        )
         return self._kept
 
-    def newly_bad(self) -> list[State]:
+    def _keys(self, place: Place) -> Iterator[Any]:
+        """Yield the keys of the states in a dictionary or list."""
+        owner = place.owner()
+        for key, value in owner.items() if isinstance(owner, Mapping) else enumerate(owner):
+            if _is_state(value) and (self._trained or not value.requires_grad):
+                yield key
+
+    def newly_bad(self) -> list[ModuleState]:
         """Return the states with NaN or Inf that were finite when they were last checked."""
         self._left = max(self._left - 1, 0)
         checked = []
@@ -135,7 +166,7 @@ class ModuleStates:
         found = []
         for state, tensor in checked:
             before, state.bad = state.bad, not is_finite(tensor)
-            if state.bad and not before and state.found < _MOST_FOUND:
+            if state.bad and not before and state.found < MOST_FOUND:
                 state.found += 1
                 found.append(state)
         return found
@@ -147,12 +178,14 @@ class KeptStates:
     def __init__(self) -> None:
         self._contents: list[tuple[Any, Any]] = []
         """Dictionaries and lists, each with a copy."""
-        self._states: Sequence[State] = ()
+        self._states: Sequence[ModuleState] = ()
         self._copies = TensorCopies(())
 
-    def update(self, owners: Iterable[Any], states: Sequence[State]) -> None:
+    def update(self, owners: Iterable[Any], states: Sequence[ModuleState]) -> None:
         """Copy dictionaries and lists, and the tensors of states, as they are now."""
-        self._contents = [(each, each.copy()) for each in owners if len(each) <= _LONGEST]
+        self._contents = [
+            (each, each.copy()) for each in owners if type(each) in (dict, list) and len(each) <= _LONGEST
+        ]
         self._states = states
         self._copies.update([tensor for _, tensor in _with_tensors(states)])
 
@@ -174,54 +207,49 @@ class KeptStates:
         return kept
 
 
-def named_states(states: Iterable[State], models: Mapping[str, torch.nn.Module]) -> dict[str, Any]:
+def named_states(states: Iterable[ModuleState], models: Mapping[str, torch.nn.Module]) -> dict[str, Any]:
     """Return the tensors of states by name: the path of the module, and the name in it."""
     paths: dict[int, str] = {}
     for path, module in submodules(models):
-        own = vars(module)
-        paths |= {id(own): path, id(module._buffers): path, id(module._parameters): path}
-        for name, value in own.items():
-            if name not in _OF_TORCH:
-                paths[id(value)] = f"{path}.{name}" if path else name
+        paths |= dict.fromkeys(map(id, (vars(module), module._buffers, module._parameters)), path)
     return {
-        ".".join(filter(None, (paths.get(id(state.owner), ""), str(state.key)))): tensor
+        ".".join(
+            filter(None, (paths.get(id(state.place.own)), state.place.attribute, str(state.key)))
+        ): tensor
         for state, tensor in _with_tensors(states)
     }
 
 
-def _owners(module: torch.nn.Module) -> Iterator[Any]:
+def _places(module: torch.nn.Module, *, trained: bool) -> Iterator[Place]:
     """Yield the dictionaries and lists in a module that may hold states."""
     for each in filter(takes_hooks, module.modules()):
-        yield each._buffers
-        if any(
-            not parameter.requires_grad for parameter in each._parameters.values() if parameter is not None
-        ):
-            yield each._parameters
+        if each._buffers:
+            yield Place(each._buffers)
+        if any(trained or not one.requires_grad for one in each._parameters.values() if one is not None):
+            yield Place(each._parameters)
         own = vars(each)
-        names = own.keys() - _OF_TORCH
+        names = [name for name in own if name not in _OF_TORCH]
         if names and not type(each).__module__.startswith("torch."):
-            yield own
-            yield from (own[name] for name in own if name in names and type(own[name]) in (dict, list))
+            yield Place(own)
+            yield from (Place(own, name) for name in names if type(own[name]) in (dict, list))
 
 
-def _keys(owner: Any) -> Iterator[Any]:
-    """Yield the keys of the states in a dictionary or list."""
-    entries = owner.items() if isinstance(owner, Mapping) else enumerate(owner)
-    return (key for key, value in entries if _is_state(value))
+def _identity(place: Place, key: Any) -> tuple[int, str, Any]:
+    return id(place.own), place.attribute, key
 
 
 def _is_state(value: Any) -> bool:
-    """Return whether a value is a tensor of numbers without a gradient."""
+    """Return whether a value is a parameter, or a tensor of numbers without a gradient."""
     return bool(
         value.__class__ in _PLAIN
-        and not value.requires_grad
+        and (value.__class__ is torch.nn.Parameter or not value.requires_grad)
         and (value.is_floating_point() or value.is_complex())
         and value.layout is torch.strided
         and not value.is_meta
     )
 
 
-def _with_tensors(states: Iterable[State]) -> Iterator[tuple[State, Any]]:
+def _with_tensors(states: Iterable[ModuleState]) -> Iterator[tuple[ModuleState, Any]]:
     return ((state, tensor) for state in states if (tensor := state.tensor()) is not None)
 
 

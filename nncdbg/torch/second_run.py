@@ -12,13 +12,14 @@ import torch
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.torch.finiteness import not_finite, suspicious
-from nncdbg.torch.module_states import State
+from nncdbg.torch.module_states import ModuleState
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.source_lines import Lines, call_again
 from nncdbg.torch.step_recording import recording_of
 from nncdbg.torch.step_state import KeptState, RandomState, rerun_from
 from nncdbg.torch.tape import Tape
 from nncdbg.torch.tape_rerun import rerun_calls
+from nncdbg.torch.written_states import WrittenState
 
 _EAGER = "functions of torch.compile that are called outside of modules run eagerly under this watch"
 
@@ -49,7 +50,7 @@ def record_again(
     models: Mapping[str, torch.nn.Module],
     optimizers: Sequence[torch.optim.Optimizer],
     states: Callable[[], Mapping[str, Any]],
-    bad: Sequence[State],
+    bad: Sequence[ModuleState | WrittenState],
     lines: Lines,
     notes: list[str],
 ) -> RecordedStep | None:
@@ -71,7 +72,7 @@ def record_again(
                 else "the step cannot run again: no part of it was seen"
             )
             return None
-        state = rerun_from(step.start, [*step.kept.values()], parameters)
+        state = rerun_from(step.start, [*step.kept.values(), *step.written], parameters)
         gradients = [(each, each.grad) for each in parameters if each.grad is not None]
         again = partial(rerun_calls, step.calls, notes, gradients)
     ran_eagerly = isinstance(step, Tape) and step.called_compiled

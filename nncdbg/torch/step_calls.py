@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from threading import get_ident
@@ -73,7 +73,8 @@ class StepCalls:
     """Keeps the calls of this thread on `tape` while it is entered.
 
     `before_module` is called before an outermost module that computes gradients, `after_backward` after each
-    backward pass.  Without `repeatable`, neither operators nor buffers are kept, so no step can run again.
+    backward pass, and `gradients` returns those of the parameters.  Without `repeatable`, neither operators
+    nor buffers are kept, so no step can run again.
     """
 
     def __init__(
@@ -81,9 +82,10 @@ class StepCalls:
         before_module: Callable[[], None],
         after_backward: Callable[[StepCall], None],
         *,
+        gradients: Callable[[], Iterable[Any]] = tuple,
         repeatable: bool = True,
     ) -> None:
-        self.tape = Tape(keeps_operators=repeatable)
+        self.tape = Tape(keeps_operators=repeatable, gradients=gradients)
         self.modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         """The outermost modules that were called so far."""
         self._before_module = before_module
@@ -247,6 +249,7 @@ class StepCalls:
         call = StepCall(original, args, kwargs, lines, is_grad_enabled(), random=random)
         tape.run(call)
         if original is backward:
+            tape.written.gradients_changed()
             self._after_backward(call)
         return call.result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -257,3 +258,160 @@ def test_a_second_run_leaves_states_and_attributes_as_they_were() -> None:
     assert net.calls == BAD
     assert net.cache.tolist() == [1.0 + BAD] * 3
     assert [each[0].item() for each in net.queue] == [BAD, BAD + 1]
+
+
+# -- what the script writes between updates ---------------------------------------------------
+
+
+class Training:
+    """A training with states outside of its model; `write` runs before or after each update."""
+
+    def __init__(self, write: Callable[[Any, Any], None], *, before_update: bool) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.average = {name: each.detach().clone() for name, each in self.model.named_parameters()}
+        self.teacher = copy.deepcopy(self.model).requires_grad_(False)
+        self.queue = torch.zeros(4, 8)
+        self.write, self.before_update = write, before_update
+        self.number = 0
+
+    def step(self, x: Any) -> None:
+        self.number += 1
+        self.optimizer.zero_grad()
+        self.model(x).square().mean().backward()
+        if not self.before_update:
+            self.optimizer.step()
+        with torch.no_grad():
+            self.write(self, torch.zeros(()) if self.number == BAD else torch.ones(()))
+        if self.before_update:
+            self.optimizer.step()
+
+    @property
+    def weight(self) -> Any:
+        return self.model[0].weight
+
+
+def normalized(training: Any, one: Any) -> None:
+    training.weight.div_(training.weight.mul(one).norm(dim=1, keepdim=True))
+
+
+def copied(training: Any, one: Any) -> None:
+    training.weight.copy_(training.weight / one)
+
+
+def one_row(training: Any, one: Any) -> None:
+    training.weight[2] /= one
+
+
+def by_data(training: Any, one: Any) -> None:
+    training.weight.data.div_(one)
+
+
+def list_of_parameters(training: Any, one: Any) -> None:
+    torch._foreach_div_([*training.model.parameters()], one)
+
+
+def moving_average(training: Any, one: Any) -> None:
+    for name, each in training.model.named_parameters():
+        training.average[name].mul_(0.9).add_(each / one, alpha=0.1)
+
+
+def teacher(training: Any, one: Any) -> None:
+    for average, each in zip(training.teacher.parameters(), training.model.parameters(), strict=True):
+        average.lerp_(each / one, 0.1)
+
+
+def part_of_queue(training: Any, one: Any) -> None:
+    training.queue[1:2] = training.model[0].bias / one
+
+
+WRITES = {
+    normalized: "aten.div_.Tensor",
+    copied: "aten.div.Tensor",
+    one_row: "aten.div_.Tensor",
+    by_data: "aten.div_.Tensor",
+    list_of_parameters: "aten._foreach_div_.Tensor",
+    moving_average: "aten.div.Tensor",
+    teacher: "aten.div.Tensor",
+    part_of_queue: "aten.div.Tensor",
+}
+"""Writes, and the operators that make Inf there."""
+
+
+def report_of(training: Training, tier: str, steps: int = BAD + 2, **options: Any) -> TrainingReport:
+    with nncdbg.torch.watch(
+        training.model, training.optimizer, on_nan="report", tier=tier, **options
+    ) as report:
+        for _ in range(steps):
+            training.step(torch.randn(16, 4))
+    return report
+
+
+def check_write(report: TrainingReport, write: Any, *, before_update: bool) -> None:
+    bad = report.bad_steps[0]
+    # A step begins after the update before it.
+    assert (bad.step, bad.where) == (BAD if before_update else BAD + 1, "states")
+    assert bad.origin is not None, bad.notes
+    assert bad.origin.op == WRITES[write]
+    assert bad.origin.cause == "division by zero"
+    first = inspect.getsourcelines(write)[1]
+    assert first < bad.origin.site.source_line < first + 4
+    assert all(each.where != "update" for each in report.bad_steps)
+
+
+@pytest.mark.parametrize("before_update", [True, False], ids=["before_update", "after_update"])
+@pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__)
+def test_a_write_between_updates_is_named_and_not_the_optimizer(write: Any, before_update: bool) -> None:
+    report = report_of(Training(write, before_update=before_update), "guard")
+    check_write(report, write, before_update=before_update)
+
+
+@pytest.mark.parametrize("tier", TIERS[1:])
+def test_each_tier_names_a_write_between_updates(tier: str) -> None:
+    report = report_of(Training(normalized, before_update=False), tier)
+    check_write(report, normalized, before_update=False)
+
+
+@pytest.mark.parametrize("write", [by_data, moving_average], ids=lambda write: write.__name__)
+def test_a_second_run_makes_the_writes_of_a_step_once(write: Any) -> None:
+    """All is as without the watch, also after a step that runs again."""
+
+    def run(training: Training) -> list[Any]:
+        for _ in range(BAD + 1):
+            training.step(torch.ones(16, 4) * training.number)
+        return [*training.model.parameters(), *training.average.values()]
+
+    expected = run(Training(write, before_update=True))
+    training = Training(write, before_update=True)
+    with nncdbg.torch.watch(training.model, training.optimizer, on_nan="report") as report:
+        found = run(training)
+    assert not report.ok
+    for each, wanted in zip(found, expected, strict=True):
+        assert torch.equal(each.nan_to_num(), wanted.nan_to_num())
+
+
+def clipped(training: Any, one: Any) -> None:
+    for each in training.model.parameters():
+        each.data.clamp_(-0.5, 0.5)
+
+
+def scaled_gradients(training: Any, one: Any) -> None:
+    for each in training.model.parameters():
+        each.grad.div_(2)
+
+
+def reset_mask(training: Any, one: Any) -> None:
+    training.queue.fill_(-torch.inf if training.number % 2 else 0)
+
+
+def new_weights(training: Any, one: Any) -> None:
+    nn.init.normal_(training.weight)
+
+
+@pytest.mark.parametrize(
+    "write", [clipped, scaled_gradients, reset_mask, new_weights], ids=lambda write: write.__name__
+)
+@pytest.mark.parametrize("tier", ["guard", "live"])
+def test_usual_writes_between_updates_are_no_finding(tier: str, write: Any) -> None:
+    assert report_of(Training(write, before_update=True), tier).ok
