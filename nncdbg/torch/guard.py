@@ -8,15 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from types import FrameType
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.ops.aten.internals import current_autograd_node, not_compiled
 from nncdbg.torch import guard_kernels
+from nncdbg.torch.failed_steps import may_be_of_nan, user_lines_of
 from nncdbg.torch.finiteness import not_finite, suspicious
 from nncdbg.torch.live.recording_watch import RecordingWatch
 from nncdbg.torch.module_states import ModuleState, ModuleStates, named_states
@@ -36,7 +38,7 @@ from nncdbg.torch.step_observer import StepObserver
 from nncdbg.torch.step_state import BufferState, KeptBuffers, KeptState, RandomState
 from nncdbg.torch.tape import StepCall, tensors_in
 from nncdbg.torch.trained import Trained, closure_of, drop_gradients, gradients_of, parameters_of
-from nncdbg.torch.trips import GRADIENTS, LOSS, STATES, GuardTrip, UpdateCounts
+from nncdbg.torch.trips import ERROR, GRADIENTS, LOSS, STATES, GuardTrip, UpdateCounts
 from nncdbg.torch.update_check import UpdateCheck
 from nncdbg.torch.written_states import WrittenState, named_written
 
@@ -141,9 +143,11 @@ class Guard:
         entered.enter_context(self._calls)
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None = None, *_: object) -> None:
         with self._entered:
-            if kind is None and not self._tape.paused:
+            if error is not None and not self._updating:
+                self._check_failed(error)
+            elif kind is None and not self._tape.paused:
                 self._forget_finished()
                 self._check_states(None, self._tape)
 
@@ -453,6 +457,27 @@ class Guard:
         named = named_states([each for each in states if isinstance(each, ModuleState)], models)
         return named | named_written([each for each in states if isinstance(each, WrittenState)], models)
 
+    def _check_failed(self, error: BaseException) -> None:
+        """Report a NaN or Inf in a step that an exception ended, such as that of a distribution with NaN."""
+        if not isinstance(error, (Exception, SystemExit)) or isinstance(error, NncdbgError):
+            return
+        self._tape.pause()
+        try:
+            with self._tape.own_work():
+                found = (
+                    (f"result of {_name_of(call)}", counts)
+                    for call in reversed(self._tape.calls)
+                    for each in tensors_in(call.result)
+                    if (counts := not_finite(each))
+                )
+                bad = dict([*islice(found, 1)])
+                states = self._newly_bad()
+                if bad or states or may_be_of_nan(error):
+                    lines = user_lines_of(error)
+                    self._report(ERROR, bad, states, None, lines, self._tape_or_function(), error)
+        finally:
+            self._tape.resume()
+
     def _parameters_of(self, optimizer: torch.optim.Optimizer | None) -> list[Any]:
         return self._trained.parameters() if optimizer is None else parameters_of(optimizer)
 
@@ -464,8 +489,12 @@ class Guard:
         optimizer: torch.optim.Optimizer | None,
         lines: Lines,
         again: Any,
+        error: BaseException | None = None,
     ) -> None:
-        """Search the origin of what is bad in this step, and of bad `states`, and react to it."""
+        """Search the origin of what is bad in this step, and of bad `states`, and react to it.
+
+        `error` has ended the step.
+        """
         parameters = self._parameters_of(optimizer)
         named = self._trained.named(parameters)
         if states:
@@ -476,6 +505,7 @@ class Guard:
         bad_gradients = [(name, each) for name, each in named if f"{name}.grad" in bad]
         trip.notes += bucket_notes({*self._calls.modules, *self._trained.modules}, bad_gradients)
         trip.compiled = self._tape.ran_compiled
+        trip.error = "" if error is None else type(error).__name__
         spoiled = any(name in self._updates.spoiled and not_finite(each) for name, each in named)
         trip.follows = where != STATES and spoiled
         if not trip.follows:
@@ -538,6 +568,7 @@ class Guard:
                 states,
                 trip.lines,
                 trip.notes,
+                failed=trip.where == ERROR,
             )
         finally:
             self._running, self._rerunning = running, False
@@ -593,6 +624,13 @@ def _losses_of(call: StepCall) -> Sequence[Any]:
     """Return the tensors from which one backward pass started."""
     tensors = call.args[0] if call.args else call.kwargs.get("tensors")
     return (tensors,) if isinstance(tensors, torch.Tensor) else [*tensors_in(tensors)]
+
+
+def _name_of(call: StepCall) -> str:
+    """Return the class of a module, or the name of a function or operator."""
+    function: Any = call.function
+    kind = type(function) if isinstance(function, torch.nn.Module) else function
+    return getattr(kind, "__name__", str(kind))
 
 
 def _lines_of(states: Sequence[ModuleState | WrittenState]) -> Lines:

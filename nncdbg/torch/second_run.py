@@ -53,11 +53,14 @@ def record_again(
     bad: Sequence[ModuleState | WrittenState],
     lines: Lines,
     notes: list[str],
+    *,
+    failed: bool = False,
 ) -> RecordedStep | None:
     """Record a second run of a step, up to its update; everything is as before afterwards.
 
     `states` are those of `recording_of`, and `bad` are states with NaN or Inf.  `lines` are the user's lines
-    around the step.  What could not run again is appended to `notes`; None if nothing ran.
+    around the step, which `failed` if an exception ended it.  What could not run again is appended to
+    `notes`; None if nothing ran.
     """
     again: Callable[[], Any]
     state: AbstractContextManager[None]
@@ -80,7 +83,7 @@ def record_again(
     try:
         with state:
             try:
-                with recording_of(models, optimizers, states) as recorded:
+                with recording_of(models, optimizers, states, failed=failed) as recorded:
                     again()
             except UpdateReached:
                 pass
@@ -90,7 +93,9 @@ def record_again(
     except UsageError as error:
         notes.append(f"the step cannot be recorded: {error.message}")
         return None
-    except Exception as error:  # noqa: BLE001  code of the user, which may not be able to run twice
+    except (Exception, SystemExit) as error:  # noqa: BLE001  code of the user, which may not be able to run twice
+        if failed:
+            return recorded
         notes.append(f"the second run of the step ended early: {type(error).__name__}: {error}")
     if ran_eagerly and recorded is not None and not recorded.notes:
         notes.append(_EAGER)

@@ -71,8 +71,13 @@ def recording_of(
     modules: Mapping[str, torch.nn.Module],
     optimizers: Sequence[torch.optim.Optimizer],
     states: Callable[[], Mapping[str, Any]] = dict,
+    *,
+    failed: bool = False,
 ) -> Iterator[RecordedStep]:
-    """Record the block as `record` does; `states` returns other tensors that live over steps, by name."""
+    """Record the block as `record` does; `states` returns other tensors that live over steps, by name.
+
+    In a step that `failed`, results that no operator has read are outputs too.
+    """
     if getattr(_recording, "active", False):
         raise UsageError(
             "a recording cannot start inside another recording",
@@ -83,6 +88,8 @@ def recording_of(
     with ExitStack() as ending:
         ending.callback(recorder.release)
         ending.callback(lambda: _finish(step, recorder, modules, optimizers, states, compiled_before))
+        if failed:
+            ending.callback(recorder.label_unread)
         with recording_with(recorder, modules, optimizers, states), recorder:
             yield step
 
@@ -119,16 +126,20 @@ def step_so_far(
     optimizers: Sequence[torch.optim.Optimizer],
     compiled_before: int,
     states: Mapping[str, Any] | None = None,
+    *,
+    failed: bool = False,
 ) -> RecordedStep:
     """Return what was recorded until now; the recording continues.
 
     `compiled_before` is the number of `compiled_calls` before it, and `states` are other tensors that live
-    over steps.  Raises RunError without memory for the inputs.
+    over steps.  `failed` is as for `recording_of`.  Raises RunError without memory for the inputs.
     """
     if recorder.failure is not None:
         raise recorder.failure.with_traceback(None)
     named = named_tensors([*own_tensors(modules), *(states or {}).items()], optimizers)
     _label(recorder, named)
+    if failed:
+        recorder.label_unread()
     inputs = {number: replace(kept, keys=dict(kept.keys)) for number, kept in recorder.inputs.items()}
     for kept in inputs.values():
         if kept.content is None:

@@ -12,7 +12,7 @@ from nncdbg.torch.ranks import rank_notes
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.source_lines import Lines
 
-GRADIENTS, LOSS, STATES, UPDATE = "gradients", "loss", "states", "update"
+GRADIENTS, LOSS, STATES, UPDATE, ERROR = "gradients", "loss", "states", "update", "error"
 
 NOT_THIS_UPDATE = "cause: not this update"
 """How the note begins that blames other code for a NaN that is found after an update."""
@@ -32,7 +32,8 @@ class GuardTrip:
     """A NaN or Inf that the guard found.
 
     `where` is "loss" or "gradients" for one that exists before the update, "states" if there only a buffer or
-    another state of a module has it, and "update" for one that the optimizer made.  `step` counts the updates
+    another state of a module has it, "update" for one that the optimizer made, and "error" for one in a step
+    that an exception ended, whose class is `error`.  `step` counts the updates
     from 1, with those that a gradient scaler skipped, as `nncdbg record --step` does.
     """
 
@@ -55,6 +56,7 @@ class GuardTrip:
     operators: list[BadOperator] = field(default_factory=list)
     """The first operators with NaN or Inf, if operators are checked."""
     notes: list[str] = field(default_factory=list)
+    error: str = ""
     compiled: bool = False
     """Whether code of torch.compile ran in the step; its second run is eager."""
 

@@ -415,3 +415,114 @@ def new_weights(training: Any, one: Any) -> None:
 @pytest.mark.parametrize("tier", ["guard", "live"])
 def test_usual_writes_between_updates_are_no_finding(tier: str, write: Any) -> None:
     assert report_of(Training(write, before_update=True), tier).ok
+
+
+# -- steps that end by an exception -----------------------------------------------------------
+
+
+class Failing(nn.Module):
+    """A model whose logits are NaN in step `BAD`; `end` gets them, and raises there."""
+
+    def __init__(self, end: Callable[[Any], Any], *, inside: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.end, self.inside = end, inside
+        self.calls = 0
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        y = self.linear(x)
+        norm = y.norm(dim=1, keepdim=True) * (self.calls != BAD)
+        y = y / norm * (norm * 0 if self.calls == BAD else 1)
+        return self.end(y) if self.inside else y
+
+
+DIVISION = inspect.getsourcelines(Failing)[1] + inspect.getsource(Failing).splitlines().index(
+    "        y = y / norm * (norm * 0 if self.calls == BAD else 1)"
+)
+
+
+def categorical(logits: Any) -> Any:
+    return torch.distributions.Categorical(logits=logits).entropy()
+
+
+def multinomial(logits: Any) -> Any:
+    return logits + torch.multinomial(logits.softmax(-1), 1)
+
+
+def cross_entropy(logits: Any) -> Any:
+    return nn.functional.binary_cross_entropy(logits.sigmoid(), torch.rand(8, 3))
+
+
+def singular_values(logits: Any) -> Any:
+    return torch.linalg.svdvals(logits)
+
+
+def exits(logits: Any) -> Any:
+    if logits.isnan().any():
+        raise SystemExit("the loss is NaN")
+    return logits
+
+
+def failing(end: Any, tier: str, *, inside: bool) -> tuple[TrainingReport, BaseException]:
+    torch.manual_seed(0)
+    model = Failing(end, inside=inside)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train() -> None:
+        for _ in range(BAD):
+            optimizer.zero_grad()
+            y = model(torch.randn(8, 4))
+            (y if inside else end(y)).square().mean().backward()
+            optimizer.step()
+
+    with pytest.raises(ERRORS[end]) as caught, nncdbg.torch.watch(model, optimizer, tier=tier) as report:
+        train()
+    return report, caught.value
+
+
+ERRORS = {
+    categorical: ValueError,
+    multinomial: RuntimeError,
+    cross_entropy: RuntimeError,
+    singular_values: RuntimeError,
+    exits: SystemExit,
+}
+
+
+def check_failed(end: Any, tier: str, *, inside: bool) -> None:
+    report, error = failing(end, tier, inside=inside)
+    [bad] = report.bad_steps
+    assert (bad.step, bad.where, bad.error) == (BAD, "error", type(error).__name__)
+    assert bad.origin is not None, bad.notes
+    assert bad.origin.op == "aten.div.Tensor"
+    assert bad.origin.site.source_line == DIVISION
+    assert str(bad).startswith(f"step {BAD}: NaN or Inf before {type(error).__name__}")
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["in_script", "in_module"])
+@pytest.mark.parametrize("end", ERRORS, ids=lambda end: end.__name__)
+def test_a_nan_before_an_exception_is_named(end: Any, inside: bool) -> None:
+    check_failed(end, "guard", inside=inside)
+
+
+@pytest.mark.parametrize("tier", TIERS[1:])
+def test_each_tier_names_a_nan_before_an_exception(tier: str) -> None:
+    check_failed(categorical, tier, inside=False)
+
+
+def test_an_exception_without_nan_is_no_finding() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    mask = torch.full((3,), -torch.inf)
+
+    def step() -> None:
+        y = model(torch.randn(8, 4))
+        scores = torch.where(y > 100, mask, y).softmax(-1) + (y + mask).exp()
+        torch.where(y > 0, y.log(), 0.0)
+        scores @ scores
+
+    with pytest.raises(RuntimeError, match="mat1 and mat2"), nncdbg.torch.watch(model, optimizer) as report:
+        step()
+    assert report.ok

@@ -176,6 +176,7 @@ def _ended(
     output: TextIO,
 ) -> int:
     from nncdbg.torch.script import ScriptInterrupted
+    from nncdbg.torch.trips import ERROR
 
     interrupted = failure if isinstance(failure, ScriptInterrupted) and report.seen else None
     if report.ok and failure is not None and interrupted is None:
@@ -185,6 +186,8 @@ def _ended(
             f"{target} ended without a step of an optimizer: nothing was watched",
             hint="nncdbg watches torch.optim optimizers in the process that it starts",
         )
+    if failure is not None and any(each.where == ERROR for each in report.bad_steps):
+        screen.note(failure.message)
     if interrupted is not None:
         screen.note(interrupted.message)
         report.interrupted = True

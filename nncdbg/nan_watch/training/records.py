@@ -20,7 +20,7 @@ from nncdbg.engine.text.counting import counted
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.presentation.source_files import short_path
 from nncdbg.representation import PrintedRecord
-from nncdbg.torch.trips import NOT_THIS_UPDATE, STATES, UPDATE, UpdateCounts
+from nncdbg.torch.trips import ERROR, NOT_THIS_UPDATE, STATES, UPDATE, UpdateCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,7 +43,8 @@ _MOST = 3
 class BadStep:
     """One step with NaN or Inf.
 
-    `where` is "loss", "gradients", "states" or "update"; `bad` maps the names of tensors to counts such as
+    `where` is "loss", "gradients", "states", "update", or "error" for a step that ended by an exception of
+    the class `error`; `bad` maps the names of tensors to counts such as
     ``"2 NaN of 12"``.  `report` has the op where the value originates, from a second run of the step, which
     is `recorded`; both are None if the step could not run again, and `notes` say why.  With the tier "live",
     `recorded` is the first run.  `modules` are the first modules with NaN or Inf, with the tier "hooks", and
@@ -62,6 +63,7 @@ class BadStep:
     notes: list[str] = field(default_factory=list)
     modules: list[BadModule] = field(default_factory=list)
     operators: list[BadOperator] = field(default_factory=list)
+    error: str = ""
 
     @classmethod
     def of(cls, trip: GuardTrip) -> BadStep:
@@ -83,6 +85,7 @@ class BadStep:
             notes=list(trip.notes),
             modules=trip.modules,
             operators=trip.operators,
+            error=trip.error,
         )
 
     @property
@@ -93,7 +96,10 @@ class BadStep:
 
     @property
     def is_intended(self) -> bool:
-        """Return whether no operator makes a state bad, except from a number of the script, as in a mask."""
+        """Return whether the second run finds no operator with an effect on what is bad.
+
+        A number of the script is none, such as the -inf of a mask.
+        """
         recorded, origin = self.recorded, self.origin
         made = origin is not None and origin.trips and (not origin.op or base_name(origin.op) not in _FILLS)
         return recorded is not None and recorded.same_states and not made
@@ -107,6 +113,8 @@ class BadStep:
             return f"step {self.step}: NaN or Inf after the update of {self.optimizer}: {listed}"
         if self.where == "update":
             return f"step {self.step}: {self.optimizer} made NaN or Inf from finite gradients: {listed}"
+        if self.where == ERROR:
+            return f"step {self.step}: NaN or Inf before {self.error}{f': {listed}' if listed else ''}"
         where = "in states" if self.where == STATES else "before the update"
         return f"step {self.step}: NaN or Inf {where}: {listed}"
 

@@ -22,7 +22,7 @@ from nncdbg.torch.guard import Guard
 from nncdbg.torch.named_models import Models, Optimizers
 from nncdbg.torch.ranks import no_origin_note
 from nncdbg.torch.recorded_step import RecordedStep
-from nncdbg.torch.trips import STATES, UPDATE, GuardTrip
+from nncdbg.torch.trips import ERROR, STATES, UPDATE, GuardTrip
 
 if TYPE_CHECKING:
     from nncdbg.engine.stopping.stops import Stop
@@ -49,6 +49,8 @@ def watch(
     If one is NaN or Inf, the step runs again under the recorder, and the report names the op where the value
     originates, its line and its cause.  `model` and `optimizer` are as for `record`; without them, all that
     train are watched.
+
+    If an exception ends a step with a NaN or Inf, the report names the op too, and the exception is raised.
 
     `on_nan` is the reaction: "raise" raises NaNFound in the update; "report" prints each origin once, and
     the training continues; "skip" also leaves out the update; "stop" opens the prompt at the origin.
@@ -97,7 +99,7 @@ class _Watching:
     def _react(self, trip: GuardTrip) -> bool:
         """Report a trip of the guard; return whether to leave out the update."""
         bad = None if trip.follows else _reported(trip, self._interrupt)
-        if trip.where == STATES and bad is not None and bad.is_intended:
+        if trip.where in (STATES, ERROR) and (bad is None or bad.is_intended):
             return False
         skips = self._on_nan == "skip" and (trip.where != UPDATE or self._keep_update)
         self.report.numbers.add(trip.step)
@@ -123,7 +125,7 @@ class _Watching:
         report.bad_steps.append(bad)
         if self._found is not None:
             self._found(bad)
-        if self._on_nan == "raise" and not self._interrupted:
+        if self._on_nan == "raise" and not self._interrupted and bad.where != ERROR:
             raise NaNFound(bad, report)
         _show(bad)
         if self._interrupted:
@@ -152,7 +154,7 @@ def _reported(trip: GuardTrip, interrupt: Callable[[], None]) -> BadStep:
     bad = BadStep.of(trip)
     if trip.recorded is not None:
         # A NaN beside the states that has no effect on them is no finding.
-        _examine(bad, trip.recorded, interrupt, Gates.of("nan,inf", strict=trip.where != STATES))
+        _examine(bad, trip.recorded, interrupt, Gates.of("nan,inf", strict=trip.where not in (STATES, ERROR)))
         if bad.report is not None and bad.origin is None:
             bad.notes.append(no_origin_note(compiled=trip.compiled))
     if bad.origin is None or bad.origin.used is None:

@@ -172,8 +172,8 @@ class LiveTraining:
                 else "use a name of named_modules() or named_parameters()",
             )
 
-    def step_so_far(self, states: Mapping[str, Any] | None = None) -> RecordedStep:
-        """Return the present step until now; `states` are as for `step_recording.step_so_far`.
+    def step_so_far(self, states: Mapping[str, Any] | None = None, *, failed: bool = False) -> RecordedStep:
+        """Return the present step until now; the arguments are those of `step_recording.step_so_far`.
 
         Raises RunError if it was not recorded.
         """
@@ -183,7 +183,7 @@ class LiveTraining:
                 "the step was not recorded: no module was called before its end",
                 hint="pass the model to nncdbg.torch.watch",
             )
-        return step_so_far(recorder, self._models, self._optimizers, self._compiled, states)
+        return step_so_far(recorder, self._models, self._optimizers, self._compiled, states, failed=failed)
 
     def record_step(self) -> str:
         """Stop at the end of the present step, or without `history` of the next one, with all of it.
