@@ -145,7 +145,8 @@ class Guard:
 
     def __exit__(self, kind: object, error: BaseException | None = None, *_: object) -> None:
         with self._entered:
-            if error is not None and not self._updating:
+            # An observer saves the step that failed itself.
+            if error is not None and not self._updating and self._observer is None:
                 self._check_failed(error)
             elif kind is None and not self._tape.paused:
                 self._forget_finished()
