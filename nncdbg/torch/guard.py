@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from types import FrameType
 from typing import Any
 
@@ -32,13 +31,13 @@ from nncdbg.torch.safe_updates import SafeUpdates
 from nncdbg.torch.second_run import StepFunction, UpdateReached, record_again
 from nncdbg.torch.skipped_steps import on_skipped_step
 from nncdbg.torch.source_lines import Lines, user_lines
-from nncdbg.torch.step_calls import StepCalls, backward
+from nncdbg.torch.step_calls import StepCalls, backward, gradient
 from nncdbg.torch.step_function import ACTIVE
 from nncdbg.torch.step_observer import StepObserver
 from nncdbg.torch.step_state import BufferState, KeptBuffers, KeptState, RandomState
 from nncdbg.torch.tape import StepCall, tensors_in
 from nncdbg.torch.trained import Trained, closure_of, drop_gradients, gradients_of, parameters_of
-from nncdbg.torch.trips import ERROR, GRADIENTS, LOSS, STATES, GuardTrip, UpdateCounts
+from nncdbg.torch.trips import ERROR, GRADIENTS, LOSS, RESULTS, STATES, GuardTrip, UpdateCounts
 from nncdbg.torch.update_check import UpdateCheck
 from nncdbg.torch.written_states import WrittenState, named_written
 
@@ -96,7 +95,7 @@ class Guard:
         self._calls = StepCalls(
             self._before_module,
             self._after_backward,
-            gradients=lambda: gradients_of(self._trained.all_parameters()),
+            gradients=lambda: () if self._alone else gradients_of(self._trained.all_parameters()),
             repeatable=tier != "live",
         )
         self._tape = self._calls.tape
@@ -120,6 +119,8 @@ class Guard:
         self._buffers = KeptBuffers()
         """Those of the modules before a call of a step function."""
         self._rerunning = False
+        self._found_alone = False
+        """Whether a NaN was found in a training without an optimizer: its parameters follow from it."""
         self._tripped = False
         """Whether this update uses gradients that were found to be NaN or Inf."""
         self._reported: list[weakref.ref[torch.Tensor]] = []
@@ -147,9 +148,10 @@ class Guard:
         with self._entered:
             # An observer saves the step that failed itself.
             if error is not None and not self._updating and self._observer is None:
-                self._check_failed(error)
+                if isinstance(error, (Exception, SystemExit)) and not isinstance(error, NncdbgError):
+                    self._check_results(error)
             elif kind is None and not self._tape.paused:
-                self._forget_finished()
+                self._check_written()
                 self._check_states(None, self._tape)
 
     def run_step(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -164,6 +166,23 @@ class Guard:
             return function(*args, **kwargs)
         finally:
             self._running = None
+
+    @contextmanager
+    def marked_step(self) -> Iterator[None]:
+        """Check the results of the block, if it makes no update; without gradients, too."""
+        if not self._calls.here or self._calls.marked or self._rerunning:
+            yield
+            return
+        updates, tape = self.counts.steps, self._tape
+        self._calls.marked = True
+        try:
+            yield
+            if self.counts.steps == updates and not tape.paused:
+                self._check_results(None)
+                self.counts.passes += 1
+                tape.clear()
+        finally:
+            self._calls.marked = False
 
     @property
     def here(self) -> bool:
@@ -208,10 +227,7 @@ class Guard:
         if self._updating and not self._in_closure:
             self._abandon_update()
         if not self._tape.paused:
-            if self._tape.written.unchecked or not self._runs_again:
-                self._check_states(None, self._tape)
-            if self._tape.calls:
-                self._forget_finished()
+            self._check_written()
         with self._tape.own_work():
             self._states.follow()
             if id(self) not in self._tape.kept and (kept := self._states.keep()) is not None:
@@ -220,30 +236,79 @@ class Guard:
             with self._tape.own_work():
                 self._observer.step_begins()
 
+    def _check_written(self) -> None:
+        """Check what the script wrote to, and forget parts of the step that are finished."""
+        tape = self._tape
+        passes = self._passes() if self._alone and not self._calls.marked else ()
+        if passes and tape.written.has(self._trained.parameters()):
+            self._end_pass(passes[-1].lines)  # This was an update by hand.
+        elif tape.written.unchecked or not self._runs_again:
+            self._check_states(None, tape)
+        if tape.calls:
+            self._forget_finished()
+            tape.drop_unused()
+
     def _with_other_states(self, buffers: Sequence[KeptState]) -> list[KeptState]:
         """Return what a second run needs besides buffers, too."""
         kept = self._states.keep()
         return [*buffers, *([] if kept is None else [kept])]
 
+    @property
+    def _alone(self) -> bool:
+        """Whether no optimizer is known: a step is a backward pass, or is marked."""
+        return not self._trained.optimizers
+
     def _after_backward(self, call: StepCall) -> None:
-        call.parameters = self._trained.parameters()
-        call.gradients = gradients_of(call.parameters)
+        if call.function is backward:
+            call.parameters = self._trained.parameters()
+        elif not self._alone or call.kwargs.get("create_graph"):
+            return  # Gradients that are a part of a loss, most often.
         if self._rerunning:
+            call.gradients = gradients_of(call.parameters)
             return
+        without_modules = self._alone and not self._calls.modules
+        if without_modules:
+            self._trained.leaves = _leaves(self._tape.calls)
+            if call.function is backward:
+                call.parameters = [each for each in self._trained.leaves if each.grad is not None]
+        call.gradients = gradients_of(call.parameters)
         self._skipped = False
+        self.counts.passes += self._alone and not self._calls.marked
         if self._observer is not None:
             with self._tape.own_work():
                 self._observer.losses(_losses_of(call))
+        if without_modules and not self._calls.marked:
+            self._end_pass(call.lines)
+
+    def _end_pass(self, lines: Lines) -> None:
+        """Check a step without an optimizer, and forget its calls."""
+        self._tape.pause()
+        try:
+            with self._tape.own_work():
+                self._check(None, lambda: lines, self._tape_or_function())
+        finally:
+            self._tape.clear()
+            self._tape.resume()
+
+    def _passes(self) -> list[StepCall]:
+        """Return the calls of the tape that are backward passes."""
+        functions = (backward, gradient) if self._alone else (backward,)
+        return [
+            each
+            for each in self._tape.calls
+            if each.function in functions and not each.kwargs.get("create_graph")
+        ]
 
     def _forget_finished(self) -> None:
         """Forget the calls of earlier parts of an accumulated gradient, if that is finite.
 
         A loss of NaN, or `PATIENCE` passes with NaN or Inf gradients and no update, are a finding.
         """
-        passes = [call for call in self._tape.calls if call.function is backward]
+        passes = self._passes()
         if not passes:
             return
         gradients = {id(each): each.grad for call in passes for each in call.parameters}
+        gradients |= {id(each): each for call in passes for each in tensors_in(call.result)}
         with self._tape.own_work():
             lost = self._has_lost()
             finite = not lost and not suspicious([each for each in gradients.values() if each is not None])
@@ -252,14 +317,8 @@ class Guard:
             if len(self._trained.optimizers) <= 1:
                 self._tape.clear()
         elif lost or len(passes) >= PATIENCE:
-            self._tape.pause()
-            try:
-                with self._tape.own_work():
-                    self._check(None, lambda: passes[-1].lines, self._tape_or_function())
-            finally:
-                self._reported = [weakref.ref(each) for each in gradients.values() if each is not None]
-                self._tape.clear()
-                self._tape.resume()
+            self._end_pass(passes[-1].lines)
+            self._reported = [weakref.ref(each) for each in gradients.values() if each is not None]
 
     @not_compiled
     def _before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
@@ -276,6 +335,7 @@ class Guard:
         if self._updating and not self._in_closure and optimizer in self._updating:
             self._abandon_update()
         self._trained.add_updated(optimizer)
+        self.counts.passes = 0
         self._updating.append(optimizer)
         if len(self._updating) > 1:
             return None
@@ -326,6 +386,8 @@ class Guard:
     @property
     def _number(self) -> int:
         """The number of the step of the last backward pass."""
+        if self.counts.passes:
+            return self.counts.passes + (self._calls.marked or not self._passes())
         return self.counts.steps + self._skips + (not self._skipped)
 
     @not_compiled
@@ -376,7 +438,7 @@ class Guard:
         random = RandomState()
         modules = self._trained.modules_of(optimizer) if self._runs_again else ()
         with self._tape.own_work():
-            if any(call.function is backward for call in self._tape.calls):
+            if self._passes():
                 self._check(optimizer, lines, self._tape)
                 self._tape.clear()
             kept = self._with_other_states([*map(BufferState, modules)])
@@ -414,6 +476,8 @@ class Guard:
         parameters = self._parameters_of(optimizer)
         gradients = [each for each in gradients_of(parameters) if each is not None]
         losses = [*losses, *self._losses()] if losses else self._losses()
+        if self._alone:
+            gradients += [each for call in self._passes() for each in tensors_in(call.result)]
         moderate = optimizer is not None and self._safe_updates.have_moderate(optimizer, gradients)
         large = suspicious(losses if moderate else [*gradients, *losses])
         states = self._newly_bad()
@@ -428,6 +492,9 @@ class Guard:
             for name, each in named
             if large and each.grad is not None and (counts := not_finite(each.grad))
         }
+        if large and self._alone and not bad:
+            counted = ("gradients", next(filter(None, map(not_finite, gradients)), ""))
+            bad |= [counted] if counted[1] else []
         where = LOSS if lost else GRADIENTS if bad else STATES
         if where == GRADIENTS and self._were_reported(gradients):
             self._tripped = True
@@ -458,24 +525,24 @@ class Guard:
         named = named_states([each for each in states if isinstance(each, ModuleState)], models)
         return named | named_written([each for each in states if isinstance(each, WrittenState)], models)
 
-    def _check_failed(self, error: BaseException) -> None:
-        """Report a NaN or Inf in a step that an exception ended, such as that of a distribution with NaN."""
-        if not isinstance(error, (Exception, SystemExit)) or isinstance(error, NncdbgError):
-            return
+    def _check_results(self, error: BaseException | None) -> None:
+        """Check what the calls of a step returned that is marked, or that `error` has ended."""
         self._tape.pause()
         try:
             with self._tape.own_work():
                 found = (
-                    (f"result of {_name_of(call)}", counts)
+                    ({f"result of {_name_of(call)}": counts}, call.lines)
                     for call in reversed(self._tape.calls)
                     for each in tensors_in(call.result)
                     if (counts := not_finite(each))
                 )
-                bad = dict([*islice(found, 1)])
+                bad, lines = next(found, ({}, ()))
                 states = self._newly_bad()
-                if bad or states or may_be_of_nan(error):
+                if error is not None:
                     lines = user_lines_of(error)
-                    self._report(ERROR, bad, states, None, lines, self._tape_or_function(), error)
+                if bad or states or (error is not None and may_be_of_nan(error)):
+                    where = RESULTS if error is None else ERROR
+                    self._report(where, bad, states, None, lines, self._tape_or_function(), error)
         finally:
             self._tape.resume()
 
@@ -498,6 +565,9 @@ class Guard:
         """
         parameters = self._parameters_of(optimizer)
         named = self._trained.named(parameters)
+        spoiled = [name for name, each in named if not_finite(each)] if self._found_alone else []
+        spoiled += [name for name, each in named if name in self._updates.spoiled and not_finite(each)]
+        self._found_alone = self._alone
         if states:
             found = self._named(states, parameters)
             bad |= {name: not_finite(each) for name, each in found.items()}
@@ -507,8 +577,7 @@ class Guard:
         trip.notes += bucket_notes({*self._calls.modules, *self._trained.modules}, bad_gradients)
         trip.compiled = self._tape.ran_compiled
         trip.error = "" if error is None else type(error).__name__
-        spoiled = any(name in self._updates.spoiled and not_finite(each) for name, each in named)
-        trip.follows = where != STATES and spoiled
+        trip.follows = where != STATES and bool(spoiled)
         if not trip.follows:
             trained = self._trained.named(self._trained.parameters())
             trip.before = {
@@ -569,7 +638,7 @@ class Guard:
                 states,
                 trip.lines,
                 trip.notes,
-                failed=trip.where == ERROR,
+                failed=trip.where in (RESULTS, ERROR),
             )
         finally:
             self._running, self._rerunning = running, False
@@ -618,13 +687,19 @@ class Guard:
 
     def _losses(self) -> list[Any]:
         """Return the tensors from which the backward passes of this step started."""
-        return [loss for call in self._tape.calls if call.function is backward for loss in _losses_of(call)]
+        return [loss for call in self._passes() for loss in _losses_of(call)]
 
 
 def _losses_of(call: StepCall) -> Sequence[Any]:
     """Return the tensors from which one backward pass started."""
-    tensors = call.args[0] if call.args else call.kwargs.get("tensors")
+    tensors = call.args[0] if call.args else call.kwargs.get("tensors", call.kwargs.get("outputs"))
     return (tensors,) if isinstance(tensors, torch.Tensor) else [*tensors_in(tensors)]
+
+
+def _leaves(calls: Sequence[StepCall]) -> list[Any]:
+    """Return the tensors with a gradient among the arguments of calls that no call has made."""
+    found = {id(each): each for call in calls for each in tensors_in((call.args, call.kwargs))}
+    return [each for each in found.values() if each.requires_grad and each.is_leaf]
 
 
 def _name_of(call: StepCall) -> str:

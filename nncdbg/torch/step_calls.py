@@ -35,6 +35,9 @@ from nncdbg.torch.whole_calls import WHOLE_CALLS, whole_call
 backward = torch.autograd.backward
 """The function of a `StepCall` that is a backward pass."""
 
+gradient = torch.autograd.grad
+"""The function of a `StepCall` that returns gradients."""
+
 _CALLS = (
     (torch.autograd, "backward"),
     (torch.autograd, "grad"),
@@ -92,6 +95,8 @@ class StepCalls:
         self._after_backward = after_backward
         self._repeatable = repeatable
         self._buffers = KeptBuffers()
+        self.marked = False
+        """Whether a marked step runs: modules without gradients are parts of it, too."""
         self._inside: list[tuple[Any, StepCall | None]] = []
         """The outermost modules that run now, each with its call if the tape keeps it."""
         self._thread = 0
@@ -197,7 +202,7 @@ class StepCalls:
 
     def _enter(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], frame: FrameType) -> None:
         """Begin a call of an outermost module or compiled function; the tape pauses until `_leave`."""
-        keeps = is_grad_enabled()
+        keeps = is_grad_enabled() or self.marked
         if keeps and not self._inside:
             self._before_module()
         tape, call = self.tape, None
@@ -216,9 +221,8 @@ class StepCalls:
                 if module.training and id(module) not in tape.kept:
                     with tape.own_work():
                         tape.kept[id(module)] = self._buffers.of(module)
-            call = StepCall(
-                called, args, kwargs, user_lines(frame), True, random=random, autocast=_autocast()
-            )
+            lines, enabled = user_lines(frame), is_grad_enabled()
+            call = StepCall(called, args, kwargs, lines, enabled, random=random, autocast=_autocast())
             tape.add(call)
         self._inside.append((function, call))
 
@@ -248,7 +252,7 @@ class StepCalls:
         lines = user_lines(sys._getframe(2))
         call = StepCall(original, args, kwargs, lines, is_grad_enabled(), random=random)
         tape.run(call)
-        if original is backward:
+        if original is backward or original is gradient:
             tape.written.gradients_changed()
             self._after_backward(call)
         return call.result

@@ -32,6 +32,12 @@ from nncdbg.torch.step_state import KeptState, RandomState
 from nncdbg.torch.warning_places import warning_at_caller
 from nncdbg.torch.written_states import WrittenStates
 
+_MANY = 64
+"""So few calls are kept even if their results are not used any more."""
+
+_WITH_EFFECTS = (torch.autograd.backward, torch.Tensor.register_hook)
+"""Functions with effects on other tensors than their results."""
+
 LONGEST = 20_000
 """The most calls that a tape keeps.  A step with more cannot run again from its tape."""
 
@@ -81,6 +87,8 @@ class Tape(DispatchMode):
         """The storages of results, as far as they were searched."""
         self._searched = 0
         """The number of calls whose results were searched."""
+        self._many = _MANY
+        """The number of calls at which unused ones are dropped."""
         self.overflowed = False
         self.ran_compiled = False
         """Whether a function of torch.compile ran compiled since the first call."""
@@ -171,6 +179,20 @@ class Tape(DispatchMode):
         if updated >= needed or (first and known | {id(optimizer)} >= needed):
             self.clear()
 
+    def drop_unused(self) -> None:
+        """Forget calls with results that are not used any more, if there are many, as in an evaluation."""
+        if len(self.calls) < self._many:
+            return
+        kept = []
+        while self.calls:
+            call = self.calls.pop()
+            if call.rewrites or call.function in _WITH_EFFECTS or _is_used(call):
+                kept.append(call)
+        self.has_drawn = True
+        self.calls = kept[::-1]
+        self._searched = 0
+        self._many = max(_MANY, 2 * len(kept))
+
     def _forget_written(self) -> None:
         """Forget what was written: an update has changed it since."""
         self.written.clear()
@@ -242,6 +264,23 @@ class Tape(DispatchMode):
         call.result = func(*args, **call.kwargs)
         self.add(call)
         return call.result
+
+
+def _is_used(call: StepCall) -> bool:
+    """Return whether anything but this call refers to a tensor of its result.
+
+    Autograd detaches results that it saves; a second run can use the same tensor.
+    """
+    if call.function is torch.ops.aten.detach.default:
+        return False
+    found = [*tensors_in(call.result)]
+    if not found and call.result is not None:
+        return True
+    # The references: `call.result` or what it contains, `found`, `each` and the argument.
+    return any(sys.getrefcount(each) > _OWN_REFERENCES for each in found)
+
+
+_OWN_REFERENCES = 4
 
 
 def _storages_of(value: Any) -> Iterator[int]:

@@ -12,7 +12,8 @@ from nncdbg.torch.ranks import rank_notes
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.source_lines import Lines
 
-GRADIENTS, LOSS, STATES, UPDATE, ERROR = "gradients", "loss", "states", "update", "error"
+GRADIENTS, LOSS, STATES, UPDATE = "gradients", "loss", "states", "update"
+RESULTS, ERROR = "results", "error"
 
 NOT_THIS_UPDATE = "cause: not this update"
 """How the note begins that blames other code for a NaN that is found after an update."""
@@ -23,6 +24,8 @@ class UpdateCounts:
     """The numbers of updates that a guard has seen so far."""
 
     steps: int = 0
+    passes: int = 0
+    """The steps so far that end with a backward pass, or are marked, in a training without an optimizer."""
     skipped_by_scaler: int = 0
     """The updates that a gradient scaler left out because of an Inf or NaN."""
 
@@ -32,9 +35,9 @@ class GuardTrip:
     """A NaN or Inf that the guard found.
 
     `where` is "loss" or "gradients" for one that exists before the update, "states" if there only a buffer or
-    another state of a module has it, "update" for one that the optimizer made, and "error" for one in a step
-    that an exception ended, whose class is `error`.  `step` counts the updates
-    from 1, with those that a gradient scaler skipped, as `nncdbg record --step` does.
+    another state of a module has it, "update" for one that the optimizer made, "results" for one at the end
+    of a marked step, and "error" for one in a step that an exception ended, whose class is `error`.  `step`
+    counts the updates from 1, with those that a gradient scaler skipped, as `nncdbg record --step` does.
     """
 
     where: str

@@ -81,6 +81,14 @@ class WrittenStates:
     def __iter__(self) -> Iterator[WrittenState]:
         return iter(self._states.values())
 
+    def has(self, tensors: Iterable[Any]) -> bool:
+        """Return whether the script wrote to the memory of one of the tensors since the last check."""
+        return self.unchecked and any(
+            storage_address(each) in self._states
+            for each in tensors
+            if each.__class__ in _PLAIN and each.layout is torch.strided
+        )
+
     def clear(self) -> None:
         """Forget all states."""
         self._states, self._bytes, self.unchecked = {}, 0, False

@@ -15,6 +15,7 @@ from torch import nn  # noqa: E402
 
 import nncdbg.torch  # noqa: E402
 from nncdbg.nan_watch.training.records import BadStep, TrainingReport  # noqa: E402
+from nncdbg.torch.step_function import ACTIVE  # noqa: E402
 
 BAD = 3
 """The step that makes a NaN or Inf."""
@@ -526,3 +527,106 @@ def test_an_exception_without_nan_is_no_finding() -> None:
     with pytest.raises(RuntimeError, match="mat1 and mat2"), nncdbg.torch.watch(model, optimizer) as report:
         step()
     assert report.ok
+
+
+# -- trainings without an optimizer -----------------------------------------------------------
+
+
+def by_hand(model: Any, x: Any, one: Any) -> None:
+    model.zero_grad()
+    (model(x) / one).square().mean().backward()
+    for each in model.parameters():
+        each.data.add_(each.grad, alpha=-0.01)
+
+
+def update_by_hand(model: Any, x: Any, one: Any) -> None:
+    model.zero_grad()
+    model(x).square().mean().backward()
+    with torch.no_grad():
+        for each in model.parameters():
+            each -= 0.01 * each.grad / one
+
+
+def leaves(model: Any, x: Any, one: Any) -> None:
+    weight = getattr(model, "leaf", None)
+    weight = torch.ones(4, 3, requires_grad=True) if weight is None else weight
+    (x @ weight / one).square().mean().backward()
+    with torch.no_grad():
+        new = weight - 0.01 * weight.grad
+    model.leaf = new.requires_grad_()
+
+
+def leaves_in_place(model: Any, x: Any, one: Any) -> None:
+    if not hasattr(model, "leaf"):
+        model.leaf = torch.ones(4, 3, requires_grad=True)
+    (x @ model.leaf / one).square().mean().backward()
+    with torch.no_grad():
+        model.leaf -= 0.01 * model.leaf.grad
+        model.leaf.grad.zero_()
+
+
+def gradient(model: Any, x: Any, one: Any) -> None:
+    weight = getattr(model, "leaf", None)
+    weight = torch.ones(4, 3, requires_grad=True) if weight is None else weight
+    [found] = torch.autograd.grad((x @ weight / one).square().mean(), [weight])
+    model.leaf = (weight - 0.01 * found).detach().requires_grad_()
+
+
+def marked(model: Any, x: Any, one: Any) -> None:
+    with nncdbg.torch.step(), torch.no_grad():
+        (model(x) / one).square().mean()
+
+
+WITHOUT_OPTIMIZER = (by_hand, update_by_hand, leaves, leaves_in_place, gradient, marked)
+
+
+def watched_without_optimizer(step: Any, tier: str, *, bad: bool) -> TrainingReport:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    with nncdbg.torch.watch(on_nan="report", tier=tier) as report:
+        for number in range(1, BAD + 3):
+            one = torch.zeros(()) if bad and number == BAD else torch.ones(())
+            step(model, torch.randn(8, 4), one)
+    return report
+
+
+@pytest.mark.parametrize("step", WITHOUT_OPTIMIZER, ids=lambda step: step.__name__)
+def test_a_training_without_an_optimizer_is_watched(step: Any) -> None:
+    report = watched_without_optimizer(step, "guard", bad=True)
+    [bad] = report.bad_steps
+    assert bad.step == BAD
+    assert bad.origin is not None, bad.notes
+    assert (bad.origin.op, bad.origin.cause) == ("aten.div.Tensor", "division by zero")
+    first, lines = inspect.getsourcelines(step)[1], len(inspect.getsourcelines(step)[0])
+    assert first < bad.origin.site.source_line < first + lines
+
+
+@pytest.mark.parametrize("step", WITHOUT_OPTIMIZER, ids=lambda step: step.__name__)
+def test_a_clean_training_without_an_optimizer_is_ok(step: Any) -> None:
+    report = watched_without_optimizer(step, "guard", bad=False)
+    assert report.ok
+    assert report.status == "ok"
+    assert str(report) == f"training: ok, {BAD + 2} steps without an optimizer"
+
+
+def test_calls_of_an_evaluation_are_forgotten() -> None:
+    model = nn.Linear(4, 3)
+    with nncdbg.torch.watch():
+        for _ in range(300):
+            model(torch.randn(8, 4)).sigmoid()
+        [guard] = ACTIVE
+        assert len(guard._tape.calls) < 100
+
+
+def test_calls_that_a_loss_needs_are_kept() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with nncdbg.torch.watch(model, optimizer, on_nan="report") as report:
+        losses = [model(torch.randn(8, 4)).square().mean() for _ in range(100)]
+        (torch.stack(losses).sum() / torch.zeros(())).backward()
+        optimizer.step()
+    [bad] = report.bad_steps
+    assert bad.origin is not None
+    assert bad.origin.cause == "division by zero"
+    assert not bad.notes

@@ -145,9 +145,10 @@ def _watch(options: Namespace) -> int:
 
 def _place(report: TrainingReport) -> str:
     """Return how far the script has come, for the message of its failure."""
-    if not report.steps:
+    if not report.steps and not report.passes:
         return ""
-    return f"after {counted(report.steps, 'update')}" + (", without NaN or Inf" if report.ok else "")
+    done = counted(report.steps, "update") if report.steps else counted(report.passes, "step")
+    return f"after {done}" + (", without NaN or Inf" if report.ok else "")
 
 
 @contextmanager
@@ -184,7 +185,8 @@ def _ended(
     if not report.seen:
         raise UsageError(
             f"{target} ended without a step of an optimizer: nothing was watched",
-            hint="nncdbg watches torch.optim optimizers in the process that it starts",
+            hint="nncdbg watches backward passes, torch.optim optimizers and `with nncdbg.torch.step():`, "
+            "in the process that it starts",
         )
     if failure is not None and any(each.where == ERROR for each in report.bad_steps):
         screen.note(failure.message)

@@ -20,7 +20,7 @@ from nncdbg.engine.text.counting import counted
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.presentation.source_files import short_path
 from nncdbg.representation import PrintedRecord
-from nncdbg.torch.trips import ERROR, NOT_THIS_UPDATE, STATES, UPDATE, UpdateCounts
+from nncdbg.torch.trips import ERROR, NOT_THIS_UPDATE, RESULTS, STATES, UPDATE, UpdateCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from nncdbg.torch.operator_watch import BadOperator
     from nncdbg.torch.recorded_step import RecordedStep
     from nncdbg.torch.trips import GuardTrip
+
+_WHERE = {STATES: "in states", RESULTS: "in a marked step"}
+"""Words for the places of a NaN that is in no gradient."""
 
 _FILLS = frozenset({"fill", "full", "full_like", "masked_fill", "new_full"})
 """Operators that write a number of the script, without namespace and ``_``."""
@@ -43,8 +46,8 @@ _MOST = 3
 class BadStep:
     """One step with NaN or Inf.
 
-    `where` is "loss", "gradients", "states", "update", or "error" for a step that ended by an exception of
-    the class `error`; `bad` maps the names of tensors to counts such as
+    `where` is "loss", "gradients", "states", "results", "update", or "error" for a step that ended by an
+    exception of the class `error`; `bad` maps the names of tensors to counts such as
     ``"2 NaN of 12"``.  `report` has the op where the value originates, from a second run of the step, which
     is `recorded`; both are None if the step could not run again, and `notes` say why.  With the tier "live",
     `recorded` is the first run.  `modules` are the first modules with NaN or Inf, with the tier "hooks", and
@@ -115,7 +118,7 @@ class BadStep:
             return f"step {self.step}: {self.optimizer} made NaN or Inf from finite gradients: {listed}"
         if self.where == ERROR:
             return f"step {self.step}: NaN or Inf before {self.error}{f': {listed}' if listed else ''}"
-        where = "in states" if self.where == STATES else "before the update"
+        where = _WHERE.get(self.where, "before the update")
         return f"step {self.step}: NaN or Inf {where}: {listed}"
 
     def key(self) -> tuple[Any, ...]:
@@ -186,7 +189,7 @@ class TrainingReport(PrintedRecord):
     def checks(self) -> list[CheckResult]:
         """Return the results of the checks before and after the updates, and of the searches for origins."""
         none = "the gradient scaler left out each update" if self.skipped_by_scaler else "no update was seen"
-        unseen = CheckResult("", NOT_CHECKED, none) if not self.steps else CheckResult("", PASSED)
+        unseen = CheckResult("", PASSED) if self.steps or self.passes else CheckResult("", NOT_CHECKED, none)
         after = [each.where == UPDATE for each in self.bad_steps]
         found = [
             CheckResult(name, FAILED) if failed else replace(unseen, check=name)
@@ -211,6 +214,11 @@ class TrainingReport(PrintedRecord):
         return self.counts.steps
 
     @property
+    def passes(self) -> int:
+        """The number of steps so far in a training without an optimizer."""
+        return self.counts.passes
+
+    @property
     def skipped_by_scaler(self) -> int:
         """The number of updates that a gradient scaler has left out because of NaN or Inf."""
         return self.counts.skipped_by_scaler
@@ -218,7 +226,7 @@ class TrainingReport(PrintedRecord):
     @property
     def seen(self) -> bool:
         """Return whether the watch has seen an update, or a step with NaN or Inf."""
-        return self.steps > 0 or not self.ok
+        return self.steps > 0 or self.passes > 0 or not self.ok
 
     @property
     def ok(self) -> bool:
@@ -270,6 +278,8 @@ class TrainingReport(PrintedRecord):
         words = {"ok": "ok", NOT_CHECKED: "no NaN or Inf"}
         verdict = words.get(self.status) or f"tripped: NaN or Inf in {counted(steps, 'step')}"
         updates = counted(self.steps - self.skipped, "update")
+        if self.passes and not self.steps:
+            updates = f"{counted(self.passes, 'step')} without an optimizer"
         styles = {"ok": "bold green", NOT_CHECKED: "bold yellow"}
         return Text(f"training: {verdict}, {updates}", styles.get(self.status, "bold red"))
 

@@ -22,13 +22,16 @@ from nncdbg.torch.guard import Guard
 from nncdbg.torch.named_models import Models, Optimizers
 from nncdbg.torch.ranks import no_origin_note
 from nncdbg.torch.recorded_step import RecordedStep
-from nncdbg.torch.trips import ERROR, STATES, UPDATE, GuardTrip
+from nncdbg.torch.trips import ERROR, RESULTS, STATES, UPDATE, GuardTrip
 
 if TYPE_CHECKING:
     from nncdbg.engine.stopping.stops import Stop
 
 TIERS = ("guard", "hooks", "native", "live")
 REACTIONS = ("raise", "report", "skip", "stop")
+
+_BESIDES_GRADIENTS = (STATES, RESULTS, ERROR)
+"""Where a NaN or Inf may be intended, such as the -inf of a mask: it is reported if an operator made it."""
 
 _LISTED = 3
 """Findings of a step that a report lists: the origin, and what it reaches."""
@@ -99,7 +102,7 @@ class _Watching:
     def _react(self, trip: GuardTrip) -> bool:
         """Report a trip of the guard; return whether to leave out the update."""
         bad = None if trip.follows else _reported(trip, self._interrupt)
-        if trip.where in (STATES, ERROR) and (bad is None or bad.is_intended):
+        if trip.where in _BESIDES_GRADIENTS and (bad is None or bad.is_intended):
             return False
         skips = self._on_nan == "skip" and (trip.where != UPDATE or self._keep_update)
         self.report.numbers.add(trip.step)
@@ -154,7 +157,9 @@ def _reported(trip: GuardTrip, interrupt: Callable[[], None]) -> BadStep:
     bad = BadStep.of(trip)
     if trip.recorded is not None:
         # A NaN beside the states that has no effect on them is no finding.
-        _examine(bad, trip.recorded, interrupt, Gates.of("nan,inf", strict=trip.where not in (STATES, ERROR)))
+        _examine(
+            bad, trip.recorded, interrupt, Gates.of("nan,inf", strict=trip.where not in _BESIDES_GRADIENTS)
+        )
         if bad.report is not None and bad.origin is None:
             bad.notes.append(no_origin_note(compiled=trip.compiled))
     if bad.origin is None or bad.origin.used is None:

@@ -11,7 +11,7 @@ from nncdbg.torch.live.debugger import LiveDebugger
 from nncdbg.torch.live.training import LiveTraining
 from nncdbg.torch.module_states import ModuleStates, named_states
 from nncdbg.torch.trained import Trained
-from nncdbg.torch.trips import ERROR, GuardTrip
+from nncdbg.torch.trips import ERROR, RESULTS, GuardTrip
 
 _MOST_UPDATES = 16
 """The most updates in one recording, if one of several optimizers makes none."""
@@ -87,7 +87,7 @@ class RecordingWatch:
         try:
             models = self._trained.models_of(self._trained.parameters())
             states = named_states(self._states.others, models)
-            trip.recorded = self._training.step_so_far(states, failed=trip.where == ERROR)
+            trip.recorded = self._training.step_so_far(states, failed=trip.where in (RESULTS, ERROR))
         except RunError as error:
             trip.notes.append(error.message)
 
