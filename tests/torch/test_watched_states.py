@@ -583,7 +583,8 @@ WITHOUT_OPTIMIZER = (by_hand, update_by_hand, leaves, leaves_in_place, gradient,
 def watched_without_optimizer(step: Any, tier: str, *, bad: bool) -> TrainingReport:
     torch.manual_seed(0)
     model = nn.Linear(4, 3)
-    with nncdbg.torch.watch(on_nan="report", tier=tier) as report:
+    named = model if step in (by_hand, update_by_hand, marked) else None
+    with nncdbg.torch.watch(named, on_nan="report", tier=tier) as report:
         for number in range(1, BAD + 3):
             one = torch.zeros(()) if bad and number == BAD else torch.ones(())
             step(model, torch.randn(8, 4), one)
