@@ -628,7 +628,7 @@ class Guard:
             models = trained.models_of(parameters)
             written = [*self._tape.written]
             if isinstance(again, StepFunction):
-                again = replace(again, kept=[*again.kept, *written])
+                again = replace(again, before=[*again.before, *written])
             trip.recorded = record_again(
                 again,
                 trained.all_parameters(),

@@ -32,7 +32,7 @@ class StepFunction:
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     random: RandomState
-    kept: list[KeptState]
+    before: list[KeptState]
     """The states of modules before the call."""
     zeroed: Sequence[Any]
     """The parameters that had a gradient before the call."""
@@ -65,7 +65,7 @@ def record_again(
     again: Callable[[], Any]
     state: AbstractContextManager[None]
     if isinstance(step, StepFunction):
-        state = rerun_from(step.random, step.kept, parameters, step.zeroed)
+        state = rerun_from(step.random, step.before, parameters, step.zeroed)
         again = partial(call_again, step.function, step.args, step.kwargs, lines)
     else:
         if step.start is None or not step.calls:
