@@ -261,7 +261,7 @@ class Report(PrintedRecord):
         return representations().report_lines(self)
 
     def limit(self, most: int) -> None:
-        """Keep at most `most` findings, in their order; those that trip come first, then births.
+        """Keep at most `most` findings, in their order; that at the origin and those that trip come first.
 
         Of the statements that only propagate, the last is kept first: it shows how far the value got.
         """
@@ -269,7 +269,7 @@ class Report(PrintedRecord):
         indices = range(len(self.findings))
         found = self.findings
         end = max((i for i in indices if found[i].role == "propagated"), default=None)
-        order = lambda i: (not found[i].trips, ranks.get(found[i].role, 0), i != end, i)  # noqa: E731
+        order = lambda i: (not found[i].first, not found[i].trips, ranks.get(found[i].role, 0), i != end, i)  # noqa: E731
         kept = sorted(indices, key=order)[:most]
         self.unlisted += len(found) - len(kept)
         self.findings = [found[index] for index in sorted(kept)]

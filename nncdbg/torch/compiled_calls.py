@@ -49,7 +49,8 @@ def on_compiled_call(begin: Begin, end: End) -> Callable[[], None]:
     """
     owner, *names = compiled_call_functions()
     if not _originals:
-        for name, told in zip(names, (_begins, _ends), strict=True):
+        replacements: tuple[Callable[[Any], Any], ...] = _begins, _ends
+        for name, told in zip(names, replacements, strict=True):
             original = _originals[name] = getattr(owner, name)
             setattr(owner, name, told(original))
     listener = begin, end
@@ -68,7 +69,7 @@ _originals: dict[str, Any] = {}
 
 
 def _restore() -> None:
-    """Put torch's own functions back if no listener is left, and no compiled function that began is to end."""
+    """Put torch's own functions back when no listener is left and no compiled function runs."""
     if not _listeners and not _running:
         owner = compiled_call_functions()[0]
         for name, original in _originals.items():

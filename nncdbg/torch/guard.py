@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -13,11 +14,13 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.ops.aten.internals import current_autograd_node, not_compiled, seen_by_functions
 from nncdbg.torch import guard_kernels
+from nncdbg.torch.failed_steps import may_be_of_nan, user_lines_of
 from nncdbg.torch.finiteness import not_finite, suspicious
 from nncdbg.torch.live.recording_watch import RecordingWatch
+from nncdbg.torch.module_states import ModuleState, ModuleStates, named_states
 from nncdbg.torch.module_watch import ModuleWatch
 from nncdbg.torch.named_models import Models, Optimizers
 from nncdbg.torch.operator_watch import OperatorWatch
@@ -28,14 +31,15 @@ from nncdbg.torch.safe_updates import SafeUpdates
 from nncdbg.torch.second_run import StepFunction, UpdateReached, record_again
 from nncdbg.torch.skipped_steps import on_skipped_step
 from nncdbg.torch.source_lines import Lines, user_lines
-from nncdbg.torch.step_calls import StepCalls, backward
+from nncdbg.torch.step_calls import StepCalls, backward, gradient
 from nncdbg.torch.step_function import ACTIVE
 from nncdbg.torch.step_observer import StepObserver
-from nncdbg.torch.step_state import BufferState, KeptBuffers, RandomState
+from nncdbg.torch.step_state import BufferState, KeptBuffers, KeptState, RandomState
 from nncdbg.torch.tape import StepCall, tensors_in
 from nncdbg.torch.trained import Trained, closure_of, drop_gradients, gradients_of, parameters_of
-from nncdbg.torch.trips import GRADIENTS, LOSS, GuardTrip, UpdateCounts
+from nncdbg.torch.trips import ERROR, GRADIENTS, LOSS, RESULTS, STATES, GuardTrip, UpdateCounts
 from nncdbg.torch.update_check import UpdateCheck
+from nncdbg.torch.written_states import WrittenState, named_written
 
 PATIENCE = 20
 """The number of backward passes without an update, or of skips by a gradient scaler, that is a finding."""
@@ -43,9 +47,9 @@ PATIENCE = 20
 _MANY_UPDATES = 1000
 """After so many updates, the library of the guard is compiled for the next training."""
 
-_WATCHES: Mapping[str, Callable[[StepCalls, Trained], OriginWatch]] = {
-    "hooks": lambda calls, trained: ModuleWatch(),
-    "native": lambda calls, trained: OperatorWatch(),
+_WATCHES: Mapping[str, Callable[[Trained, ModuleStates], OriginWatch]] = {
+    "hooks": lambda trained, states: ModuleWatch(),
+    "native": lambda trained, states: OperatorWatch(),
     "live": RecordingWatch,
 }
 """What a tier observes besides gradients and parameters."""
@@ -88,12 +92,20 @@ class Guard:
         """Whether it left out any so far."""
         self._on_trip = on_trip
         self._observer = observer
-        self._calls = StepCalls(self._before_module, self._after_backward, repeatable=tier != "live")
+        self._calls = StepCalls(
+            self._before_module,
+            self._after_backward,
+            gradients=lambda: () if self._alone else gradients_of(self._trained.all_parameters()),
+            repeatable=tier != "live",
+        )
         self._tape = self._calls.tape
         self._runs_again = tier != "live"
         self._trained = Trained(model, optimizer, self._calls.modules)
+        self._states = ModuleStates(
+            self._trained.models.values(), self._calls.modules, trained=not self._runs_again
+        )
         watch = _WATCHES.get(tier)
-        self._watch: OriginWatch | None = None if watch is None else watch(self._calls, self._trained)
+        self._watch: OriginWatch | None = None if watch is None else watch(self._trained, self._states)
         self._updates = UpdateCheck(self._trained, keeps=keep_update)
         self._safe_updates = SafeUpdates(only_large=self._watch is None or not self._watch.skips_safe_updates)
         self._safe = False
@@ -107,6 +119,8 @@ class Guard:
         self._buffers = KeptBuffers()
         """Those of the modules before a call of a step function."""
         self._rerunning = False
+        self._found_alone = False
+        """Whether a NaN was found in a training without an optimizer: its parameters follow from it."""
         self._tripped = False
         """Whether this update uses gradients that were found to be NaN or Inf."""
         self._reported: list[weakref.ref[torch.Tensor]] = []
@@ -130,25 +144,45 @@ class Guard:
         entered.enter_context(self._calls)
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None = None, *_: object) -> None:
         with self._entered:
-            if kind is None and not self._tape.paused:
-                self._forget_finished()
+            # An observer saves the step that failed itself.
+            if error is not None and not self._updating and self._observer is None:
+                if isinstance(error, (Exception, SystemExit)) and not isinstance(error, NncdbgError):
+                    self._check_results(error)
+            elif kind is None and not self._tape.paused:
+                self._check_written()
+                self._check_states(None, self._tape)
 
     def run_step(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call a function that is a whole training step."""
         if self._running is not None or self._rerunning or not self._runs_again or not self._calls.here:
             return function(*args, **kwargs)
         with self._tape.own_work():
-            buffers = [self._buffers.of(module) for module in self._trained.modules]
+            kept = self._with_other_states([*map(self._buffers.of, self._trained.modules)])
         zeroed = [each for each in self._trained.parameters() if each.grad is not None]
-        self._running = StepFunction(
-            function, args, kwargs, RandomState(), buffers, zeroed, self.counts.steps
-        )
+        self._running = StepFunction(function, args, kwargs, RandomState(), kept, zeroed, self.counts.steps)
         try:
             return function(*args, **kwargs)
         finally:
             self._running = None
+
+    @contextmanager
+    def marked_step(self) -> Iterator[None]:
+        """Check the results of the block, if it makes no update; without gradients, too."""
+        if not self._calls.here or self._calls.marked or self._rerunning:
+            yield
+            return
+        updates, tape = self.counts.steps, self._tape
+        self._calls.marked = True
+        try:
+            yield
+            if self.counts.steps == updates and not tape.paused:
+                self._check_results(None)
+                self.counts.passes += 1
+                tape.clear()
+        finally:
+            self._calls.marked = False
 
     @property
     def here(self) -> bool:
@@ -192,31 +226,89 @@ class Guard:
             return
         if self._updating and not self._in_closure:
             self._abandon_update()
-        if self._tape.calls and not self._tape.paused:
-            self._forget_finished()
+        if not self._tape.paused:
+            self._check_written()
+        with self._tape.own_work():
+            self._states.follow()
+            if id(self) not in self._tape.kept and (kept := self._states.keep()) is not None:
+                self._tape.kept[id(self)] = kept
         if self._observer is not None:
             with self._tape.own_work():
                 self._observer.step_begins()
 
+    def _check_written(self) -> None:
+        """Check what the script wrote to, and forget parts of the step that are finished."""
+        tape = self._tape
+        passes = self._passes() if self._alone and not self._calls.marked else ()
+        if passes and tape.written.has(self._trained.parameters()):
+            self._end_pass(passes[-1].lines)  # This was an update by hand.
+        elif tape.written.unchecked or not self._runs_again:
+            self._check_states(None, tape)
+        if tape.calls:
+            self._forget_finished()
+            tape.drop_unused()
+
+    def _with_other_states(self, buffers: Sequence[KeptState]) -> list[KeptState]:
+        """Return what a second run needs besides buffers, too."""
+        kept = self._states.keep()
+        return [*buffers, *([] if kept is None else [kept])]
+
+    @property
+    def _alone(self) -> bool:
+        """Whether no optimizer is known: a step is a backward pass, or is marked."""
+        return not self._trained.optimizers
+
     def _after_backward(self, call: StepCall) -> None:
-        call.parameters = self._trained.parameters()
-        call.gradients = gradients_of(call.parameters)
+        if call.function is backward:
+            call.parameters = self._trained.parameters()
+        elif not self._alone or call.kwargs.get("create_graph"):
+            return  # Gradients that are a part of a loss, most often.
         if self._rerunning:
+            call.gradients = gradients_of(call.parameters)
             return
+        without_modules = self._alone and not self._calls.modules
+        if without_modules:
+            self._trained.leaves = _leaves(self._tape.calls)
+            if call.function is backward:
+                call.parameters = [each for each in self._trained.leaves if each.grad is not None]
+        call.gradients = gradients_of(call.parameters)
         self._skipped = False
+        self.counts.passes += self._alone and not self._calls.marked
         if self._observer is not None:
             with self._tape.own_work():
                 self._observer.losses(_losses_of(call))
+        if without_modules and not self._calls.marked:
+            self._end_pass(call.lines)
+
+    def _end_pass(self, lines: Lines) -> None:
+        """Check a step without an optimizer, and forget its calls."""
+        self._tape.pause()
+        try:
+            with self._tape.own_work():
+                self._check(None, lambda: lines, self._tape_or_function())
+        finally:
+            self._tape.clear()
+            self._tape.resume()
+
+    def _passes(self) -> list[StepCall]:
+        """Return the calls of the tape that are backward passes."""
+        functions = (backward, gradient) if self._alone else (backward,)
+        return [
+            each
+            for each in self._tape.calls
+            if each.function in functions and not each.kwargs.get("create_graph")
+        ]
 
     def _forget_finished(self) -> None:
         """Forget the calls of earlier parts of an accumulated gradient, if that is finite.
 
         A loss of NaN, or `PATIENCE` passes with NaN or Inf gradients and no update, are a finding.
         """
-        passes = [call for call in self._tape.calls if call.function is backward]
+        passes = self._passes()
         if not passes:
             return
         gradients = {id(each): each.grad for call in passes for each in call.parameters}
+        gradients |= {id(each): each for call in passes for each in tensors_in(call.result)}
         with self._tape.own_work():
             lost = self._has_lost()
             finite = not lost and not suspicious([each for each in gradients.values() if each is not None])
@@ -225,14 +317,8 @@ class Guard:
             if len(self._trained.optimizers) <= 1:
                 self._tape.clear()
         elif lost or len(passes) >= PATIENCE:
-            self._tape.pause()
-            try:
-                with self._tape.own_work():
-                    self._check(None, lambda: passes[-1].lines, self._tape_or_function())
-            finally:
-                self._reported = [weakref.ref(each) for each in gradients.values() if each is not None]
-                self._tape.clear()
-                self._tape.resume()
+            self._end_pass(passes[-1].lines)
+            self._reported = [weakref.ref(each) for each in gradients.values() if each is not None]
 
     @not_compiled
     def _before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
@@ -249,6 +335,7 @@ class Guard:
         if self._updating and not self._in_closure and optimizer in self._updating:
             self._abandon_update()
         self._trained.add_updated(optimizer)
+        self.counts.passes = 0
         self._updating.append(optimizer)
         if len(self._updating) > 1:
             return None
@@ -300,6 +387,8 @@ class Guard:
     @property
     def _number(self) -> int:
         """The number of the step of the last backward pass."""
+        if self.counts.passes:
+            return self.counts.passes + (self._calls.marked or not self._passes())
         return self.counts.steps + self._skips + (not self._skipped)
 
     @not_compiled
@@ -332,6 +421,8 @@ class Guard:
         self._skips_in_row[optimizer] = self._skips_in_row.get(optimizer, 0) + 1
         if self._has_lost() or self._skips_in_row[optimizer] >= PATIENCE:
             self._check(optimizer, lines, self._tape)
+        else:
+            self._check_states(optimizer, self._tape)
 
     def _has_lost(self) -> bool:
         """Return whether a loss of this step is NaN."""
@@ -348,10 +439,10 @@ class Guard:
         random = RandomState()
         modules = self._trained.modules_of(optimizer) if self._runs_again else ()
         with self._tape.own_work():
-            if any(call.function is backward for call in self._tape.calls):
+            if self._passes():
                 self._check(optimizer, lines, self._tape)
                 self._tape.clear()
-            buffers = [BufferState(module) for module in modules]
+            kept = self._with_other_states([*map(BufferState, modules)])
         self._in_closure = True
         self._set_updating()
         try:
@@ -359,7 +450,7 @@ class Guard:
         finally:
             self._in_closure = False
             self._set_updating()
-        again = StepFunction(closure, (), {}, random, buffers, (), self.counts.steps)
+        again = StepFunction(closure, (), {}, random, kept, (), self.counts.steps)
         self._updates.evaluated(result)
         with self._tape.own_work():
             if self._observer is not None:
@@ -379,46 +470,128 @@ class Guard:
         again: Any,
         losses: Sequence[Any] = (),
     ) -> Sequence[Any]:
-        """Check gradients and losses before an update, which is at the user's `lines()`.
+        """Check gradients, losses and states before an update, which is at the user's `lines()`.
 
         Return the gradients if all are moderate and the update may be safe, otherwise nothing.
         """
-        parameters = self._trained.parameters() if optimizer is None else parameters_of(optimizer)
+        parameters = self._parameters_of(optimizer)
         gradients = [each for each in gradients_of(parameters) if each is not None]
         losses = [*losses, *self._losses()] if losses else self._losses()
+        if self._alone:
+            gradients += [each for call in self._passes() for each in tensors_in(call.result)]
         moderate = optimizer is not None and self._safe_updates.have_moderate(optimizer, gradients)
-        if not suspicious(losses if moderate else [*gradients, *losses]):
+        large = suspicious(losses if moderate else [*gradients, *losses])
+        states = self._newly_bad()
+        if not large and not states:
             return gradients if moderate else ()
-        self._huge = True
-        lost = [counts for each in losses if (counts := not_finite(each))]
+        self._huge = large
+        lost = [counts for each in losses if (counts := not_finite(each))] if large else []
         bad = {"loss": lost[0]} if lost else {}
-        where = LOSS if bad else GRADIENTS
         named = self._trained.named(parameters)
         bad |= {
             f"{name}.grad": counts
             for name, each in named
-            if each.grad is not None and (counts := not_finite(each.grad))
+            if large and each.grad is not None and (counts := not_finite(each.grad))
         }
-        if bad and where == GRADIENTS and self._were_reported(gradients):
+        if large and self._alone and not bad:
+            counted = ("gradients", next(filter(None, map(not_finite, gradients)), ""))
+            bad |= [counted] if counted[1] else []
+        where = LOSS if lost else GRADIENTS if bad else STATES
+        if where == GRADIENTS and self._were_reported(gradients):
             self._tripped = True
-        elif bad:
-            trip = GuardTrip(where, self._number, optimizer, bad, lines())
-            bad_gradients = [(name, each) for name, each in named if f"{name}.grad" in bad]
-            trip.notes += bucket_notes({*self._calls.modules, *self._trained.modules}, bad_gradients)
-            trip.compiler = self._tape.compiler
-            trip.follows = any(name in self._updates.spoiled and not_finite(each) for name, each in named)
-            if not trip.follows:
-                trained = self._trained.named(self._trained.parameters())
-                trip.before = {name: counts for name, each in trained if (counts := not_finite(each))}
-                if self.counts.steps:
-                    trip.written = self._updates.written(trip.before)
-                if optimizer is not None:
-                    trip.moved = self._updates.moved(optimizer)
-                self._name_origin(trip, parameters)
-                if self._runs_again:
-                    self._record_again(trip, parameters, again)
-            self._react(trip, parameters)
-        return ()
+        elif bad or states:
+            self._report(where, bad, states, optimizer, lines(), again)
+        return gradients if moderate and not large else ()
+
+    def _check_states(self, optimizer: torch.optim.Optimizer | None, again: Any) -> None:
+        """Check states alone: buffers and the like, and what the script wrote to."""
+        self._tape.pause()
+        try:
+            with self._tape.own_work():
+                states = self._newly_bad()
+                if states:
+                    self._report(STATES, {}, states, optimizer, _lines_of(states), again)
+        finally:
+            self._tape.resume()
+
+    def _newly_bad(self) -> list[ModuleState | WrittenState]:
+        """Return the states that became NaN or Inf since the last check."""
+        return [*self._states.newly_bad(), *self._tape.written.newly_bad()]
+
+    def _named(
+        self, states: Sequence[ModuleState | WrittenState], parameters: Sequence[Any]
+    ) -> dict[str, Any]:
+        """Return the tensors of states by name."""
+        models = self._trained.models_of(parameters)
+        named = named_states([each for each in states if isinstance(each, ModuleState)], models)
+        return named | named_written([each for each in states if isinstance(each, WrittenState)], models)
+
+    def _check_results(self, error: BaseException | None) -> None:
+        """Check what the calls of a step returned that is marked, or that `error` has ended."""
+        self._tape.pause()
+        try:
+            with self._tape.own_work():
+                found = (
+                    ({f"result of {_name_of(call)}": counts}, call.lines)
+                    for call in reversed(self._tape.calls)
+                    for each in tensors_in(call.result)
+                    if (counts := not_finite(each))
+                )
+                bad, lines = next(found, ({}, ()))
+                states = self._newly_bad()
+                if error is not None:
+                    lines = user_lines_of(error)
+                if bad or states or (error is not None and may_be_of_nan(error)):
+                    where = RESULTS if error is None else ERROR
+                    self._report(where, bad, states, None, lines, self._tape_or_function(), error)
+        finally:
+            self._tape.resume()
+
+    def _parameters_of(self, optimizer: torch.optim.Optimizer | None) -> list[Any]:
+        return self._trained.parameters() if optimizer is None else parameters_of(optimizer)
+
+    def _report(
+        self,
+        where: str,
+        bad: dict[str, str],
+        states: Sequence[ModuleState | WrittenState],
+        optimizer: torch.optim.Optimizer | None,
+        lines: Lines,
+        again: Any,
+        error: BaseException | None = None,
+    ) -> None:
+        """Search the origin of what is bad in this step, and of bad `states`, and react to it.
+
+        `error` has ended the step.
+        """
+        parameters = self._parameters_of(optimizer)
+        named = self._trained.named(parameters)
+        spoiled = [name for name, each in named if not_finite(each)] if self._found_alone else []
+        spoiled += [name for name, each in named if name in self._updates.spoiled and not_finite(each)]
+        self._found_alone = self._alone
+        if states:
+            found = self._named(states, parameters)
+            bad |= {name: not_finite(each) for name, each in found.items()}
+            self._updates.spoiled |= found.keys()
+        trip = GuardTrip(where, self._number, optimizer, bad, lines)
+        bad_gradients = [(name, each) for name, each in named if f"{name}.grad" in bad]
+        trip.notes += bucket_notes({*self._calls.modules, *self._trained.modules}, bad_gradients)
+        trip.compiler = self._tape.compiler
+        trip.error = "" if error is None else type(error).__name__
+        trip.follows = where != STATES and bool(spoiled)
+        if not trip.follows:
+            trained = self._trained.named(self._trained.parameters())
+            trip.before = {
+                name: counts for name, each in trained if name not in bad and (counts := not_finite(each))
+            }
+            if self.counts.steps:
+                trip.written = self._updates.written(trip.before)
+            if optimizer is not None:
+                trip.moved = self._updates.moved(optimizer)
+            self._name_origin(trip, parameters)
+            if self._runs_again:
+                self._record_again(trip, parameters, again, states)
+        self._react(trip, parameters)
 
     def _were_reported(self, gradients: Sequence[torch.Tensor]) -> bool:
         """Return whether all of these gradients that are NaN or Inf were reported as parts of a sum."""
@@ -432,15 +605,23 @@ class Guard:
 
     def _react(self, trip: GuardTrip, parameters: Sequence[Any]) -> None:
         try:
-            self._tripped = not self._on_trip(trip)
-            if not self._tripped:
+            skips = self._on_trip(trip)
+            # A state alone explains no NaN that the update makes.
+            self._tripped = not skips and trip.where != STATES
+            if skips:
                 drop_gradients(parameters)
         except BaseException:
             if self._updating:
                 self._abandon_update()
             raise
 
-    def _record_again(self, trip: GuardTrip, parameters: Sequence[Any], again: Any) -> None:
+    def _record_again(
+        self,
+        trip: GuardTrip,
+        parameters: Sequence[Any],
+        again: Any,
+        states: Sequence[ModuleState | WrittenState] = (),
+    ) -> None:
         if current_autograd_node() is not None:
             trip.notes.append("the update runs inside the backward pass, so the step cannot run again")
             return
@@ -449,14 +630,21 @@ class Guard:
         self._running = again if isinstance(again, StepFunction) else None
         self._rerunning = True
         try:
+            models = trained.models_of(parameters)
+            written = [*self._tape.written]
+            if isinstance(again, StepFunction):
+                again = replace(again, before=[*again.before, *written])
             with seen_by_functions():
                 trip.recorded = record_again(
                     again,
                     trained.all_parameters(),
-                    trained.models_of(parameters),
+                    models,
                     trained.optimizers,
+                    partial(self._named, [*self._states.others, *written], parameters),
+                    states,
                     trip.lines,
                     trip.notes,
+                    failed=trip.where in (RESULTS, ERROR),
                 )
         finally:
             self._running, self._rerunning = running, False
@@ -474,6 +662,8 @@ class Guard:
         try:
             with self._tape.own_work():
                 self._check_update(optimizer, sys._getframe(2))
+                if not self._runs_again:
+                    self._states.newly_bad()  # The parameters, which were checked.
                 if self._observer is not None:
                     self._observer.update_ended(optimizer)
         finally:
@@ -504,13 +694,31 @@ class Guard:
 
     def _losses(self) -> list[Any]:
         """Return the tensors from which the backward passes of this step started."""
-        return [loss for call in self._tape.calls if call.function is backward for loss in _losses_of(call)]
+        return [loss for call in self._passes() for loss in _losses_of(call)]
 
 
 def _losses_of(call: StepCall) -> Sequence[Any]:
     """Return the tensors from which one backward pass started."""
-    tensors = call.args[0] if call.args else call.kwargs.get("tensors")
+    tensors = call.args[0] if call.args else call.kwargs.get("tensors", call.kwargs.get("outputs"))
     return (tensors,) if isinstance(tensors, torch.Tensor) else [*tensors_in(tensors)]
+
+
+def _leaves(calls: Sequence[StepCall]) -> list[Any]:
+    """Return the tensors with a gradient among the arguments of calls that no call has made."""
+    found = {id(each): each for call in calls for each in tensors_in((call.args, call.kwargs))}
+    return [each for each in found.values() if each.requires_grad and each.is_leaf]
+
+
+def _name_of(call: StepCall) -> str:
+    """Return the class of a module, or the name of a function or operator."""
+    function: Any = call.function
+    kind = type(function) if isinstance(function, torch.nn.Module) else function
+    return getattr(kind, "__name__", str(kind))
+
+
+def _lines_of(states: Sequence[ModuleState | WrittenState]) -> Lines:
+    """Return the user's lines of the last write of the script to one of the states."""
+    return next((each.call.lines for each in states if isinstance(each, WrittenState)), ())
 
 
 def _is_skipped(optimizer: torch.optim.Optimizer) -> bool:

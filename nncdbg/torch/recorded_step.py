@@ -44,6 +44,8 @@ class RecordedStep(RichOutput):
         self.bad_gradients: bool | None = None
         """Whether gradients had NaN or Inf at the end of a second run, which does not communicate with other
         ranks; None for a first run, or one that ended early."""
+        self.same_states = True
+        """Whether a second run made the same states NaN or Inf."""
 
     @property
     def complete(self) -> bool:

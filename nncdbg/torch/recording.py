@@ -375,6 +375,26 @@ class Recorder(DispatchMode):
         self.labels.setdefault(key, name)
         return key
 
+    def label_unread(self) -> None:
+        """Name the results that no operator has read: operands of the one that failed may be among them.
+
+        A check whether numbers are NaN, such as that of a distribution, does not count.
+        """
+        made: dict[int, tuple[int, Key]] = {}
+        read: dict[int, int] = {}
+        for number, event in enumerate(self.events):
+            results = [key for key in (*event.results, *event.written) if key is not None]
+            if not any(key[4].is_floating_point or key[4].is_complex for key in results):
+                continue
+            for given in event.arguments:
+                for key in given if isinstance(given, list) else (given,):
+                    if isinstance(key, tuple):
+                        read[key[0]] = number
+            made |= {key[0]: (number, key) for key in results}
+        unread = [key for storage, (number, key) in made.items() if number >= read.get(storage, -1)]
+        for number, key in enumerate(unread):
+            self.labels.setdefault(key, f"unread.{number}" if number else "unread")
+
     def copy_inputs(self) -> None:
         """Copy the inputs that no operator wrote to, as far as operators read them."""
         try:

@@ -2,6 +2,7 @@
 
 Step N ends with the Nth call of `step` of an optimizer, or of a `GradScaler` that skips it, and begins when
 the call before it has ended.  Step 1 begins with the first call of a module with gradients enabled.
+In a script without an optimizer, a step ends after a backward pass, before the next call of a module.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from torch.optim.optimizer import (
 )
 
 from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.ops.aten.internals import compiling_nothing, module_call
+from nncdbg.engine.ops.aten.internals import compiling_nothing, module_call, not_compiled
 from nncdbg.engine.text.counting import counted
 from nncdbg.torch.compiled_calls import on_compiled_call
 from nncdbg.torch.found_models import live_objects, models_of
@@ -32,6 +33,7 @@ from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.script import run_to_end
 from nncdbg.torch.skipped_steps import on_skipped_step
 from nncdbg.torch.step_recording import record
+from nncdbg.torch.warning_places import warning_at_caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,11 @@ class ScriptRecorder:
         """The optimizer whose step runs now; another may step inside it."""
         self._hooks = ExitStack()
         self._recording = ExitStack()
+        self._without_optimizer: bool | None = None
+        """Whether the script has no optimizer; None before the first backward pass."""
+        self._passed = False
+        """Whether a backward pass has ended, which ends the step in such a script."""
+        self._calls_modules = False
         self._late = False
         self._skipped = False
         """Whether a gradient scaler skipped the recorded step."""
@@ -125,12 +132,34 @@ class ScriptRecorder:
         self._hooks.callback(register_optimizer_step_pre_hook(self._before_step).remove)
         self._hooks.callback(register_optimizer_step_post_hook(self._after_step).remove)
         self._hooks.callback(on_skipped_step(self._after_skip))
+        self._hooks.callback(_on_backward(self._after_backward))
+        self._hooks.callback(on_module_calls(self._before_module))
         if self.number == 1:
             self._hooks.callback(on_module_call(self._begin))
 
     def __exit__(self, *_: object) -> None:
+        if self._passed and self.step is not None:
+            self.ended, self.complete = self.ended + 1, True
         self._recording.close()
         self._hooks.close()
+
+    def _after_backward(self) -> None:
+        if os.getpid() != self.process:
+            return
+        if self._without_optimizer is None:
+            self._without_optimizer = not live_objects(torch.optim.Optimizer)
+        self._passed = self._without_optimizer
+        if self._passed and not self._calls_modules:
+            self._end_pass()
+
+    def _before_module(self, module: torch.nn.Module) -> None:
+        self._calls_modules = True
+        if self._passed and torch.is_grad_enabled() and os.getpid() == self.process:
+            self._end_pass()
+
+    def _end_pass(self) -> None:
+        self._passed = False
+        self._end_step()
 
     def title(self, script: str) -> str:
         """Return the title of the recorded step."""
@@ -161,6 +190,7 @@ class ScriptRecorder:
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if not self._counts(optimizer):
             return
+        self._without_optimizer = self._passed = False
         if self._outermost is None:
             self._outermost = optimizer
         if self.step is None and self.ended == self.number - 1:
@@ -204,13 +234,32 @@ class ScriptRecorder:
         if not self.ended:
             return UsageError(
                 f"{script} ended without a step of an optimizer",
-                hint="nncdbg records steps of torch.optim optimizers in the process that it starts",
+                hint="nncdbg records steps of torch.optim optimizers, or backward passes of a script without "
+                "one, in the process that it starts",
             )
         last = f" to {self.ended}" if self.ended > 1 else ""
         return UsageError(
             f"{script} ended after {counted(self.ended, 'step')}: there is no step {self.number}",
             hint=f"use --step 1{last}",
         )
+
+
+def _on_backward(after: Callable[[], None]) -> Callable[[], None]:
+    """Call `after` at the end of each backward pass; return how to give up."""
+    original = torch.autograd.backward
+
+    @not_compiled
+    @warning_at_caller
+    def backward(*args: Any, **kwargs: Any) -> None:
+        __tracebackhide__ = True
+        original(*args, **kwargs)
+        after()
+
+    def restore() -> None:
+        torch.autograd.backward = original
+
+    torch.autograd.backward = backward
+    return restore
 
 
 def on_module_call(

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 
 from nncdbg.torch.finiteness import not_finite, suspicious
-from nncdbg.torch.named_models import Optimizers
+from nncdbg.torch.module_states import ModuleState
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.source_lines import Lines, call_again
-from nncdbg.torch.step_recording import record
-from nncdbg.torch.step_state import BufferState, RandomState, rerun_from
+from nncdbg.torch.step_recording import recording_of
+from nncdbg.torch.step_state import KeptState, RandomState, rerun_from
 from nncdbg.torch.tape import Tape
 from nncdbg.torch.tape_rerun import rerun_calls
+from nncdbg.torch.written_states import WrittenState
 
 _EAGER = "functions of torch.compile that are called outside of modules run eagerly under this watch"
 
@@ -30,7 +31,8 @@ class StepFunction:
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     random: RandomState
-    buffers: list[BufferState]
+    before: list[KeptState]
+    """The states of modules before the call."""
     zeroed: Sequence[Any]
     """The parameters that had a gradient before the call."""
     updates: int
@@ -45,19 +47,24 @@ def record_again(
     step: StepFunction | Tape,
     parameters: Sequence[Any],
     models: Mapping[str, torch.nn.Module],
-    optimizers: Optimizers,
+    optimizers: Sequence[torch.optim.Optimizer],
+    states: Callable[[], Mapping[str, Any]],
+    bad: Sequence[ModuleState | WrittenState],
     lines: Lines,
     notes: list[str],
+    *,
+    failed: bool = False,
 ) -> RecordedStep | None:
     """Record a second run of a step, up to its update; everything is as before afterwards.
 
-    `lines` are the user's lines around it.  What could not run again is appended to `notes`; None if nothing
-    ran.
+    `states` are those of `recording_of`, and `bad` are states with NaN or Inf.  `lines` are the user's lines
+    around the step, which `failed` if an exception ended it.  What could not run again is appended to
+    `notes`; None if nothing ran.
     """
     again: Callable[[], Any]
     state: AbstractContextManager[None]
     if isinstance(step, StepFunction):
-        state = rerun_from(step.random, step.buffers, parameters, step.zeroed)
+        state = rerun_from(step.random, step.before, parameters, step.zeroed)
         again = partial(call_again, step.function, step.args, step.kwargs, lines)
     else:
         if step.start is None or not step.calls:
@@ -67,8 +74,7 @@ def record_again(
                 else "the step cannot run again: no part of it was seen"
             )
             return None
-        buffers: list[BufferState] = [*step.module_buffers.values()]
-        state = rerun_from(step.start, buffers, parameters)
+        state = rerun_from(step.start, [*step.kept.values(), *step.written], parameters)
         gradients = [(each, each.grad) for each in parameters if each.grad is not None]
         again = partial(rerun_calls, step.calls, notes, gradients)
     ran_eagerly = isinstance(step, Tape) and step.called_compiled
@@ -76,14 +82,16 @@ def record_again(
     try:
         with state:
             try:
-                with record(models, optimizers) as recorded:
+                with recording_of(models, optimizers, states, failed=failed) as recorded:
                     again()
             except UpdateReached:
                 pass
             if recorded is not None:
                 recorded.bad_gradients = _has_bad_gradients(parameters)
-    except Exception as error:  # noqa: BLE001  code of the user, which may not be able to run twice
-        notes.append(f"the second run of the step ended early: {type(error).__name__}: {error}")
+                recorded.same_states = all(each.is_bad() for each in bad)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  code of the user, which may not be able to run twice
+        if not failed:
+            notes.append(f"the second run of the step ended early: {type(error).__name__}: {error}")
     if recorded is not None and recorded.failure is not None:
         notes.append(recorded.failure.message)
         return None

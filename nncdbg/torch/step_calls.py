@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache, partial, wraps
 from itertools import chain
@@ -39,6 +39,9 @@ from nncdbg.torch.whole_calls import WHOLE_CALLS, whole_call
 
 backward = torch.autograd.backward
 """The function of a `StepCall` that is a backward pass."""
+
+gradient = torch.autograd.grad
+"""The function of a `StepCall` that returns gradients."""
 
 _CALLS = (
     (torch.autograd, "backward"),
@@ -79,7 +82,8 @@ class StepCalls:
     """Keeps the calls of this thread on `tape` while it is entered.
 
     `before_module` is called before an outermost module that computes gradients, `after_backward` after each
-    backward pass.  Without `repeatable`, neither operators nor buffers are kept, so no step can run again.
+    backward pass, and `gradients` returns those of the parameters.  Without `repeatable`, neither operators
+    nor buffers are kept, so no step can run again.
     """
 
     def __init__(
@@ -87,15 +91,18 @@ class StepCalls:
         before_module: Callable[[], None],
         after_backward: Callable[[StepCall], None],
         *,
+        gradients: Callable[[], Iterable[Any]] = tuple,
         repeatable: bool = True,
     ) -> None:
-        self.tape = Tape(keeps_operators=repeatable)
+        self.tape = Tape(keeps_operators=repeatable, gradients=gradients)
         self.modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         """The outermost modules that were called so far."""
         self._before_module = before_module
         self._after_backward = after_backward
         self._repeatable = repeatable
         self._buffers = KeptBuffers()
+        self.marked = False
+        """Whether a marked step runs: modules without gradients are parts of it, too."""
         self._inside: list[tuple[Any, StepCall | None]] = []
         """The outermost modules that run now, each with its call if the tape keeps it."""
         self._thread = 0
@@ -214,7 +221,7 @@ class StepCalls:
 
         A second run calls `again`.
         """
-        keeps = is_grad_enabled()
+        keeps = is_grad_enabled() or self.marked
         if keeps and not self._inside:
             self._before_module()
         tape, call = self.tape, None
@@ -231,12 +238,11 @@ class StepCalls:
             called = _unwrapped(again)
             functions = (called, *filter(callable, args)) if self._repeatable else ()
             for module in chain.from_iterable(map(modules_in, functions)):
-                if module.training and id(module) not in tape.module_buffers:
+                if module.training and id(module) not in tape.kept:
                     with tape.own_work():
-                        tape.module_buffers[id(module)] = self._buffers.of(module)
-            call = StepCall(
-                called, args, kwargs, user_lines(frame), True, random=random, autocast=_autocast()
-            )
+                        tape.kept[id(module)] = self._buffers.of(module)
+            lines, enabled = user_lines(frame), is_grad_enabled()
+            call = StepCall(called, args, kwargs, lines, enabled, random=random, autocast=_autocast())
             tape.add(call)
         self._inside.append((function, call))
 
@@ -266,7 +272,8 @@ class StepCalls:
         lines = user_lines(sys._getframe(2))
         call = StepCall(original, args, kwargs, lines, is_grad_enabled(), random=random)
         tape.run(call)
-        if original is backward:
+        if original is backward or original is gradient:
+            tape.written.gradients_changed()
             self._after_backward(call)
         return call.result
 

@@ -67,18 +67,35 @@ def record(model: Models | None = None, optimizer: Optimizers | None = None) -> 
 
     Raises UsageError for a nested recording and for arguments of other types.
     """
+    with recording_of(named_models(model), listed_optimizers(optimizer)) as step:
+        yield step
+
+
+@contextmanager
+def recording_of(
+    modules: Mapping[str, torch.nn.Module],
+    optimizers: Sequence[torch.optim.Optimizer],
+    states: Callable[[], Mapping[str, Any]] = dict,
+    *,
+    failed: bool = False,
+) -> Iterator[RecordedStep]:
+    """Record the block as `record` does; `states` returns other tensors that live over steps, by name.
+
+    In a step that `failed`, results that no operator has read are outputs too.
+    """
     if getattr(_recording, "active", False):
         raise UsageError(
             "a recording cannot start inside another recording",
             hint="record the whole step in one block of `nncdbg.torch.record`",
         )
-    modules, optimizers = named_models(model), listed_optimizers(optimizer)
     recorder, step = Recorder(), RecordedStep()
     compiled_before = compiled_calls()
     with ExitStack() as ending:
         ending.callback(recorder.release)
-        ending.callback(_finish, step, recorder, modules, optimizers, compiled_before)
-        with recording_with(recorder, modules, optimizers), recorder:
+        ending.callback(_finish, step, recorder, modules, optimizers, states, compiled_before)
+        if failed:
+            ending.callback(recorder.label_unread)
+        with recording_with(recorder, modules, optimizers, states), recorder:
             yield step
 
 
@@ -87,6 +104,7 @@ def recording_with(
     recorder: Recorder,
     modules: Mapping[str, torch.nn.Module],
     optimizers: Sequence[torch.optim.Optimizer],
+    states: Callable[[], Mapping[str, Any]] = dict,
     *,
     compiles: bool = False,
 ) -> Iterator[None]:
@@ -99,7 +117,7 @@ def recording_with(
         # Each event has some objects that stay: the collector would scan all modules for them.
         hooks.enter_context(collector_paused())
         hooks.enter_context(using_library())
-        own = [*own_tensors(modules)]
+        own = [*own_tensors(modules), *states().items()]
         recorder.parameters.update((id(tensor), name) for name, tensor in own)
         _label(recorder, named_tensors(own, optimizers))
         removable: list[Any] = []
@@ -125,16 +143,21 @@ def step_so_far(
     modules: Mapping[str, torch.nn.Module],
     optimizers: Sequence[torch.optim.Optimizer],
     compiled_before: int,
+    states: Mapping[str, Any] | None = None,
+    *,
+    failed: bool = False,
 ) -> RecordedStep:
     """Return what was recorded until now; the recording continues.
 
-    `compiled_before` is the number of `compiled_calls` before it.  Raises RunError without memory
-    for the inputs.
+    `compiled_before` is the number of `compiled_calls` before it, and `states` are other tensors that live
+    over steps.  `failed` is as for `recording_of`.  Raises RunError without memory for the inputs.
     """
     if recorder.failure is not None:
         raise recorder.failure.with_traceback(None)
-    named = named_tensors(own_tensors(modules), optimizers)
+    named = named_tensors([*own_tensors(modules), *(states or {}).items()], optimizers)
     _label(recorder, named)
+    if failed:
+        recorder.label_unread()
     inputs = {number: replace(kept, keys=dict(kept.keys)) for number, kept in recorder.inputs.items()}
     for kept in inputs.values():
         if kept.content is None:
@@ -158,12 +181,13 @@ def _finish(
     recorder: Recorder,
     modules: Mapping[str, torch.nn.Module],
     optimizers: Iterable[torch.optim.Optimizer],
+    states: Callable[[], Mapping[str, Any]],
     compiled_before: int,
 ) -> None:
     """Complete a step: its program is built on first use, from what was recorded."""
     step._notes = _notes(compiled_before)
     # Moments that the first step makes, and gradients that a user sets, exist only now.
-    named = named_tensors(own_tensors(modules), optimizers)
+    named = named_tensors([*own_tensors(modules), *states().items()], optimizers)
     labelled = _label(recorder, named)
     recorder.copy_inputs()
     step.failure = recorder.failure

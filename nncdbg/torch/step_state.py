@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -157,12 +157,24 @@ def _numpy_address(generator: Any) -> int:
     return int(generator.ctypes.state_address) + _TWISTER_BYTES - _SEEN_BYTES
 
 
+class KeptState(Protocol):
+    """Copies of tensors as they were before a step or a part of it."""
+
+    def restore(self) -> None:
+        """Make the tensors as they were."""
+
+    def now(self) -> KeptState:
+        """Return copies of the same tensors as they are now."""
+
+
 class BufferState:
     """Copies of the buffers of a module, which a forward pass may change, such as running means."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = weakref.ref(module)
         self._owners = [each._buffers for each in module.modules()]
+        self._entries: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        """Each dictionary of buffers, and a copy of it."""
         self._copies = TensorCopies(self._buffers())
         self._memory: Any = None
         """Reads the buffers as long as they are the same ones, if the library is used."""
@@ -180,6 +192,9 @@ class BufferState:
         return self._module() is module
 
     def restore(self) -> None:
+        """Give the module its buffers again, with their content."""
+        for owner, entries in self._entries:
+            owner.update(entries)
         self._copies.restore()
 
     def now(self) -> BufferState:
@@ -188,6 +203,7 @@ class BufferState:
         return self if module is None else BufferState(module)
 
     def _buffers(self) -> list[Any]:
+        self._entries = [(each, dict(each)) for each in self._owners if type(each) is dict and each]
         found = [*chain.from_iterable(map(_values_of, self._owners))]
         if {*map(type, found)} <= {torch.Tensor}:
             return found
@@ -219,17 +235,17 @@ class KeptBuffers:
 
 @contextmanager
 def rerun_from(
-    start: RandomState, buffers: Sequence[BufferState], parameters: Iterable[Any], zeroed: Iterable[Any] = ()
+    start: RandomState, states: Sequence[KeptState], parameters: Iterable[Any], zeroed: Iterable[Any] = ()
 ) -> Iterator[None]:
     """Enter the state at the start of a step; restore everything after the block.
 
     No parameter has a gradient then, except those in `zeroed`, which have one of zeros.
     """
     now = RandomState()
-    later = [each.now() for each in buffers]
+    later = [each.now() for each in states]
     gradients = [(parameter, parameter.grad) for parameter in parameters]
     try:
-        for each in buffers:
+        for each in states:
             each.restore()
         for parameter, _ in gradients:
             parameter.grad = None

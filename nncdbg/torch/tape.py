@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -19,15 +19,24 @@ from nncdbg.engine.ops.aten.internals import (
     DispatchMode,
     is_wrapped,
     random_tag,
+    storage_address,
     transformation,
 )
+from nncdbg.engine.ops.aten.signatures import signature_of, written_tensors
 from nncdbg.torch.guard_kernels import LIBRARY
 from nncdbg.torch.mode_pauses import new_own_work, new_pause
 from nncdbg.torch.origin_watch import OriginWatch
 from nncdbg.torch.recording import UNSEEN
 from nncdbg.torch.source_lines import Lines, compiled_calls, user_lines
-from nncdbg.torch.step_state import BufferState, RandomState
+from nncdbg.torch.step_state import KeptState, RandomState
 from nncdbg.torch.warning_places import warning_at_caller
+from nncdbg.torch.written_states import WrittenStates
+
+_MANY = 64
+"""So few calls are kept even if their results are not used any more."""
+
+_WITH_EFFECTS = (torch.autograd.backward, torch.Tensor.register_hook)
+"""Functions with effects on other tensors than their results."""
 
 LONGEST = 20_000
 """The most calls that a tape keeps.  A step with more cannot run again from its tape."""
@@ -53,6 +62,8 @@ class StepCall:
     """Of a `backward`: the parameters that are trained."""
     gradients: Sequence[Any] = ()
     """Their gradients after it."""
+    rewrites: bool = False
+    """Whether a second run makes its writes to memory from before the step again, as there are copies."""
 
 
 class Tape(DispatchMode):
@@ -61,13 +72,23 @@ class Tape(DispatchMode):
     Without `keeps_operators`, these are only modules and functions of autograd.
     """
 
-    def __init__(self, *, keeps_operators: bool = True) -> None:
+    def __init__(
+        self, *, keeps_operators: bool = True, gradients: Callable[[], Iterable[Any]] = tuple
+    ) -> None:
         super().__init__()
         self.calls: list[StepCall] = []
         self.start: RandomState | None = None
         """The state of the random generators before the first call."""
-        self.module_buffers: dict[int, BufferState] = {}
-        """The buffers of each outermost module before its first call."""
+        self.kept: dict[int, KeptState] = {}
+        """The buffers of each outermost module before its first call, and other states, by identity."""
+        self.written = WrittenStates(gradients)
+        """The memory from before the step that operators of the tape wrote to."""
+        self._made: set[int] = set()
+        """The storages of results, as far as they were searched."""
+        self._searched = 0
+        """The number of calls whose results were searched."""
+        self._many = _MANY
+        """The number of calls at which unused ones are dropped."""
         self.overflowed = False
         self.compiler: Any = None
         """The backend of the last compiled function that ran since the first call; None if none did."""
@@ -126,8 +147,9 @@ class Tape(DispatchMode):
         self.calls, self.start, self.overflowed = [], None, False
         self.has_drawn, self.compiler = False, None
         self._compiled_before = compiled_calls()
-        self.module_buffers = {}
+        self.kept = {}
         self._updates = []
+        self._forget_written()
         watch = self._own_work.watch
         if watch is not None:
             watch.forget()
@@ -149,12 +171,42 @@ class Tape(DispatchMode):
         del self.calls[:dropped]
         self._updates = [(each, count - dropped) for each, count in self._updates if count > dropped]
         self._updates.append((optimizer, len(self.calls)))
+        self._forget_written()
         updated, known = {id(each) for each, _ in self._updates}, {id(each) for each in self._known}
         first = id(optimizer) not in known
         self._known.add(optimizer)
         needed = {id(each) for each in watched}
         if updated >= needed or (first and known | {id(optimizer)} >= needed):
             self.clear()
+
+    def drop_unused(self) -> None:
+        """Forget calls with results that are not used any more, if there are many, as in an evaluation."""
+        if len(self.calls) < self._many:
+            return
+        kept = []
+        while self.calls:
+            call = self.calls.pop()
+            if call.rewrites or call.function in _WITH_EFFECTS or _is_used(call):
+                kept.append(call)
+        self.has_drawn = True
+        self.calls = kept[::-1]
+        self._searched = 0
+        self._many = max(_MANY, 2 * len(kept))
+
+    def _forget_written(self) -> None:
+        """Forget what was written: an update has changed it since."""
+        self.written.clear()
+        self._made, self._searched = set(), 0
+        for call in self.calls:
+            call.rewrites = False
+
+    def _made_storages(self) -> set[int]:
+        """Return the storages of results that no argument has."""
+        for call in self.calls[self._searched :]:
+            given = {*_storages_of((call.args, call.kwargs))}
+            self._made.update(each for each in _storages_of(call.result) if each not in given)
+        self._searched = len(self.calls)
+        return self._made
 
     def own_work(self) -> AbstractContextManager[None]:
         """Return a block whose operators are those of nncdbg: neither the tape nor the watch sees them."""
@@ -205,9 +257,36 @@ class Tape(DispatchMode):
         generator = call.kwargs.get("generator")
         if generator is not None:
             call.generator = generator, generator.get_state()
+        signature = signature_of(func)
+        if signature.written:
+            written = written_tensors(signature, args, call.kwargs)
+            call.rewrites = self.written.before_write(call, written, self._made_storages)
         call.result = func(*args, **call.kwargs)
         self.add(call)
         return call.result
+
+
+def _is_used(call: StepCall) -> bool:
+    """Return whether anything but this call refers to a tensor of its result.
+
+    Autograd detaches results that it saves; a second run can use the same tensor.
+    """
+    if call.function is torch.ops.aten.detach.default:
+        return False
+    found = [*tensors_in(call.result)]
+    if not found and call.result is not None:
+        return True
+    # The references: `call.result` or what it contains, `found`, `each` and the argument.
+    return any(sys.getrefcount(each) > _OWN_REFERENCES for each in found)
+
+
+_OWN_REFERENCES = 4
+
+
+def _storages_of(value: Any) -> Iterator[int]:
+    for each in tensors_in(value):
+        if each.layout is torch.strided and not is_wrapped(each):
+            yield storage_address(each)
 
 
 def tensors_in(value: Any) -> Iterator[Any]:

@@ -84,11 +84,13 @@ class _Rerun:
     def _copy_written(self, call: StepCall) -> bool:
         """Let an operator write to a copy of a tensor that this run did not make.
 
-        Return False for an operator that only writes to memory from before the step, such as a part of a
-        parameter: it has the new content already.
+        Return False for an operator that only writes to memory from before the step, without a copy of that:
+        it has the new content already.
         """
         signature = signature_of(call.function)
         written = written_tensors(signature, call.args, call.kwargs)
+        if call.rewrites and not _writes_gradient(call, written):
+            return True
         if any(isinstance(each, torch.nn.Parameter) for each in written):
             return False
         only_writes = signature.in_place or not signature.results

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,6 +32,8 @@ class Trained:
         """The models that the user named, by name."""
         self._optimizers = listed_optimizers(optimizer)
         self._called = called
+        self.leaves: Sequence[Any] = ()
+        """The tensors that a training without modules and optimizers trains."""
         self._seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         """Optimizers that made an update."""
         self._owners: weakref.WeakKeyDictionary[torch.optim.Optimizer, weakref.WeakSet[torch.nn.Module]] = (
@@ -62,7 +65,7 @@ class Trained:
             return parameters_of(known[0])
         if known:
             return [each for optimizer in known for each in parameters_of(optimizer)]
-        return [each for module in self.modules for each in module.parameters()]
+        return [each for module in self.modules for each in module.parameters()] or [*self.leaves]
 
     def all_parameters(self) -> list[Any]:
         """Return all parameters to which a backward pass may have added a gradient."""
@@ -99,6 +102,8 @@ class Trained:
             for prefix, model in self.models_of(parameters).items()
             for name, parameter in model.named_parameters()
         }
+        if self.leaves:
+            names |= {id(value): name for name, value in vars(sys.modules["__main__"]).items()}
         return [(names.get(id(each), f"parameter{n}"), each) for n, each in enumerate(parameters)]
 
 

@@ -13,7 +13,8 @@ from nncdbg.torch.ranks import rank_notes
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.source_lines import Lines
 
-GRADIENTS, LOSS, UPDATE = "gradients", "loss", "update"
+GRADIENTS, LOSS, STATES, UPDATE = "gradients", "loss", "states", "update"
+RESULTS, ERROR = "results", "error"
 
 NOT_THIS_UPDATE = "cause: not this update"
 """How the note begins that blames other code for a NaN that is found after an update."""
@@ -31,6 +32,8 @@ class UpdateCounts:
     """The numbers of updates that a guard has seen so far."""
 
     steps: int = 0
+    passes: int = 0
+    """The steps so far that end with a backward pass, or are marked, in a training without an optimizer."""
     skipped_by_scaler: int = 0
     """The updates that a gradient scaler left out because of an Inf or NaN."""
 
@@ -39,9 +42,10 @@ class UpdateCounts:
 class GuardTrip:
     """A NaN or Inf that the guard found.
 
-    `where` is "loss" or "gradients" for one that exists before the update, "update" for one that the
-    optimizer made.  `step` counts the updates from 1, with those that a gradient scaler skipped, as
-    `nncdbg record --step` does.
+    `where` is "loss" or "gradients" for one that exists before the update, "states" if there only a buffer or
+    another state of a module has it, "update" for one that the optimizer made, "results" for one at the end
+    of a marked step, and "error" for one in a step that an exception ended, whose class is `error`.  `step`
+    counts the updates from 1, with those that a gradient scaler skipped, as `nncdbg record --step` does.
     """
 
     where: str
@@ -49,7 +53,7 @@ class GuardTrip:
     optimizer: torch.optim.Optimizer | None
     """The optimizer of the update; None for a finding without an update."""
     bad: dict[str, str]
-    """Name of a gradient, a parameter, a moment or the loss to ``"2 NaN of 12"``."""
+    """Name of a gradient, a parameter, a moment, a state or the loss to ``"2 NaN of 12"``."""
     lines: Lines
     """The user's lines of the update, innermost first."""
     before: dict[str, str] = field(default_factory=dict)
@@ -67,6 +71,7 @@ class GuardTrip:
     operators: list[BadOperator] = field(default_factory=list)
     """The first operators with NaN or Inf, if operators are checked."""
     notes: list[str] = field(default_factory=list)
+    error: str = ""
     compiler: Any = None
     """The backend of torch.compile if compiled code ran in the step, whose second run is eager."""
 

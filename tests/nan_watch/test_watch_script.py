@@ -96,13 +96,15 @@ def test_failures_are_explained(
     assert message in capfd.readouterr().err
 
 
-def test_anomaly_mode_that_ends_the_backward_pass_has_a_hint(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_origin_is_named_although_anomaly_mode_ends_the_backward_pass(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     backward = "    loss.backward()"
     anomaly = TRAINING.replace(backward, "    with torch.autograd.detect_anomaly(): loss.backward()")
-    assert main(["watch", script(anomaly), "--bad"]) == 4
+    assert main(["watch", "--on-nan", "raise", script(anomaly), "--bad"]) == 1
     error = capfd.readouterr().err
+    assert f"train.py:{ORIGIN}" in error
     assert "RuntimeError: Function 'AbsBackward0' returned nan values" in error
-    assert "hint: run without torch.autograd.detect_anomaly" in error
 
 
 def test_missing_script_and_module_are_refused(capfd: pytest.CaptureFixture[str]) -> None:

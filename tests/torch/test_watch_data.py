@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
@@ -16,13 +17,18 @@ import nncdbg.torch  # noqa: E402
 
 
 class Samples(Dataset):
+    """Samples of 3 numbers; sample 10 has `bad` in place of some of them."""
+
+    def __init__(self, bad: float = float("nan"), elements: slice = slice(1, 2)) -> None:
+        self.bad, self.elements = bad, elements
+
     def __len__(self) -> int:
         return 12
 
     def __getitem__(self, index: int) -> Any:
-        sample = torch.full((3,), float(index))
+        sample = torch.arange(3) + float(index + 1)
         if index == 10:
-            sample[1] = float("nan")
+            sample[self.elements] = self.bad
         return sample
 
 
@@ -48,6 +54,45 @@ def test_a_batch_of_a_worker_process_is_an_input_with_the_index_of_the_sample() 
         "input %input has 1 NaN among 12 elements, all at index 2 of axis 0, the first at [2, 1]"
     )
     assert "torch.recorded" not in str(bad.recorded.program)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_inf_in_a_batch_of_a_worker_process_is_bad_input_too(sign: float) -> None:
+    samples = Samples(sign * float("inf"), slice(0, 3))
+    report = trained(torch.mean, DataLoader(samples, batch_size=4, num_workers=1))
+    bad = report.bad_steps[0]
+    assert bad.step == 3
+    assert bad.origin.cause == "bad input"
+    assert bad.origin.evidence == (
+        "input %input has 3 Inf among 12 elements, all at index 2 of axis 0, the first at [2, 0]"
+    )
+
+
+LAYERS = {
+    "convolution": lambda: nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 2, 3), nn.Flatten()),
+    "product": lambda: nn.Sequential(nn.Linear(6, 3), nn.ReLU(), nn.Linear(3, 2)),
+    "layer_norm": lambda: nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 2)),
+    "batch_norm": lambda: nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 2)),
+    "scaled_before": lambda: nn.Sequential(nn.Hardtanh(-1e30, torch.inf), nn.Linear(6, 2)),
+}
+
+
+@pytest.mark.parametrize("layers", LAYERS.values(), ids=LAYERS)
+@pytest.mark.parametrize("count", [1, 6])
+def test_inf_in_a_batch_is_bad_input_in_any_layer(count: int, layers: Any) -> None:
+    torch.manual_seed(0)
+    model = layers()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    array = np.random.default_rng(0).normal(size=(8, 6)).astype("f")
+    array[5, :count] = np.inf
+    batch = torch.from_numpy(array)
+    with nncdbg.torch.watch(model, optimizer, on_nan="report") as report:
+        nn.functional.log_softmax(model(batch), -1).mean().backward()
+        optimizer.step()
+    origin = report.bad_steps[0].origin
+    assert origin is not None
+    assert origin.cause == "bad input"
+    assert f"has {count} Inf among 48 elements, all at index 5 of axis 0" in origin.evidence
 
 
 def test_memory_that_set_gives_to_a_tensor_is_that_of_the_other_tensor() -> None:

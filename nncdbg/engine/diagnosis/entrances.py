@@ -6,7 +6,7 @@ The constants of a block are inspected when a frame of it begins for the first t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -63,19 +63,19 @@ def cause_by_hand(name: str, tick: int, array: Array, kind: str) -> Cause:
     return Cause(SET_BY_HAND, f"%{name_text(name)}, set at step {tick}, {_what_is_bad(array, kind)}", "")
 
 
-def _cause_of(name: str, code: Code) -> Callable[[str, Array, str], Cause]:
-    """Return the function for the cause of an input that is bad."""
+def _cause_of(name: str, code: Code, updated: Set[str]) -> Callable[[str, Array, str], Cause]:
+    """Return the function for the cause of an input that is bad; `updated` are names of states."""
     if name.startswith(RECORDED_INPUT):
         return cause_of_recorded
-    return cause_of_state if _is_state(name, code) else cause_of_input
+    return cause_of_state if _is_state(name, code, updated) else cause_of_input
 
 
-def _is_state(name: str, code: Code) -> bool:
+def _is_state(name: str, code: Code, updated: Set[str]) -> bool:
     """Whether an input is a parameter, buffer or moment of a training step, which returns gradients."""
     returned = {_LATER.sub("", each) for each in step_outputs(code)}
     if not any(each.endswith(".grad") for each in returned):
         return False
-    return is_training_state(name) or f"{name}.grad" in returned
+    return is_training_state(name) or f"{name}.grad" in returned or name in updated
 
 
 def cause_in_place(operand: int, op: str, array: Array, kind: str) -> Cause:
@@ -106,6 +106,8 @@ class Entrances:
     seen: Sightings
     marks: MarkedTensors
     to_host: Callable[[Any], Any]
+    updated: Set[str] = frozenset()
+    """The names of the states that the program updates."""
     data: set[int] = field(default_factory=set)
     """The numbers of infinities among other numbers: no masks, which are -Inf among zeros, or one number."""
     _inspected: set[Code] = field(default_factory=set)
@@ -118,7 +120,7 @@ class Entrances:
         """Mark the inputs of the entry graph; return whether any is not finite."""
         found = False
         for name, value in inputs.items():
-            cause = _cause_of(name, code)
+            cause = _cause_of(name, code, self.updated)
             for item in value if isinstance(value, (list, tuple)) else (value,):
                 found |= self._enter(item, partial(cause, name), code, name)
         return found

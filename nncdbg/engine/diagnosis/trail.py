@@ -95,7 +95,7 @@ class Trail:
 
     def __post_init__(self) -> None:
         self._notes = Notes(self.machine, self.to_host, self._seen, self.marks)
-        self.entrances = Entrances(self._seen, self.marks, self.to_host)
+        self.entrances = Entrances(self._seen, self.marks, self.to_host, self.diagnosing.loaded.rebound)
         self._carrier = Carrier(
             self.marks,
             self._seen,

@@ -145,9 +145,10 @@ def _watch(options: Namespace) -> int:
 
 def _place(report: TrainingReport) -> str:
     """Return how far the script has come, for the message of its failure."""
-    if not report.steps:
+    if not report.steps and not report.passes:
         return ""
-    return f"after {counted(report.steps, 'update')}" + (", without NaN or Inf" if report.ok else "")
+    done = counted(report.steps, "update") if report.steps else counted(report.passes, "step")
+    return f"after {done}" + (", without NaN or Inf" if report.ok else "")
 
 
 @contextmanager
@@ -176,6 +177,7 @@ def _ended(
     output: TextIO,
 ) -> int:
     from nncdbg.torch.script import ScriptInterrupted
+    from nncdbg.torch.trips import ERROR
 
     interrupted = failure if isinstance(failure, ScriptInterrupted) and report.seen else None
     if report.ok and failure is not None and interrupted is None:
@@ -183,8 +185,11 @@ def _ended(
     if not report.seen:
         raise UsageError(
             f"{target} ended without a step of an optimizer: nothing was watched",
-            hint="nncdbg watches torch.optim optimizers in the process that it starts",
+            hint="nncdbg watches backward passes, torch.optim optimizers and `with nncdbg.torch.step():`, "
+            "in the process that it starts",
         )
+    if failure is not None and any(each.where == ERROR for each in report.bad_steps):
+        screen.note(failure.message)
     if interrupted is not None:
         screen.note(interrupted.message)
         report.interrupted = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +15,20 @@ from nncdbg.engine.execution.check_results import (
     CheckResult,
     not_checked,
 )
+from nncdbg.engine.ops.aten.names import base_name
 from nncdbg.engine.text.counting import counted
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.presentation.source_files import short_path
 from nncdbg.representation import PrintedRecord
-from nncdbg.torch.trips import NOT_THIS_UPDATE, UPDATE, UpdateCounts, optimizer_text
+from nncdbg.torch.trips import (
+    ERROR,
+    NOT_THIS_UPDATE,
+    RESULTS,
+    STATES,
+    UPDATE,
+    UpdateCounts,
+    optimizer_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,6 +41,12 @@ if TYPE_CHECKING:
     from nncdbg.torch.recorded_step import RecordedStep
     from nncdbg.torch.trips import GuardTrip
 
+_WHERE = {STATES: "in states", RESULTS: "in a marked step"}
+"""Words for the places of a NaN that is in no gradient."""
+
+_FILLS = frozenset({"fill", "full", "full_like", "masked_fill", "new_full"})
+"""Operators that write a number of the script, without namespace and ``_``."""
+
 _MOST = 3
 """The most tensors that a sentence names."""
 
@@ -40,7 +55,8 @@ _MOST = 3
 class BadStep:
     """One step with NaN or Inf.
 
-    `where` is "loss", "gradients" or "update"; `bad` maps the names of tensors to counts such as
+    `where` is "loss", "gradients", "states", "results", "update", or "error" for a step that ended by an
+    exception of the class `error`; `bad` maps the names of tensors to counts such as
     ``"2 NaN of 12"``.  `report` has the op where the value originates, from a second run of the step, which
     is `recorded`; both are None if the step could not run again, and `notes` say why.  With the tier "live",
     `recorded` is the first run.  `modules` are the first modules with NaN or Inf, with the tier "hooks", and
@@ -61,6 +77,7 @@ class BadStep:
     modules: list[BadModule] = field(default_factory=list)
     operators: list[BadOperator] = field(default_factory=list)
     compiled_part: CompiledPart | None = None
+    error: str = ""
 
     @classmethod
     def of(cls, trip: GuardTrip) -> BadStep:
@@ -76,6 +93,7 @@ class BadStep:
             notes=list(trip.notes),
             modules=trip.modules,
             operators=trip.operators,
+            error=trip.error,
         )
 
     @property
@@ -83,6 +101,16 @@ class BadStep:
         """Return the finding at the op where the value originates."""
         findings = self.report.findings if self.report is not None else ()
         return next((finding for finding in findings if finding.first), None)
+
+    @property
+    def is_intended(self) -> bool:
+        """Return whether the second run finds no operator with an effect on what is bad.
+
+        A number of the script is none, such as the -inf of a mask.
+        """
+        recorded, origin = self.recorded, self.origin
+        made = origin is not None and origin.trips and (not origin.op or base_name(origin.op) not in _FILLS)
+        return recorded is not None and recorded.same_states and not made
 
     def __str__(self) -> str:
         """Return one sentence about what is bad."""
@@ -93,7 +121,10 @@ class BadStep:
             return f"step {self.step}: NaN or Inf after the update of {self.optimizer}: {listed}"
         if self.where == "update":
             return f"step {self.step}: {self.optimizer} made NaN or Inf from finite gradients: {listed}"
-        return f"step {self.step}: NaN or Inf before the update: {listed}"
+        if self.where == ERROR:
+            return f"step {self.step}: NaN or Inf before {self.error}{f': {listed}' if listed else ''}"
+        where = _WHERE.get(self.where, "before the update")
+        return f"step {self.step}: NaN or Inf {where}: {listed}"
 
     def key(self) -> tuple[Any, ...]:
         """Return what two steps with the same origin have in common."""
@@ -101,6 +132,11 @@ class BadStep:
         if found is None:
             return self.where, *sorted(self.bad)
         return found.op, found.site.file, found.site.source_line, found.site.graph
+
+    def starts_with(self, names: Collection[str]) -> bool:
+        """Return whether the NaN was in a parameter or state of these names before the step."""
+        found = self.origin
+        return found is not None and not found.op and found.value in names
 
     def lines(self) -> Iterator[Text]:
         """Return the lines that are printed, with their styles."""
@@ -161,13 +197,13 @@ class TrainingReport(PrintedRecord):
     def checks(self) -> list[CheckResult]:
         """Return the results of the checks before and after the updates, and of the searches for origins."""
         none = "the gradient scaler left out each update" if self.skipped_by_scaler else "no update was seen"
-        unseen = CheckResult("", NOT_CHECKED, none) if not self.steps else CheckResult("", PASSED)
+        unseen = CheckResult("", PASSED) if self.steps or self.passes else CheckResult("", NOT_CHECKED, none)
         after = [each.where == UPDATE for each in self.bad_steps]
         found = [
             CheckResult(name, FAILED) if failed else replace(unseen, check=name)
             for name, failed in (("gradients", not all(after)), (UPDATE, any(after)))
         ]
-        without = next((each for each in self.bad_steps if each.origin is each.compiled_part is None), None)
+        without = next((each for each in self.bad_steps if not (each.origin or each.compiled_part)), None)
         if without is not None:
             why = without.notes[0] if without.notes else "no op was found"
             found.append(CheckResult("origin", NOT_CHECKED, f"step {without.step}: {why}"))
@@ -186,6 +222,11 @@ class TrainingReport(PrintedRecord):
         return self.counts.steps
 
     @property
+    def passes(self) -> int:
+        """The number of steps so far in a training without an optimizer."""
+        return self.counts.passes
+
+    @property
     def skipped_by_scaler(self) -> int:
         """The number of updates that a gradient scaler has left out because of NaN or Inf."""
         return self.counts.skipped_by_scaler
@@ -193,7 +234,7 @@ class TrainingReport(PrintedRecord):
     @property
     def seen(self) -> bool:
         """Return whether the watch has seen an update, or a step with NaN or Inf."""
-        return self.steps > 0 or not self.ok
+        return self.steps > 0 or self.passes > 0 or not self.ok
 
     @property
     def ok(self) -> bool:
@@ -245,6 +286,8 @@ class TrainingReport(PrintedRecord):
         words = {"ok": "ok", NOT_CHECKED: "no NaN or Inf"}
         verdict = words.get(self.status) or f"tripped: NaN or Inf in {counted(steps, 'step')}"
         updates = counted(self.steps - self.skipped, "update")
+        if self.passes and not self.steps:
+            updates = f"{counted(self.passes, 'step')} without an optimizer"
         styles = {"ok": "bold green", NOT_CHECKED: "bold yellow"}
         return Text(f"training: {verdict}, {updates}", styles.get(self.status, "bold red"))
 

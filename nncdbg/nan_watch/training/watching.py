@@ -25,13 +25,16 @@ from nncdbg.torch.guard import Guard
 from nncdbg.torch.named_models import Models, Optimizers
 from nncdbg.torch.ranks import no_origin_note
 from nncdbg.torch.recorded_step import RecordedStep
-from nncdbg.torch.trips import UPDATE, GuardTrip
+from nncdbg.torch.trips import ERROR, RESULTS, STATES, UPDATE, GuardTrip
 
 if TYPE_CHECKING:
     from nncdbg.engine.stopping.stops import Stop
 
 TIERS = ("guard", "hooks", "native", "live")
 REACTIONS = ("raise", "report", "skip", "stop")
+
+_BESIDES_GRADIENTS = (STATES, RESULTS, ERROR)
+"""Where a NaN or Inf may be intended, such as the -inf of a mask: it is reported if an operator made it."""
 
 _LISTED = 3
 """Findings of a step that a report lists: the origin, and what it reaches."""
@@ -52,6 +55,8 @@ def watch(
     If one is NaN or Inf, the step runs again under the recorder, and the report names the op where the value
     originates, its line and its cause.  `model` and `optimizer` are as for `record`; without them, all that
     train are watched.
+
+    If an exception ends a step with a NaN or Inf, the report names the op too, and the exception is raised.
 
     `on_nan` is the reaction: "raise" raises NaNFound in the update; "report" prints each origin once, and
     the training continues; "skip" also leaves out the update; "stop" opens the prompt at the origin.
@@ -99,29 +104,34 @@ class _Watching:
 
     def _react(self, trip: GuardTrip) -> bool:
         """Report a trip of the guard; return whether to leave out the update."""
-        skips = self._on_nan == "skip" and (trip.where != "update" or self._keep_update)
+        bad = None if trip.follows else _reported(trip, self._interrupt)
+        if trip.where in _BESIDES_GRADIENTS and (bad is None or bad.is_intended):
+            return False
+        skips = self._on_nan == "skip" and (trip.where != UPDATE or self._keep_update)
         self.report.numbers.add(trip.step)
         counts = self.report.counts
         # The guard does not count the update of a step that a gradient scaler skips.
         begun = trip.optimizer is not None and trip.step > counts.steps + counts.skipped_by_scaler
         self.report.skipped += skips and (begun or trip.where == UPDATE)
-        if trip.follows:
+        if bad is None:
             self.report.repeated += 1
         else:
-            self._add(_reported(trip, self._interrupt))
+            self._add(bad)
         return skips
 
     def _add(self, bad: BadStep) -> None:
         """Add a step to the report unless it is known, and react to it.  Raises NaNFound."""
         report = self.report
-        if bad.key() in self._known:
+        if bad.key() in self._known or bad.starts_with(
+            {name for each in report.bad_steps for name in each.bad}
+        ):
             report.repeated += 1
             return
         self._known.add(bad.key())
         report.bad_steps.append(bad)
         if self._found is not None:
             self._found(bad)
-        if self._on_nan == "raise" and not self._interrupted:
+        if self._on_nan == "raise" and not self._interrupted and bad.where != ERROR:
             raise NaNFound(bad, report)
         _show(bad)
         if self._interrupted:
@@ -151,7 +161,9 @@ def _reported(trip: GuardTrip, interrupt: Callable[[], None]) -> BadStep:
     if trip.moved:
         bad.notes.append(trip.moved)
     if trip.recorded is not None:
-        repeated = _examine(bad, trip.recorded, interrupt)
+        # A NaN beside the states that has no effect on them is no finding.
+        gates = Gates.of("nan,inf", strict=trip.where not in _BESIDES_GRADIENTS)
+        repeated = _examine(bad, trip.recorded, interrupt, gates)
         if bad.report is not None:
             bad.report.findings = [with_facts(finding, trip) for finding in bad.report.findings]
             if bad.origin is None:
@@ -166,12 +178,11 @@ def _reported(trip: GuardTrip, interrupt: Callable[[], None]) -> BadStep:
     return bad
 
 
-def _examine(bad: BadStep, recorded: RecordedStep, interrupt: Callable[[], None]) -> bool:
+def _examine(bad: BadStep, recorded: RecordedStep, interrupt: Callable[[], None], gates: Gates) -> bool:
     """Watch a recorded step, and add the step and the report to a record.
 
     Return whether one of its bad tensors is NaN or Inf in this run, too.
     """
-    gates = Gates.of("nan,inf", strict=True)
 
     def run() -> Stop:
         activity = f"step {bad.step}: searching for the origin"

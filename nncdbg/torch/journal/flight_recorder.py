@@ -33,7 +33,7 @@ from nncdbg.torch.ranks import journal_of_process
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.step_observer import StepObserver
 from nncdbg.torch.step_state import RandomState
-from nncdbg.torch.trips import LOSS, GuardTrip
+from nncdbg.torch.trips import LOSS, STATES, GuardTrip
 
 _BATCHES = ("reference", "value", None)
 
@@ -311,6 +311,8 @@ class FlightRecorder(StepObserver):
 
     def _found(self, trip: GuardTrip) -> bool:
         """Save the step of a NaN or Inf; return whether to leave out the update."""
+        if trip.where == STATES and not any("NaN" in counts for counts in trip.bad.values()):
+            return False  # An Inf in a state may be intended, such as a mask.
         skips = self._skips and trip.where != "update"
         if trip.follows:
             if not self._followed:

@@ -9,9 +9,9 @@ from nncdbg.engine.errors import NncdbgError
 from nncdbg.presentation.screen import Screen
 from nncdbg.torch.live.debugger import LiveDebugger
 from nncdbg.torch.live.training import LiveTraining
-from nncdbg.torch.step_calls import StepCalls
+from nncdbg.torch.module_states import ModuleStates, named_states
 from nncdbg.torch.trained import Trained
-from nncdbg.torch.trips import GuardTrip
+from nncdbg.torch.trips import ERROR, RESULTS, GuardTrip
 
 _MOST_UPDATES = 16
 """The most updates in one recording, if one of several optimizers makes none."""
@@ -26,7 +26,8 @@ class RecordingWatch:
     checks_updates = True
     skips_safe_updates = False
 
-    def __init__(self, calls: StepCalls, trained: Trained) -> None:
+    def __init__(self, trained: Trained, states: ModuleStates) -> None:
+        self._trained, self._states = trained, states
         self._forgets = False
         """Whether the guard forgot the calls of the step, since the last update began."""
         self._updating = False
@@ -85,7 +86,9 @@ class RecordingWatch:
     def name_origin(self, trip: GuardTrip, paths: Mapping[int, str]) -> None:
         """Enter the step so far in a trip, or a note if it was not recorded."""
         try:
-            trip.recorded = self._training.step_so_far()
+            models = self._trained.models_of(self._trained.parameters())
+            states = named_states(self._states.others, models)
+            trip.recorded = self._training.step_so_far(states, failed=trip.where in (RESULTS, ERROR))
         except NncdbgError as error:
             trip.notes.append(error.message)
 

@@ -207,15 +207,18 @@ class LiveTraining:
                 else "use a name of named_modules() or named_parameters()",
             )
 
-    def step_so_far(self) -> RecordedStep:
-        """Return the present step until now.  Raises RunError if it was not recorded."""
+    def step_so_far(self, states: Mapping[str, Any] | None = None, *, failed: bool = False) -> RecordedStep:
+        """Return the present step until now; the arguments are those of `step_recording.step_so_far`.
+
+        Raises RunError if it was not recorded.
+        """
         recorder = self.mode.recorder
         if recorder is None:
             raise RunError(
                 "the step was not recorded: no module was called before its end",
                 hint="pass the model to nncdbg.torch.watch",
             )
-        return step_so_far(recorder, self._models, self._optimizers, self._compiled)
+        return step_so_far(recorder, self._models, self._optimizers, self._compiled, states, failed=failed)
 
     def record_step(self) -> str:
         """Stop at the end of the present step, or without `history` of the next one, with all of it.

@@ -70,6 +70,9 @@ def _compared(application: Application) -> Sequence[Marked]:
 
 COMPARED = replace(BY_EXPERIMENT, find=_compared)
 
+SUMMED_BY_EXPERIMENT = BY_EXPERIMENT.taking(Infinities.SPOILED)
+"""For products and normalizations: an infinity among their operands is no mask."""
+
 MOVED_BY_EXPERIMENT = BY_EXPERIMENT.taking(Infinities.KEPT)
 
 

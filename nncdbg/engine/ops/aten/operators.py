@@ -9,10 +9,16 @@ from functools import cache
 
 from nncdbg.engine.ops.aten.contracts import CONTRACTS
 from nncdbg.engine.ops.aten.harmless_numbers import HARMLESS
-from nncdbg.engine.ops.aten.influence import BY_EXPERIMENT, COMPARED, IGNORING, MOVED_BY_EXPERIMENT
+from nncdbg.engine.ops.aten.influence import (
+    BY_EXPERIMENT,
+    COMPARED,
+    IGNORING,
+    MOVED_BY_EXPERIMENT,
+    SUMMED_BY_EXPERIMENT,
+)
 from nncdbg.engine.ops.aten.names import EMPTY, READ, base_name
 from nncdbg.engine.ops.declaration import Op
-from nncdbg.engine.ops.influence import CHECK, NOTHING, Influence
+from nncdbg.engine.ops.influence import CHECK, NOTHING, Infinities, Influence
 
 _INFLUENCES: dict[str, Influence] = {
     **dict.fromkeys(
@@ -26,6 +32,14 @@ _INFLUENCES: dict[str, Influence] = {
     ),
     **dict.fromkeys(("isnan", "isinf", "isfinite", "isposinf", "isneginf"), CHECK),
     **dict.fromkeys(("eq", "ne"), COMPARED),
+    **dict.fromkeys(
+        ("mm", "bmm", "mv", "dot", "convolution", "var", "var_mean", "std", "std_mean")
+        + ("native_layer_norm", "native_group_norm", "native_batch_norm", "cudnn_batch_norm")
+        + ("_native_batch_norm_legit", "_fused_rms_norm"),
+        SUMMED_BY_EXPERIMENT,
+    ),
+    # The first operand is added to the product: a mask, in attention.
+    **dict.fromkeys(("addmm", "baddbmm", "addmv"), BY_EXPERIMENT.taking(Infinities.ABSORBED, masks=(0,))),
     **dict.fromkeys(
         ("ones_like", "zeros_like", "full_like", "rand_like", "randn_like", "randint_like", "new_zeros")
         + ("new_ones", "new_full", "sym_size", "sym_numel", *EMPTY),

@@ -1,0 +1,262 @@
+"""The tensors of modules that live over steps, other than trained parameters.
+
+These are buffers, frozen parameters, and tensors in attributes, such as a queue, a cache or a moving average.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from nncdbg.torch.finiteness import is_finite, suspicious
+from nncdbg.torch.named_models import submodules, takes_hooks
+from nncdbg.torch.tensor_copies import TensorCopies
+
+_FEW_BYTES = 1 << 18
+"""So many bytes are read in each step.  Of more, those that torch counts a write to: not one by `.data`."""
+
+_PERIOD = 32
+"""The number of checks until all states are read, and new ones are searched."""
+
+_LONGEST = 1000
+"""The most elements of a dictionary or list that a second run restores."""
+
+MOST_FOUND = 2
+"""How often a state is found: one that is -inf in each other step, as a mask, costs no more second runs."""
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""Classes of tensors that have memory of their own."""
+
+_OF_TORCH = frozenset(vars(torch.nn.Module()))
+"""The attributes of each module, which have no states besides buffers and parameters."""
+
+
+class Place:
+    """A dictionary of a module, or a list or dictionary in one of its attributes, which has states."""
+
+    __slots__ = ("own", "attribute")
+
+    def __init__(self, own: dict[str, Any], attribute: str = "") -> None:
+        self.own = own
+        self.attribute = attribute
+
+    def owner(self) -> Any:
+        """Return the dictionary or list."""
+        return self.own.get(self.attribute, ()) if self.attribute else self.own
+
+
+class ModuleState:
+    """One tensor of a module, as it was when it was last checked."""
+
+    __slots__ = ("place", "key", "bad", "changes", "found", "_tensor", "_version")
+
+    def __init__(self, place: Place, key: Any) -> None:
+        self.place = place
+        self.key = key
+        self.bad = False
+        """Whether it had NaN or Inf."""
+        self.changes = False
+        """Whether a write to it was seen."""
+        self.found = 0
+        """How often it was found to be NaN or Inf."""
+        self._tensor: Any = _nothing
+        self._version = 0
+
+    def tensor(self) -> Any:
+        """Return the tensor; None if there is none that can be NaN."""
+        try:
+            found = self.place.owner()[self.key]
+        except (LookupError, TypeError):
+            return None
+        return found if found is self._tensor() or _is_state(found) else None
+
+    def is_bad(self) -> bool:
+        """Return whether it has NaN or Inf now."""
+        tensor = self.tensor()
+        return tensor is not None and not is_finite(tensor)
+
+    def has_changed(self, tensor: Any) -> bool:
+        """Return whether it is another tensor than before, or one that was written to."""
+        version = version_of(tensor)
+        if self._tensor() is tensor and self._version == version:
+            return False
+        self._tensor, self._version = weakref.ref(tensor), version
+        return True
+
+
+class ModuleStates:
+    """The states of the modules of a training; with `trained`, all of their parameters too."""
+
+    def __init__(
+        self,
+        models: Iterable[torch.nn.Module],
+        called: weakref.WeakSet[torch.nn.Module],
+        *,
+        trained: bool = False,
+    ) -> None:
+        self._trained = trained
+        self._models = [*models]
+        """The models that the user named."""
+        self._called = called
+        self._states: list[ModuleState] = []
+        self.others: list[ModuleState] = []
+        """Those of them that are no buffers, which the recorder does not know."""
+        self._count = -1
+        """The number of called modules when states were searched."""
+        self._places: list[Place] = []
+        """The dictionaries and lists of modules that a forward pass may change."""
+        self._few = True
+        """Whether all states are read in each step."""
+        self._left = _PERIOD
+        self._kept = KeptStates()
+
+    def follow(self) -> None:
+        """Search the states of modules that were not seen before.  A NaN that they have now is no finding."""
+        if self._left and len(self._called) == self._count:
+            return
+        self._left, self._count = _PERIOD, len(self._called)
+        modules = [*dict.fromkeys([*self._models, *self._called])]
+        before = {_identity(each.place, each.key): each for each in self._states}
+        places = [place for module in modules for place in _places(module, trained=self._trained)]
+        found = {_identity(place, key): (place, key) for place in places for key in self._keys(place)}
+        new = [ModuleState(*each) for identity, each in found.items() if identity not in before]
+        self._states = [*(each for identity, each in before.items() if identity in found), *new]
+        buffers = {id(each._buffers) for module in modules for each in module.modules()}
+        self.others = [each for each in self._states if id(each.place.own) not in buffers]
+        self._places = [each for each in places if id(each.own) not in buffers]
+        self._few = sum(tensor.nbytes for _, tensor in _with_tensors(self._states)) <= _FEW_BYTES
+        for state, tensor in _with_tensors(new):
+            state.has_changed(tensor)
+            state.bad = not is_finite(tensor)
+
+    def keep(self) -> KeptStates | None:
+        """Return the states other than buffers, as they are before a step; None without any."""
+        if not self._places:
+            return None
+        self._kept.update(
+            [each.owner() for each in self._places],
+            [each for each in self.others if self._few or each.changes],
+        )
+        return self._kept
+
+    def _keys(self, place: Place) -> Iterator[Any]:
+        """Yield the keys of the states in a dictionary or list."""
+        owner = place.owner()
+        for key, value in owner.items() if isinstance(owner, Mapping) else enumerate(owner):
+            if _is_state(value) and (self._trained or not value.requires_grad):
+                yield key
+
+    def newly_bad(self) -> list[ModuleState]:
+        """Return the states with NaN or Inf that were finite when they were last checked."""
+        self._left = max(self._left - 1, 0)
+        checked = []
+        for state, tensor in _with_tensors(self._states):
+            if state.has_changed(tensor):
+                state.changes = True
+                checked.append((state, tensor))
+            elif (self._few or not self._left) and not state.bad:
+                checked.append((state, tensor))
+        if not checked or not suspicious([tensor for _, tensor in checked]):
+            for state, _ in checked:
+                state.bad = False
+            return []
+        found = []
+        for state, tensor in checked:
+            before, state.bad = state.bad, not is_finite(tensor)
+            if state.bad and not before and state.found < MOST_FOUND:
+                state.found += 1
+                found.append(state)
+        return found
+
+
+class KeptStates:
+    """Copies of what modules have besides buffers: attributes, lists and dictionaries, and their tensors."""
+
+    def __init__(self) -> None:
+        self._contents: list[tuple[Any, Any]] = []
+        """Dictionaries and lists, each with a copy."""
+        self._states: Sequence[ModuleState] = ()
+        self._copies = TensorCopies(())
+
+    def update(self, owners: Iterable[Any], states: Sequence[ModuleState]) -> None:
+        """Copy dictionaries and lists, and the tensors of states, as they are now."""
+        self._contents = [
+            (each, each.copy()) for each in owners if type(each) in (dict, list) and len(each) <= _LONGEST
+        ]
+        self._states = states
+        self._copies.update([tensor for _, tensor in _with_tensors(states)])
+
+    def restore(self) -> None:
+        """Make everything as it was."""
+        for owner, content in self._contents:
+            if type(owner) is list:
+                owner[:] = content
+            else:
+                for name in owner.keys() - content.keys():
+                    del owner[name]
+                owner.update(content)
+        self._copies.restore()
+
+    def now(self) -> KeptStates:
+        """Return copies of the same as it is now."""
+        kept = KeptStates()
+        kept.update([owner for owner, _ in self._contents], self._states)
+        return kept
+
+
+def named_states(states: Iterable[ModuleState], models: Mapping[str, torch.nn.Module]) -> dict[str, Any]:
+    """Return the tensors of states by name: the path of the module, and the name in it."""
+    paths: dict[int, str] = {}
+    for path, module in submodules(models):
+        paths |= dict.fromkeys(map(id, (vars(module), module._buffers, module._parameters)), path)
+    return {
+        ".".join(
+            filter(None, (paths.get(id(state.place.own)), state.place.attribute, str(state.key)))
+        ): tensor
+        for state, tensor in _with_tensors(states)
+    }
+
+
+def _places(module: torch.nn.Module, *, trained: bool) -> Iterator[Place]:
+    """Yield the dictionaries and lists in a module that may hold states."""
+    for each in filter(takes_hooks, module.modules()):
+        if each._buffers:
+            yield Place(each._buffers)
+        if any(trained or not one.requires_grad for one in each._parameters.values() if one is not None):
+            yield Place(each._parameters)
+        own = vars(each)
+        names = [name for name in own if name not in _OF_TORCH]
+        if names and not type(each).__module__.startswith("torch."):
+            yield Place(own)
+            yield from (Place(own, name) for name in names if type(own[name]) in (dict, list))
+
+
+def _identity(place: Place, key: Any) -> tuple[int, str, Any]:
+    return id(place.own), place.attribute, key
+
+
+def _is_state(value: Any) -> bool:
+    """Return whether a value is a parameter, or a tensor of numbers without a gradient."""
+    return bool(
+        value.__class__ in _PLAIN
+        and (value.__class__ is torch.nn.Parameter or not value.requires_grad)
+        and (value.is_floating_point() or value.is_complex())
+        and value.layout is torch.strided
+        and not value.is_meta
+    )
+
+
+def _with_tensors(states: Iterable[ModuleState]) -> Iterator[tuple[ModuleState, Any]]:
+    return ((state, tensor) for state in states if (tensor := state.tensor()) is not None)
+
+
+def version_of(tensor: Any) -> int:
+    """Return how often a tensor was written to, as far as torch counts."""
+    return 0 if tensor.is_inference() else int(tensor._version)
+
+
+def _nothing() -> None:
+    """Return None, as a reference to a tensor that no longer exists does."""
