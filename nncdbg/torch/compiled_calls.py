@@ -132,11 +132,23 @@ def hidden_in_compiled_calls(handles: Iterable[RemovableHandle]) -> Callable[[],
         nonlocal running
         running -= 1
         if not running:
-            for table, number, hook in hidden:
-                table[number] = hook
-            hidden.clear()
+            put_back()
 
-    return on_compiled_call(begin, end)
+    def put_back() -> None:
+        for table, number, hook in hidden:
+            table[number] = hook
+        hidden.clear()
+
+    def give_up() -> None:
+        remove()
+        put_back()
+
+    remove = on_compiled_call(begin, end)
+    # The hooks may be there because such a function has begun.
+    for call in _running.values():
+        begin()
+        call.ends.append(end)
+    return give_up
 
 
 def modules_in(function: Any, depth: int = 4) -> Iterator[torch.nn.Module]:

@@ -92,7 +92,7 @@ class ProgramRun:
     _codes: dict[str, Code] = field(default_factory=dict)
     _kernels: dict[_Place, tuple[Call, Execute]] = field(default_factory=dict)
     _constants: dict[tuple[Code, int], Any] = field(default_factory=dict)
-    """The constants of codes by slot, while a graph is traced: it takes them as operands."""
+    """The constants of codes by slot, as tensors; a graph that is traced takes them as operands."""
 
     def run(self, inputs: Sequence[Any]) -> None:
         """Run the program.  Without phases, such as an exported program, it is compiled as a whole."""
@@ -126,12 +126,7 @@ class ProgramRun:
             return results
 
         self._eager(name, operands, drawing)
-        constants = {
-            (code, slot): self.debugger.backend.to_device(content)
-            for code in self._codes.values()
-            for slot, content in enumerate(code.template)
-            if isinstance(content, np.ndarray)
-        }
+        constants = self._constants
         tensors = [*operands, *constants.values(), *chain.from_iterable(drawn.values())]
         names: list[str] = []
 
@@ -140,12 +135,14 @@ class ProgramRun:
             self._constants = {place: next(rest) for place in constants}
             known = {place: [next(rest) for _ in results] for place, results in drawn.items()}
             found = self._traced(name, tensors[: len(operands)], known)
-            self._constants = {}
             names[:] = found
             return list(found.values())
 
         with naming_compiler(f"@{name}", self.backend):
-            graph = make_fx(function, tracing_mode="fake")(*tensors)
+            try:
+                graph = make_fx(function, tracing_mode="fake")(*tensors)
+            finally:
+                self._constants = constants
             results = torch.compile(graph, backend=self.backend, dynamic=False)(*tensors)
         found = dict(zip(names, results, strict=True))
         self.values |= found
@@ -182,9 +179,12 @@ class ProgramRun:
         call: Callable[[str, Sequence[Any]], Sequence[Any]],
     ) -> Sequence[Any]:
         """Return the results of a graph, whose statements `execute` runs, and whose calls `call`."""
-        if name not in self._codes:
-            self._codes[name] = self.debugger.loaded.call(name, operands)
-        code = self._codes[name]
+        code = self._codes.get(name)
+        if code is None:
+            code = self._codes[name] = self.debugger.loaded.call(name, operands)
+            for slot, content in enumerate(code.template):
+                if isinstance(content, np.ndarray):
+                    self._constants[code, slot] = self.debugger.backend.to_device(content)
         slots = [self._constants.get((code, slot), each) for slot, each in enumerate(code.template)]
         slots[1 : 1 + len(operands)] = operands
         for pc, node in enumerate(code.nodes):

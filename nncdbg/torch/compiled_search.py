@@ -186,12 +186,13 @@ class _Search:
     def _bad(self, kept: Sequence[int], wanted: Sequence[int]) -> list[int]:
         """Return those of the wanted steps with a bad result if these steps are compiled as one graph."""
         inside = [each for each in kept if self.steps[each].is_compiled]
-        made = {id(result) for each in inside for result in self.steps[each].results}
+        made: set[int] = set()
         outside: dict[int, torch.Tensor] = {}
         for each in inside:
             for tensor in self.steps[each].given:
                 if isinstance(tensor, torch.Tensor) and id(tensor) not in made:
                     outside[id(tensor)] = tensor
+            made |= set(map(id, self.steps[each].results))
         outputs: list[tuple[int, torch.Tensor]] = [
             (each, result)
             for each in wanted

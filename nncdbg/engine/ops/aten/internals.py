@@ -32,6 +32,8 @@ def not_compiled(function: Function) -> Function:
     compiler = torch._C._dynamo.eval_frame
     skip = compiler._FrameAction.SKIP
     compiler.set_code_exec_strategy(function.__code__, compiler._FrameExecStrategy(skip, skip))
+    # Otherwise it is traced, as part of a function that is compiled, up to what the compiler warns of.
+    vars(function)["_torchdynamo_disable"] = True
     return function
 
 
