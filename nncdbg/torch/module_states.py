@@ -34,7 +34,7 @@ _OF_TORCH = frozenset(vars(torch.nn.Module()))
 """The attributes of each module, which have no states besides buffers and parameters."""
 
 
-class Place:
+class StateHolder:
     """A dictionary of a module, or a list or dictionary in one of its attributes, which has states."""
 
     __slots__ = ("own", "attribute")
@@ -53,7 +53,7 @@ class ModuleState:
 
     __slots__ = ("place", "key", "bad", "changes", "found", "_tensor", "_version")
 
-    def __init__(self, place: Place, key: Any) -> None:
+    def __init__(self, place: StateHolder, key: Any) -> None:
         self.place = place
         self.key = key
         self.bad = False
@@ -106,7 +106,7 @@ class ModuleStates:
         """Those of them that are no buffers, which the recorder does not know."""
         self._count = -1
         """The number of called modules when states were searched."""
-        self._places: list[Place] = []
+        self._places: list[StateHolder] = []
         """The dictionaries and lists of modules that a forward pass may change."""
         self._few = True
         """Whether all states are read in each step."""
@@ -142,7 +142,7 @@ class ModuleStates:
         )
         return self._kept
 
-    def _keys(self, place: Place) -> Iterator[Any]:
+    def _keys(self, place: StateHolder) -> Iterator[Any]:
         """Yield the keys of the states in a dictionary or list."""
         owner = place.owner()
         for key, value in owner.items() if isinstance(owner, Mapping) else enumerate(owner):
@@ -220,21 +220,21 @@ def named_states(states: Iterable[ModuleState], models: Mapping[str, torch.nn.Mo
     }
 
 
-def _places(module: torch.nn.Module, *, trained: bool) -> Iterator[Place]:
+def _places(module: torch.nn.Module, *, trained: bool) -> Iterator[StateHolder]:
     """Yield the dictionaries and lists in a module that may hold states."""
     for each in filter(takes_hooks, module.modules()):
         if each._buffers:
-            yield Place(each._buffers)
+            yield StateHolder(each._buffers)
         if any(trained or not one.requires_grad for one in each._parameters.values() if one is not None):
-            yield Place(each._parameters)
+            yield StateHolder(each._parameters)
         own = vars(each)
         names = [name for name in own if name not in _OF_TORCH]
         if names and not type(each).__module__.startswith("torch."):
-            yield Place(own)
-            yield from (Place(own, name) for name in names if type(own[name]) in (dict, list))
+            yield StateHolder(own)
+            yield from (StateHolder(own, name) for name in names if type(own[name]) in (dict, list))
 
 
-def _identity(place: Place, key: Any) -> tuple[int, str, Any]:
+def _identity(place: StateHolder, key: Any) -> tuple[int, str, Any]:
     return id(place.own), place.attribute, key
 
 

@@ -85,7 +85,7 @@ def _run(function: Any, way: str | None) -> dict[str, Any]:
     return {
         "said": said,
         "error": outcome,
-        "alive": sorted(type(each).__name__ for each in gc.get_objects() if issubclass(type(each), kinds)),
+        "objects": sorted(type(each).__name__ for each in gc.get_objects() if issubclass(type(each), kinds)),
         "warnings": [_warning(each) for each in warned],
         "random numbers": numbers,
         "traced": sys.gettrace() is None,
