@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,16 +11,16 @@ from types import FrameType, FunctionType, MethodType
 from typing import Any
 
 import torch
-from torch.utils.hooks import RemovableHandle
 
 from nncdbg.engine.ops.aten.internals import (
     compiled_call_ends,
     compiled_call_functions,
     is_compiled_call,
     not_compiled,
+    when_compiler_is_imported,
 )
 
-Begin = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any], FrameType], None]
+Begin = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any], FrameType], bool | None]
 End = Callable[[Callable[..., Any], Any], None]
 
 
@@ -31,30 +31,39 @@ _listeners: list[tuple[Begin, End]] = []
 class _Call:
     """A call of a compiled function that runs now, with the listeners to its end."""
 
-    function: Callable[..., Any]
+    frame: FrameType
     ends: list[End] = field(default_factory=list)
     uses: int = 0
     """How often it used the function at its end so far."""
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        function: Callable[..., Any] = self.frame.f_locals["fn"]
+        return function
+
+    def tell(self, begin: Begin, end: End) -> None:
+        given = self.frame.f_locals
+        if begin(self.function, given["args"], given["kwargs"], self.frame) is not False:
+            self.ends.append(end)
 
 
 _running: dict[int, _Call] = {}
 """By the number of the frame."""
 
 
-def on_compiled_call(begin: Begin, end: End) -> Callable[[], None]:
+def on_compiled_call(begin: Begin, end: End, *, begun: bool = False) -> Callable[[], None]:
     """Call `begin` and `end` around each call of a compiled function; return how to give up.
 
     `begin` gets the function that was compiled, its arguments and the frame of the call, `end` the function
-    and its result: None after an exception.
+    and its result: None after an exception.  If `begin` returns False, `end` is not called.  With `begun`,
+    calls that run now count too.
     """
-    owner, *names = compiled_call_functions()
-    if not _originals:
-        replacements: tuple[Callable[[Any], Any], ...] = _begins, _ends
-        for name, told in zip(names, replacements, strict=True):
-            original = _originals[name] = getattr(owner, name)
-            setattr(owner, name, told(original))
     listener = begin, end
     _listeners.append(listener)
+    if not _waiting:
+        _waiting.append(when_compiler_is_imported(_replace))
+    for call in _running.values() if begun else ():
+        call.tell(*listener)
 
     def remove() -> None:
         if listener in _listeners:
@@ -67,10 +76,25 @@ def on_compiled_call(begin: Begin, end: End) -> Callable[[], None]:
 _originals: dict[str, Any] = {}
 """The functions of torch that are replaced now, by their names."""
 
+_waiting: list[Callable[[], None]] = []
+"""The function that ends the wait for the compiler, if there are listeners."""
+
+
+def _replace() -> None:
+    owner, *names = compiled_call_functions()
+    replacements: tuple[Callable[[Any], Any], ...] = _begins, _ends
+    for name, told in zip(names, replacements, strict=True):
+        original = _originals[name] = getattr(owner, name)
+        setattr(owner, name, told(original))
+
 
 def _restore() -> None:
     """Put torch's own functions back when no listener is left and no compiled function runs."""
-    if not _listeners and not _running:
+    if _listeners or _running:
+        return
+    while _waiting:
+        _waiting.pop()()
+    if _originals:
         owner = compiled_call_functions()[0]
         for name, original in _originals.items():
             setattr(owner, name, original)
@@ -82,11 +106,10 @@ def _begins(original: Callable[[], Any]) -> Any:
     def call() -> Any:
         frame = sys._getframe(1)
         if is_compiled_call(frame.f_code):
-            given = frame.f_locals
-            running = _running[id(frame)] = _Call(given["fn"])
-            for begin, end in [*_listeners]:
-                begin(running.function, given["args"], given["kwargs"], frame)
-                running.ends.append(end)
+            listeners = [*_listeners]
+            running = _running[id(frame)] = _Call(frame)
+            for listener in listeners:
+                running.tell(*listener)
         return original()
 
     return call
@@ -107,48 +130,6 @@ def _ends(original: Callable[[Any], Any]) -> Any:
         return original(callback)
 
     return call
-
-
-def hidden_in_compiled_calls(handles: Iterable[RemovableHandle]) -> Callable[[], None]:
-    """Take hooks away while compiled functions run; return how to give up.
-
-    The compiler writes hooks into the conditions of its code, which would be compiled again without them.
-    """
-    hidden: list[tuple[Any, int, Any]] = []
-    running = 0
-
-    def begin(*_: Any) -> None:
-        nonlocal running
-        running += 1
-        if running > 1:
-            return
-        for handle in handles:
-            for reference in (handle.hooks_dict_ref, *handle.extra_dict_ref):
-                table = reference()
-                if table and handle.id in table:
-                    hidden.append((table, handle.id, table.pop(handle.id)))
-
-    def end(*_: Any) -> None:
-        nonlocal running
-        running -= 1
-        if not running:
-            put_back()
-
-    def put_back() -> None:
-        for table, number, hook in hidden:
-            table[number] = hook
-        hidden.clear()
-
-    def give_up() -> None:
-        remove()
-        put_back()
-
-    remove = on_compiled_call(begin, end)
-    # The hooks may be there because such a function has begun.
-    for call in _running.values():
-        begin()
-        call.ends.append(end)
-    return give_up
 
 
 def modules_in(function: Any, depth: int = 4) -> Iterator[torch.nn.Module]:

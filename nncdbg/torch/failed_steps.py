@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from inspect import CO_OPTIMIZED
 from traceback import walk_tb
+from types import FrameType
+from typing import Any
 
 import torch
 
@@ -22,8 +25,18 @@ def may_be_of_nan(error: BaseException) -> bool:
     return bool(_SUSPICIOUS.search(str(error))) or any(
         isinstance(value, torch.Tensor) and not_finite(value)
         for frame, _ in walk_tb(error.__traceback__)
-        for value in [*frame.f_locals.values()]
+        for value in _values(frame)
     )
+
+
+def _values(frame: FrameType) -> list[Any]:
+    """Return the values of the variables of a frame."""
+    variables = frame.f_locals
+    values = [*variables.values()]
+    if type(variables) is dict and frame.f_code.co_flags & CO_OPTIMIZED:
+        # A copy, which a frame that still runs would keep, and with it the error and the tensors of the step.
+        variables.clear()
+    return values
 
 
 def user_lines_of(error: BaseException) -> Lines:

@@ -31,11 +31,11 @@ from nncdbg.torch.safe_updates import SafeUpdates
 from nncdbg.torch.second_run import StepFunction, UpdateReached, record_again
 from nncdbg.torch.skipped_steps import on_skipped_step
 from nncdbg.torch.source_lines import Lines, user_lines
-from nncdbg.torch.step_calls import StepCalls, backward, gradient
+from nncdbg.torch.step_call import BACKWARD, GRADIENT, StepCall, tensors_in
+from nncdbg.torch.step_calls import StepCalls
 from nncdbg.torch.step_function import ACTIVE
 from nncdbg.torch.step_observer import StepObserver
 from nncdbg.torch.step_state import BufferState, KeptBuffers, KeptState, RandomState
-from nncdbg.torch.tape import StepCall, tensors_in
 from nncdbg.torch.trained import Trained, closure_of, drop_gradients, gradients_of, parameters_of
 from nncdbg.torch.trips import ERROR, GRADIENTS, LOSS, RESULTS, STATES, GuardTrip, UpdateCounts
 from nncdbg.torch.update_check import UpdateCheck
@@ -259,7 +259,7 @@ class Guard:
         return not self._trained.optimizers
 
     def _after_backward(self, call: StepCall) -> None:
-        if call.function is backward:
+        if call.name == BACKWARD:
             call.parameters = self._trained.parameters()
         elif not self._alone or call.kwargs.get("create_graph"):
             return  # Gradients that are a part of a loss, most often.
@@ -269,7 +269,7 @@ class Guard:
         without_modules = self._alone and not self._calls.modules
         if without_modules:
             self._trained.leaves = _leaves(self._tape.calls)
-            if call.function is backward:
+            if call.name == BACKWARD:
                 call.parameters = [each for each in self._trained.leaves if each.grad is not None]
         call.gradients = gradients_of(call.parameters)
         self._skipped = False
@@ -292,11 +292,9 @@ class Guard:
 
     def _passes(self) -> list[StepCall]:
         """Return the calls of the tape that are backward passes."""
-        functions = (backward, gradient) if self._alone else (backward,)
+        names = (BACKWARD, GRADIENT) if self._alone else (BACKWARD,)
         return [
-            each
-            for each in self._tape.calls
-            if each.function in functions and not each.kwargs.get("create_graph")
+            each for each in self._tape.calls if each.name in names and not each.kwargs.get("create_graph")
         ]
 
     def _forget_finished(self) -> None:
@@ -569,10 +567,12 @@ class Guard:
         spoiled = [name for name, each in named if not_finite(each)] if self._found_alone else []
         spoiled += [name for name, each in named if name in self._updates.spoiled and not_finite(each)]
         self._found_alone = self._alone
+        new: set[str] = set()
         if states:
             found = self._named(states, parameters)
             bad |= {name: not_finite(each) for name, each in found.items()}
-            self._updates.spoiled |= found.keys()
+            new = found.keys() - self._updates.spoiled
+            self._updates.spoiled |= new
         trip = GuardTrip(where, self._number, optimizer, bad, lines)
         bad_gradients = [(name, each) for name, each in named if f"{name}.grad" in bad]
         trip.notes += bucket_notes({*self._calls.modules, *self._trained.modules}, bad_gradients)
@@ -592,6 +592,8 @@ class Guard:
             if self._runs_again:
                 self._record_again(trip, parameters, again, states)
         self._react(trip, parameters)
+        if trip.intended:
+            self._updates.spoiled -= new
 
     def _were_reported(self, gradients: Sequence[torch.Tensor]) -> bool:
         """Return whether all of these gradients that are NaN or Inf were reported as parts of a sum."""

@@ -1,4 +1,4 @@
-"""Leave hooks of nncdbg out of modules that are copied, pickled, or traced for a higher-order operator."""
+"""Leave hooks of nncdbg out of modules that are copied, pickled, or compiled."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from threading import get_ident
 from types import FrameType
 from typing import Any
 
@@ -40,29 +39,41 @@ def hidden_hooks(hooks: Sequence[RemovableHandle]) -> Iterator[None]:
 
 
 @contextmanager
-def untraced_hooks(hooks: Sequence[RemovableHandle]) -> Iterator[None]:
-    """Take these hooks away while functions of higher-order operators are compiled and run on this thread.
+def untraced_hooks(hooks: Sequence[RemovableHandle], *, only_bodies: bool = False) -> Iterator[None]:
+    """Take these hooks away while compiled functions run.
 
-    They would be compiled as a part of the functions, and again for each step, whose hooks have new numbers.
+    The compiler would write them into the conditions of its code, which would be compiled again without them,
+    and for each step, whose hooks have new numbers.  With `only_bodies`, they are taken away only for
+    functions of higher-order operators, as no others are compiled.
     """
-    thread = get_ident()
+    running = 0
     taken: list[tuple[Any, int, Any, bool]] = []
 
-    def take(function: Any, args: Any, kwargs: Any, frame: FrameType) -> None:
-        if get_ident() == thread and compiles_body(frame):
-            for having, number in _entries(hooks):
-                if number in having:
-                    first = next(iter(having)) == number
-                    taken.append((having, number, having.pop(number), first))
+    def take(function: Any, args: Any, kwargs: Any, frame: FrameType) -> bool:
+        nonlocal running
+        if only_bodies and not compiles_body(frame):
+            return False
+        running += 1
+        for having, number in _entries(hooks) if running == 1 else ():
+            if number in having:
+                first = next(iter(having)) == number
+                taken.append((having, number, having.pop(number), first))
+        return True
 
-    def put_back(*_: Any) -> None:
+    def ended(*_: Any) -> None:
+        nonlocal running
+        running -= 1
+        if not running:
+            put_back()
+
+    def put_back() -> None:
         while taken:
             having, number, hook, first = taken.pop()
             having[number] = hook
             if first:
                 having.move_to_end(number, last=False)
 
-    end = on_compiled_call(take, put_back)
+    end = on_compiled_call(take, ended, begun=True)
     try:
         yield
     finally:

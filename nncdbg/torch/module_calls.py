@@ -34,7 +34,7 @@ class _Calls:
 
     def add(self, hear: Hear) -> Callable[[], None]:
         self.listeners.append(hear)
-        ended = on_compiled_call(lambda *_: self._count(1), lambda *_: self._count(-1))
+        ended = on_compiled_call(lambda *_: self._count(1), lambda *_: self._count(-1), begun=True)
         self._count(0)
 
         def remove() -> None:

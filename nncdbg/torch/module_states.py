@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from nncdbg.engine.ops.aten.internals import is_wrapped
 from nncdbg.torch.finiteness import is_finite, suspicious
 from nncdbg.torch.named_models import submodules, takes_hooks
 from nncdbg.torch.tensor_copies import TensorCopies
@@ -246,6 +247,7 @@ def _is_state(value: Any) -> bool:
         and (value.is_floating_point() or value.is_complex())
         and value.layout is torch.strided
         and not value.is_meta
+        and not is_wrapped(value)
     )
 
 

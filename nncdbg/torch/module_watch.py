@@ -25,12 +25,12 @@ from nncdbg.engine.ops.aten.internals import (
     uncompiled,
     without_dispatch,
 )
-from nncdbg.torch.compiled_calls import hidden_in_compiled_calls
 from nncdbg.torch.finiteness import finite_in_memory, is_finite, not_finite
 from nncdbg.torch.guard_kernels import LIBRARY
+from nncdbg.torch.hidden_hooks import untraced_hooks
 from nncdbg.torch.origin_watch import UserPlace
 from nncdbg.torch.source_lines import Lines, kind_of_frame, line_at, user_lines
-from nncdbg.torch.tape import tensors_in
+from nncdbg.torch.step_call import tensors_in
 
 if TYPE_CHECKING:
     from nncdbg.torch.trips import GuardTrip
@@ -148,7 +148,7 @@ class ModuleWatch:
         check = self._compiled_check() or self._check_outputs
         handle = register_module_forward_hook(check, with_kwargs=True)
         self._entered.callback(handle.remove)
-        self._entered.callback(hidden_in_compiled_calls([handle]))
+        self._entered.enter_context(untraced_hooks([handle]))
         self._thread, self.active = get_ident(), True
         return self
 

@@ -434,7 +434,7 @@ class Recorder(DispatchMode):
         hint: str | None = SMALLER
         if isinstance(error, NotCopied):
             reason = error.named(self.labels)
-        elif isinstance(error, MemoryError):
+        elif is_out_of_memory(error):
             reason = f"out of memory after {len(self.events):,} operators"
         elif isinstance(error, NncdbgError):
             reason, hint = error.message, error.hint

@@ -32,16 +32,11 @@ from nncdbg.torch.hidden_hooks import hidden_hooks
 from nncdbg.torch.module_calls import on_module_calls
 from nncdbg.torch.named_models import takes_hooks
 from nncdbg.torch.source_lines import user_lines
+from nncdbg.torch.step_call import BACKWARD, GRADIENT, REGISTER_HOOK, StepCall, is_plain
 from nncdbg.torch.step_state import KeptBuffers, RandomState
-from nncdbg.torch.tape import StepCall, Tape, is_plain
+from nncdbg.torch.tape import Tape
 from nncdbg.torch.warning_places import warning_at_caller
 from nncdbg.torch.whole_calls import WHOLE_CALLS, whole_call
-
-backward = torch.autograd.backward
-"""The function of a `StepCall` that is a backward pass."""
-
-gradient = torch.autograd.grad
-"""The function of a `StepCall` that returns gradients."""
 
 _CALLS = (
     (torch.autograd, "backward"),
@@ -52,15 +47,15 @@ _CALLS = (
 """Functions whose effect on autograd operators do not show: the tape keeps the calls themselves."""
 
 
-def _kept(calls: StepCalls, original: Any) -> Any:
-    """Return a function in place of one of `_CALLS`."""
+def _kept(calls: StepCalls, original: Any, name: str) -> Any:
+    """Return a function in place of one of `_CALLS`, which may be another one of the user."""
     if isinstance(original, (classmethod, ClassMethodDescriptorType)):
 
         @not_compiled
         @warning_at_caller
         def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
-            return calls.call(original.__get__(None, cls), args, kwargs)
+            return calls.call(original.__get__(None, cls), name, args, kwargs)
 
         return classmethod(apply)
 
@@ -69,7 +64,7 @@ def _kept(calls: StepCalls, original: Any) -> Any:
     @wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        return calls.call(original, args, kwargs)
+        return calls.call(original, name, args, kwargs)
 
     return stand_in(call, original)
 
@@ -120,7 +115,7 @@ class StepCalls:
         self._thread = get_ident()
         self._entered.callback(self._replaced.clear)
         for owner, name in _CALLS:
-            self._replace(owner, name, _kept(self, vars(owner)[name]))
+            self._replace(owner, name, _kept(self, vars(owner)[name], name))
         for owner, name in TRACERS:
             self._replace(owner, name, whole_call(self.call_unseen, vars(owner)[name]))
         if self._repeatable:
@@ -258,21 +253,23 @@ class StepCalls:
             call.result = result
 
     @warning_at_caller
-    def call(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def call(
+        self, original: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
         """Call one of `_CALLS`, and keep it on the tape."""
         __tracebackhide__ = True
         tape = self.tape
         if tape.paused or get_ident() != self._thread or not is_plain(args, kwargs):
             return original(*args, **kwargs)
-        if original is not backward and _is_hook_of_leaf(original, args):
+        if name == REGISTER_HOOK and args[0].is_leaf:
             return original(*args, **kwargs)  # It has the hook in a second run as well.
         random = tape.starting()
-        if random is None and (original is not backward or tape.has_drawn):
+        if random is None and (name != BACKWARD or tape.has_drawn):
             random = RandomState()
         lines = user_lines(sys._getframe(2))
-        call = StepCall(original, args, kwargs, lines, is_grad_enabled(), random=random)
+        call = StepCall(original, args, kwargs, lines, is_grad_enabled(), random=random, name=name)
         tape.run(call)
-        if original is backward or original is gradient:
+        if name in (BACKWARD, GRADIENT):
             tape.written.gradients_changed()
             self._after_backward(call)
         return call.result
@@ -323,10 +320,6 @@ def _unwrapped(module: Any) -> Any:
 def _is_parallel(kind: Any) -> bool:
     # `isinstance` with an abstract class takes 9 us inside of a step.
     return issubclass(kind, torch.nn.parallel.DistributedDataParallel)
-
-
-def _is_hook_of_leaf(original: Callable[..., Any], args: Sequence[Any]) -> bool:
-    return getattr(original, "__name__", "") == "register_hook" and args[0].is_leaf
 
 
 def _autocast() -> tuple[str, torch.dtype] | None:

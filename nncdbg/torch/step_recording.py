@@ -23,7 +23,6 @@ from nncdbg.engine.ops.aten.internals import (
     unseen_by_functions,
 )
 from nncdbg.engine.process.collector import collector_paused
-from nncdbg.torch.compiled_calls import hidden_in_compiled_calls
 from nncdbg.torch.guard_kernels import using_library
 from nncdbg.torch.hidden_hooks import hidden_hooks, untraced_hooks
 from nncdbg.torch.named_models import (
@@ -122,12 +121,10 @@ def recording_with(
         _label(recorder, named_tensors(own, optimizers))
         removable: list[Any] = []
         hooks.enter_context(hidden_hooks(removable))
-        hooks.enter_context(untraced_hooks(removable))
         hooks.callback(_remove, removable)
         removable += _hooks(recorder, modules, own, optimizers)
-        if compiles:
-            hooks.callback(hidden_in_compiled_calls(removable))
-        else:
+        hooks.enter_context(untraced_hooks(removable, only_bodies=not compiles))
+        if not compiles:
             # The compiler would trace the recorder as part of the functions that it compiles.
             hooks.enter_context(compiling_nothing())
         hooks.enter_context(before_unseen_writes(recorder.keep_memory))

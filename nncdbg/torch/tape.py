@@ -10,7 +10,6 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,14 +19,14 @@ from nncdbg.engine.ops.aten.internals import (
     is_wrapped,
     random_tag,
     storage_address,
-    transformation,
 )
 from nncdbg.engine.ops.aten.signatures import signature_of, written_tensors
 from nncdbg.torch.guard_kernels import LIBRARY
 from nncdbg.torch.mode_pauses import new_own_work, new_pause
 from nncdbg.torch.origin_watch import OriginWatch
 from nncdbg.torch.recording import UNSEEN
-from nncdbg.torch.source_lines import Lines, compiled_calls, user_lines
+from nncdbg.torch.source_lines import compiled_calls, user_lines
+from nncdbg.torch.step_call import BACKWARD, REGISTER_HOOK, StepCall, tensors_in
 from nncdbg.torch.step_state import KeptState, RandomState
 from nncdbg.torch.warning_places import warning_at_caller
 from nncdbg.torch.written_states import WrittenStates
@@ -35,35 +34,11 @@ from nncdbg.torch.written_states import WrittenStates
 _MANY = 64
 """So few calls are kept even if their results are not used any more."""
 
-_WITH_EFFECTS = (torch.autograd.backward, torch.Tensor.register_hook)
+_WITH_EFFECTS = (BACKWARD, REGISTER_HOOK)
 """Functions with effects on other tensors than their results."""
 
 LONGEST = 20_000
 """The most calls that a tape keeps.  A step with more cannot run again from its tape."""
-
-
-@dataclass(slots=True)
-class StepCall:
-    """One call at the top level of a step, with the tensors themselves."""
-
-    function: Callable[..., Any]
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
-    lines: Lines
-    gradients_enabled: bool
-    result: Any = None
-    random: RandomState | None = None
-    """The state of the random generators before a module, a function or an operator that draws."""
-    autocast: tuple[str, torch.dtype] | None = None
-    """Device and dtype of the autocast around a module or a loss."""
-    generator: tuple[Any, Any] | None = None
-    """The generator that the user passed to an operator, and its state before."""
-    parameters: Sequence[Any] = ()
-    """Of a `backward`: the parameters that are trained."""
-    gradients: Sequence[Any] = ()
-    """Their gradients after it."""
-    rewrites: bool = False
-    """Whether a second run makes its writes to memory from before the step again, as there are copies."""
 
 
 class Tape(DispatchMode):
@@ -186,7 +161,7 @@ class Tape(DispatchMode):
         kept = []
         while self.calls:
             call = self.calls.pop()
-            if call.rewrites or call.function in _WITH_EFFECTS or _is_used(call):
+            if call.rewrites or call.name in _WITH_EFFECTS or _is_used(call):
                 kept.append(call)
         self.has_drawn = True
         self.calls = kept[::-1]
@@ -287,23 +262,3 @@ def _storages_of(value: Any) -> Iterator[int]:
     for each in tensors_in(value):
         if each.layout is torch.strided and not is_wrapped(each):
             yield storage_address(each)
-
-
-def tensors_in(value: Any) -> Iterator[Any]:
-    """Yield the tensors in nested lists, tuples, dictionaries and objects with named fields."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif hasattr(value, "__dataclass_fields__"):
-        for name in value.__dataclass_fields__:
-            yield from tensors_in(getattr(value, name, None))
-
-
-def is_plain(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether no tensor belongs to a transformation of `torch.func`."""
-    return transformation() is None or not any(is_wrapped(tensor) for tensor in tensors_in((args, kwargs)))

@@ -11,8 +11,8 @@ import torch
 from nncdbg.engine.ops.aten.internals import OpOverload, is_wrapped, key_of, storage_address, without_dispatch
 from nncdbg.engine.ops.aten.signatures import signature_of, written_tensors
 from nncdbg.torch.source_lines import call_again
+from nncdbg.torch.step_call import StepCall, tensors_in
 from nncdbg.torch.storages import Key
-from nncdbg.torch.tape import StepCall, tensors_in
 
 
 def rerun_calls(

@@ -64,6 +64,8 @@ class GuardTrip:
     """How far the last update moved a parameter, if it was a large one."""
     follows: bool = False
     """Whether it comes from parameters that an earlier finding has spoiled."""
+    intended: bool = False
+    """Whether nothing was reported, as the script may want it: a later step may be bad because of it."""
     recorded: RecordedStep | None = None
     """The step, recorded in a second run; None if it could not run again."""
     modules: list[BadModule] = field(default_factory=list)

@@ -10,7 +10,7 @@ import torch
 
 from nncdbg.torch.finiteness import not_finite, suspicious
 from nncdbg.torch.source_lines import Lines
-from nncdbg.torch.tape import tensors_in
+from nncdbg.torch.step_call import tensors_in
 from nncdbg.torch.trained import Trained, parameters_of
 from nncdbg.torch.trips import UPDATE, GuardTrip, optimizer_text
 from nncdbg.torch.update_formulas import described_update

@@ -10,8 +10,8 @@ import torch
 
 from nncdbg.torch.named_models import Models
 from nncdbg.torch.recorded_step import RecordedStep
+from nncdbg.torch.step_call import tensors_in
 from nncdbg.torch.step_recording import record
-from nncdbg.torch.tape import tensors_in
 from nncdbg.torch.tensor_copies import TensorCopies
 
 

@@ -17,7 +17,7 @@ from nncdbg.torch.module_states import MOST_FOUND
 from nncdbg.torch.named_models import own_tensors
 
 if TYPE_CHECKING:
-    from nncdbg.torch.tape import StepCall
+    from nncdbg.torch.step_call import StepCall
 
 _MOST_BYTES = 1 << 30
 """The most bytes of copies: a second run leaves out writes to more memory."""

@@ -14,12 +14,12 @@ compiles = any(map(shutil.which, ("c++", "g++", "clang++")))
 
 
 @torch.library.custom_op("nncdbg_functions::scale", mutates_args=())
-def scale(x: torch.Tensor, factor: float) -> torch.Tensor:
+def scale(x: torch.Tensor, factor: float) -> torch.Tensor:  # type: ignore[name-defined]
     return torch.log(x * 0 - 1) if factor < 0 else x * factor
 
 
 @torch.library.custom_op("nncdbg_functions::halve", mutates_args=())
-def halve(x: torch.Tensor, factor: float) -> torch.Tensor:
+def halve(x: torch.Tensor, factor: float) -> torch.Tensor:  # type: ignore[name-defined]
     return x / 2
 
 
@@ -29,7 +29,7 @@ halve.register_autograd(
 )
 
 
-class Square(torch.autograd.Function):
+class Square(torch.autograd.Function):  # type: ignore[name-defined]
     @staticmethod
     def forward(context, x, factor=1.0):
         context.save_for_backward(x)
@@ -47,7 +47,7 @@ class Overriding(Square):
         return super().apply(x, 2.0)
 
 
-class Mapped(torch.autograd.Function):
+class Mapped(torch.autograd.Function):  # type: ignore[name-defined]
     generate_vmap_rule = True
 
     @staticmethod

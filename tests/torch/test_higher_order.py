@@ -6,6 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 import nncdbg  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.ops.aten.internals import without_dispatch  # noqa: E402
+from nncdbg.terminal.main import main  # noqa: E402
 from nncdbg.torch.live.training import LiveTraining  # noqa: E402
 
 Model = Any
@@ -337,3 +339,28 @@ def test_an_operator_of_a_tracer_is_not_recorded() -> None:
     assert exported.module()(torch.ones(3, 4)).shape == (3, 2)
     ops = [node.op for graph in step.program.graphs.values() for node in graph.nodes]
     assert ops.count("aten.addmm.default") == 1
+
+
+BEGINS_IN_BRANCH = """import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.ones(2, 4)
+for _ in range(2):
+    h = torch.cond(x.sum() > 0, lambda t: model(t) * 2, lambda t: model(t).sin(), (x,))
+    h.square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_script_may_call_its_first_module_in_a_branch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(BEGINS_IN_BRANCH)
+    assert main(["record", "train.py", "-o", "step"]) == 0
+    branch = nncdbg.load("step").graphs["torch.cond.true_fn"]
+    assert [node.op for node in branch.nodes] == ["aten.linear.default", "aten.mul.Tensor"]
+    for tier in ("guard", "hooks", "live"):
+        assert main(["watch", "--tier", tier, "train.py"]) == 0
+        assert "training: ok, 2 updates" in "".join(capfd.readouterr())

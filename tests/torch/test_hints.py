@@ -1,6 +1,7 @@
 """Hints are claims: code in a hint repairs the step, and no hint contradicts what is known about the step."""
 
 import re
+from typing import Any
 
 import pytest
 
@@ -146,7 +147,7 @@ def watched(train, **options):
     torch.manual_seed(0)
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=options.pop("lr", 0.01))
-    found = []
+    found: list[Any] = []
     with nncdbg.torch.watch(model, optimizer, on_nan="report", found=found.append, **options):
         train(model, optimizer)
     return found
@@ -159,19 +160,31 @@ def update(model, optimizer, x=ONES):
 
 
 def test_a_parameter_that_is_bad_at_the_first_step_has_no_earlier_checkpoint():
-    def train(model, optimizer):
-        model.weight.data.fill_(torch.nan)
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+    model.weight.data.fill_(torch.nan)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with nncdbg.torch.watch(model, optimizer, on_nan="report") as report:
         update(model, optimizer)
-
-    (bad,) = watched(train)
+    (bad,) = report.bad_steps
     assert bad.origin.cause == "bad parameter"
     assert bad.origin.hint.startswith("it was so before the first step: initialize it")
 
 
-def test_a_parameter_written_between_steps_was_finite_after_the_update():
+def test_a_number_written_between_steps_is_the_origin():
     def train(model, optimizer):
         update(model, optimizer)
         model.weight.data.fill_(torch.nan)
+        update(model, optimizer)
+
+    (bad,) = watched(train)
+    assert (bad.step, bad.origin.op, bad.origin.cause) == (2, "aten.fill_.Scalar", "bad parameter")
+
+
+def test_memory_written_between_steps_was_finite_after_the_update():
+    def train(model, optimizer):
+        update(model, optimizer)
+        model.weight.detach().numpy()[:] = float("nan")
         update(model, optimizer)
 
     (bad,) = watched(train)
@@ -220,7 +233,7 @@ def test_a_learning_rate_that_is_no_number_is_the_cause(kind, options, rate):
     except (TypeError, RuntimeError):
         pytest.skip(f"{kind} has no such implementation")
     optimizer.param_groups[0]["lr"] = rate
-    found = []
+    found: list[Any] = []
     with nncdbg.torch.watch(model, optimizer, on_nan="report", keep_update=True, found=found.append):
         update(model, optimizer)
     bad = found[0]
@@ -234,7 +247,7 @@ def test_a_division_is_blamed_only_with_a_divisor_of_zero():
     torch.manual_seed(0)
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1, foreach=True, eps=0.0)
-    found = []
+    found: list[Any] = []
     with nncdbg.torch.watch(model, optimizer, on_nan="report", keep_update=True, found=found.append):
         update(model, optimizer, torch.zeros(3, 2))
     assert found[0].origin.cause == "division in the optimizer"

@@ -357,6 +357,7 @@ def check_write(report: TrainingReport, write: Any, *, before_update: bool) -> N
     assert bad.origin.op == WRITES[write]
     assert bad.origin.cause == "division by zero"
     first = inspect.getsourcelines(write)[1]
+    assert bad.origin.site.source_line is not None
     assert first < bad.origin.site.source_line < first + 4
     assert all(each.where != "update" for each in report.bad_steps)
 
@@ -444,7 +445,8 @@ DIVISION = inspect.getsourcelines(Failing)[1] + inspect.getsource(Failing).split
 
 
 def categorical(logits: Any) -> Any:
-    return torch.distributions.Categorical(logits=logits).entropy()
+    # The compiler switches the checks of distributions off if it compiles one.
+    return torch.distributions.Categorical(logits=logits, validate_args=True).entropy()
 
 
 def multinomial(logits: Any) -> Any:
@@ -599,6 +601,7 @@ def test_a_training_without_an_optimizer_is_watched(step: Any) -> None:
     assert bad.origin is not None, bad.notes
     assert (bad.origin.op, bad.origin.cause) == ("aten.div.Tensor", "division by zero")
     first, lines = inspect.getsourcelines(step)[1], len(inspect.getsourcelines(step)[0])
+    assert bad.origin.site.source_line is not None
     assert first < bad.origin.site.source_line < first + lines
 
 

@@ -106,6 +106,7 @@ class _Watching:
         """Report a trip of the guard; return whether to leave out the update."""
         bad = None if trip.follows else _reported(trip, self._interrupt)
         if trip.where in _BESIDES_GRADIENTS and (bad is None or bad.is_intended):
+            trip.intended = bad is not None
             return False
         skips = self._on_nan == "skip" and (trip.where != UPDATE or self._keep_update)
         self.report.numbers.add(trip.step)

@@ -15,7 +15,7 @@ from nncdbg.torch.journal.active_recreation import RECREATIONS
 from nncdbg.torch.journal.losses import scalar_losses
 from nncdbg.torch.journal.recreation import Recreation
 from nncdbg.torch.script_recording import ScriptRecorder, on_module_call
-from nncdbg.torch.tape import tensors_in
+from nncdbg.torch.step_call import tensors_in
 
 
 class RecreatedStepRecorder(ScriptRecorder):

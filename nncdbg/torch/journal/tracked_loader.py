@@ -16,8 +16,8 @@ from nncdbg.engine.text.counting import counted
 from nncdbg.torch.journal.active_recreation import RECREATIONS
 from nncdbg.torch.journal.random_states import random_as_json, restore_random
 from nncdbg.torch.journal.state_trees import as_json
+from nncdbg.torch.step_call import tensors_in
 from nncdbg.torch.step_state import RandomState
-from nncdbg.torch.tape import tensors_in
 
 
 @dataclass(frozen=True, slots=True)

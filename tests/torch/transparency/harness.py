@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import multiprocessing
 import os
-import pickle
 import random
 import signal
 import sys
-import traceback
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -33,29 +32,39 @@ LIMIT = 120
 WAYS = ("guard", "hooks", "native", "live", "record")
 
 
-def seen(function: Any, way: str | None) -> dict[str, Any]:
+_PROCESSES: Any = multiprocessing.get_context("forkserver")
+"""Forks a process that has no threads, and has torch already."""
+
+_PROCESSES.set_forkserver_preload([__name__, f"{__package__}.programs"])
+
+
+def seen(name: str, way: str | None) -> dict[str, Any]:
     """Return what a program says and does under a tier of the watch, in a recording, or alone (None)."""
-    reader, writer = os.pipe()
-    process = os.fork()
-    if process == 0:
-        signal.alarm(LIMIT)
-        gc.freeze()  # A search for live objects would copy the memory of the parent.
-        os.close(reader)
-        try:
-            with open(writer, "wb") as file, open(os.devnull, "w") as nothing:
-                with contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing):
-                    found = _run(function, way)
-                pickle.dump(found, file)
-        except BaseException:  # noqa: BLE001
-            traceback.print_exc()
-            os._exit(70)
-        os._exit(0)
-    os.close(writer)
-    with open(reader, "rb") as file:
-        content = file.read()
-    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    assert code == 0, f"the process ended with {code}"
-    return pickle.loads(content)
+    reader, writer = _PROCESSES.Pipe(duplex=False)
+    process = _PROCESSES.Process(target=_send, args=(writer, name, way))
+    process.start()
+    writer.close()
+    try:
+        found: dict[str, Any] = reader.recv()
+    except EOFError:
+        found = {}
+    process.join()
+    assert process.exitcode == 0, f"the process ended with {process.exitcode}"
+    return found
+
+
+def _send(writer: Any, name: str, way: str | None) -> None:
+    from tests.torch.transparency.programs import PROGRAMS
+
+    signal.alarm(LIMIT)
+    gc.freeze()  # A search for live objects would copy the memory of the parent.
+    with (
+        open(os.devnull, "w") as nothing,
+        contextlib.redirect_stdout(nothing),
+        contextlib.redirect_stderr(nothing),
+    ):
+        found = _run(PROGRAMS[name], way)
+    writer.send(found)
 
 
 def _run(function: Any, way: str | None) -> dict[str, Any]:
@@ -81,7 +90,11 @@ def _run(function: Any, way: str | None) -> dict[str, Any]:
     error = None  # Its frames have models.
     gc.collect()
     kinds = torch.nn.Module, torch.optim.Optimizer
-    numbers = torch.get_rng_state().numpy().tobytes(), np.random.get_state()[1].tobytes(), random.getstate()
+    numbers = (
+        torch.get_rng_state().numpy().tobytes(),
+        np.random.get_state(legacy=True)[1].tobytes(),
+        random.getstate(),
+    )
     return {
         "said": said,
         "error": outcome,

@@ -14,6 +14,7 @@ import sys
 import threading
 import warnings
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
-PROGRAMS = {}
+PROGRAMS: dict[str, Any] = {}
 
 
 def program(function):
@@ -481,9 +482,11 @@ def saved_tensor_hooks(say):
     sizes = []
 
     def forward(x):
-        with torch.autograd.graph.saved_tensors_hooks(
-            lambda t: sizes.append(t.numel()) or t.clone(), lambda t: t
-        ):
+        def pack(t):
+            sizes.append(t.numel())
+            return t.clone()
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
             return model(x)
 
     model = net()

@@ -13,7 +13,8 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache, partial, wraps
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import torch
@@ -616,12 +617,7 @@ def compiling_nothing() -> Iterator[None]:
     with ExitStack() as stack:
         traced_undispatched(stack)
         _keys_not_restored(stack)
-        if _COMPILER in sys.modules:
-            _compile_only_bodies(stack)
-        else:
-            finder = _CompilerFinder(stack)
-            sys.meta_path.insert(0, finder)
-            stack.callback(sys.meta_path.remove, finder)
+        stack.callback(when_compiler_is_imported(lambda: _compile_only_bodies(stack)))
         yield
 
 
@@ -639,23 +635,43 @@ def _compile_only_bodies(stack: ExitStack) -> None:
     eval_frame._callback_from_stance = callback_from_stance
 
 
-class _CompilerFinder:
-    """Makes the compiler run functions eagerly, until `stack` ends, as soon as it is imported."""
+def when_compiler_is_imported(act: Callable[[], None]) -> Callable[[], None]:
+    """Call `act` now if the compiler is imported, else as soon as it is; return how to give up.
 
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
+    The compiler takes seconds to import, so nncdbg does not import it for a program that compiles nothing.
+    """
+    if _COMPILER in sys.modules:
+        act()
+        return lambda: None
+    finder = _CompilerFinder(act)
+    sys.meta_path.insert(0, finder)
+
+    def give_up() -> None:
+        if finder in sys.meta_path:
+            sys.meta_path.remove(finder)
+
+    return give_up
+
+
+class _CompilerFinder:
+    """Finds the compiler, and calls `act` when it is imported."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
 
     def find_spec(self, name: str, path: Sequence[str] | None, _: object = None) -> ModuleSpec | None:
         if name != _COMPILER:
             return None
-        found = PathFinder.find_spec(name, path)
+        # Another finder of this class may be behind it.
+        sys.meta_path.remove(self)
+        found = find_spec(name)
         if found is not None and found.loader is not None:
             loader: Any = found.loader
             execute = loader.exec_module
 
             def exec_module(module: Any) -> None:
                 execute(module)
-                _compile_only_bodies(self._stack)
+                self._act()
 
             loader.exec_module = exec_module
         return found
