@@ -25,10 +25,11 @@ from nncdbg.torch.module_watch import ModuleWatch
 from nncdbg.torch.named_models import Models, Optimizers
 from nncdbg.torch.operator_watch import OperatorWatch
 from nncdbg.torch.origin_watch import OriginWatch
-from nncdbg.torch.ranks import bucket_notes
+from nncdbg.torch.ranks import bucket_notes, levels_of_ranks
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.safe_updates import SafeUpdates
 from nncdbg.torch.second_run import StepFunction, UpdateReached, record_again
+from nncdbg.torch.sharded_tensors import meshes_of
 from nncdbg.torch.skipped_steps import on_skipped_step
 from nncdbg.torch.source_lines import Lines, user_lines
 from nncdbg.torch.step_calls import StepCalls, backward, gradient
@@ -46,6 +47,14 @@ PATIENCE = 20
 
 _MANY_UPDATES = 1000
 """After so many updates, the library of the guard is compiled for the next training."""
+
+_FOLLOWS, _NEW = 1, 2
+"""Levels of what a rank finds: something that follows from an earlier finding, and something new."""
+
+_ONE_RANK = (
+    "the step of shards runs again only before an update, where all ranks know of it: it communicates; to "
+    "record each step as it runs, use --tier live"
+)
 
 _WATCHES: Mapping[str, Callable[[Trained, ModuleStates], OriginWatch]] = {
     "hooks": lambda trained, states: ModuleWatch(),
@@ -110,6 +119,8 @@ class Guard:
         self._safe_updates = SafeUpdates(only_large=self._watch is None or not self._watch.skips_safe_updates)
         self._safe = False
         """Whether this update can make no NaN and no Inf, so that nothing of it is checked."""
+        self._sharded: weakref.WeakKeyDictionary[torch.optim.Optimizer, bool] = weakref.WeakKeyDictionary()
+        """Whether other ranks have shards of the parameters of an optimizer."""
         self._updating: list[torch.optim.Optimizer] = []
         self._in_closure = False
         self._huge = False
@@ -482,7 +493,8 @@ class Guard:
         moderate = optimizer is not None and self._safe_updates.have_moderate(optimizer, gradients)
         large = suspicious(losses if moderate else [*gradients, *losses])
         states = self._newly_bad()
-        if not large and not states:
+        sharded = self._is_sharded(optimizer)
+        if not (large or states or sharded):
             return gradients if moderate else ()
         self._huge = large
         lost = [counts for each in losses if (counts := not_finite(each))] if large else []
@@ -496,12 +508,31 @@ class Guard:
         if large and self._alone and not bad:
             counted = ("gradients", next(filter(None, map(not_finite, gradients)), ""))
             bad |= [counted] if counted[1] else []
-        where = LOSS if lost else GRADIENTS if bad else STATES
-        if where == GRADIENTS and self._were_reported(gradients):
+        where = LOSS if lost else GRADIENTS if bad or not states else STATES
+        new = bool(bad or states) and not (where == GRADIENTS and self._were_reported(gradients))
+        spoiled = self._spoiled(named)
+        level = (_FOLLOWS if spoiled and where != STATES else _NEW) if new else 0
+        levels = levels_of_ranks(parameters, level) if sharded else {}
+        if new or levels:
+            follows = max(levels.values(), default=level) == _FOLLOWS
+            bad |= {} if new else {f"a value of rank {rank}": "NaN or Inf" for rank in levels}
+            self._report(where, bad, states, optimizer, lines(), again, follows=follows, agreed=sharded)
+        elif bad:
             self._tripped = True
-        elif bad or states:
-            self._report(where, bad, states, optimizer, lines(), again)
         return gradients if moderate and not large else ()
+
+    def _is_sharded(self, optimizer: torch.optim.Optimizer | None) -> bool:
+        """Return whether other ranks have shards of parameters: such a step runs again on all of them."""
+        if optimizer is None:
+            return False
+        if optimizer not in self._sharded:
+            self._sharded[optimizer] = bool(meshes_of(parameters_of(optimizer)))
+        return self._sharded[optimizer]
+
+    def _spoiled(self, named: Sequence[tuple[str, Any]]) -> list[str]:
+        """Return the parameters that are NaN or Inf since a finding."""
+        names = self._updates.spoiled
+        return [name for name, each in named if (self._found_alone or name in names) and not_finite(each)]
 
     def _check_states(self, optimizer: torch.optim.Optimizer | None, again: Any) -> None:
         """Check states alone: buffers and the like, and what the script wrote to."""
@@ -559,15 +590,19 @@ class Guard:
         lines: Lines,
         again: Any,
         error: BaseException | None = None,
+        *,
+        follows: bool | None = None,
+        agreed: bool = False,
     ) -> None:
         """Search the origin of what is bad in this step, and of bad `states`, and react to it.
 
-        `error` has ended the step.
+        `error` has ended the step.  The value `follows` from an earlier one, if that is known.  With
+        `agreed`, all ranks with shards of the parameters call this.
         """
         parameters = self._parameters_of(optimizer)
         named = self._trained.named(parameters)
-        spoiled = [name for name, each in named if not_finite(each)] if self._found_alone else []
-        spoiled += [name for name, each in named if name in self._updates.spoiled and not_finite(each)]
+        if follows is None:
+            follows = where != STATES and bool(self._spoiled(named))
         self._found_alone = self._alone
         if states:
             found = self._named(states, parameters)
@@ -578,7 +613,7 @@ class Guard:
         trip.notes += bucket_notes({*self._calls.modules, *self._trained.modules}, bad_gradients)
         trip.compiler = self._tape.compiler
         trip.error = "" if error is None else type(error).__name__
-        trip.follows = where != STATES and bool(spoiled)
+        trip.follows = follows
         if not trip.follows:
             trained = self._trained.named(self._trained.parameters())
             trip.before = {
@@ -589,8 +624,10 @@ class Guard:
             if optimizer is not None:
                 trip.moved = self._updates.moved(optimizer)
             self._name_origin(trip, parameters)
-            if self._runs_again:
+            if self._runs_again and (agreed or not meshes_of(parameters)):
                 self._record_again(trip, parameters, again, states)
+            elif self._runs_again:
+                trip.notes.append(_ONE_RANK)
         self._react(trip, parameters)
 
     def _were_reported(self, gradients: Sequence[torch.Tensor]) -> bool:

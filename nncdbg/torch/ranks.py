@@ -10,6 +10,7 @@ import torch
 
 from nncdbg.engine.ops.aten.internals import default_store, gradient_buckets
 from nncdbg.engine.process.ranks import journal_of_rank, rank_in_environment
+from nncdbg.torch.sharded_tensors import meshes_of
 
 _MOST = 2
 """Gradients that a note lists."""
@@ -47,6 +48,23 @@ def no_origin_note(*, compiled: bool, repeated: bool) -> str:
         "the second run of the step has no NaN or Inf: the step depends on more than its batch, "
         "parameters, buffers and random state"
     )
+
+
+def levels_of_ranks(parameters: Iterable[Any], level: int) -> dict[int, int]:
+    """Return the levels above 0 that ranks with shards of the same parameters have passed to this.
+
+    All of these ranks must call this at the same place of the training: it communicates.  Empty without
+    shards.
+    """
+    meshes = meshes_of(parameters)
+    if not meshes:
+        return {}
+    levels = torch.zeros(_ranks(), dtype=torch.int32, device=meshes[0].device_type)
+    levels[torch.distributed.get_rank()] = level
+    for mesh in meshes:
+        for group in mesh.get_all_groups():
+            torch.distributed.all_reduce(levels, torch.distributed.ReduceOp.MAX, group)
+    return {rank: found for rank, found in enumerate(levels.tolist()) if found}
 
 
 def await_ranks(seconds: float = 10) -> str | None:

@@ -25,7 +25,9 @@ from nncdbg.engine.errors import NncdbgError, RunError, UsageError
 from nncdbg.engine.execution.machine import is_out_of_memory
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import (
+    COLLECTIVES,
     DispatchMode,
+    await_collective,
     below_modes,
     current_autograd_node,
     dispatch_modes,
@@ -36,6 +38,7 @@ from nncdbg.engine.ops.aten.internals import (
     key_of,
     next_sequence_number,
     sequence_number,
+    waits,
     weak_storage,
     without_dispatch,
 )
@@ -53,6 +56,7 @@ from nncdbg.engine.values.checksum import checksum
 from nncdbg.torch.copy_memory import CopyMemory
 from nncdbg.torch.guard_kernels import LIBRARY
 from nncdbg.torch.operator_bodies import SeenContents, naming_functions
+from nncdbg.torch.sharded_tensors import local_part, placement, wrapping
 from nncdbg.torch.source_lines import Lines, is_optimizer_code, names_allocation, user_lines
 from nncdbg.torch.storages import SMALLER, Input, Key, NotCopied, copied_result, copy_content, tensor_at
 
@@ -157,6 +161,8 @@ class Recorder(DispatchMode):
         """The call of an update that runs no code of the user, and the user's lines of all its operators."""
         self.labels: dict[Key, str] = {}
         """The memory of a parameter, buffer, gradient or moment to its name."""
+        self.placements: dict[Key, str] = {}
+        """The memory of a shard to how its `DTensor` is placed."""
         self.parameters: dict[int, str] = {}
         """The identity of a parameter to its name."""
         self.copies = CopyMemory()
@@ -176,6 +182,8 @@ class Recorder(DispatchMode):
         self._calls_now: tuple[int, ...] = ()
         self._calls: Counter[str] = Counter()
         """The number of calls of each module so far."""
+        self._passed: Any = None
+        """The operator that this recorder passes to the tensors that consist of others."""
         self._sources: dict[int, Event] = {}
         """The operators of a backward pass that autograd derives, by the number of their own nodes."""
         self._bodies: list[SeenContents] = []
@@ -193,10 +201,14 @@ class Recorder(DispatchMode):
         namespace = func.namespace
         if self.forked or self.failure is not None or namespace in UNSEEN or func in _REBINDING:
             return func(*args, **keywords)
+        if namespace == COLLECTIVES and func in waits():
+            return func(*args, **keywords)  # The result of the collective was waited for.
         # Without subclasses and other modes, what the recorder itself calls is not dispatched anyway.
         dispatched = bool(types) or dispatch_modes() > 0
         if dispatched and is_traced(types):
             return func(*args, **keywords)
+        if types and wrapping(types):
+            return self._run_inside(func, args, keywords)
         frame = sys._getframe(1)
         lines = self._lines_of_update(frame) or user_lines(frame)
         if is_higher_order(func):
@@ -230,6 +242,26 @@ class Recorder(DispatchMode):
             self._append(event, args, keywords, result, frame, dispatched)
             return result
         return func(*args, **keywords)  # Without the copies there may be enough memory.
+
+    def _run_inside(self, func: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        """Run an operator on tensors that consist of others: the operators on these are recorded."""
+        if self._passed is func:
+            self._passed = None
+            return NotImplemented  # The tensors take the operator next.
+        if dispatch_modes():
+            self.give_up(_hidden_inside(func))
+            return func(*args, **keywords)
+        self._passed = func
+        try:
+            with self.outer:
+                result = func(*args, **keywords)
+        finally:
+            self._passed = None
+        with without_dispatch():
+            for each in tree_leaves(result):
+                if isinstance(each, torch.Tensor) and (placed := placement(each)):
+                    self.placements.setdefault(key_of(local_part(each)), placed)
+        return result
 
     def _run_functions(
         self, func: Any, args: Sequence[Any], keywords: Mapping[str, Any], lines: Lines
@@ -366,13 +398,18 @@ class Recorder(DispatchMode):
             self._modules_now = tuple(self.modules)
             self._calls_now = self._calls_now[:-1]
 
-    def label(self, tensor: Any, name: str) -> Key | None:
-        """Name the memory of a tensor, and return it; None if it has no memory of its own."""
+    def label(self, tensor: Any, name: str, placement: str = "") -> Key | None:
+        """Name the memory of a tensor, and return it; None if it has no memory of its own.
+
+        `placement` is that of a shard.
+        """
         if tensor.layout is not _STRIDED or is_wrapped(tensor):
             return None
         key = self._usual_key(tensor) or key_of(tensor)
         self._hold(key[0], tensor)
         self.labels.setdefault(key, name)
+        if placement:
+            self.placements.setdefault(key, placement)
         return key
 
     def label_unread(self) -> None:
@@ -613,6 +650,8 @@ class Recorder(DispatchMode):
         key = self._usual_key(tensor) or _supported_key(tensor, event)
         if key is None:
             return None
+        if event.signature.overload.namespace == COLLECTIVES:
+            await_collective(tensor)
         kept = self._seen.get(key[0], _UNKNOWN)
         if kept is _UNKNOWN:
             self._hold(key[0], tensor)
@@ -684,12 +723,7 @@ def _without_library(tensor: Any) -> Key | None:
 
 
 def _supported_key(tensor: Any, event: Event) -> Key | None:
-    """Return the memory of a tensor; None, with the event made opaque, if a program cannot hold it.
-
-    Raises UsageError for a wrapper of other tensors: its own memory does not exist.
-    """
-    if tensor.__class__ not in _TENSORS and _wraps_tensors(tensor):
-        raise _wrapper(tensor, event)
+    """Return the memory of a tensor; None, with the event made opaque, if a program cannot hold it."""
     if tensor.dtype in DTYPES and tensor.layout is _STRIDED and not tensor.is_meta:
         try:
             return key_of(tensor)
@@ -697,11 +731,6 @@ def _supported_key(tensor: Any, event: Event) -> Key | None:
             pass  # A nested tensor, or a lazy module's parameter, has no memory of its own.
     event.opaque = event.opaque or _unsupported(tensor, event)
     return None
-
-
-def _wraps_tensors(tensor: Any) -> bool:
-    """Return whether a tensor consists of others, as DTensor does; results of collectives are waited for."""
-    return hasattr(tensor, "__tensor_flatten__") and not tensor.is_nested and not hasattr(tensor, "wait")
 
 
 def _has_memory(tensor: Any) -> bool:
@@ -721,10 +750,10 @@ def _unsupported(tensor: Any, event: Event) -> str:
     return f"its dtype is {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _wrapper(tensor: Any, event: Event) -> UsageError:
+def _hidden_inside(operator: Any) -> UsageError:
     return UsageError(
-        f"{event.signature.name} uses a {type(tensor).__name__}, which cannot be recorded",
-        hint="record a step with plain tensors, such as one of a single process without FSDP",
+        f"{operator} runs on tensors that consist of others, such as a DTensor, inside of a dispatch mode",
+        hint="record a step without this mode, such as a counter of operations",
     )
 
 

@@ -41,10 +41,13 @@ class RecordedStatement:
     outputs: tuple[Value, ...]
     attributes: dict[str, Attribute]
     event: Event
+    comment: str = ""
     location: Location | None = None
 
     def node(self) -> Node:
-        return Node(self.op, self.operands, self.outputs, self.attributes, (), self.location)
+        return Node(
+            self.op, self.operands, self.outputs, self.attributes, (), self.location, comment=self.comment
+        )
 
 
 @dataclass(slots=True)
@@ -81,6 +84,8 @@ class RecordedStatements:
     inputs: dict[int, Input]
     labels: dict[Key, str]
     """The memory of a parameter, buffer, gradient, moment or loss to its name."""
+    placements: Mapping[Key, str]
+    """The memory of a shard to how its tensor is placed on the ranks."""
     persistent: Mapping[str, str | None]
     """The names of parameters, buffers and moments; a moment to the name of its parameter."""
     statements: list[RecordedStatement] = field(default_factory=list)
@@ -89,6 +94,8 @@ class RecordedStatements:
     states: dict[str, Any] = field(default_factory=dict)
     """The first values of the program's states, as those of `given`."""
     types: dict[str, TensorType] = field(default_factory=dict)
+    placed: dict[str, str] = field(default_factory=dict)
+    """The values that are shards, and how their tensors are placed."""
     lost: list[str] = field(default_factory=list)
     """Notes on results that could not be copied."""
     hidden: dict[str, dict[str, None]] = field(default_factory=dict)
@@ -243,7 +250,9 @@ class RecordedStatements:
         wanted = "input" if named is None else self.labels[named]
         label = self._names.fresh(wanted)
         flat = kept.content
-        if len(kept.keys) >= 1 and first[1] == kept.start and _fills(first, flat):
+        if named is not None and _is_same_memory(named, first):
+            first = named  # The flat parameters of FSDP are read before the shards.
+        if first[1] == kept.start and _fills(first, flat):
             content, key = flat.view(first[2]), first
         else:
             content, key = flat, (number, kept.start, flat.shape, (1,), flat.dtype, 0)
@@ -252,9 +261,18 @@ class RecordedStatements:
             self._give(label, content, self.states)
         else:
             self._give(label, content, self.given)
+        self._place(label, key)
         self._memory[number] = memory = _Memory(label, key)
         self._known[key] = label, 0
         return memory
+
+    def _type(self, name: str, key: Key) -> None:
+        self.types[name] = type_of(key[4], key[2])
+        self._place(name, key)
+
+    def _place(self, name: str, key: Key) -> None:
+        if key in self.placements:
+            self.placed[name] = self.placements[key]
 
     def _give(self, name: str, content: Any, to: dict[str, Any]) -> None:
         to[name] = content
@@ -263,7 +281,7 @@ class RecordedStatements:
     def _derive(self, memory: _Memory, key: Key, event: Event) -> str:
         """Append statements for the view `key` of a storage, and return its name."""
         name = self._names.fresh(f"{memory.name}.view")
-        self.types[name] = type_of(key[4], key[2])
+        self._type(name, key)
         self._append(VIEW, [memory.name], [self.value(name)], _layout(key, memory.key), event)
         for flag, op in _LAZY:
             if key[5] & flag:
@@ -287,7 +305,7 @@ class RecordedStatements:
         # An alias, as from `detach`, does not take the name of a parameter or gradient.
         label = self.labels.get(key) if key not in self._known else None
         name = self._names.fresh(label or _local_name(event))
-        self.types[name] = type_of(key[4], key[2])
+        self._type(name, key)
         return self.value(name)
 
     def _bind(self, key: Key, name: str) -> None:
@@ -305,7 +323,7 @@ class RecordedStatements:
         else:
             known = self._known.get(key)
             name = self._names.next_version(known[0] if known is not None else memory.name)
-        self.types[name] = type_of(key[4], key[2])
+        self._type(name, key)
         return self.value(name)
 
     def _bind_written(self, key: Key, name: str, event: Event) -> None:
@@ -412,7 +430,12 @@ class RecordedStatements:
         attributes: dict[str, Any],
         event: Event,
     ) -> None:
-        self.statements.append(RecordedStatement(op, tuple(operands), tuple(outputs), attributes, event))
+        made = tuple(outputs)
+        placed = [self.placed[each.name] for each in made if each.name in self.placed]
+        comment = "; ".join(dict.fromkeys(placed))
+        self.statements.append(
+            RecordedStatement(op, tuple(operands), made, attributes, event, "; ".join(placed))
+        )
 
 
 def type_of(dtype: torch.dtype, shape: Sequence[int]) -> TensorType:

@@ -43,6 +43,7 @@ from nncdbg.torch.program import program_of
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.recording import Recorder
 from nncdbg.torch.safe_updates import runs_only_torch
+from nncdbg.torch.sharded_tensors import placement
 from nncdbg.torch.source_lines import compiled_calls, user_lines
 from nncdbg.torch.storages import Key, copy_content
 from nncdbg.torch.trained import closure_of
@@ -169,6 +170,7 @@ def step_so_far(
         recorder.events[:],
         inputs,
         dict(recorder.labels),
+        dict(recorder.placements),
         _persistent_names(named),
         classes_of_modules(modules),
     )
@@ -203,6 +205,7 @@ def _finish(
         recorder.events,
         recorder.inputs,
         recorder.labels,
+        recorder.placements,
         _persistent_names(named),
         classes_of_modules(modules),
         checksums,
@@ -215,7 +218,7 @@ def _notes(compiled_before: int) -> tuple[str, ...]:
 
 def _label(recorder: Recorder, named: Iterable[NamedTensor]) -> list[tuple[Any, Key | None]]:
     """Name the memory of tensors, and return each with its memory."""
-    return [(each.tensor, recorder.label(each.tensor, each.name)) for each in named]
+    return [(each.tensor, recorder.label(each.tensor, each.name, each.placement)) for each in named]
 
 
 def _persistent_names(named: Iterable[NamedTensor]) -> dict[str, str | None]:
@@ -258,7 +261,8 @@ def _naming_arguments(recorder: Recorder, model: torch.nn.Module) -> Callable[..
         named = zip(_positional_parameters(model), positional, strict=False)
         for name, value in (*named, *keywords.items()):
             if isinstance(value, torch.Tensor) and value.is_leaf:
-                recorder.label(value, name)
+                for part, tensor in dense_parts(name, value):
+                    recorder.label(tensor, part, placement(value))
 
     return name_arguments
 
@@ -295,8 +299,9 @@ def _accumulated(recorder: Recorder, name: str) -> Callable[[torch.Tensor], None
     @unseen
     def accumulated(parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
+            placed = placement(parameter.grad)
             for part, tensor in dense_parts(name, parameter.grad):
-                recorder.label(tensor, part)
+                recorder.label(tensor, part, placed)
 
     return accumulated
 
