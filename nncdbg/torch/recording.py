@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -182,6 +183,8 @@ class Recorder(DispatchMode):
         self._calls_now: tuple[int, ...] = ()
         self._calls: Counter[str] = Counter()
         """The number of calls of each module so far."""
+        self._waiting = False
+        """Whether the training waits for a collective: its event has the result already."""
         self._passed: Any = None
         """The operator that this recorder passes to the tensors that consist of others."""
         self._sources: dict[int, Event] = {}
@@ -199,7 +202,9 @@ class Recorder(DispatchMode):
     ) -> Any:
         keywords = kwargs or {}
         namespace = func.namespace
-        if self.forked or self.failure is not None or namespace in UNSEEN or func in _REBINDING:
+        if self.forked or self._waiting or self.failure is not None:
+            return func(*args, **keywords)
+        if namespace in UNSEEN or func in _REBINDING:
             return func(*args, **keywords)
         if namespace == COLLECTIVES and func in waits():
             return func(*args, **keywords)  # The result of the collective was waited for.
@@ -384,6 +389,15 @@ class Recorder(DispatchMode):
             event.opaque = event.opaque or "it ran before the recording began"
         self._ended(event, args, keywords, result)
         self.events.append(event)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Record nothing in the block, in which the training waits for a collective."""
+        before, self._waiting = self._waiting, True
+        try:
+            yield
+        finally:
+            self._waiting = before
 
     def enter_module(self, name: str) -> None:
         self._calls[name] += 1

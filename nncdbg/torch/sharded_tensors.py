@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from nncdbg.engine.ops.aten.signatures import DTYPES
+from nncdbg.engine.process.rank_digests import SHARD
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 """Classes of tensors that have memory of their own."""
@@ -72,6 +73,20 @@ def placement(tensor: Any) -> str:
     sizes = ", ".join(map(str, mesh.shape))
     names = f" ({', '.join(mesh.mesh_dim_names)})" if mesh.mesh_dim_names else ""
     return f"{placed} of {dtype}[{','.join(map(str, tensor.shape))}] on mesh [{sizes}]{names}"
+
+
+def shard_of(tensor: Any) -> str | None:
+    """Return which shard of a `DTensor` this rank has, as ``[shard 1]``; ranks with the same one agree.
+
+    Empty for a tensor that each rank has as a whole, None for a part of a sum.
+    """
+    if not is_sharded(tensor):
+        return ""
+    if any(each.is_partial() for each in tensor.placements):
+        return None
+    at = zip(tensor.placements, tensor.device_mesh.get_coordinate(), strict=True)
+    shards = [str(coordinate) for placed, coordinate in at if not placed.is_replicate()]
+    return f"{SHARD}{', '.join(shards)}]" if shards else ""
 
 
 def meshes_of(tensors: Iterable[Any]) -> list[Any]:

@@ -14,8 +14,16 @@ import numpy as np
 import torch
 
 from nncdbg.engine.graph import Attribute, Location, Node, TensorType, Value
-from nncdbg.engine.ops.aten.names import OPERATOR, READ, RECORDED, VIEW, WRITE
-from nncdbg.engine.ops.aten.signatures import COUNT, DTYPES, RANDOM, Kind, NotEncodable, encode
+from nncdbg.engine.ops.aten.names import (
+    OPERATOR,
+    READ,
+    RECEIVED_INPUT,
+    RECORDED,
+    RECORDED_INPUT,
+    VIEW,
+    WRITE,
+)
+from nncdbg.engine.ops.aten.signatures import COUNT, DTYPES, EXCHANGES, RANDOM, Kind, NotEncodable, encode
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.torch.naming import FreeNames
@@ -394,22 +402,32 @@ class RecordedStatements:
         changed = [(key, False) for key in event.results if key is not None]
         changed += [(key, True) for key in event.written]
         contents = dict(event.contents)
+        kind, sent = (
+            (RECEIVED_INPUT, self._sent(event)) if event.opaque == EXCHANGES else (RECORDED_INPUT, [])
+        )
         if len(changed) < len(event.results) or not changed:
             self.hidden.setdefault(event.opaque, {})[event.signature.name] = None
         for key, written in changed:
             content = contents[key]
-            local = None if content is None else self._names.fresh(f"recorded.{_local_name(event)}")
+            local = None if content is None else self._names.fresh(f"{kind}{_local_name(event)}")
             value = self._next_value(key, event) if written else self._result(key, event)
             if local is None:
                 self._append_lost(key, value, event)
             else:
                 self._give(local, content.cpu().contiguous(), self.given)
                 attributes: dict[str, Attribute] = {"op": event.signature.name, "reason": event.opaque}
-                self._append(RECORDED, [local], [value], attributes, event)
+                self._append(RECORDED, [local, *sent], [value], attributes, event)
             if written:
                 self._bind_written(key, value.name, event)
             else:
                 self._bind(key, value.name)
+
+    def _sent(self, event: Event) -> list[str]:
+        """Return the names of the values that a collective sends: all but those of its outputs."""
+        given = zip(event.signature.arguments, event.arguments, strict=True)
+        operands = [each for argument, each in given if not argument.name.startswith("output")]
+        keys = [key for each in operands for key in (each if isinstance(each, list) else [each])]
+        return [self._name(key, event) for key in keys if isinstance(key, tuple) and len(key) == 6]
 
     def _append_lost(self, key: Key, value: Value, event: Event) -> None:
         """Append an uninitialized value in place of a recorded result that had no memory for its copy."""
@@ -433,9 +451,7 @@ class RecordedStatements:
         made = tuple(outputs)
         placed = [self.placed[each.name] for each in made if each.name in self.placed]
         comment = "; ".join(dict.fromkeys(placed))
-        self.statements.append(
-            RecordedStatement(op, tuple(operands), made, attributes, event, "; ".join(placed))
-        )
+        self.statements.append(RecordedStatement(op, tuple(operands), made, attributes, event, comment))
 
 
 def type_of(dtype: torch.dtype, shape: Sequence[int]) -> TensorType:

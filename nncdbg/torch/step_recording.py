@@ -47,7 +47,7 @@ from nncdbg.torch.sharded_tensors import placement
 from nncdbg.torch.source_lines import compiled_calls, user_lines
 from nncdbg.torch.storages import Key, copy_content
 from nncdbg.torch.trained import closure_of
-from nncdbg.torch.unseen_writes import before_unseen_writes
+from nncdbg.torch.unseen_writes import around_waits, before_unseen_writes
 
 _EAGER = "torch.compile compiles nothing while a step is recorded: the step ran eagerly"
 
@@ -132,6 +132,7 @@ def recording_with(
             # The compiler would trace the recorder as part of the functions that it compiles.
             hooks.enter_context(compiling_nothing())
         hooks.enter_context(before_unseen_writes(recorder.keep_memory))
+        hooks.enter_context(around_waits(recorder.waiting))
         _recording.active = True
         hooks.callback(setattr, _recording, "active", False)
         naming.close()

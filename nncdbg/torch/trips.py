@@ -76,4 +76,4 @@ class GuardTrip:
     """The backend of torch.compile if compiled code ran in the step, whose second run is eager."""
 
     def __post_init__(self) -> None:
-        self.notes += rank_notes()
+        self.notes += rank_notes(self.optimizer)
