@@ -254,7 +254,7 @@ class Recorder(DispatchMode):
             self._passed = None
             return NotImplemented  # The tensors take the operator next.
         if dispatch_modes():
-            self.give_up(_hidden_inside(func))
+            self.give_up(_hidden_inside(func), user_lines(sys._getframe(2)))
             return func(*args, **keywords)
         self._passed = func
         try:
