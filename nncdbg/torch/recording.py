@@ -59,7 +59,16 @@ from nncdbg.torch.guard_kernels import LIBRARY
 from nncdbg.torch.operator_bodies import SeenContents, naming_functions
 from nncdbg.torch.sharded_tensors import local_part, placement, wrapping
 from nncdbg.torch.source_lines import Lines, is_optimizer_code, names_allocation, user_lines
-from nncdbg.torch.storages import SMALLER, Input, Key, NotCopied, copied_result, copy_content, tensor_at
+from nncdbg.torch.storages import (
+    SMALLER,
+    Input,
+    Key,
+    NotCopied,
+    copied_result,
+    copy_content,
+    empty_content,
+    tensor_at,
+)
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 
@@ -177,6 +186,8 @@ class Recorder(DispatchMode):
         """Storage to a weak reference to it."""
         self._seen: dict[int, Any] = {}
         """The storages that operators read or made: to an `Input` or an `InnerAllocation`, others to None."""
+        self._new: set[int] = set()
+        """The storages that had no bytes before, and that no operator has read or written since."""
         self._used: list[tuple[Any, InnerAllocation]] = []
         """The tensors of allocations among the operands of the operator that begins."""
         self._modules_now: tuple[str, ...] = ()
@@ -456,8 +467,17 @@ class Recorder(DispatchMode):
             self.give_up(error)
 
     def keep_memory(self, storage: Any) -> None:
-        """Copy the memory of an input that something other than an operator may change."""
-        kept = self.inputs.get(storage._cdata)
+        """Copy the memory of an input that something other than an operator may change.
+
+        Memory of no bytes is new when it is resized, as that of gathered parameters.
+        """
+        number = storage._cdata
+        self._new.discard(number)
+        kept = self.inputs.get(number)
+        if number not in self._seen and not storage.nbytes():
+            with without_dispatch():
+                self._hold(number, torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))
+            self._new.add(number)
         if kept is not None and kept.content is None:
             try:
                 with without_dispatch():
@@ -647,6 +667,9 @@ class Recorder(DispatchMode):
             if kept is _UNKNOWN:
                 self._hold(key[0], tensor)
                 kept = self._seen[key[0]] = self.inputs[key[0]] = Input(tensor.detach())
+                if key[0] in self._new:
+                    self._new.discard(key[0])
+                    kept.content = empty_content(kept)
             elif kept.__class__ is InnerAllocation:
                 self._used.append((tensor, kept))
             kept.keys[key] = None
@@ -664,7 +687,7 @@ class Recorder(DispatchMode):
         key = self._usual_key(tensor) or _supported_key(tensor, event)
         if key is None:
             return None
-        if event.signature.overload.namespace == COLLECTIVES:
+        if event.opaque and event.signature.overload.namespace == COLLECTIVES:
             await_collective(tensor)
         kept = self._seen.get(key[0], _UNKNOWN)
         if kept is _UNKNOWN:

@@ -667,3 +667,14 @@ def test_lines_of_an_update_of_torch_are_found_once(monkeypatch):
         optimizer.step()
     assert len(ops(step, "optimizer")) > 20
     assert not searched
+
+
+def test_memory_that_is_allocated_again_is_no_nan():
+    gathered, source = torch.full((4,), torch.nan), torch.arange(4.0)
+    gathered.untyped_storage().resize_(0)
+    with nncdbg.torch.record() as step:
+        gathered.untyped_storage().resize_(16)
+        gathered.copy_(source)
+        gathered.mul(2)
+    assert all(np.isfinite(each).all() for each in step.inputs.values())
+    assert runs(step)

@@ -109,7 +109,6 @@ def recorded(kind, rank):
     named = tensors_by_name(named_models(model), [optimizer])
     changed = {name: value for name, value in step.changed.items() if name in named}
     after = {name: host_array(named[name]).tobytes() for name in changed}
-    run()
     program = nncdbg.Program.parse(step.program.text())
     assert program == step.program
     debugger = nncdbg.Debugger(program, step.inputs, backend="torch")
