@@ -25,7 +25,7 @@ from nncdbg.torch.module_watch import ModuleWatch
 from nncdbg.torch.named_models import Models, Optimizers
 from nncdbg.torch.operator_watch import OperatorWatch
 from nncdbg.torch.origin_watch import OriginWatch
-from nncdbg.torch.ranks import bucket_notes, levels_of_ranks
+from nncdbg.torch.ranks import bucket_notes, levels_of_ranks, rank_notes
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.safe_updates import SafeUpdates
 from nncdbg.torch.second_run import StepFunction, UpdateReached, record_again
@@ -219,11 +219,12 @@ class Guard:
 
         Why it could not run again is appended to `notes`.  None if nothing ran.
         """
-        trip = GuardTrip(LOSS, self._number, None, {}, ())
+        parameters = self._trained.parameters()
+        trip = GuardTrip(LOSS, self._number, None, {}, (), notes=rank_notes(parameters))
         self._tape.pause()
         try:
             with self._tape.own_work():
-                self._record_again(trip, self._trained.parameters(), self._tape_or_function())
+                self._record_again(trip, parameters, self._tape_or_function())
         finally:
             self._tape.resume()
         notes += trip.notes
@@ -323,6 +324,10 @@ class Guard:
         with self._tape.own_work():
             lost = self._has_lost()
             finite = not lost and not suspicious([each for each in gradients.values() if each is not None])
+            # The ranks must run the same calls again.
+            parameters = [each for call in passes for each in call.parameters]
+            levels = levels_of_ranks(parameters, 2 * lost + (not finite)).values()
+            finite, lost = finite and not levels, lost or max(levels, default=0) > 1
         if finite:
             self._reported = []
             if len(self._trained.optimizers) <= 1:
@@ -430,7 +435,10 @@ class Guard:
         self.counts.skipped_by_scaler += 1
         self._skipping = True
         self._skips_in_row[optimizer] = self._skips_in_row.get(optimizer, 0) + 1
-        if self._has_lost() or self._skips_in_row[optimizer] >= PATIENCE:
+        lost = self._has_lost()
+        if self._is_sharded(optimizer):
+            lost = bool(levels_of_ranks(parameters_of(optimizer), int(lost)))
+        if lost or self._skips_in_row[optimizer] >= PATIENCE:
             self._check(optimizer, lines, self._tape)
         else:
             self._check_states(optimizer, self._tape)
@@ -524,7 +532,7 @@ class Guard:
     def _is_sharded(self, optimizer: torch.optim.Optimizer | None) -> bool:
         """Return whether other ranks have shards of parameters: such a step runs again on all of them."""
         if optimizer is None:
-            return False
+            return bool(meshes_of(self._trained.parameters()))
         if optimizer not in self._sharded:
             self._sharded[optimizer] = bool(meshes_of(parameters_of(optimizer)))
         return self._sharded[optimizer]
@@ -608,7 +616,7 @@ class Guard:
             found = self._named(states, parameters)
             bad |= {name: not_finite(each) for name, each in found.items()}
             self._updates.spoiled |= found.keys()
-        trip = GuardTrip(where, self._number, optimizer, bad, lines)
+        trip = GuardTrip(where, self._number, optimizer, bad, lines, notes=rank_notes(parameters))
         bad_gradients = [(name, each) for name, each in named if f"{name}.grad" in bad]
         trip.notes += bucket_notes({*self._calls.modules, *self._trained.modules}, bad_gradients)
         trip.compiler = self._tape.compiler
@@ -624,10 +632,8 @@ class Guard:
             if optimizer is not None:
                 trip.moved = self._updates.moved(optimizer)
             self._name_origin(trip, parameters)
-            if self._runs_again and (agreed or not meshes_of(parameters)):
-                self._record_again(trip, parameters, again, states)
-            elif self._runs_again:
-                trip.notes.append(_ONE_RANK)
+            if self._runs_again:
+                self._record_again(trip, parameters, again, states, agreed=agreed)
         self._react(trip, parameters)
 
     def _were_reported(self, gradients: Sequence[torch.Tensor]) -> bool:
@@ -658,7 +664,13 @@ class Guard:
         parameters: Sequence[Any],
         again: Any,
         states: Sequence[ModuleState | WrittenState] = (),
+        *,
+        agreed: bool = False,
     ) -> None:
+        """Record a second run of the step; with `agreed`, all ranks with shards of parameters call this."""
+        if not agreed and meshes_of(parameters):
+            trip.notes.append(_ONE_RANK)
+            return
         if current_autograd_node() is not None:
             trip.notes.append("the update runs inside the backward pass, so the step cannot run again")
             return

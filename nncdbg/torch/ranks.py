@@ -11,19 +11,19 @@ import torch
 from nncdbg.engine.ops.aten.internals import default_store, gradient_buckets
 from nncdbg.engine.process.ranks import journal_of_rank, rank_in_environment
 from nncdbg.torch.sharded_tensors import meshes_of
-from nncdbg.torch.trained import parameters_of
 
 _MOST = 2
 """Gradients that a note lists."""
 
 
-def rank_notes(optimizer: torch.optim.Optimizer | None) -> list[str]:
+def rank_notes(parameters: Iterable[Any]) -> list[str]:
     """Return which rank this process is, if there are several, and what it has of the parameters."""
     ranks = _ranks()
     if ranks == 1:
         return []
-    sharded = optimizer is not None and meshes_of(parameters_of(optimizer))
-    has = "counts are those of its shards" if sharded else "gradients are averages over all ranks"
+    has = (
+        "counts are those of its shards" if meshes_of(parameters) else "gradients are averages over all ranks"
+    )
     return [f"found on rank {torch.distributed.get_rank()} of {ranks}; {has}"]
 
 

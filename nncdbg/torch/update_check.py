@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from nncdbg.torch.finiteness import not_finite, suspicious
+from nncdbg.torch.ranks import rank_notes
 from nncdbg.torch.sharded_tensors import local_part, meshes_of
 from nncdbg.torch.source_lines import Lines
 from nncdbg.torch.tape import tensors_in
@@ -108,7 +109,9 @@ class UpdateCheck:
         self, optimizer: torch.optim.Optimizer, step: int, new: dict[str, str], lines: Lines
     ) -> GuardTrip:
         """Return what is reported about an update that made `new`."""
-        trip = GuardTrip(UPDATE, step, optimizer, new, lines)
+        notes = rank_notes(parameters_of(optimizer))
+        undoable = optimizer in self._before
+        trip = GuardTrip(UPDATE, step, optimizer, new, lines, undoable=undoable, notes=notes)
         named = self._named(optimizer)
         parameter, bad = next((owner, each) for name, owner, each in named if name in new)
         name = next(name for name, _, each in named if each is parameter)

@@ -96,7 +96,6 @@ class _Watching:
             model, optimizer, self._react, keep_update=keep_update, tier=tier, counts=self.report.counts
         )
         self._on_nan = on_nan
-        self._keep_update = keep_update
         self._found = found
         self._known: set[object] = set()
         """The keys of the steps in the report."""
@@ -108,7 +107,7 @@ class _Watching:
         bad = None if trip.follows else _reported(trip, self._interrupt)
         if trip.where in _BESIDES_GRADIENTS and (bad is None or bad.is_intended):
             return False
-        skips = self._on_nan == "skip" and (trip.where != UPDATE or self._keep_update)
+        skips = self._on_nan == "skip" and (trip.where != UPDATE or trip.undoable)
         self.report.numbers.add(trip.step)
         counts = self.report.counts
         # The guard does not count the update of a step that a gradient scaler skips.
