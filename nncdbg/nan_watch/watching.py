@@ -20,6 +20,7 @@ from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.lean import LeanAllocation
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.aten.names import allocates_only, is_torch, overwrites
+from nncdbg.engine.ops.causes import RECEIVED
 from nncdbg.engine.ops.influence import Infinities
 from nncdbg.engine.schedules.streams import streams_of
 from nncdbg.engine.text.lexemes import name_text
@@ -152,19 +153,28 @@ def _tell(
         in_text_order(_with_content(sightings), debugger.loaded.places), key=lambda each: each.dropped
     )
     judge = TrainingJudge(debugger)
-    findings = [_finding(each, gates, debugger, judge) for each in ordered] + measured
-    if any(each.trips for each in findings):
-        findings = [each for each in findings if not each.is_warning]
-    findings.sort(key=lambda each: (not each.trips, not each.reaches_output))
-    first = next((index for index, each in enumerate(findings) if each.trips), None)
-    if first is None:
-        first = next((index for index, each in enumerate(findings) if _originates(each)), None)
-    if first is not None:
-        findings[first] = replace(findings[first], first=True)
-    for finding in findings:
+    received = _received(sightings)
+    found = [(_finding(each, gates, debugger, judge), each.number in received) for each in ordered]
+    found += [(each, False) for each in measured]
+    if any(each.trips for each, _ in found):
+        found = [(each, theirs) for each, theirs in found if not each.is_warning]
+    found.sort(key=lambda pair: (not pair[0].trips, pair[1], not pair[0].reaches_output))
+    own = [each for each, theirs in found if not theirs]
+    origin = next((each for each in own if each.trips), None) or next(filter(_originates, own), None)
+    report.findings = [replace(each, first=True) if each is origin else each for each, _ in found]
+    for finding in report.findings:
         report.counts[finding.role] += 1
-    report.findings = findings
     report.limit(max_findings)
+
+
+def _received(sightings: Sequence[Sighting]) -> set[int]:
+    """Return the numbers of what another rank has sent, and of what follows from nothing else."""
+    found: set[int] = set()
+    for each in sorted(sightings, key=lambda each: each.number):
+        origins = each.roots or each.parents
+        if (each.cause is not None and each.cause.name == RECEIVED) or (origins and origins <= found):
+            found.add(each.number)
+    return found
 
 
 def _originates(finding: WatchFinding) -> bool:

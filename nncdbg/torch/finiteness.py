@@ -16,18 +16,23 @@ from nncdbg.engine.ops.aten.internals import norms_of, without_dispatch
 from nncdbg.stats.kernel import MODERATE
 from nncdbg.stats.preparation import kernel_of
 from nncdbg.torch import guard_kernels
+from nncdbg.torch.sharded_tensors import PLAIN, local_part
 
 
 def suspicious(tensors: Sequence[Any]) -> bool:
     """Return False if every element and its square are finite.
 
     True means that an element is NaN or Inf, or that its square or a sum of squares overflows.
-    `not_finite` decides.  Costs one pass, and one synchronization per device.
+    `not_finite` decides.  Of a `DTensor`, the shard on this rank counts.  Costs one pass, and one
+    synchronization per device.
     """
     library = guard_kernels.used
     if library is not None and (finite := library.squares_finite(tensors)) is not None:
         return not finite
     kinds = {*map(_kind_of, tensors)}
+    if any(class_ not in PLAIN for class_, *_ in kinds):
+        tensors = [*map(local_part, tensors)]
+        kinds = {*map(_kind_of, tensors)}
     others: Sequence[Any] = ()
     for kind in kinds:
         same = tensors if len(kinds) == 1 else [each for each in tensors if _kind_of(each) == kind]
@@ -70,7 +75,7 @@ def _beside_modes(tensors: Iterable[Any]) -> AbstractContextManager[Any]:
 
     Operators on tensors of other classes than torch's own need their dispatch.
     """
-    return without_dispatch() if {*map(type, tensors)} <= {*_PLAIN} else nullcontext()
+    return without_dispatch() if {*map(type, tensors)} <= PLAIN else nullcontext()
 
 
 def _has_large_norm(tensors: Iterable[Any]) -> bool:
@@ -95,6 +100,7 @@ def is_finite(tensor: Any) -> bool:
 
     Costs one pass over the memory of a tensor on the CPU, after `nncdbg.stats.prepare`.
     """
+    tensor = local_part(tensor)
     check = _finite_checks.get(tensor.dtype) or _compiled_finite_check(tensor.dtype)
     in_memory = tensor.is_cpu and tensor.layout is torch.strided
     if check is not None and in_memory and (tensor.is_contiguous() or is_dense(tensor)):
@@ -109,6 +115,7 @@ def finite_in_memory(tensor: Any) -> bool | None:
 
     It needs none for a contiguous tensor on the CPU, after `nncdbg.stats.prepare`.
     """
+    tensor = local_part(tensor)
     check = _finite_checks.get(tensor.dtype)
     if check is None or not tensor.is_cpu or tensor.layout is not torch.strided or not tensor.is_contiguous():
         return None
@@ -132,7 +139,11 @@ _COMPILED = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", t
 
 
 def not_finite(tensor: Any) -> str:
-    """Return ``"2 NaN, 1 Inf of 12"`` for a tensor with NaN or Inf, otherwise an empty string."""
+    """Return ``"2 NaN, 1 Inf of 12"`` for a tensor with NaN or Inf, otherwise an empty string.
+
+    Of a `DTensor`, the shard on this rank counts.
+    """
+    tensor = local_part(tensor)
     with _beside_modes((tensor,)):
         values = _values(tensor)
         if values is None:
@@ -149,9 +160,6 @@ def counted(nans: int, infinities: int, elements: int) -> str:
 _WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 """A norm of half precision is computed in float32, or it overflows."""
 
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-"""Classes of tensors that have memory of their own."""
 
 _kind_of = operator.attrgetter("__class__", "is_cpu", "layout", "dtype")
 _is_contiguous = torch.Tensor.is_contiguous
@@ -170,7 +178,7 @@ def _memory_check(name: str, kind: Any) -> _MemoryCheck | None:
 
 def _compiled_check(name: str, kind: Any) -> _MemoryCheck | None:
     class_, is_cpu, layout, dtype = kind
-    if class_ not in _PLAIN or not is_cpu or layout is not torch.strided:
+    if class_ not in PLAIN or not is_cpu or layout is not torch.strided:
         return None
     compiled = getattr(kernel_of(_COMPILED.get(dtype, "")), name, None)
     if compiled is None:

@@ -25,10 +25,11 @@ from nncdbg.torch.module_watch import ModuleWatch
 from nncdbg.torch.named_models import Models, Optimizers
 from nncdbg.torch.operator_watch import OperatorWatch
 from nncdbg.torch.origin_watch import OriginWatch
-from nncdbg.torch.ranks import bucket_notes
+from nncdbg.torch.ranks import bucket_notes, levels_of_ranks, rank_notes
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.safe_updates import SafeUpdates
 from nncdbg.torch.second_run import StepFunction, UpdateReached, record_again
+from nncdbg.torch.sharded_tensors import meshes_of
 from nncdbg.torch.skipped_steps import on_skipped_step
 from nncdbg.torch.source_lines import Lines, user_lines
 from nncdbg.torch.step_call import BACKWARD, GRADIENT, StepCall, tensors_in
@@ -46,6 +47,14 @@ PATIENCE = 20
 
 _MANY_UPDATES = 1000
 """After so many updates, the library of the guard is compiled for the next training."""
+
+_FOLLOWS, _NEW = 1, 2
+"""Levels of what a rank finds: something that follows from an earlier finding, and something new."""
+
+_ONE_RANK = (
+    "the step of shards runs again only before an update, where all ranks know of it: it communicates; to "
+    "record each step as it runs, use --tier live"
+)
 
 _WATCHES: Mapping[str, Callable[[Trained, ModuleStates], OriginWatch]] = {
     "hooks": lambda trained, states: ModuleWatch(),
@@ -110,6 +119,8 @@ class Guard:
         self._safe_updates = SafeUpdates(only_large=self._watch is None or not self._watch.skips_safe_updates)
         self._safe = False
         """Whether this update can make no NaN and no Inf, so that nothing of it is checked."""
+        self._sharded: weakref.WeakKeyDictionary[torch.optim.Optimizer, bool] = weakref.WeakKeyDictionary()
+        """Whether other ranks have shards of the parameters of an optimizer."""
         self._updating: list[torch.optim.Optimizer] = []
         self._in_closure = False
         self._huge = False
@@ -208,11 +219,12 @@ class Guard:
 
         Why it could not run again is appended to `notes`.  None if nothing ran.
         """
-        trip = GuardTrip(LOSS, self._number, None, {}, ())
+        parameters = self._trained.parameters()
+        trip = GuardTrip(LOSS, self._number, None, {}, (), notes=rank_notes(parameters))
         self._tape.pause()
         try:
             with self._tape.own_work():
-                self._record_again(trip, self._trained.parameters(), self._tape_or_function())
+                self._record_again(trip, parameters, self._tape_or_function())
         finally:
             self._tape.resume()
         notes += trip.notes
@@ -310,6 +322,10 @@ class Guard:
         with self._tape.own_work():
             lost = self._has_lost()
             finite = not lost and not suspicious([each for each in gradients.values() if each is not None])
+            # The ranks must run the same calls again.
+            parameters = [each for call in passes for each in call.parameters]
+            levels = levels_of_ranks(parameters, 2 * lost + (not finite)).values()
+            finite, lost = finite and not levels, lost or max(levels, default=0) > 1
         if finite:
             self._reported = []
             if len(self._trained.optimizers) <= 1:
@@ -417,7 +433,10 @@ class Guard:
         self.counts.skipped_by_scaler += 1
         self._skipping = True
         self._skips_in_row[optimizer] = self._skips_in_row.get(optimizer, 0) + 1
-        if self._has_lost() or self._skips_in_row[optimizer] >= PATIENCE:
+        lost = self._has_lost()
+        if self._is_sharded(optimizer):
+            lost = bool(levels_of_ranks(parameters_of(optimizer), int(lost)))
+        if lost or self._skips_in_row[optimizer] >= PATIENCE:
             self._check(optimizer, lines, self._tape)
         else:
             self._check_states(optimizer, self._tape)
@@ -480,7 +499,8 @@ class Guard:
         moderate = optimizer is not None and self._safe_updates.have_moderate(optimizer, gradients)
         large = suspicious(losses if moderate else [*gradients, *losses])
         states = self._newly_bad()
-        if not large and not states:
+        sharded = self._is_sharded(optimizer)
+        if not (large or states or sharded):
             return gradients if moderate else ()
         self._huge = large
         lost = [counts for each in losses if (counts := not_finite(each))] if large else []
@@ -494,12 +514,31 @@ class Guard:
         if large and self._alone and not bad:
             counted = ("gradients", next(filter(None, map(not_finite, gradients)), ""))
             bad |= [counted] if counted[1] else []
-        where = LOSS if lost else GRADIENTS if bad else STATES
-        if where == GRADIENTS and self._were_reported(gradients):
+        where = LOSS if lost else GRADIENTS if bad or not states else STATES
+        new = bool(bad or states) and not (where == GRADIENTS and self._were_reported(gradients))
+        spoiled = self._spoiled(named)
+        level = (_FOLLOWS if spoiled and where != STATES else _NEW) if new else 0
+        levels = levels_of_ranks(parameters, level) if sharded else {}
+        if new or levels:
+            follows = max(levels.values(), default=level) == _FOLLOWS
+            bad |= {} if new else {f"a value of rank {rank}": "NaN or Inf" for rank in levels}
+            self._report(where, bad, states, optimizer, lines(), again, follows=follows, agreed=sharded)
+        elif bad:
             self._tripped = True
-        elif bad or states:
-            self._report(where, bad, states, optimizer, lines(), again)
         return gradients if moderate and not large else ()
+
+    def _is_sharded(self, optimizer: torch.optim.Optimizer | None) -> bool:
+        """Return whether other ranks have shards of parameters: such a step runs again on all of them."""
+        if optimizer is None:
+            return bool(meshes_of(self._trained.parameters()))
+        if optimizer not in self._sharded:
+            self._sharded[optimizer] = bool(meshes_of(parameters_of(optimizer)))
+        return self._sharded[optimizer]
+
+    def _spoiled(self, named: Sequence[tuple[str, Any]]) -> list[str]:
+        """Return the parameters that are NaN or Inf since a finding."""
+        names = self._updates.spoiled
+        return [name for name, each in named if (self._found_alone or name in names) and not_finite(each)]
 
     def _check_states(self, optimizer: torch.optim.Optimizer | None, again: Any) -> None:
         """Check states alone: buffers and the like, and what the script wrote to."""
@@ -557,15 +596,19 @@ class Guard:
         lines: Lines,
         again: Any,
         error: BaseException | None = None,
+        *,
+        follows: bool | None = None,
+        agreed: bool = False,
     ) -> None:
         """Search the origin of what is bad in this step, and of bad `states`, and react to it.
 
-        `error` has ended the step.
+        `error` has ended the step.  The value `follows` from an earlier one, if that is known.  With
+        `agreed`, all ranks with shards of the parameters call this.
         """
         parameters = self._parameters_of(optimizer)
         named = self._trained.named(parameters)
-        spoiled = [name for name, each in named if not_finite(each)] if self._found_alone else []
-        spoiled += [name for name, each in named if name in self._updates.spoiled and not_finite(each)]
+        if follows is None:
+            follows = where != STATES and bool(self._spoiled(named))
         self._found_alone = self._alone
         new: set[str] = set()
         if states:
@@ -573,12 +616,12 @@ class Guard:
             bad |= {name: not_finite(each) for name, each in found.items()}
             new = found.keys() - self._updates.spoiled
             self._updates.spoiled |= new
-        trip = GuardTrip(where, self._number, optimizer, bad, lines)
+        trip = GuardTrip(where, self._number, optimizer, bad, lines, notes=rank_notes(parameters))
         bad_gradients = [(name, each) for name, each in named if f"{name}.grad" in bad]
         trip.notes += bucket_notes({*self._calls.modules, *self._trained.modules}, bad_gradients)
         trip.compiler = self._tape.compiler
         trip.error = "" if error is None else type(error).__name__
-        trip.follows = where != STATES and bool(spoiled)
+        trip.follows = follows
         if not trip.follows:
             trained = self._trained.named(self._trained.parameters())
             trip.before = {
@@ -590,7 +633,7 @@ class Guard:
                 trip.moved = self._updates.moved(optimizer)
             self._name_origin(trip, parameters)
             if self._runs_again:
-                self._record_again(trip, parameters, again, states)
+                self._record_again(trip, parameters, again, states, agreed=agreed)
         self._react(trip, parameters)
         if trip.intended:
             self._updates.spoiled -= new
@@ -623,7 +666,13 @@ class Guard:
         parameters: Sequence[Any],
         again: Any,
         states: Sequence[ModuleState | WrittenState] = (),
+        *,
+        agreed: bool = False,
     ) -> None:
+        """Record a second run of the step; with `agreed`, all ranks with shards of parameters call this."""
+        if not agreed and meshes_of(parameters):
+            trip.notes.append(_ONE_RANK)
+            return
         if current_autograd_node() is not None:
             trip.notes.append("the update runs inside the backward pass, so the step cannot run again")
             return

@@ -29,14 +29,12 @@ from nncdbg.torch.finiteness import finite_in_memory, is_finite, not_finite
 from nncdbg.torch.guard_kernels import LIBRARY
 from nncdbg.torch.hidden_hooks import untraced_hooks
 from nncdbg.torch.origin_watch import UserPlace
+from nncdbg.torch.sharded_tensors import PLAIN, is_sharded
 from nncdbg.torch.source_lines import Lines, kind_of_frame, line_at, user_lines
 from nncdbg.torch.step_call import tensors_in
 
 if TYPE_CHECKING:
     from nncdbg.torch.trips import GuardTrip
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-"""Classes of tensors that are checked; others may have no memory of their own."""
 
 _GENERATED: Any = torch.fx.GraphModule
 
@@ -287,9 +285,9 @@ def _version(tensor: Any) -> int:
 
 
 def _can_be_bad(tensor: Any) -> bool:
-    """Return whether a tensor is one of torch's own that can be checked now."""
+    """Return whether a tensor is one of torch's own that can be checked now, or has a shard on this rank."""
     return (
-        tensor.__class__ in _PLAIN
+        (tensor.__class__ in PLAIN or is_sharded(tensor))
         and (tensor.is_floating_point() or tensor.is_complex())
         and not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
     )

@@ -9,6 +9,7 @@ import torch
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.internals import uncompiled, uncompiled_name, without_dispatch
+from nncdbg.torch.sharded_tensors import inner_tensors, placement
 
 Models: TypeAlias = "torch.nn.Module | Iterable[torch.nn.Module] | Mapping[str, torch.nn.Module]"
 Optimizers: TypeAlias = "torch.optim.Optimizer | Iterable[torch.optim.Optimizer]"
@@ -23,6 +24,8 @@ class NamedTensor(NamedTuple):
     """For a moment, the name of its parameter."""
     persists: bool = True
     """Whether the next step uses it: False for a gradient."""
+    placement: str = ""
+    """How the `DTensor` is placed of which this is the shard on this rank."""
 
 
 def classes_of_modules(modules: Mapping[str, torch.nn.Module]) -> dict[str, str]:
@@ -91,13 +94,18 @@ def own_tensors(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, to
 
 
 def dense_parts(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield a tensor with its name, or the indices and values of a sparse gradient."""
-    if tensor.layout is not torch.sparse_coo:
-        yield name, tensor
+    """Yield the tensors with memory of which one consists, by name.
+
+    These are the tensor itself, the indices and values of a sparse one, the shard of a `DTensor` on this rank
+    under the same name, or what another tensor of this kind is made of.
+    """
+    if tensor.layout is torch.sparse_coo:
+        with without_dispatch():
+            yield f"{name}.indices", tensor._indices()
+            yield f"{name}.values", tensor._values()
         return
-    with without_dispatch():
-        yield f"{name}.indices", tensor._indices()
-        yield f"{name}.values", tensor._values()
+    for suffix, part in inner_tensors(tensor):
+        yield f"{name}{suffix}", part
 
 
 def named_tensors(
@@ -105,22 +113,28 @@ def named_tensors(
 ) -> list[NamedTensor]:
     """Return the tensors of `own_tensors` with their gradients (``w.grad``) and moments (``w.exp_avg``).
 
-    A sparse gradient is ``w.grad.indices`` and ``w.grad.values``.
+    A sparse gradient is ``w.grad.indices`` and ``w.grad.values``, and of a `DTensor` there is the shard on
+    this rank.
     """
     found, owners = [], {}
+
+    def add(name: str, tensor: torch.Tensor, owner: str | None = None, *, persists: bool = True) -> None:
+        placed = placement(tensor)
+        parts = dense_parts(name, tensor)
+        found.extend(NamedTensor(part, each, owner, persists, placed) for part, each in parts)
+
     for name, tensor in own:
         owners[id(tensor)] = name
-        found.append(NamedTensor(name, tensor))
+        add(name, tensor)
         # torch warns when the gradient of any other tensor is read.
         if (tensor.is_leaf or tensor.retains_grad) and tensor.grad is not None:
-            for part, each in dense_parts(f"{name}.grad", tensor.grad):
-                found.append(NamedTensor(part, each, persists=False))
+            add(f"{name}.grad", tensor.grad, persists=False)
     for optimizer in optimizers:
         for parameter, state in optimizer.state.items():
             owner = owners.get(id(parameter), "parameter")
             for key, moment in state.items():
                 if isinstance(moment, torch.Tensor):
-                    found.append(NamedTensor(f"{owner}.{key}", moment, owner))
+                    add(f"{owner}.{key}", moment, owner)
     return found
 
 

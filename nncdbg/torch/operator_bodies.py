@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.values.checksum import checksum
 from nncdbg.torch.storages import Key
 
@@ -46,7 +47,7 @@ class SeenContents:
 
 def _checksum(tensor: Any) -> str:
     memory = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
-    return checksum(memory.cpu().numpy())
+    return checksum(host_array(memory))
 
 
 def naming_functions(

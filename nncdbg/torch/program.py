@@ -65,19 +65,20 @@ def program_of(
     events: Sequence[Event],
     inputs: dict[int, Input],
     labels: Mapping[Key, str],
+    placements: Mapping[Key, str],
     persistent: Mapping[str, str | None],
     classes: Mapping[str, str],
     checksums: Mapping[Key, str | np.ndarray[Any, Any]] | None = None,
 ) -> RecordedProgram:
     """Return the program of the events.
 
-    `labels` names memory; `persistent` are the names of parameters, buffers and moments, which become states,
-    a moment to its parameter.  `classes` maps a module to its class.  `checksums` are of memory at the end,
-    with an array in place of the checksum of a small one.
+    `labels` names memory, and `placements` says how shards are placed.  `persistent` are the names of
+    parameters, buffers and moments, which become states, a moment to its parameter.  `classes` maps a module
+    to its class.  `checksums` are of memory at the end, with an array in place of that of a small one.
     """
     named = dict(labels)
     _name_losses(events, named)
-    built = RecordedStatements(inputs, named, persistent)
+    built = RecordedStatements(inputs, named, placements, persistent)
     for event in events:
         built.add(event)
     built.end_phase()
@@ -131,7 +132,8 @@ def _state_lines(built: RecordedStatements) -> Iterator[StateLine]:
 
 
 def _state_line(name: str, of: str | None, built: RecordedStatements) -> StateLine:
-    return StateLine(built.value(name), Inline(host_array(built.states[name])), of)
+    first = Inline(host_array(built.states[name]))
+    return StateLine(built.value(name), first, of, built.placed.get(name, ""))
 
 
 # -- locations ---------------------------------------------------------------------------

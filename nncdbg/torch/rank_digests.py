@@ -14,13 +14,15 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import without_dispatch
 from nncdbg.engine.process.rank_digests import DigestFile, StepDigests, is_digested
+from nncdbg.torch.sharded_tensors import PLAIN, local_part, shard_of
 
 
 class RankDigests:
     """Digests gradients before an update and parameters after it, at the steps of `is_digested`.
 
-    `named` maps the identities of parameters to names, and `step` returns the number of the step.  Tensors of
-    other classes, such as shards, are left out: they differ between ranks by design.
+    `named` maps the identities of parameters to names, and `step` returns the number of the step.  The shards
+    of a `DTensor` have its name and their place, so that only ranks with the same shard are compared; parts
+    of a sum are left out, as tensors of other classes are.
     """
 
     def __init__(
@@ -63,10 +65,11 @@ class RankDigests:
 def _digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, float | None]]:
     """Return the digest of the bytes and the norm of each dense tensor."""
     with without_dispatch(), torch.no_grad():
+        parts = ((name, shard_of(each), local_part(each)) for name, each in tensors.items())
         dense = {
-            name: each.detach()
-            for name, each in tensors.items()
-            if type(each) in (torch.Tensor, torch.nn.Parameter) and each.layout == torch.strided
+            f"{name}{shard}": each.detach()
+            for name, shard, each in parts
+            if shard is not None and type(each) in PLAIN and each.layout == torch.strided
         }
         found: dict[str, tuple[int, float | None]] = {}
         for name, each in dense.items():

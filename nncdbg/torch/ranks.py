@@ -10,24 +10,58 @@ import torch
 
 from nncdbg.engine.ops.aten.internals import default_store, gradient_buckets
 from nncdbg.engine.process.ranks import journal_of_rank, rank_in_environment
+from nncdbg.torch.sharded_tensors import meshes_of
 
 _MOST = 2
 """Gradients that a note lists."""
 
 
-def rank_notes() -> list[str]:
-    """Return which rank this process is, if there are several."""
+def rank_notes(parameters: Iterable[Any]) -> list[str]:
+    """Return which rank this process is, if there are several, and what it has of the parameters."""
     ranks = _ranks()
     if ranks == 1:
         return []
-    return [f"found on rank {torch.distributed.get_rank()} of {ranks}; gradients are averages over all ranks"]
+    has = (
+        "counts are those of its shards" if meshes_of(parameters) else "gradients are averages over all ranks"
+    )
+    return [f"found on rank {torch.distributed.get_rank()} of {ranks}; {has}"]
 
 
-def no_origin_note(*, compiled: bool, repeated: bool) -> str:
+def origin_ranks(step: int, *, own: bool, seconds: float = 5) -> list[int]:
+    """Return the ranks whose report of a step names an operator; `own`: that of this rank does.
+
+    Only a rank without an own operator waits for the others.
+    """
+    if _ranks() == 1:
+        return []
+    keys = [f"nncdbg/origin/{step}/{rank}" for rank in range(_ranks())]
+    this = torch.distributed.get_rank()
+    try:
+        store = default_store()
+        store.set(keys[this], str(int(own)))
+        if own:
+            return [this]
+        _await_keys(store, keys, seconds)
+        return [rank for rank, key in enumerate(keys) if store.check([key]) and store.get(key) == b"1"]
+    except (RuntimeError, ValueError):  # The process that holds the store has ended, or it can tell nothing.
+        return []
+
+
+def received_note(ranks: Sequence[int]) -> str:
+    """Return from which ranks a NaN or Inf comes; those of `origin_ranks`."""
+    several = "s" if len(ranks) > 1 else ""
+    named = f"rank{several} {', '.join(map(str, ranks))}" if ranks else "another rank"
+    return f"they come from {named}, whose report{several} name{'' if several else 's'} the operator"
+
+
+def no_origin_note(*, compiled: bool, repeated: bool, received: bool, ranks: Sequence[int] = ()) -> str:
     """Return why no operator of the second run of a step made NaN or Inf.
 
-    `compiled`: the step ran compiled code before; `repeated`: the second run ends with the NaN or Inf, too.
+    `compiled`: the step ran compiled code before; `repeated`: the second run ends with the NaN or Inf, too;
+    `received`: this run received them.  `ranks` are those of `origin_ranks`.
     """
+    if received:
+        return f"no operator of this rank makes NaN or Inf from finite numbers: {received_note(ranks)}"
     if repeated:
         return (
             "no operator of the step makes it from finite numbers: the step reads an Inf, such as a number "
@@ -35,8 +69,8 @@ def no_origin_note(*, compiled: bool, repeated: bool) -> str:
         )
     if _ranks() > 1:
         return (
-            "the second run of the step, which does not communicate, has no NaN or Inf: they come from "
-            "another rank, whose report names the operator"
+            "the second run of the step, which does not communicate, has no NaN or Inf: "
+            f"{received_note(ranks)}"
         )
     if compiled:
         return (
@@ -49,6 +83,23 @@ def no_origin_note(*, compiled: bool, repeated: bool) -> str:
     )
 
 
+def levels_of_ranks(parameters: Iterable[Any], level: int) -> dict[int, int]:
+    """Return the levels above 0 that ranks with shards of the same parameters have passed to this.
+
+    All of these ranks must call this at the same place of the training: it communicates.  Empty without
+    shards.
+    """
+    meshes = meshes_of(parameters)
+    if not meshes:
+        return {}
+    levels = torch.zeros(_ranks(), dtype=torch.int32, device=meshes[0].device_type)
+    levels[torch.distributed.get_rank()] = level
+    for mesh in meshes:
+        for group in mesh.get_all_groups():
+            torch.distributed.all_reduce(levels, torch.distributed.ReduceOp.MAX, group)
+    return {rank: found for rank, found in enumerate(levels.tolist()) if found}
+
+
 def await_ranks(seconds: float = 10) -> str | None:
     """Wait until all ranks have called this, but not longer: torchrun ends all ranks when one has ended.
 
@@ -57,18 +108,22 @@ def await_ranks(seconds: float = 10) -> str | None:
     if _ranks() == 1:
         return None
     ranks = [f"nncdbg/reported/{rank}" for rank in range(_ranks())]
-    ending = time.monotonic() + seconds
     try:
         store = default_store()
         store.set(ranks[torch.distributed.get_rank()], "1")
-        while not store.check(ranks) and time.monotonic() < ending:
-            time.sleep(0.05)
+        _await_keys(store, ranks, seconds)
     except torch.distributed.DistNetworkError:
         return None  # The process that holds the store has ended.
     except (RuntimeError, ValueError) as error:
         first = str(error).partition("\n")[0]
         return f"other ranks may end without a report: this rank cannot wait for them: {first}"
     return None
+
+
+def _await_keys(store: Any, keys: Sequence[str], seconds: float) -> None:
+    ending = time.monotonic() + seconds
+    while not store.check(keys) and time.monotonic() < ending:
+        time.sleep(0.05)
 
 
 def bucket_notes(modules: Iterable[torch.nn.Module], bad: Sequence[tuple[str, Any]]) -> list[str]:

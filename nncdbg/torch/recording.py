@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -25,7 +26,9 @@ from nncdbg.engine.errors import NncdbgError, RunError, UsageError
 from nncdbg.engine.execution.machine import is_out_of_memory
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import (
+    COLLECTIVES,
     DispatchMode,
+    await_collective,
     below_modes,
     current_autograd_node,
     dispatch_modes,
@@ -36,6 +39,7 @@ from nncdbg.engine.ops.aten.internals import (
     key_of,
     next_sequence_number,
     sequence_number,
+    waits,
     weak_storage,
     without_dispatch,
 )
@@ -53,8 +57,18 @@ from nncdbg.engine.values.checksum import checksum
 from nncdbg.torch.copy_memory import CopyMemory
 from nncdbg.torch.guard_kernels import LIBRARY
 from nncdbg.torch.operator_bodies import SeenContents, naming_functions
+from nncdbg.torch.sharded_tensors import local_part, placement, wrapping
 from nncdbg.torch.source_lines import Lines, is_optimizer_code, names_allocation, user_lines
-from nncdbg.torch.storages import SMALLER, Input, Key, NotCopied, copied_result, copy_content, tensor_at
+from nncdbg.torch.storages import (
+    SMALLER,
+    Input,
+    Key,
+    NotCopied,
+    copied_result,
+    copy_content,
+    empty_content,
+    tensor_at,
+)
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 
@@ -157,6 +171,8 @@ class Recorder(DispatchMode):
         """The call of an update that runs no code of the user, and the user's lines of all its operators."""
         self.labels: dict[Key, str] = {}
         """The memory of a parameter, buffer, gradient or moment to its name."""
+        self.placements: dict[Key, str] = {}
+        """The memory of a shard to how its `DTensor` is placed."""
         self.parameters: dict[int, str] = {}
         """The identity of a parameter to its name."""
         self.copies = CopyMemory()
@@ -170,12 +186,18 @@ class Recorder(DispatchMode):
         """Storage to a weak reference to it."""
         self._seen: dict[int, Any] = {}
         """The storages that operators read or made: to an `Input` or an `InnerAllocation`, others to None."""
+        self._new: set[int] = set()
+        """The storages that had no bytes before, and that no operator has read or written since."""
         self._used: list[tuple[Any, InnerAllocation]] = []
         """The tensors of allocations among the operands of the operator that begins."""
         self._modules_now: tuple[str, ...] = ()
         self._calls_now: tuple[int, ...] = ()
         self._calls: Counter[str] = Counter()
         """The number of calls of each module so far."""
+        self._waiting = False
+        """Whether the training waits for a collective: its event has the result already."""
+        self._passed: Any = None
+        """The operator that this recorder passes to the tensors that consist of others."""
         self._sources: dict[int, Event] = {}
         """The operators of a backward pass that autograd derives, by the number of their own nodes."""
         self._bodies: list[SeenContents] = []
@@ -191,12 +213,18 @@ class Recorder(DispatchMode):
     ) -> Any:
         keywords = kwargs or {}
         namespace = func.namespace
-        if self.forked or self.failure is not None or namespace in UNSEEN or func in _REBINDING:
+        if self.forked or self._waiting or self.failure is not None:
             return func(*args, **keywords)
+        if namespace in UNSEEN or func in _REBINDING:
+            return func(*args, **keywords)
+        if namespace == COLLECTIVES and func in waits():
+            return func(*args, **keywords)  # The result of the collective was waited for.
         # Without subclasses and other modes, what the recorder itself calls is not dispatched anyway.
         dispatched = bool(types) or dispatch_modes() > 0
         if dispatched and is_traced(types):
             return func(*args, **keywords)
+        if types and wrapping(types):
+            return self._run_inside(func, args, keywords)
         frame = sys._getframe(1)
         lines = self._lines_of_update(frame) or user_lines(frame)
         if is_higher_order(func):
@@ -230,6 +258,26 @@ class Recorder(DispatchMode):
             self._append(event, args, keywords, result, frame, dispatched)
             return result
         return func(*args, **keywords)  # Without the copies there may be enough memory.
+
+    def _run_inside(self, func: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        """Run an operator on tensors that consist of others: the operators on these are recorded."""
+        if self._passed is func:
+            self._passed = None
+            return NotImplemented  # The tensors take the operator next.
+        if dispatch_modes():
+            self.give_up(_hidden_inside(func), user_lines(sys._getframe(2)))
+            return func(*args, **keywords)
+        self._passed = func
+        try:
+            with self.outer:
+                result = func(*args, **keywords)
+        finally:
+            self._passed = None
+        with without_dispatch():
+            for each in tree_leaves(result):
+                if isinstance(each, torch.Tensor) and (placed := placement(each)):
+                    self.placements.setdefault(key_of(local_part(each)), placed)
+        return result
 
     def _run_functions(
         self, func: Any, args: Sequence[Any], keywords: Mapping[str, Any], lines: Lines
@@ -353,6 +401,15 @@ class Recorder(DispatchMode):
         self._ended(event, args, keywords, result)
         self.events.append(event)
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Record nothing in the block, in which the training waits for a collective."""
+        before, self._waiting = self._waiting, True
+        try:
+            yield
+        finally:
+            self._waiting = before
+
     def enter_module(self, name: str) -> None:
         self._calls[name] += 1
         self.modules.append(name)
@@ -366,13 +423,18 @@ class Recorder(DispatchMode):
             self._modules_now = tuple(self.modules)
             self._calls_now = self._calls_now[:-1]
 
-    def label(self, tensor: Any, name: str) -> Key | None:
-        """Name the memory of a tensor, and return it; None if it has no memory of its own."""
+    def label(self, tensor: Any, name: str, placement: str = "") -> Key | None:
+        """Name the memory of a tensor, and return it; None if it has no memory of its own.
+
+        `placement` is that of a shard.
+        """
         if tensor.layout is not _STRIDED or is_wrapped(tensor):
             return None
         key = self._usual_key(tensor) or key_of(tensor)
         self._hold(key[0], tensor)
         self.labels.setdefault(key, name)
+        if placement:
+            self.placements.setdefault(key, placement)
         return key
 
     def label_unread(self) -> None:
@@ -405,8 +467,17 @@ class Recorder(DispatchMode):
             self.give_up(error)
 
     def keep_memory(self, storage: Any) -> None:
-        """Copy the memory of an input that something other than an operator may change."""
-        kept = self.inputs.get(storage._cdata)
+        """Copy the memory of an input that something other than an operator may change.
+
+        Memory of no bytes is new when it is resized, as that of gathered parameters.
+        """
+        number = storage._cdata
+        self._new.discard(number)
+        kept = self.inputs.get(number)
+        if number not in self._seen and not storage.nbytes():
+            with without_dispatch():
+                self._hold(number, torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))
+            self._new.add(number)
         if kept is not None and kept.content is None:
             try:
                 with without_dispatch():
@@ -596,6 +667,9 @@ class Recorder(DispatchMode):
             if kept is _UNKNOWN:
                 self._hold(key[0], tensor)
                 kept = self._seen[key[0]] = self.inputs[key[0]] = Input(tensor.detach())
+                if key[0] in self._new:
+                    self._new.discard(key[0])
+                    kept.content = empty_content(kept)
             elif kept.__class__ is InnerAllocation:
                 self._used.append((tensor, kept))
             kept.keys[key] = None
@@ -613,6 +687,8 @@ class Recorder(DispatchMode):
         key = self._usual_key(tensor) or _supported_key(tensor, event)
         if key is None:
             return None
+        if event.opaque and event.signature.overload.namespace == COLLECTIVES:
+            await_collective(tensor)
         kept = self._seen.get(key[0], _UNKNOWN)
         if kept is _UNKNOWN:
             self._hold(key[0], tensor)
@@ -684,12 +760,7 @@ def _without_library(tensor: Any) -> Key | None:
 
 
 def _supported_key(tensor: Any, event: Event) -> Key | None:
-    """Return the memory of a tensor; None, with the event made opaque, if a program cannot hold it.
-
-    Raises UsageError for a wrapper of other tensors: its own memory does not exist.
-    """
-    if tensor.__class__ not in _TENSORS and _wraps_tensors(tensor):
-        raise _wrapper(tensor, event)
+    """Return the memory of a tensor; None, with the event made opaque, if a program cannot hold it."""
     if tensor.dtype in DTYPES and tensor.layout is _STRIDED and not tensor.is_meta:
         try:
             return key_of(tensor)
@@ -697,11 +768,6 @@ def _supported_key(tensor: Any, event: Event) -> Key | None:
             pass  # A nested tensor, or a lazy module's parameter, has no memory of its own.
     event.opaque = event.opaque or _unsupported(tensor, event)
     return None
-
-
-def _wraps_tensors(tensor: Any) -> bool:
-    """Return whether a tensor consists of others, as DTensor does; results of collectives are waited for."""
-    return hasattr(tensor, "__tensor_flatten__") and not tensor.is_nested and not hasattr(tensor, "wait")
 
 
 def _has_memory(tensor: Any) -> bool:
@@ -721,10 +787,10 @@ def _unsupported(tensor: Any, event: Event) -> str:
     return f"its dtype is {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _wrapper(tensor: Any, event: Event) -> UsageError:
+def _hidden_inside(operator: Any) -> UsageError:
     return UsageError(
-        f"{event.signature.name} uses a {type(tensor).__name__}, which cannot be recorded",
-        hint="record a step with plain tensors, such as one of a single process without FSDP",
+        f"{operator} runs on tensors that consist of others, such as a DTensor, inside of a dispatch mode",
+        hint="record a step without this mode, such as a counter of operations",
     )
 
 

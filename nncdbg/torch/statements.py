@@ -14,8 +14,16 @@ import numpy as np
 import torch
 
 from nncdbg.engine.graph import Attribute, Location, Node, TensorType, Value
-from nncdbg.engine.ops.aten.names import OPERATOR, READ, RECORDED, VIEW, WRITE
-from nncdbg.engine.ops.aten.signatures import COUNT, DTYPES, RANDOM, Kind, NotEncodable, encode
+from nncdbg.engine.ops.aten.names import (
+    OPERATOR,
+    READ,
+    RECEIVED_INPUT,
+    RECORDED,
+    RECORDED_INPUT,
+    VIEW,
+    WRITE,
+)
+from nncdbg.engine.ops.aten.signatures import COUNT, DTYPES, EXCHANGES, RANDOM, Kind, NotEncodable, encode
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.torch.naming import FreeNames
@@ -41,10 +49,13 @@ class RecordedStatement:
     outputs: tuple[Value, ...]
     attributes: dict[str, Attribute]
     event: Event
+    comment: str = ""
     location: Location | None = None
 
     def node(self) -> Node:
-        return Node(self.op, self.operands, self.outputs, self.attributes, (), self.location)
+        return Node(
+            self.op, self.operands, self.outputs, self.attributes, (), self.location, comment=self.comment
+        )
 
 
 @dataclass(slots=True)
@@ -81,6 +92,8 @@ class RecordedStatements:
     inputs: dict[int, Input]
     labels: dict[Key, str]
     """The memory of a parameter, buffer, gradient, moment or loss to its name."""
+    placements: Mapping[Key, str]
+    """The memory of a shard to how its tensor is placed on the ranks."""
     persistent: Mapping[str, str | None]
     """The names of parameters, buffers and moments; a moment to the name of its parameter."""
     statements: list[RecordedStatement] = field(default_factory=list)
@@ -89,6 +102,8 @@ class RecordedStatements:
     states: dict[str, Any] = field(default_factory=dict)
     """The first values of the program's states, as those of `given`."""
     types: dict[str, TensorType] = field(default_factory=dict)
+    placed: dict[str, str] = field(default_factory=dict)
+    """The values that are shards, and how their tensors are placed."""
     lost: list[str] = field(default_factory=list)
     """Notes on results that could not be copied."""
     hidden: dict[str, dict[str, None]] = field(default_factory=dict)
@@ -243,7 +258,9 @@ class RecordedStatements:
         wanted = "input" if named is None else self.labels[named]
         label = self._names.fresh(wanted)
         flat = kept.content
-        if len(kept.keys) >= 1 and first[1] == kept.start and _fills(first, flat):
+        if named is not None and _is_same_memory(named, first):
+            first = named  # The flat parameters of FSDP are read before the shards.
+        if first[1] == kept.start and _fills(first, flat):
             content, key = flat.view(first[2]), first
         else:
             content, key = flat, (number, kept.start, flat.shape, (1,), flat.dtype, 0)
@@ -252,9 +269,18 @@ class RecordedStatements:
             self._give(label, content, self.states)
         else:
             self._give(label, content, self.given)
+        self._place(label, key)
         self._memory[number] = memory = _Memory(label, key)
         self._known[key] = label, 0
         return memory
+
+    def _type(self, name: str, key: Key) -> None:
+        self.types[name] = type_of(key[4], key[2])
+        self._place(name, key)
+
+    def _place(self, name: str, key: Key) -> None:
+        if key in self.placements:
+            self.placed[name] = self.placements[key]
 
     def _give(self, name: str, content: Any, to: dict[str, Any]) -> None:
         to[name] = content
@@ -263,7 +289,7 @@ class RecordedStatements:
     def _derive(self, memory: _Memory, key: Key, event: Event) -> str:
         """Append statements for the view `key` of a storage, and return its name."""
         name = self._names.fresh(f"{memory.name}.view")
-        self.types[name] = type_of(key[4], key[2])
+        self._type(name, key)
         self._append(VIEW, [memory.name], [self.value(name)], _layout(key, memory.key), event)
         for flag, op in _LAZY:
             if key[5] & flag:
@@ -287,7 +313,7 @@ class RecordedStatements:
         # An alias, as from `detach`, does not take the name of a parameter or gradient.
         label = self.labels.get(key) if key not in self._known else None
         name = self._names.fresh(label or _local_name(event))
-        self.types[name] = type_of(key[4], key[2])
+        self._type(name, key)
         return self.value(name)
 
     def _bind(self, key: Key, name: str) -> None:
@@ -305,7 +331,7 @@ class RecordedStatements:
         else:
             known = self._known.get(key)
             name = self._names.next_version(known[0] if known is not None else memory.name)
-        self.types[name] = type_of(key[4], key[2])
+        self._type(name, key)
         return self.value(name)
 
     def _bind_written(self, key: Key, name: str, event: Event) -> None:
@@ -376,22 +402,32 @@ class RecordedStatements:
         changed = [(key, False) for key in event.results if key is not None]
         changed += [(key, True) for key in event.written]
         contents = dict(event.contents)
+        kind, sent = (
+            (RECEIVED_INPUT, self._sent(event)) if event.opaque == EXCHANGES else (RECORDED_INPUT, [])
+        )
         if len(changed) < len(event.results) or not changed:
             self.hidden.setdefault(event.opaque, {})[event.signature.name] = None
         for key, written in changed:
             content = contents[key]
-            local = None if content is None else self._names.fresh(f"recorded.{_local_name(event)}")
+            local = None if content is None else self._names.fresh(f"{kind}{_local_name(event)}")
             value = self._next_value(key, event) if written else self._result(key, event)
             if local is None:
                 self._append_lost(key, value, event)
             else:
                 self._give(local, content.cpu().contiguous(), self.given)
                 attributes: dict[str, Attribute] = {"op": event.signature.name, "reason": event.opaque}
-                self._append(RECORDED, [local], [value], attributes, event)
+                self._append(RECORDED, [local, *sent], [value], attributes, event)
             if written:
                 self._bind_written(key, value.name, event)
             else:
                 self._bind(key, value.name)
+
+    def _sent(self, event: Event) -> list[str]:
+        """Return the names of the values that a collective sends: all but those of its outputs."""
+        given = zip(event.signature.arguments, event.arguments, strict=True)
+        operands = [each for argument, each in given if not argument.name.startswith("output")]
+        keys = [key for each in operands for key in (each if isinstance(each, list) else [each])]
+        return [self._name(key, event) for key in keys if isinstance(key, tuple) and len(key) == 6]
 
     def _append_lost(self, key: Key, value: Value, event: Event) -> None:
         """Append an uninitialized value in place of a recorded result that had no memory for its copy."""
@@ -412,7 +448,10 @@ class RecordedStatements:
         attributes: dict[str, Any],
         event: Event,
     ) -> None:
-        self.statements.append(RecordedStatement(op, tuple(operands), tuple(outputs), attributes, event))
+        made = tuple(outputs)
+        placed = [self.placed[each.name] for each in made if each.name in self.placed]
+        comment = "; ".join(dict.fromkeys(placed))
+        self.statements.append(RecordedStatement(op, tuple(operands), made, attributes, event, comment))
 
 
 def type_of(dtype: torch.dtype, shape: Sequence[int]) -> TensorType:

@@ -42,10 +42,11 @@ from nncdbg.torch.program import program_of
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.recording import Recorder
 from nncdbg.torch.safe_updates import runs_only_torch
+from nncdbg.torch.sharded_tensors import placement
 from nncdbg.torch.source_lines import compiled_calls, user_lines
 from nncdbg.torch.storages import Key, copy_content
 from nncdbg.torch.trained import closure_of
-from nncdbg.torch.unseen_writes import before_unseen_writes
+from nncdbg.torch.unseen_writes import around_waits, before_unseen_writes
 
 _EAGER = "torch.compile compiles nothing while a step is recorded: the step ran eagerly"
 
@@ -128,6 +129,7 @@ def recording_with(
             # The compiler would trace the recorder as part of the functions that it compiles.
             hooks.enter_context(compiling_nothing())
         hooks.enter_context(before_unseen_writes(recorder.keep_memory))
+        hooks.enter_context(around_waits(recorder.waiting))
         _recording.active = True
         hooks.callback(setattr, _recording, "active", False)
         naming.close()
@@ -166,6 +168,7 @@ def step_so_far(
         recorder.events[:],
         inputs,
         dict(recorder.labels),
+        dict(recorder.placements),
         _persistent_names(named),
         classes_of_modules(modules),
     )
@@ -200,6 +203,7 @@ def _finish(
         recorder.events,
         recorder.inputs,
         recorder.labels,
+        recorder.placements,
         _persistent_names(named),
         classes_of_modules(modules),
         checksums,
@@ -212,7 +216,7 @@ def _notes(compiled_before: int) -> tuple[str, ...]:
 
 def _label(recorder: Recorder, named: Iterable[NamedTensor]) -> list[tuple[Any, Key | None]]:
     """Name the memory of tensors, and return each with its memory."""
-    return [(each.tensor, recorder.label(each.tensor, each.name)) for each in named]
+    return [(each.tensor, recorder.label(each.tensor, each.name, each.placement)) for each in named]
 
 
 def _persistent_names(named: Iterable[NamedTensor]) -> dict[str, str | None]:
@@ -255,7 +259,8 @@ def _naming_arguments(recorder: Recorder, model: torch.nn.Module) -> Callable[..
         named = zip(_positional_parameters(model), positional, strict=False)
         for name, value in (*named, *keywords.items()):
             if isinstance(value, torch.Tensor) and value.is_leaf:
-                recorder.label(value, name)
+                for part, tensor in dense_parts(name, value):
+                    recorder.label(tensor, part, placement(value))
 
     return name_arguments
 
@@ -292,8 +297,9 @@ def _accumulated(recorder: Recorder, name: str) -> Callable[[torch.Tensor], None
     @unseen
     def accumulated(parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
+            placed = placement(parameter.grad)
             for part, tensor in dense_parts(name, parameter.grad):
-                recorder.label(tensor, part)
+                recorder.label(tensor, part, placed)
 
     return accumulated
 

@@ -64,6 +64,12 @@ def copy_content(kept: Input, memory: CopyMemory, *, whole: bool) -> None:
     kept.tensor = None
 
 
+def empty_content(kept: Input) -> Any:
+    """Return the content of memory that nothing has written to: zeros, as any content is right."""
+    tensor = kept.tensor
+    return torch.zeros(tensor.untyped_storage().nbytes() // tensor.element_size(), dtype=tensor.dtype)
+
+
 def tensor_at(key: Key, tensor: Any) -> Any:
     """Return a tensor with the layout of `key` over the storage of `tensor`."""
     _, offset, size, stride, dtype, _ = key

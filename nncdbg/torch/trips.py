@@ -9,7 +9,6 @@ import torch
 
 from nncdbg.torch.module_watch import BadModule
 from nncdbg.torch.operator_watch import BadOperator
-from nncdbg.torch.ranks import rank_notes
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.source_lines import Lines
 
@@ -66,6 +65,8 @@ class GuardTrip:
     """Whether it comes from parameters that an earlier finding has spoiled."""
     intended: bool = False
     """Whether nothing was reported, as the script may want it: a later step may be bad because of it."""
+    undoable: bool = False
+    """Whether the state before the update was kept, so that it can be undone."""
     recorded: RecordedStep | None = None
     """The step, recorded in a second run; None if it could not run again."""
     modules: list[BadModule] = field(default_factory=list)
@@ -76,6 +77,3 @@ class GuardTrip:
     error: str = ""
     compiler: Any = None
     """The backend of torch.compile if compiled code ran in the step, whose second run is eager."""
-
-    def __post_init__(self) -> None:
-        self.notes += rank_notes()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 
@@ -31,6 +31,27 @@ def before_unseen_writes(keep: Callable[[Any], None]) -> Iterator[None]:
         for name in _OF_TENSORS:
             _replace(torch.Tensor, name, keep_memory, ended)
         yield
+
+
+@contextmanager
+def around_waits(block: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Enter `block()` around each wait for a collective, which may run operators, while this is entered."""
+    if not torch.distributed.is_available():
+        yield
+        return
+    work: Any = torch.distributed.Work
+    original = work.wait
+
+    @wraps(original)
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with block():
+            return original(self, *args, **kwargs)
+
+    work.wait = wait
+    try:
+        yield
+    finally:
+        work.wait = original
 
 
 def _replace(owner: type, name: str, keep: Callable[[Any], None], ended: ExitStack) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from nncdbg.torch.finiteness import not_finite, suspicious
+from nncdbg.torch.ranks import rank_notes
+from nncdbg.torch.sharded_tensors import local_part, meshes_of
 from nncdbg.torch.source_lines import Lines
 from nncdbg.torch.step_call import tensors_in
 from nncdbg.torch.trained import Trained, parameters_of
@@ -51,7 +53,7 @@ class UpdateCheck:
             self._last = weakref.ref(optimizer)
             if optimizer not in self._given:
                 self._given[optimizer] = frozenset(self._bad(optimizer, moments=True))
-        if not self._keeps:
+        if not self._keeps or meshes_of(parameters_of(optimizer)):
             return
         if optimizer in self._before:
             self._before[optimizer].update()
@@ -77,8 +79,8 @@ class UpdateCheck:
         return f"the update of step {step} moved {where}: {by}"
 
     def _sizes(self, optimizer: torch.optim.Optimizer) -> dict[str, float]:
-        """Return the largest magnitude of each dense parameter."""
-        named = self._trained.named(parameters_of(optimizer))
+        """Return the largest magnitude of each dense parameter, or of its shard on this rank."""
+        named = [(name, local_part(each)) for name, each in self._trained.named(parameters_of(optimizer))]
         return {name: float(each.detach().abs().max()) for name, each in named if each.numel()}
 
     def written(self, names: Collection[str]) -> frozenset[str]:
@@ -107,7 +109,9 @@ class UpdateCheck:
         self, optimizer: torch.optim.Optimizer, step: int, new: dict[str, str], lines: Lines
     ) -> GuardTrip:
         """Return what is reported about an update that made `new`."""
-        trip = GuardTrip(UPDATE, step, optimizer, new, lines)
+        notes = rank_notes(parameters_of(optimizer))
+        undoable = optimizer in self._before
+        trip = GuardTrip(UPDATE, step, optimizer, new, lines, undoable=undoable, notes=notes)
         named = self._named(optimizer)
         parameter, bad = next((owner, each) for name, owner, each in named if name in new)
         name = next(name for name, _, each in named if each is parameter)
@@ -116,12 +120,18 @@ class UpdateCheck:
 
     def undo(self, optimizer: torch.optim.Optimizer, new: dict[str, str]) -> None:
         """Leave out an update that made `new`, if its state was kept."""
-        if self._keeps:
+        if optimizer in self._before:
             self._before[optimizer].restore()
             self.spoiled -= new.keys()
 
     def record_again(self, trip: GuardTrip, optimizer: torch.optim.Optimizer) -> None:
         """Record a second run of the update in a trip, if its state was kept; otherwise enter a note."""
+        if meshes_of(parameters_of(optimizer)):
+            trip.notes.append(
+                "an update of shards does not run again, and is not undone: the other ranks may not have the "
+                "NaN or Inf"
+            )
+            return
         if not self._keeps:
             trip.notes.append("to run such an update again, use --keep-update or keep_update=True")
             return

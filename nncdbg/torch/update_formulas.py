@@ -11,6 +11,7 @@ import torch
 
 from nncdbg.engine.ops.aten.signatures import DTYPES
 from nncdbg.torch.safe_updates import is_usual
+from nncdbg.torch.sharded_tensors import is_sharded, local_part
 from nncdbg.torch.trips import NOT_THIS_UPDATE
 
 _ADAM = "p - lr * m / (sqrt(v) + eps), with bias-corrected moments m and v of the gradient and its square"
@@ -87,16 +88,19 @@ def _element(
     optimizer: torch.optim.Optimizer, name: str, parameter: Any, bad: Any, group: Mapping[str, Any]
 ) -> list[str]:
     """Return the numbers at the first element of a strided parameter that is NaN or Inf, and the cause."""
+    values = {"gradient": parameter.grad, **optimizer.state.get(parameter, {})}
+    values = {key: local_part(each) for key, each in values.items()}
+    shard = " of this shard" if is_sharded(bad) else ""
+    parameter, bad = local_part(parameter), local_part(bad)
     if bad.layout is not torch.strided or bad.shape != parameter.shape:
         return []
     at = tuple(torch.nonzero(~torch.isfinite(bad.detach()))[0].tolist())
-    values = {"gradient": parameter.grad, **optimizer.state.get(parameter, {})}
     numbers = {
         key: value.detach()[at].item()
         for key, value in values.items()
         if isinstance(value, torch.Tensor) and value.layout is torch.strided and value.shape == bad.shape
     }
-    place = f"{name}[{', '.join(map(str, at))}]" if at else name
+    place = f"{name}[{', '.join(map(str, at))}]{shard}" if at else name
     shown = ", ".join(f"{key} {number:.4g}" for key, number in numbers.items())
     number = parameter.detach()[at].item()
     found = f"{place} is {number:.4g} after the update: {shown}"

@@ -14,7 +14,7 @@ import torch
 from nncdbg.engine.ops.aten.internals import is_wrapped, storage_address, without_dispatch
 from nncdbg.torch.finiteness import is_finite, suspicious
 from nncdbg.torch.module_states import MOST_FOUND
-from nncdbg.torch.named_models import own_tensors
+from nncdbg.torch.named_models import dense_parts, own_tensors
 
 if TYPE_CHECKING:
     from nncdbg.torch.step_call import StepCall
@@ -163,8 +163,9 @@ def named_written(states: Sequence[WrittenState], models: Mapping[str, torch.nn.
     if not states:
         return {}
     known = {
-        storage_address(each): name
-        for name, each in own_tensors(models)
+        storage_address(each): part
+        for name, tensor in own_tensors(models)
+        for part, each in dense_parts(name, tensor)
         if each.__class__ in _PLAIN and each.layout is torch.strided
     }
     variables = {id(value): name for name, value in vars(sys.modules["__main__"]).items()}

@@ -312,15 +312,32 @@ class Shards(torch.Tensor):  # type: ignore[name-defined]
         return cls(func(*(each.part if isinstance(each, cls) else each for each in args), **(kwargs or {})))
 
 
-def test_wrapper_of_tensors_is_refused_with_operator_and_line():
-    sharded = Shards(torch.ones(3))
-    with nncdbg.torch.record() as step:
-        sharded * 2
+def test_operators_on_the_parts_of_a_tensor_are_recorded():
+    layer = torch.nn.Linear(3, 1, bias=False)
+    layer.weight = torch.nn.Parameter(Shards(torch.ones(1, 3)), requires_grad=False)
+    with nncdbg.torch.record(layer) as step:
+        result = layer(Shards(torch.full((2, 3), 3.0))) * 2
+        layer.weight.mul_(result.part[0, 0])
+    text = step.program.text()
+    assert "aten.mm.default" in text
+    assert "state %weight: f32[1,3] = " in text
+    assert nncdbg.run(step.program)[step.changed["weight"]].tolist() == [[18.0] * 3]
+
+
+def test_parts_of_a_tensor_inside_of_a_mode_are_refused_with_operator_and_line():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Passing(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    with Passing(), nncdbg.torch.record() as step:
+        assert (Shards(torch.ones(3)) * 2).part.tolist() == [2.0] * 3
     with pytest.raises(RunError) as caught:
         step.program  # noqa: B018
-    assert "aten.mul.Tensor uses a Shards, which cannot be recorded" in caught.value.message
+    assert "aten.mul.Tensor runs on tensors that consist of others" in caught.value.message
     assert str(caught.value.source).startswith(f"{__file__}:")
-    assert "without FSDP" in str(caught.value.hint)
+    assert "without this mode" in str(caught.value.hint)
 
 
 def runs(step):
@@ -650,3 +667,14 @@ def test_lines_of_an_update_of_torch_are_found_once(monkeypatch):
         optimizer.step()
     assert len(ops(step, "optimizer")) > 20
     assert not searched
+
+
+def test_memory_that_is_allocated_again_is_no_nan():
+    gathered, source = torch.full((4,), torch.nan), torch.arange(4.0)
+    gathered.untyped_storage().resize_(0)
+    with nncdbg.torch.record() as step:
+        gathered.untyped_storage().resize_(16)
+        gathered.copy_(source)
+        gathered.mul(2)
+    assert all(np.isfinite(each).all() for each in step.inputs.values())
+    assert runs(step)

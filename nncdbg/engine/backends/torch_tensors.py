@@ -63,7 +63,7 @@ def own_operator(call: Call) -> Execute:
         function = number_function(call.attributes["function"])
         return lambda *operands: tensor_of_number(function(*[each.item() for each in operands]))
     if call.node.op in (RECORDED, READ):
-        return (lambda result: [result]) if several else (lambda result: result)
+        return (lambda result, *_: [result]) if several else (lambda result, *_: result)
     layout = _layout(call.attributes)
     run = layout.view if call.node.op == VIEW else layout.written
     return (lambda *operands: [run(*operands)]) if several else run

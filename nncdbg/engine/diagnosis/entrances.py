@@ -19,8 +19,8 @@ from nncdbg.engine.diagnosis.marks import MarkedTensors, Stage
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sightings
 from nncdbg.engine.execution.events import Event, Pushed
 from nncdbg.engine.graph import Array
-from nncdbg.engine.ops.aten.names import RECORDED_INPUT
-from nncdbg.engine.ops.causes import SET_BY_HAND, Cause
+from nncdbg.engine.ops.aten.names import RECEIVED_INPUT, RECORDED_INPUT
+from nncdbg.engine.ops.causes import RECEIVED, SET_BY_HAND, Cause
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.stats import summarize
 from nncdbg.stats.finiteness import bad, is_finite
@@ -58,6 +58,12 @@ def cause_of_recorded(name: str, array: Array, kind: str) -> Cause:
     return Cause("bad input", evidence + _what_is_bad(array, kind), hint)
 
 
+def cause_of_received(name: str, array: Array, kind: str) -> Cause:
+    """Return the cause for the recorded result of a collective that is bad."""
+    evidence = f"%{name_text(name)}, the result of a collective, {_what_is_bad(array, kind)}"
+    return Cause(RECEIVED, evidence, "the rank that sent it reports the operator that made it")
+
+
 def cause_by_hand(name: str, tick: int, array: Array, kind: str) -> Cause:
     """Return the cause for a value that the user has set."""
     return Cause(SET_BY_HAND, f"%{name_text(name)}, set at step {tick}, {_what_is_bad(array, kind)}", "")
@@ -65,6 +71,8 @@ def cause_by_hand(name: str, tick: int, array: Array, kind: str) -> Cause:
 
 def _cause_of(name: str, code: Code, updated: Set[str]) -> Callable[[str, Array, str], Cause]:
     """Return the function for the cause of an input that is bad; `updated` are names of states."""
+    if name.startswith(RECEIVED_INPUT):
+        return cause_of_received
     if name.startswith(RECORDED_INPUT):
         return cause_of_recorded
     return cause_of_state if _is_state(name, code, updated) else cause_of_input

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.diagnosis.register import NONE, Origins
-from nncdbg.engine.ops.causes import SET_BY_HAND, Cause
+from nncdbg.engine.ops.causes import RECEIVED, SET_BY_HAND, Cause
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.stats.summary import Summary
 
@@ -105,11 +105,11 @@ def entrance_words(sighting: Sighting) -> str:
     if sighting.statement.pc != ENTRANCE:
         return f"a number in the text is {kind}"
     name = f"%{name_text(sighting.value)}" if sighting.value else "a number in the text"
-    when = "since it was set" if sighting.cause and sighting.cause.name == SET_BY_HAND else _FROM_THE_START
-    return f"{name} has {kind} {when}"
+    cause = sighting.cause.name if sighting.cause else ""
+    return f"{name} has {kind} {_SINCE.get(cause, 'before the program runs')}"
 
 
-_FROM_THE_START = "before the program runs"
+_SINCE = {SET_BY_HAND: "since it was set", RECEIVED: "that this rank received"}
 
 
 @dataclass(slots=True)

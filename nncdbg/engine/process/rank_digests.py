@@ -17,6 +17,10 @@ FIRST, EVERY = 10, 10
 """The steps that are digested: the first ones, then each one that is a multiple of `EVERY`."""
 
 
+SHARD = "[shard "
+"""In the name of a part of a tensor, such as ``fc.weight[shard 1]``: other ranks have other parts."""
+
+
 class StepDigests(msgspec.Struct, frozen=True, kw_only=True):
     """The tensors of a rank after the backward pass of a step, and after its update."""
 
@@ -101,7 +105,9 @@ def _different(step: int, at: Mapping[int, Mapping[str, tuple[int, float | None]
     names = dict.fromkeys(name for tensors in at.values() for name in tensors)
     for name in sorted(names, key=lambda name: not name.endswith(".grad")):
         ranks_by_digest: dict[int | None, list[int]] = defaultdict(list)
-        for rank, tensors in at.items():
+        ranks = [rank for rank, tensors in at.items() if name in tensors or SHARD not in name]
+        for rank in ranks:
+            tensors = at[rank]
             ranks_by_digest[tensors[name][0] if name in tensors else None].append(rank)
         if len(ranks_by_digest) > 1:
             most = max(ranks_by_digest.values(), key=len)
@@ -109,6 +115,6 @@ def _different(step: int, at: Mapping[int, Mapping[str, tuple[int, float | None]
                 step,
                 name,
                 {rank: tensors[name][1] for rank, tensors in at.items() if name in tensors},
-                tuple(rank for rank in sorted(at) if rank not in most),
+                tuple(rank for rank in sorted(ranks) if rank not in most),
                 tuple(sorted(most)),
             )

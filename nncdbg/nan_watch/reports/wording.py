@@ -9,6 +9,7 @@ from nncdbg.engine.errors import Excerpt
 from nncdbg.engine.execution.check_results import NOT_CHECKED
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.ops.aten.names import named_place
+from nncdbg.engine.ops.causes import RECEIVED
 from nncdbg.nan_watch.records import OK, FindingSite, FindingUse, Operand, Report, WatchFinding
 from nncdbg.nan_watch.reports.bounds import NOTES, OPERANDS, STATEMENT, first, left_out, sentence, visible
 from nncdbg.nan_watch.reports.rules import kind_words
@@ -46,7 +47,8 @@ def headline(finding: WatchFinding) -> str:
     site, name = finding.site, visible(name)
     value, op = value_of(site), visible(site.op)
     if not site.op:
-        return f"{value} has {name} before the program runs"
+        when = "that this rank received" if finding.cause == RECEIVED else "before the program runs"
+        return f"{value} has {name} {when}"
     if finding.kind == "integer":
         ending = {
             "masked": _NO_EFFECT,

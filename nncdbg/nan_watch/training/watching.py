@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.engine.ops.causes import RECEIVED
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.training.records import BadStep, NaNFound, TrainingReport
 from nncdbg.nan_watch.training.step_facts import with_facts
@@ -23,9 +24,9 @@ from nncdbg.stats.finiteness import is_finite
 from nncdbg.torch.compiled_search import smallest_compiled_part
 from nncdbg.torch.guard import Guard
 from nncdbg.torch.named_models import Models, Optimizers
-from nncdbg.torch.ranks import no_origin_note
+from nncdbg.torch.ranks import no_origin_note, origin_ranks
 from nncdbg.torch.recorded_step import RecordedStep
-from nncdbg.torch.trips import ERROR, RESULTS, STATES, UPDATE, GuardTrip
+from nncdbg.torch.trips import ERROR, GRADIENTS, LOSS, RESULTS, STATES, UPDATE, GuardTrip
 
 if TYPE_CHECKING:
     from nncdbg.engine.stopping.stops import Stop
@@ -95,7 +96,6 @@ class _Watching:
             model, optimizer, self._react, keep_update=keep_update, tier=tier, counts=self.report.counts
         )
         self._on_nan = on_nan
-        self._keep_update = keep_update
         self._found = found
         self._known: set[object] = set()
         """The keys of the steps in the report."""
@@ -108,7 +108,7 @@ class _Watching:
         if trip.where in _BESIDES_GRADIENTS and (bad is None or bad.is_intended):
             trip.intended = bad is not None
             return False
-        skips = self._on_nan == "skip" and (trip.where != UPDATE or self._keep_update)
+        skips = self._on_nan == "skip" and (trip.where != UPDATE or trip.undoable)
         self.report.numbers.add(trip.step)
         counts = self.report.counts
         # The guard does not count the update of a step that a gradient scaler skips.
@@ -167,9 +167,14 @@ def _reported(trip: GuardTrip, interrupt: Callable[[], None]) -> BadStep:
         repeated = _examine(bad, trip.recorded, interrupt, gates)
         if bad.report is not None:
             bad.report.findings = [with_facts(finding, trip) for finding in bad.report.findings]
+            ranks: Sequence[int] = ()
+            if trip.where in (LOSS, GRADIENTS):
+                ranks = origin_ranks(trip.step, own=bad.origin is not None)
             if bad.origin is None:
                 compiled = trip.compiler is not None
-                bad.notes.append(no_origin_note(compiled=compiled, repeated=repeated))
+                received = any(finding.cause == RECEIVED for finding in bad.report.findings)
+                note = no_origin_note(compiled=compiled, repeated=repeated, received=received, ranks=ranks)
+                bad.notes.append(note)
                 if compiled and not repeated:
                     _search_compiled(bad, trip.recorded, trip.compiler)
     if bad.origin is None or bad.origin.used is None:

@@ -17,7 +17,7 @@ import torch
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.expression import Expression, condition
 from nncdbg.engine.ops.aten.harmless_numbers import FLOATS
-from nncdbg.engine.ops.aten.internals import DispatchMode, is_higher_order, without_dispatch
+from nncdbg.engine.ops.aten.internals import DispatchMode, is_higher_order, is_traced, without_dispatch
 from nncdbg.engine.ops.aten.names import OF_TORCH, takes_memory
 from nncdbg.engine.ops.aten.operators import torch_operator
 from nncdbg.engine.ops.aten.signatures import DTYPES, Signature, flat_results, signature_of, written_tensors
@@ -26,6 +26,7 @@ from nncdbg.torch.finiteness import is_finite
 from nncdbg.torch.live.breakpoints import LiveBreakpoint, holds, message_of
 from nncdbg.torch.live.operators import Operator, OperatorScope
 from nncdbg.torch.recording import UNSEEN, Recorder
+from nncdbg.torch.sharded_tensors import wrapping
 
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 """Tensors with numbers: a compiler traces with tensors of other classes."""
@@ -126,6 +127,11 @@ class LiveMode(DispatchMode):
     ) -> Any:
         if self.suspended:
             return func(*args, **(kwargs or {}))
+        if types and wrapping(types) and not is_traced(types):
+            # The tensors run operators on those of which they consist, at which the script may stop.
+            if self.recorder is None:
+                return NotImplemented
+            return self.recorder.__torch_dispatch__(func, types, args, kwargs)
         try:
             plan = self._plans[func]
         except KeyError:

@@ -19,6 +19,8 @@ def steps(*tensors):
 
 GOOD = {"w.grad": (1, 2.0), "w": (2, 4.0)}
 BAD = {"w.grad": (7, 20.0), "w": (8, 3.0)}
+SHARDS = [{"b": (1, 1.0), "w[shard 0]": (2, 4.0)}, {"b": (1, 1.0), "w[shard 1]": (3, 5.0)}]
+OTHER_SHARD = {"b": (1, 1.0), "w[shard 1]": (4, 6.0)}
 LATE = {"w.grad": (1, 2.0), "w": (9, 4.5)}
 
 
@@ -31,6 +33,12 @@ LATE = {"w.grad": (1, 2.0), "w": (9, 4.5)}
         ((steps(GOOD, GOOD), steps(GOOD, GOOD), steps(GOOD, LATE)), [(2, "w", (2,))]),
         ((steps(BAD, GOOD), steps(GOOD, GOOD), steps(GOOD, LATE)), [(1, "w.grad", (0,)), (1, "w", (0,))]),
         ((steps(GOOD), steps({"w": (2, 4.0)}), steps(GOOD)), [(1, "w.grad", (1,))]),
+        ((steps(SHARDS[0]), steps(SHARDS[1])), []),
+        ((steps(SHARDS[0]), steps(SHARDS[1]), steps(SHARDS[0]), steps(SHARDS[1])), []),
+        (
+            (steps(SHARDS[0]), steps(SHARDS[1]), steps(SHARDS[0]), steps(OTHER_SHARD), steps(SHARDS[1])),
+            [(1, "w[shard 1]", (3,))],
+        ),
     ],
 )
 def test_first_step_that_differs_gradients_first(ranks, expected):

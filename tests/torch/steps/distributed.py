@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -60,28 +61,38 @@ def ddp_one_rank() -> Training:
     return data_parallel(0)
 
 
-def ddp_worker(rank: int, world: int, file: str, visit: Callable[[int, Training], Result]) -> Result:
-    """Join the group of `world` ranks that meets at `file`, and return `visit(rank, training)`.
+def with_training(visit: Callable[[int, Training], Result], rank: int) -> Result:
+    """Return `visit(rank, training)` for a data-parallel training that is not run yet."""
+    return visit(rank, data_parallel(rank))
 
-    `training` is not run yet.  Runs in a process of its own, on one thread.
+
+def worker(rank: int, world: int, file: str, visit: Callable[[int], Result]) -> Result:
+    """Join the group of `world` ranks that meets at `file`, and return `visit(rank)`.
+
+    Runs in a process of its own, on one thread.
     """
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{file}", TIME_LIMIT, world_size=world, rank=rank)
     try:
-        return visit(rank, data_parallel(rank))
+        return visit(rank)
     finally:
         dist.destroy_process_group()
 
 
-def in_ranks(visit: Callable[[int, Training], Result], world: int = 2) -> list[Result]:
-    """Return what `visit(rank, training)` returns in each rank, each a spawned process.
+def in_ranks(visit: Callable[[int, Training], Result]) -> list[Result]:
+    """Return what `visit(rank, training)` returns in each of two ranks of a data-parallel training."""
+    return in_processes(partial(with_training, visit))
+
+
+def in_processes(visit: Callable[[int], Result], world: int = 2) -> list[Result]:
+    """Return what `visit(rank)` returns in each rank, each a spawned process.
 
     `visit` is a function of a module; its result is pickled, so it should hold NumPy arrays, not tensors.
     """
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(world, mp_context=spawn) as pool:
         file = str(Path(folder) / "meeting")
-        ranks = [pool.submit(ddp_worker, rank, world, file, visit) for rank in range(world)]
+        ranks = [pool.submit(worker, rank, world, file, visit) for rank in range(world)]
         return [rank.result() for rank in ranks]
 
 

@@ -706,6 +706,22 @@ def on_collective(noted: Callable[[str, Mapping[str, Any], Any], None]) -> Calla
     return end
 
 
+COLLECTIVES = "_c10d_functional"
+"""The library of collectives that return their results, which must be waited for."""
+
+
+def await_collective(tensor: Any) -> None:
+    """Wait until the memory of a tensor has the result of a collective; it may be waited for again."""
+    torch.ops._c10d_functional.wait_tensor(tensor)
+
+
+@cache
+def waits() -> frozenset[Any]:
+    """Return the operators that wait for the result of a collective, now or at its first use."""
+    library, names = torch.ops._c10d_functional, ("wait_tensor", "_wrap_tensor_autograd")
+    return frozenset(getattr(library, each).default for each in names if hasattr(library, each))
+
+
 def ranks_of_group(group: Any) -> list[int]:
     """Return the ranks of a process group; while it is being made, as many ranks from 0 on."""
     known = torch.distributed.distributed_c10d._world.pg_group_ranks

@@ -26,6 +26,9 @@ RECORDED = "torch.recorded"
 RECORDED_INPUT = "recorded."
 """The start of the name of an input with such a result."""
 
+RECEIVED_INPUT = "received."
+"""The start of the name of an input with the recorded result of a collective: other processes sent it."""
+
 READ = "torch.read"
 """`torch.read(tensor, value=)`: Python read this tensor's one number; `value` is the recorded one."""
 

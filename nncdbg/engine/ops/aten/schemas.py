@@ -156,9 +156,10 @@ _OWN_SCHEMAS = {
     ),
     RECORDED: Schema(
         RECORDED,
-        (Parameter("result", "T"),),
+        (Parameter("result", "T"), Parameter("sent", "Tensor", variadic=True)),
         (Parameter("result", "T"),),
         {"op": REQUIRED, "reason": None},
-        doc="The recorded result of an operator that is not run again, such as a collective.",
+        doc="The recorded result of an operator that is not run again, such as a collective.  `sent` is what "
+        "this rank gave to a collective.",
     ),
 }

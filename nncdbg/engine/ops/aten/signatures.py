@@ -222,12 +222,15 @@ _COMPUTING = {"aten::to", "aten::coalesce"}
 
 def _unrepeatable(overload: Any, arguments: Sequence[Argument]) -> str:
     if overload.namespace in _COMMUNICATION:
-        return "it exchanges data with other processes"
+        return EXCHANGES
     if any(each.name == "filename" for each in arguments):
         return "it opens a file"
     foreign = next((each.name for each in arguments if _FOREIGN.match(each.type)), "")
     return f"its argument {foreign} is no tensor, number or text" if foreign else ""
 
+
+EXCHANGES = "it exchanges data with other processes"
+"""Why a collective cannot run again."""
 
 _COMMUNICATION = ("c10d", "_c10d_functional", "c10d_functional", "symm_mem")
 """Libraries of operators that exchange data with other processes."""

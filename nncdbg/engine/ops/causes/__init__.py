@@ -176,8 +176,12 @@ TRAINING_NAMES = (
     "underflow in the optimizer",
     "overflow in the optimizer",
     "learning rate too large",
+    "received",
 )
 """Further names of causes, in training steps of PyTorch."""
+
+RECEIVED = "received"
+"""The cause of a value that another rank of a training has sent."""
 
 SET_BY_HAND = "set by hand"
 """The cause of a value that the user has set at a stop; a watch has none."""
