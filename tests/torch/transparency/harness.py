@@ -92,7 +92,7 @@ def _run(function: Any, way: str | None) -> dict[str, Any]:
     kinds = torch.nn.Module, torch.optim.Optimizer
     numbers = (
         torch.get_rng_state().numpy().tobytes(),
-        np.random.get_state(legacy=True)[1].tobytes(),
+        repr(np.random.get_state()),
         random.getstate(),
     )
     return {
