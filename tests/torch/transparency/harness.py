@@ -39,6 +39,7 @@ def seen(function: Any, way: str | None) -> dict[str, Any]:
     process = os.fork()
     if process == 0:
         signal.alarm(LIMIT)
+        torch.set_num_threads(1)  # The other threads of the parent do not exist here.
         gc.freeze()  # A search for live objects would copy the memory of the parent.
         os.close(reader)
         try:
