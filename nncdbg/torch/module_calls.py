@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from nncdbg.engine.ops.aten.internals import module_entry
 from nncdbg.torch.compiled_calls import on_compiled_call
 from nncdbg.torch.warning_places import warning_at_caller
 
@@ -55,7 +56,7 @@ class _Calls:
             hear(module)
 
 
-_calls = _Calls(torch.nn.Module._wrapped_call_impl)
+_calls = _Calls(module_entry)
 
 
 @warning_at_caller

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from os.path import dirname
 from types import TracebackType
 
-from torch._ops import __file__ as _operators
+from nncdbg.engine.ops.aten.internals import operator_file
 
 _OWN = f"{dirname(dirname(__file__))}/"
 
@@ -51,7 +51,7 @@ def _shown(found: TracebackType | None) -> TracebackType | None:
             foreign = True
             continue
         caller = entries[number - 1].tb_frame.f_code if number else code
-        if code.co_filename == _operators and caller.co_filename.startswith(_OWN):
+        if code.co_filename == operator_file and caller.co_filename.startswith(_OWN):
             foreign = True  # An operator that a dispatch mode of nncdbg calls.
             continue
         foreign = foreign or not own

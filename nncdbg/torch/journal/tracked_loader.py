@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.ops.aten.internals import skip_batches
+from nncdbg.engine.ops.aten.internals import own_batches, skip_batches
 from nncdbg.engine.text.counting import counted
 from nncdbg.torch.journal.active_recreation import RECREATIONS
 from nncdbg.torch.journal.random_states import random_as_json, restore_random
@@ -154,7 +154,7 @@ class TrackedLoader:
         states = [each.get_state() for each in self._generators()]
         self._beginning = RandomState(), states, self._sampler_epoch(), self._sampler_seed()
         batches = iter(self.loader)
-        self._reads_ahead = not isinstance(batches, torch.utils.data.dataloader._BaseDataLoaderIter)
+        self._reads_ahead = not isinstance(batches, own_batches)
         return batches
 
     def _continue(self, position: Mapping[str, Any], then: Callable[[], None]) -> Iterator[Any]:

@@ -318,6 +318,15 @@ def traced_undispatched(stack: ExitStack) -> None:
 module_call: Any = torch.nn.Module._call_impl.__code__
 """The code that runs while a module is called; its local variable `self` is the module."""
 
+module_entry: Any = torch.nn.Module._wrapped_call_impl
+"""The function that `torch.nn.Module.__call__` is."""
+
+operator_file: str = torch._ops.__file__
+"""The file with the code that calls an operator."""
+
+own_batches: Any = torch.utils.data.dataloader._BaseDataLoaderIter
+"""The class of the iterators that a `DataLoader` itself makes."""
+
 backward_call: Any = torch.autograd.graph._engine_run_backward.__code__
 """The code that runs while a backward pass does."""
 
@@ -594,7 +603,7 @@ def _keys_not_restored(stack: ExitStack) -> None:
         for name, function in zip(_KEY_FUNCTIONS, (_save_keys, _restore_keys), strict=True):
             setattr(torch._C, name, function)
         return
-    guard = torch._C._ForceDispatchKeyGuard
+    guard = torch._C._ForceDispatchKeyGuard  # In torch 2.13; a call restores none before.
 
     def guard_outside_of_calls(included: Any, excluded: Any) -> Any:
         by_call = is_compiled_call(sys._getframe(1).f_code)
@@ -724,11 +733,15 @@ def waits() -> frozenset[Any]:
 
 def ranks_of_group(group: Any) -> list[int]:
     """Return the ranks of a process group; while it is being made, as many ranks from 0 on."""
-    known = torch.distributed.distributed_c10d._world.pg_group_ranks
+    known = getattr(torch.distributed.distributed_c10d._world, _RANKS)
     for each, ranks in known.items():
         if each.group_name == group.group_name:
             return sorted(ranks)
     return [*range(group.size())]
+
+
+_RANKS = "pg_group_ranks"
+"""The attribute with the ranks of all process groups."""
 
 
 def default_store() -> Any:
@@ -783,9 +796,9 @@ def check_names() -> None:
     """
     _check_compiler()
     _check_operators()
+    _check_kernels()
     if torch.distributed.is_available():
-        known = vars(torch.distributed.distributed_c10d)
-        _require({"_world", "_get_default_store"} <= known.keys(), "the groups of ranks")
+        _check_distributed()
     generator = torch.Generator()
     data = torch.utils.data.TensorDataset(torch.ones(2))
     batches = iter(torch.utils.data.DataLoader(data, generator=generator))
@@ -797,6 +810,7 @@ def _check_compiler() -> None:
     from torch._dynamo.functional_export import dynamo_graph_capture_for_export  # noqa: F401
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors  # noqa: F401
     from torch._guards import TracingContext, tracing  # noqa: F401
+    from torch._higher_order_ops.utils import setup_compilation_env
 
     owner, *functions = compiled_call_functions()
     _require(all(hasattr(owner, each) for each in functions), "what a compiled function calls")
@@ -807,8 +821,22 @@ def _check_compiler() -> None:
     _require(hasattr(owner, "innermost_backend"), "the compiler of a compiled function")
     _require(hasattr(owner, "_callback_from_stance"), "the functions that are compiled")
     _require(_COMPILED_CALL | {*functions} <= names, "what the call of a compiled function reads")
+    keys = {"_ForceDispatchKeyGuard"} if None in _key_functions else {*_KEY_FUNCTIONS}
+    # Before torch 2.13 it restores none.
+    restored = {each for each in names if re.search("dispatch_?key", each, re.IGNORECASE)}
+    _require(restored in (keys, set()), "how a compiled function restores dispatch keys")
+    counts = "set_fullgraph_compiled_frame_count"
+    _require(counts not in names or count_whole_graphs is getattr(owner, counts), "the count of whole graphs")
     _require(_COMPILED in owner.OptimizedModule.__init__.__code__.co_names, "the module of a compiled one")
     _require("self" in module_call.co_varnames, "the call of a module")
+    _require(torch.nn.Module.__call__ is module_entry, "the function that calls a module")
+    with compiling_nothing():
+        pass
+    setup_compilation_env()
+    graph = torch.fx.symbolic_trace(torch.nn.Identity())
+    _require(hasattr(graph, "_lineno_map"), "the lines of generated code")
+    _require(graph.forward.__code__.co_filename.startswith(GENERATED), "the name of generated code")
+    _require(callable(backend_named("eager")), "the backends of the compiler")
 
 
 def _check_operators() -> None:
@@ -841,7 +869,37 @@ def _check_operators() -> None:
     with without_elements(), keeping_version(tensor), below_autograd(), without_dispatch():
         fast_call(torch.ops.aten.ones.default)([1])
     _require(transformation() is None and not is_wrapped(tensor), "the transformations of torch.func")
+    with without_elements():
+        _require(is_traced([type(torch.ones(1))]), "a tensor without elements")
     _require(torch.ops.aten.silu.default in decompositions(), "the decompositions of operators")
+
+
+def _check_kernels() -> None:
+    """Check the implementations that a call reaches below dispatch modes."""
+    tensor = torch.ones(2)
+    for overload, given in (
+        (torch.ops.aten.sin.default, (tensor,)),
+        (torch.ops.aten.ones.default, ([2],)),
+        (torch.ops.higher_order.cond, (True, torch.sin, torch.cos, (tensor,))),
+    ):
+        kernel = below_modes(overload, given, {})
+        _require(kernel is not None, "the kernel of an operator")
+        assert kernel is not None
+        expected = overload(*given)
+        _require(str(kernel(*given)) == str(expected), "the kernel of an operator")
+    with profiler_marks_undispatched(), DispatchMode(), torch.profiler.record_function("nncdbg"):
+        pass
+
+
+def _check_distributed() -> None:
+    known = vars(torch.distributed.distributed_c10d)
+    _require({"_world", "_get_default_store"} <= known.keys(), "the groups of ranks")
+    _require(hasattr(known["_world"], _RANKS), "the ranks of a group")
+    parallel = torch.nn.parallel.DistributedDataParallel
+    made = parallel.__init__.__code__.co_names
+    _require("_module_parameters" in made, "the parameters of DistributedDataParallel")
+    _require(hasattr(parallel, "_get_ddp_logging_data"), "the buckets of DistributedDataParallel")
+    on_collective(lambda *_: None)()
 
 
 def _require(right: bool, what: str) -> None:

@@ -1,5 +1,9 @@
 """Versions of torch: an older one is refused, a newer one works unless it lacks what nncdbg uses."""
 
+import ast
+import inspect
+import re
+import sys
 import warnings
 
 import pytest
@@ -11,6 +15,11 @@ from nncdbg.torch.installation import check_torch
 
 torch = pytest.importorskip("torch")
 INSTALLED = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+
+newest_names = pytest.mark.skipif(
+    INSTALLED < (2, 12), reason="a compiled call keeps its result nowhere before torch 2.12"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +47,7 @@ def test_a_known_version_gives_no_warning(version, monkeypatch):
         check_torch()
 
 
-@pytest.mark.skipif(INSTALLED < (2, 12), reason="a compiled call keeps its result nowhere before torch 2.12")
+@newest_names
 @pytest.mark.parametrize("version", ["2.16.0", "2.16.0.dev20261129+cpu", "3.0.0a0"])
 def test_a_newer_version_works_with_one_warning(version, monkeypatch):
     monkeypatch.setattr(torch, "__version__", version)
@@ -64,7 +73,17 @@ def replace_meaning(monkeypatch):
     monkeypatch.setattr(internals, "next_sequence_number", lambda: -1)
 
 
-@pytest.mark.parametrize("change", [remove_variable, remove_function, replace_meaning])
+def remove_kernels(monkeypatch):
+    monkeypatch.delattr(torch._ops, "_compute_keyset")
+
+
+def remove_ranks(monkeypatch):
+    monkeypatch.setattr(internals, "_RANKS", "renamed")
+
+
+@pytest.mark.parametrize(
+    "change", [remove_variable, remove_function, replace_meaning, remove_kernels, remove_ranks]
+)
 def test_a_newer_version_that_lacks_what_nncdbg_uses_is_refused(change, monkeypatch):
     import torch._dynamo
 
@@ -74,3 +93,45 @@ def test_a_newer_version_that_lacks_what_nncdbg_uses_is_refused(change, monkeypa
         check_torch()
     assert caught.value.hint is not None
     assert "2.10 to 2.15" in caught.value.hint
+
+
+def private_names(tree):
+    """Return the names with one underscore in front that each function reads, by its first line."""
+    found = {}
+
+    def visit(node, names):
+        if isinstance(node, ast.FunctionDef):
+            names = found.setdefault(min(each.lineno for each in (node, *node.decorator_list)), set())
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", None) not in {"self", "cls", "sys"}:
+            names.add(node.attr)
+        if isinstance(node, ast.ImportFrom):
+            names |= {*node.module.split("."), *(each.name for each in node.names)}
+        if isinstance(node, ast.Constant):
+            names.add(node.value)
+        for child in ast.iter_child_nodes(node):
+            visit(child, names)
+
+    visit(tree, found.setdefault(0, set()))
+    return found
+
+
+@newest_names
+def test_the_self_test_needs_each_name_that_torch_does_not_document():
+    names = private_names(ast.parse(inspect.getsource(internals)))
+    ran = {0}
+
+    def note(frame, event, _):
+        if frame.f_code.co_filename == internals.__file__:
+            ran.add(frame.f_code.co_firstlineno)
+
+    internals.out_form.cache_clear()
+    sys.setprofile(note)
+    try:
+        internals.check_names()
+    finally:
+        sys.setprofile(None)
+    checked = set().union(*(each for line, each in names.items() if line in ran))
+    unchecked = {
+        each for read in names.values() for each in read - checked if re.match("_[a-zA-Z]", str(each))
+    }
+    assert unchecked == set()
