@@ -25,7 +25,7 @@ from nncdbg.torch.module_watch import ModuleWatch
 from nncdbg.torch.named_models import Models, Optimizers
 from nncdbg.torch.operator_watch import OperatorWatch
 from nncdbg.torch.origin_watch import OriginWatch
-from nncdbg.torch.ranks import bucket_notes, levels_of_ranks, rank_notes
+from nncdbg.torch.ranks import bucket_notes, levels_of_ranks, rank_notes, searching
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.safe_updates import SafeUpdates
 from nncdbg.torch.second_run import StepFunction, UpdateReached, record_again
@@ -632,9 +632,10 @@ class Guard:
             if optimizer is not None:
                 trip.moved = self._updates.moved(optimizer)
             self._name_origin(trip, parameters)
-            if self._runs_again:
+        with searching():
+            if not trip.follows and self._runs_again:
                 self._record_again(trip, parameters, again, states, agreed=agreed)
-        self._react(trip, parameters)
+            self._react(trip, parameters)
         if trip.intended:
             self._updates.spoiled -= new
 

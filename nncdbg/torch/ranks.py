@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -14,6 +15,12 @@ from nncdbg.torch.sharded_tensors import meshes_of
 
 _MOST = 2
 """Gradients that a note lists."""
+
+_SEARCHING = "nncdbg/searching/{}"
+"""The key of a rank, which is 1 while it searches an origin."""
+
+_LONGEST_SEARCH = 120.0
+"""The most seconds that ranks wait for the report of another one."""
 
 
 def rank_notes(parameters: Iterable[Any]) -> list[str]:
@@ -27,10 +34,32 @@ def rank_notes(parameters: Iterable[Any]) -> list[str]:
     return [f"found on rank {torch.distributed.get_rank()} of {ranks}; {has}"]
 
 
+@contextmanager
+def searching() -> Iterator[None]:
+    """Tell the other ranks that this one searches an origin, so that they wait longer for its report."""
+    _set_searching("1")
+    try:
+        yield
+    finally:
+        _set_searching("0")
+
+
+def _set_searching(value: str) -> None:
+    if _ranks() > 1:
+        with suppress(RuntimeError, ValueError):  # See `origin_ranks`.
+            default_store().set(_SEARCHING.format(torch.distributed.get_rank()), value)
+
+
+def _searches(store: Any, rank: int) -> bool:
+    key = _SEARCHING.format(rank)
+    return bool(store.check([key]) and store.get(key) == b"1")
+
+
 def origin_ranks(step: int, *, own: bool, seconds: float = 5) -> list[int]:
     """Return the ranks whose report of a step names an operator; `own`: that of this rank does.
 
-    Only a rank without an own operator waits for the others.
+    Only a rank without an own operator waits for the others: so many seconds, or `_LONGEST_SEARCH` for those
+    that search.
     """
     if _ranks() == 1:
         return []
@@ -103,6 +132,7 @@ def levels_of_ranks(parameters: Iterable[Any], level: int) -> dict[int, int]:
 def await_ranks(seconds: float = 10) -> str | None:
     """Wait until all ranks have called this, but not longer: torchrun ends all ranks when one has ended.
 
+    Those that search an origin are waited for up to `_LONGEST_SEARCH` seconds, others up to `seconds`.
     Return why this rank cannot wait; None if it has waited, or if the process with the store has ended.
     """
     if _ranks() == 1:
@@ -121,8 +151,13 @@ def await_ranks(seconds: float = 10) -> str | None:
 
 
 def _await_keys(store: Any, keys: Sequence[str], seconds: float) -> None:
-    ending = time.monotonic() + seconds
-    while not store.check(keys) and time.monotonic() < ending:
+    """Wait for the keys of all ranks."""
+    begun = time.monotonic()
+    while not store.check(keys) and (waited := time.monotonic() - begun) < _LONGEST_SEARCH:
+        if waited >= seconds and not any(
+            _searches(store, rank) and not store.check([key]) for rank, key in enumerate(keys)
+        ):
+            break
         time.sleep(0.05)
 
 
