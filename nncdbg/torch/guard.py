@@ -240,10 +240,13 @@ class Guard:
             self._abandon_update()
         if not self._tape.paused:
             self._check_written()
-        with self._tape.own_work():
-            self._states.follow()
-            if id(self) not in self._tape.kept and (kept := self._states.keep()) is not None:
-                self._tape.kept[id(self)] = kept
+        states, kept = self._states, self._tape.kept
+        if not states.followed:
+            with self._tape.own_work():
+                states.follow()
+        if states.has_others and id(self) not in kept:
+            with self._tape.own_work():
+                kept[id(self)] = states.keep()
         if self._observer is not None:
             with self._tape.own_work():
                 self._observer.step_begins()
@@ -262,8 +265,7 @@ class Guard:
 
     def _with_other_states(self, buffers: Sequence[KeptState]) -> list[KeptState]:
         """Return what a second run needs besides buffers, too."""
-        kept = self._states.keep()
-        return [*buffers, *([] if kept is None else [kept])]
+        return [*buffers, *([self._states.keep()] if self._states.has_others else [])]
 
     @property
     def _alone(self) -> bool:

@@ -5,6 +5,7 @@ These are buffers, frozen parameters, and tensors in attributes, such as a queue
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -111,13 +112,20 @@ class ModuleStates:
         """The dictionaries and lists of modules that a forward pass may change."""
         self._few = True
         """Whether all states are read in each step."""
+        self._finite: tuple[list[tuple[dict[str, Any], Any]], list[Any]] = [], []
+        """Of states of modules themselves that were finite: the dictionaries with keys, and the tensors."""
+        self._others_checked: list[ModuleState] = []
+        """The states that are not among these."""
         self._left = _PERIOD
         self._kept = KeptStates()
 
+    @property
+    def followed(self) -> bool:
+        """Whether `follow` has nothing to do now."""
+        return bool(self._left) and len(self._called) == self._count
+
     def follow(self) -> None:
         """Search the states of modules that were not seen before.  A NaN that they have now is no finding."""
-        if self._left and len(self._called) == self._count:
-            return
         self._left, self._count = _PERIOD, len(self._called)
         modules = [*dict.fromkeys([*self._models, *self._called])]
         before = {_identity(each.place, each.key): each for each in self._states}
@@ -132,11 +140,35 @@ class ModuleStates:
         for state, tensor in _with_tensors(new):
             state.has_changed(tensor)
             state.bad = not is_finite(tensor)
+        self._sort()
 
-    def keep(self) -> KeptStates | None:
-        """Return the states other than buffers, as they are before a step; None without any."""
-        if not self._places:
-            return None
+    def _sort(self) -> None:
+        """Separate the states that are checked together, in one pass, from the others."""
+        together = [
+            (state, tensor)
+            for state, tensor in _with_tensors(self._states)
+            if self._few and not state.bad and not state.place.attribute
+        ]
+        self._finite = (
+            [(state.place.own, state.key) for state, _ in together],
+            [tensor for _, tensor in together],
+        )
+        found = {id(state) for state, _ in together}
+        self._others_checked = [each for each in self._states if id(each) not in found]
+
+    def _are_finite(self) -> bool:
+        """Return whether the states that are checked together are the same tensors as before, and finite."""
+        places, tensors = self._finite
+        now = [own.get(key) for own, key in places]
+        return all(map(operator.is_, now, tensors)) and not (tensors and suspicious(tensors))
+
+    @property
+    def has_others(self) -> bool:
+        """Whether there are places for states other than buffers."""
+        return bool(self._places)
+
+    def keep(self) -> KeptStates:
+        """Return the states other than buffers, as they are before a step."""
         self._kept.update(
             [each.owner() for each in self._places],
             [each for each in self.others if self._few or each.changes],
@@ -153,8 +185,17 @@ class ModuleStates:
     def newly_bad(self) -> list[ModuleState]:
         """Return the states with NaN or Inf that were finite when they were last checked."""
         self._left = max(self._left - 1, 0)
+        finite = self._are_finite()
+        if finite and not self._others_checked:
+            return []
+        found = self._checked(self._others_checked if finite else self._states)
+        if found or not finite:
+            self._sort()
+        return found
+
+    def _checked(self, states: Iterable[ModuleState]) -> list[ModuleState]:
         checked = []
-        for state, tensor in _with_tensors(self._states):
+        for state, tensor in _with_tensors(states):
             if state.has_changed(tensor):
                 state.changes = True
                 checked.append((state, tensor))

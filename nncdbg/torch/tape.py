@@ -171,7 +171,8 @@ class Tape(DispatchMode):
     def _forget_written(self) -> None:
         """Forget what was written: an update has changed it since."""
         self.written.clear()
-        self._made, self._searched = set(), 0
+        if self._searched:
+            self._made, self._searched = set(), 0
         for call in self.calls:
             call.rewrites = False
 

@@ -91,8 +91,9 @@ class WrittenStates:
 
     def clear(self) -> None:
         """Forget all states."""
-        self._states, self._bytes, self.unchecked = {}, 0, False
-        self.gradients_changed()
+        if self._states:
+            self._states, self._bytes, self.unchecked = {}, 0, False
+        self._of_gradients = None
 
     def gradients_changed(self) -> None:
         """Forget which storages are those of gradients."""
