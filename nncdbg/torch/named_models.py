@@ -116,7 +116,8 @@ def named_tensors(
     A sparse gradient is ``w.grad.indices`` and ``w.grad.values``, and of a `DTensor` there is the shard on
     this rank.
     """
-    found, owners = [], {}
+    found: list[NamedTensor] = []
+    owners: dict[int, str] = {}
 
     def add(name: str, tensor: torch.Tensor, owner: str | None = None, *, persists: bool = True) -> None:
         placed = placement(tensor)

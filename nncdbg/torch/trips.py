@@ -63,6 +63,10 @@ class GuardTrip:
     """How far the last update moved a parameter, if it was a large one."""
     follows: bool = False
     """Whether it comes from parameters that an earlier finding has spoiled."""
+    communicates: bool = False
+    """Whether the second run of the step is one of all ranks with shards."""
+    received: bool = False
+    """Whether the loss of another rank with shards is NaN, and that of this one is not."""
     undoable: bool = False
     """Whether the state before the update was kept, so that it can be undone."""
     recorded: RecordedStep | None = None
