@@ -16,6 +16,7 @@ from nncdbg.engine.ops.aten.arrays import host_array  # noqa: E402
 from nncdbg.engine.process.rank_digests import SHARD, find_divergences, read_digests  # noqa: E402
 from nncdbg.engine.process.ranks import journal_of_rank  # noqa: E402
 from nncdbg.torch.named_models import named_models, tensors_by_name  # noqa: E402
+from nncdbg.torch.operator_watch import BadOperator  # noqa: E402
 from nncdbg.torch.rank_digests import RankDigests  # noqa: E402
 from nncdbg.torch.sharded_tensors import local_part, placement, shard_of  # noqa: E402
 from tests.torch.steps.distributed import in_processes  # noqa: E402
@@ -301,3 +302,27 @@ def test_ranks_compare_shards_with_the_same_place(ranks):
     names = [{*each[0].tensors} for each in digests.values()]
     assert {"down.bias", "down.bias.grad", "norm.weight"} <= names[0] & names[1]
     assert "up.weight[shard 0]" in names[0] - names[1]
+
+
+@pytest.mark.parametrize(
+    ("op", "words"),
+    [
+        ("torch._c10d_functional.all_reduce.default", "was received by"),
+        ("torch.c10d._allgather_base_.default", "was received by"),
+        ("aten.log.default", "originates in"),
+    ],
+)
+def test_the_native_tier_says_which_operator_received_a_nan(op, words):
+    found = BadOperator(
+        phase="forward",
+        value="NaN",
+        originates=True,
+        op=op,
+        node="",
+        path="down",
+        type="Linear",
+        counts="20 NaN of 20",
+        lines=(),
+        of_forward=False,
+    )
+    assert f"the first NaN of the forward pass {words} {op}, module down (Linear): 20 NaN of 20" in str(found)
