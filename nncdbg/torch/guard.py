@@ -48,8 +48,8 @@ PATIENCE = 20
 _MANY_UPDATES = 1000
 """After so many updates, the library of the guard is compiled for the next training."""
 
-_FOLLOWS, _NEW = 1, 2
-"""Levels of what a rank finds: something that follows from an earlier finding, and something new."""
+_FOLLOWS, _NEW, _LOST = 1, 2, 3
+"""Levels of what a rank finds: what follows from an earlier finding, something new, and a new loss of NaN."""
 
 _ONE_RANK = (
     "the step of shards runs again only before an update, where all ranks know of it: it communicates; to "
@@ -519,12 +519,23 @@ class Guard:
         where = LOSS if lost else GRADIENTS if bad or not states else STATES
         new = bool(bad or states) and not (where == GRADIENTS and self._were_reported(gradients))
         spoiled = self._spoiled(named)
-        level = (_FOLLOWS if spoiled and where != STATES else _NEW) if new else 0
+        level = (_FOLLOWS if spoiled and where != STATES else _LOST if lost else _NEW) if new else 0
         levels = levels_of_ranks(parameters, level) if sharded else {}
         if new or levels:
             follows = max(levels.values(), default=level) == _FOLLOWS
             bad |= {} if new else {f"a value of rank {rank}": "NaN or Inf" for rank in levels}
-            self._report(where, bad, states, optimizer, lines(), again, follows=follows, agreed=sharded)
+            received = level != _LOST and _LOST in levels.values()
+            self._report(
+                where,
+                bad,
+                states,
+                optimizer,
+                lines(),
+                again,
+                follows=follows,
+                agreed=sharded,
+                received=received,
+            )
         elif bad:
             self._tripped = True
         return gradients if moderate and not large else ()
@@ -601,11 +612,13 @@ class Guard:
         *,
         follows: bool | None = None,
         agreed: bool = False,
+        received: bool = False,
     ) -> None:
         """Search the origin of what is bad in this step, and of bad `states`, and react to it.
 
         `error` has ended the step.  The value `follows` from an earlier one, if that is known.  With
-        `agreed`, all ranks with shards of the parameters call this.
+        `agreed`, all ranks with shards of the parameters call this; it is `received` if the loss of another
+        one is NaN.
         """
         parameters = self._parameters_of(optimizer)
         named = self._trained.named(parameters)
@@ -622,6 +635,7 @@ class Guard:
         bad_gradients = [(name, each) for name, each in named if f"{name}.grad" in bad]
         trip.notes += bucket_notes({*self._calls.modules, *self._trained.modules}, bad_gradients)
         trip.compiler = self._tape.compiler
+        trip.communicates, trip.received = agreed, received
         trip.error = "" if error is None else type(error).__name__
         trip.follows = follows
         if not trip.follows:

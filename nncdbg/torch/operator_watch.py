@@ -13,7 +13,7 @@ import torch
 
 from nncdbg.engine.ops.aten.internals import backward_call, has_kernel, module_call
 from nncdbg.engine.ops.aten.names import base_name, of_other_library, overwrites, takes_memory, text_name
-from nncdbg.engine.ops.aten.signatures import Signature, signature
+from nncdbg.engine.ops.aten.signatures import Signature, is_collective, signature
 from nncdbg.torch.finiteness import counted
 from nncdbg.torch.module_watch import module_label
 from nncdbg.torch.observer import (
@@ -88,6 +88,8 @@ class BadOperator(UserPlace):
                 f"the first {self.value} of {during} is in an operand of {self._place()}: {listed}; "
                 f"its result has {self.counts}"
             )
+        if is_collective(self.op):
+            return f"the first {self.value} of {during} was received by {self._place()}: {self.counts}"
         operands = f"; its operand {listed}" if listed else "; its operands are finite"
         return f"the first {self.value} of {during} originates in {self._place()}: {self.counts}{operands}"
 

@@ -83,11 +83,14 @@ def received_note(ranks: Sequence[int]) -> str:
     return f"they come from {named}, whose report{several} name{'' if several else 's'} the operator"
 
 
-def no_origin_note(*, compiled: bool, repeated: bool, received: bool, ranks: Sequence[int] = ()) -> str:
+def no_origin_note(
+    *, compiled: bool, repeated: bool, received: bool, communicates: bool, ranks: Sequence[int]
+) -> str:
     """Return why no operator of the second run of a step made NaN or Inf.
 
     `compiled`: the step ran compiled code before; `repeated`: the second run ends with the NaN or Inf, too;
-    `received`: this run received them.  `ranks` are those of `origin_ranks`.
+    `received`: this run received them; `communicates`: it is one of all ranks.  `ranks` are those of
+    `origin_ranks`.
     """
     if received:
         return f"no operator of this rank makes NaN or Inf from finite numbers: {received_note(ranks)}"
@@ -96,7 +99,7 @@ def no_origin_note(*, compiled: bool, repeated: bool, received: bool, ranks: Seq
             "no operator of the step makes it from finite numbers: the step reads an Inf, such as a number "
             "in the state of the optimizer"
         )
-    if _ranks() > 1:
+    if _ranks() > 1 and not communicates:
         return (
             "the second run of the step, which does not communicate, has no NaN or Inf: "
             f"{received_note(ranks)}"

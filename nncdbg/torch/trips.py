@@ -65,6 +65,10 @@ class GuardTrip:
     """Whether it comes from parameters that an earlier finding has spoiled."""
     intended: bool = False
     """Whether nothing was reported, as the script may want it: a later step may be bad because of it."""
+    communicates: bool = False
+    """Whether the second run of the step is one of all ranks with shards."""
+    received: bool = False
+    """Whether the loss of another rank with shards is NaN, and that of this one is not."""
     undoable: bool = False
     """Whether the state before the update was kept, so that it can be undone."""
     recorded: RecordedStep | None = None

@@ -10,21 +10,25 @@ if not torch.distributed.is_available():
     pytest.skip("torch has no distributed package", allow_module_level=True)
 
 import nncdbg  # noqa: E402
+import nncdbg.journal  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.ops.aten.arrays import host_array  # noqa: E402
 from nncdbg.engine.process.rank_digests import SHARD, find_divergences, read_digests  # noqa: E402
+from nncdbg.engine.process.ranks import journal_of_rank  # noqa: E402
 from nncdbg.torch.named_models import named_models, tensors_by_name  # noqa: E402
+from nncdbg.torch.operator_watch import BadOperator  # noqa: E402
 from nncdbg.torch.rank_digests import RankDigests  # noqa: E402
 from nncdbg.torch.sharded_tensors import local_part, placement, shard_of  # noqa: E402
 from tests.torch.steps.distributed import in_processes  # noqa: E402
 
 STEPS = 2
 BAD_RANK = 1
+SPOILING = 9
 TIERS = ("guard", "hooks", "live")
 
 
-class Net(torch.nn.Module):
-    """Two layers; the output of the first one is spoiled by a log in a step and rank."""
+class Net(torch.nn.Module):  # type: ignore[name-defined]
+    """Two layers; a log spoils the output of the first one, in one step and rank."""
 
     def __init__(self):
         super().__init__()
@@ -33,10 +37,10 @@ class Net(torch.nn.Module):
 
     def forward(self, x):
         h = torch.relu(self.up(x))
-        return self.norm(self.down(torch.log(h - 100) if self.spoils else h))
+        return self.norm(self.down(torch.log(h - 100) if self.spoils or x[0, 0] == SPOILING else h))
 
 
-class Sums(torch.nn.Module):
+class Sums(torch.nn.Module):  # type: ignore[name-defined]
     """A product of tensors that are sharded differently, so that ranks redistribute them."""
 
     def __init__(self, mesh):
@@ -113,6 +117,7 @@ def recorded(kind, rank):
     assert program == step.program
     debugger = nncdbg.Debugger(program, step.inputs, backend="torch")
     debugger.run()
+    assert debugger.outputs is not None
     again = {name: host_array(debugger.outputs[value]).tobytes() for name, value in changed.items()}
     return program.text(), bits(model, optimizer), after, again
 
@@ -127,6 +132,31 @@ def poisoned(kind, rank):
     [bad] = report.bad_steps
     finite = all(bool(torch.isfinite(local_part(each)).all()) for each in model.parameters())
     return bad.origin and bad.origin.op, bad.notes, bad.step, finite
+
+
+def accumulated(rank):
+    """Return what `poisoned` does if the NaN is in the second of three parts of a gradient."""
+    model, optimizer, _ = training("fsdp", rank)
+    with nncdbg.torch.watch(model, optimizer, on_nan="report") as report:
+        for part in range(3):
+            x = torch.randn(5, 6)
+            if part == 1 and rank == BAD_RANK:
+                x[0, 0] = SPOILING
+            model(x).square().mean().backward()
+        optimizer.step()
+    [bad] = report.bad_steps
+    return bad.origin and bad.origin.op, bad.notes
+
+
+def event(rank, folder):
+    """Return the kind of the event in the journal of a rank, if one rank makes a NaN."""
+    model, optimizer, run = training("fsdp", rank)
+    with nncdbg.torch.flight_recorder(model, optimizer, folder / "run.db"):
+        run()
+        model.spoils = rank == BAD_RANK
+        run()
+    with nncdbg.journal.open(journal_of_rank(str(folder / "run.db"), rank)) as journal:
+        return [each.kind for each in journal.events(journal.run())]
 
 
 def update(rank):
@@ -159,7 +189,13 @@ def visit(rank, folder):
             "recorded": recorded(kind, rank),
             "poisoned": poisoned(kind, rank) if kind != "dtensor" else None,
         }
-    return {**found, "update": update(rank), "digested": digested(rank, folder)}
+    return {
+        **found,
+        "accumulated": accumulated(rank),
+        "event": event(rank, folder),
+        "update": update(rank),
+        "digested": digested(rank, folder),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -231,6 +267,17 @@ def test_only_the_rank_that_makes_a_nan_names_an_operator(ranks, kind):
         assert any("they come from rank 1, whose report" in note for note in notes) == (rank != BAD_RANK)
 
 
+def test_parts_of_a_gradient_run_again_on_all_ranks(ranks):
+    for rank, found in enumerate(ranks):
+        origin, notes = found["accumulated"]
+        assert origin == ("aten.log.default" if rank == BAD_RANK else None)
+        assert any("they come from rank 1, whose report" in note for note in notes) == (rank != BAD_RANK)
+
+
+def test_the_journal_of_a_clean_rank_says_that_the_nan_was_received(ranks):
+    assert [each["event"] for each in ranks] == [["received"], ["nan"]]
+
+
 def test_an_update_of_a_shard_is_reported_by_its_rank_and_does_not_run_again(ranks):
     clean, bad = (each["update"] for each in ranks)
     assert clean == []
@@ -255,3 +302,27 @@ def test_ranks_compare_shards_with_the_same_place(ranks):
     names = [{*each[0].tensors} for each in digests.values()]
     assert {"down.bias", "down.bias.grad", "norm.weight"} <= names[0] & names[1]
     assert "up.weight[shard 0]" in names[0] - names[1]
+
+
+@pytest.mark.parametrize(
+    ("op", "words"),
+    [
+        ("torch._c10d_functional.all_reduce.default", "was received by"),
+        ("torch.c10d._allgather_base_.default", "was received by"),
+        ("aten.log.default", "originates in"),
+    ],
+)
+def test_the_native_tier_says_which_operator_received_a_nan(op, words):
+    found = BadOperator(
+        phase="forward",
+        value="NaN",
+        originates=True,
+        op=op,
+        node="",
+        path="down",
+        type="Linear",
+        counts="20 NaN of 20",
+        lines=(),
+        of_forward=False,
+    )
+    assert f"the first NaN of the forward pass {words} {op}, module down (Linear): 20 NaN of 20" in str(found)

@@ -173,8 +173,15 @@ def _reported(trip: GuardTrip, interrupt: Callable[[], None]) -> BadStep:
             if bad.origin is None:
                 compiled = trip.compiler is not None
                 received = any(finding.cause == RECEIVED for finding in bad.report.findings)
-                note = no_origin_note(compiled=compiled, repeated=repeated, received=received, ranks=ranks)
-                bad.notes.append(note)
+                bad.notes.append(
+                    no_origin_note(
+                        compiled=compiled,
+                        repeated=repeated,
+                        received=received,
+                        communicates=trip.communicates,
+                        ranks=ranks,
+                    )
+                )
                 if compiled and not repeated:
                     _search_compiled(bad, trip.recorded, trip.compiler)
     if bad.origin is None or bad.origin.used is None:

@@ -332,7 +332,7 @@ class FlightRecorder(StepObserver):
     def _is_received(self, trip: GuardTrip) -> bool:
         """Return whether another rank has sent the NaN or Inf: this one alone computes finite gradients."""
         alone = trip.recorded
-        return (
+        return trip.received or (
             self._ranks is not None
             and trip.where != LOSS
             and alone is not None

@@ -235,6 +235,13 @@ EXCHANGES = "it exchanges data with other processes"
 _COMMUNICATION = ("c10d", "_c10d_functional", "c10d_functional", "symm_mem")
 """Libraries of operators that exchange data with other processes."""
 
+
+def is_collective(operator: str) -> bool:
+    """Return whether an operator, named as in program text, exchanges data with other processes."""
+    found = signature(operator)
+    return found is not None and found.unrepeatable == EXCHANGES
+
+
 _FOREIGN = re.compile(r"(List\[|Optional\[)*(__torch__|Any|Storage|Stream)")
 """Types of arguments that are neither tensors nor numbers, text or properties of tensors."""
 
