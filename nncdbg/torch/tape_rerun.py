@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 
-from nncdbg.engine.ops.aten.internals import OpOverload, is_wrapped, key_of, storage_address, without_dispatch
+from nncdbg.engine.ops.aten.internals import (
+    OpOverload,
+    call_as_kernel,
+    is_wrapped,
+    key_of,
+    storage_address,
+    without_dispatch,
+)
 from nncdbg.engine.ops.aten.signatures import signature_of, written_tensors
 from nncdbg.torch.source_lines import call_again
 from nncdbg.torch.step_call import StepCall, tensors_in
@@ -26,8 +34,7 @@ def rerun_calls(
     generators = {call.generator[0] for call in calls if call.generator is not None}
     states = [(each, each.get_state()) for each in generators]
     try:
-        for call in calls:
-            rerun.run(call)
+        call_as_kernel(partial(rerun.run_all, calls))
         rerun.assign(gradients)
     finally:
         for generator, state in states:
@@ -48,7 +55,11 @@ class _Rerun:
         self._memory: dict[tuple[Key, bool], Any] = {}
         """The same by memory, for a tensor that autograd gave a new object."""
 
-    def run(self, call: StepCall) -> None:
+    def run_all(self, calls: Sequence[StepCall]) -> None:
+        for call in calls:
+            self._run(call)
+
+    def _run(self, call: StepCall) -> None:
         if isinstance(call.function, OpOverload) and not self._copy_written(call):
             return
         self._noting = any(each.requires_grad for each in tensors_in(call.result))

@@ -38,6 +38,9 @@ def not_compiled(function: Function) -> Function:
     return function
 
 
+VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
+"""The version of torch, such as ``(2, 13)``."""
+
 mode_flags: dict[str, Any] = vars(_python_dispatch)
 """A dictionary with `MODE_FLAGS`."""
 
@@ -147,9 +150,17 @@ _COMPILED_CALL = {"fn", "args", "kwargs", "result", "callback", "saved_dynamic_l
 
 def compiler_of(frame: types.FrameType) -> Any:
     """Return the backend of the compiled function that is called in a frame."""
-    from torch._dynamo.eval_frame import innermost_backend
+    return _innermost_backend(frame.f_locals["callback"])
 
-    return innermost_backend(frame.f_locals["callback"])
+
+def _innermost_backend(backend: Any) -> Any:
+    while hasattr(backend, _INNER_BACKEND):
+        backend = getattr(backend, _INNER_BACKEND)
+    return backend
+
+
+_INNER_BACKEND = "_torchdynamo_orig_backend"
+"""The attribute of what wraps a backend of the compiler."""
 
 
 def compiled_call_ends(frame: types.FrameType, uses: int) -> bool:
@@ -202,6 +213,25 @@ def below_modes(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     )
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy if function is kernel else partial(copy, kernel.__self__)  # type: ignore[attr-defined]
+
+
+def call_as_kernel(function: Callable[[], None]) -> None:
+    """Call a function as the kernel of an operator that no dispatch mode sees.
+
+    Until torch 2.12, a function can only pass on dispatch keys that an operator had before, as the autograd
+    function of a custom operator does, while an operator runs that began under the modes of now.
+    """
+    if VERSION >= (2, 13):
+        function()
+        return
+    library = torch.library.Library("nncdbg", "FRAGMENT")
+    try:
+        library.define("call() -> ()")
+        library.impl("call", function, "CompositeImplicitAutograd")
+        library.impl("call", torch.library.fallthrough_kernel, "Python")
+        torch.ops.nncdbg.call()
+    finally:
+        library._destroy()
 
 
 _MODE_CHECK = "_get_current_dispatch_mode"
@@ -818,7 +848,6 @@ def _check_compiler() -> None:
     codes = [each for each in constants if isinstance(each, types.CodeType) and is_compiled_call(each)]
     _require(len(codes) == 1, "the call of a compiled function")
     names = {*codes[0].co_names, *codes[0].co_varnames, *codes[0].co_freevars}
-    _require(hasattr(owner, "innermost_backend"), "the compiler of a compiled function")
     _require(hasattr(owner, "_callback_from_stance"), "the functions that are compiled")
     _require(_COMPILED_CALL | {*functions} <= names, "what the call of a compiled function reads")
     keys = {"_ForceDispatchKeyGuard"} if None in _key_functions else {*_KEY_FUNCTIONS}
@@ -836,7 +865,9 @@ def _check_compiler() -> None:
     graph = torch.fx.symbolic_trace(torch.nn.Identity())
     _require(hasattr(graph, "_lineno_map"), "the lines of generated code")
     _require(graph.forward.__code__.co_filename.startswith(GENERATED), "the name of generated code")
-    _require(callable(backend_named("eager")), "the backends of the compiler")
+    backend = backend_named("eager")
+    compiler = torch._dynamo.optimize(backend).callback
+    _require(_innermost_backend(compiler) is backend, "the compiler of a compiled function")
 
 
 def _check_operators() -> None:
