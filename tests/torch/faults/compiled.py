@@ -148,11 +148,11 @@ def tanh_by_exponentials() -> None:
     wrong = backend(aten.tanh.default, lambda x: ((2 * x).exp() - 1) / ((2 * x).exp() + 1))
     model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
     nn.init.constant_(model[0].bias, 60.0)
-    model.compile(backend=wrong)
+    compiled = torch.compile(model, backend=wrong)
     optimizer = Adam(model.parameters(), lr=1e-3)
     for _ in range(2):
         optimizer.zero_grad()
-        model(torch.rand(3, 2)).square().mean().backward()  # FAULT
+        compiled(torch.rand(3, 2)).square().mean().backward()  # FAULT
         optimizer.step()
 
 
