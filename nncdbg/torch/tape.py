@@ -154,6 +154,31 @@ class Tape(DispatchMode):
         if watch is not None:
             watch.forget()
 
+    def clear_through(self, last: Sequence[StepCall]) -> None:
+        """Forget the calls up to the last one of `last`, and those that use their results.
+
+        What the script computes since from other tensors, such as the next batch, belongs to the next part.
+        """
+        ended = {id(each) for each in last}
+        count = next((n for n in range(len(self.calls), 0, -1) if id(self.calls[n - 1]) in ended), None)
+        earlier, later, start = self.calls[:count], [] if count is None else self.calls[count:], self.start
+        old = {id(each) for call in earlier for each in tensors_in(call.result)}
+        new: set[int] = set()
+        kept = []
+        for call in later:
+            given = {id(each): each for each in tensors_in((call.args, call.kwargs))}
+            made = {id(each) for each in tensors_in(call.result)}
+            if any(key in old or (key not in new and history_of(each)) for key, each in given.items()):
+                old |= made
+            else:
+                new |= made
+                kept.append(call)
+        self.clear()
+        if kept:
+            self.calls, self.start, self.has_drawn = kept, start, True
+            for call in kept:
+                call.rewrites = False
+
     def updated(self, optimizer: Any, watched: Sequence[Any]) -> None:
         """Forget the calls before the last update of an optimizer; all, if each one has made an update.
 
@@ -302,6 +327,17 @@ def tensors_in(value: Any) -> Iterator[Any]:
     elif hasattr(value, "__dataclass_fields__"):
         for name in value.__dataclass_fields__:
             yield from tensors_in(getattr(value, name, None))
+
+
+def history_of(tensor: Any) -> Any:
+    """Return the node of autograd that made a tensor.
+
+    torch raises for a view from `no_grad` mode whose base was written to since: it has no node.
+    """
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None
 
 
 def is_plain(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
