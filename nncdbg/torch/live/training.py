@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from types import FrameType
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from nncdbg.engine.errors import NncdbgError, RunError, UsageError
 from nncdbg.engine.ops.aten.internals import (
+    compiles_body,
     compiling_nothing,
     innermost_mode,
     traced_undispatched,
@@ -158,9 +160,12 @@ class LiveTraining:
             self._in_mode = False
             self.mode.__exit__(None, None, None)
 
-    def _before_compiled(self, *_: Any) -> None:
-        """Leave the mode for the rest of the step: the compiler compiles nothing under one."""
-        if not self.here or innermost_mode() is not self.mode:
+    def _before_compiled(self, function: Any, args: Any, kwargs: Any, frame: FrameType) -> None:
+        """Leave the mode for the rest of the step: the compiler compiles nothing under one.
+
+        It traces the bodies of higher-order operators for their gradients, and their operators run eagerly.
+        """
+        if not self.here or innermost_mode() is not self.mode or compiles_body(frame):
             return
         self._ran_compiled = True
         if self.mode.recorder is not None:
