@@ -239,8 +239,8 @@ class Guard:
     def _check_written(self) -> None:
         """Check what the script wrote to, and forget parts of the step that are finished."""
         tape = self._tape
-        passes = self._passes() if self._alone and not self._calls.marked else ()
-        update = tape.written.writes_to(self._trained.parameters()) if passes else ()
+        passes = self._passes() if self._alone and not self._calls.marked else []
+        update = tape.written.writes_to(self._trained.parameters()) if passes else []
         if update:  # By hand.
             self._end_pass(passes[-1].lines, update)
         elif tape.written.unchecked or not self._runs_again:

@@ -2,6 +2,7 @@
 
 import weakref
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -341,7 +342,8 @@ def test_batch_of_a_later_part_is_computed_again():
 
 
 def test_result_of_an_earlier_part_is_not_kept():
-    results, alive = [], []
+    results: list[Any] = []
+    alive, accuracies = [], []
 
     def prepared(x, bad):
         alive.append(sum(each() is not None for each in results))
@@ -351,7 +353,6 @@ def test_result_of_an_earlier_part_is_not_kept():
         results.append(weakref.ref(output))
         accuracies.append((output.argmax(-1) == 0).float().mean())
 
-    accuracies: list[torch.Tensor] = []
     assert accumulate(prepared, after).ok
     assert max(alive) <= 1
 
