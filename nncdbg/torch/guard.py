@@ -254,9 +254,10 @@ class Guard:
     def _check_written(self) -> None:
         """Check what the script wrote to, and forget parts of the step that are finished."""
         tape = self._tape
-        passes = self._passes() if self._alone and not self._calls.marked else ()
-        if passes and tape.written.has(self._trained.parameters()):
-            self._end_pass(passes[-1].lines)  # This was an update by hand.
+        passes = self._passes() if self._alone and not self._calls.marked else []
+        update = tape.written.writes_to(self._trained.parameters()) if passes else []
+        if update:  # By hand.
+            self._end_pass(passes[-1].lines, update)
         elif tape.written.unchecked or not self._runs_again:
             self._check_states(None, tape)
         if tape.calls:
@@ -294,14 +295,14 @@ class Guard:
         if without_modules and not self._calls.marked:
             self._end_pass(call.lines)
 
-    def _end_pass(self, lines: Lines) -> None:
-        """Check a step without an optimizer, and forget its calls."""
+    def _end_pass(self, lines: Lines, last: Sequence[StepCall] = ()) -> None:
+        """Check a step without an optimizer, and forget its calls, or those up to the `last` ones."""
         self._tape.pause()
         try:
             with self._tape.own_work():
                 self._check(None, lambda: lines, self._tape_or_function())
         finally:
-            self._tape.clear()
+            self._tape.clear_through(last or self._tape.calls)
             self._tape.resume()
 
     def _passes(self) -> list[StepCall]:
@@ -331,7 +332,7 @@ class Guard:
         if finite:
             self._reported = []
             if len(self._trained.optimizers) <= 1:
-                self._tape.clear()
+                self._tape.clear_through(passes)
         elif lost or len(passes) >= PATIENCE:
             self._end_pass(passes[-1].lines)
             self._reported = [weakref.ref(each) for each in gradients.values() if each is not None]
@@ -403,7 +404,7 @@ class Guard:
     @property
     def _number(self) -> int:
         """The number of the step of the last backward pass."""
-        if self.counts.passes:
+        if self.counts.passes and not self._trained.awaits_update():
             return self.counts.passes + (self._calls.marked or not self._passes())
         return self.counts.steps + self._skips + (not self._skipped)
 
@@ -415,6 +416,7 @@ class Guard:
         self._skips += 1
         self._skipped = True
         self._trained.add_updated(optimizer)
+        self.counts.passes = 0
         self._tape.pause()
         try:
             with self._tape.own_work():

@@ -60,3 +60,14 @@ def tensors_in(value: Any) -> Iterator[Any]:
 def is_plain(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Return whether no tensor belongs to a transformation of `torch.func`."""
     return transformation() is None or not any(is_wrapped(tensor) for tensor in tensors_in((args, kwargs)))
+
+
+def history_of(tensor: Any) -> Any:
+    """Return the node of autograd that made a tensor.
+
+    torch raises for a view from `no_grad` mode whose base was written to since: it has no node.
+    """
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None

@@ -193,7 +193,7 @@ class StepCalls:
                     setattr(owner, name, original)
             self._compiled += 1
             again = partial(compile_body, function) if body else _called(function)
-            self._enter(function, again, args, kwargs, frame.f_back or frame)
+            self._enter(function, again, args, kwargs, frame.f_back or frame, keeps=body)
 
     @not_compiled
     def _leave_compiled(self, function: Callable[..., Any], result: Any) -> None:
@@ -211,13 +211,16 @@ class StepCalls:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         frame: FrameType,
+        *,
+        keeps: bool = False,
     ) -> None:
         """Begin a call of an outermost module or compiled function; the tape pauses until `_leave`.
 
-        A second run calls `again`.
+        A second run calls `again`.  A call without gradients is an evaluation, unless `keeps` says otherwise.
         """
-        keeps = is_grad_enabled() or self.marked
-        if keeps and not self._inside:
+        trains = is_grad_enabled() or self.marked
+        keeps = keeps or trains
+        if trains and not self._inside:
             self._before_module()
         tape, call = self.tape, None
         if not tape.paused:

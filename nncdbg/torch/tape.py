@@ -26,7 +26,7 @@ from nncdbg.torch.mode_pauses import new_own_work, new_pause
 from nncdbg.torch.origin_watch import OriginWatch
 from nncdbg.torch.recording import UNSEEN
 from nncdbg.torch.source_lines import compiled_calls, user_lines
-from nncdbg.torch.step_call import BACKWARD, REGISTER_HOOK, StepCall, tensors_in
+from nncdbg.torch.step_call import BACKWARD, REGISTER_HOOK, StepCall, history_of, tensors_in
 from nncdbg.torch.step_state import KeptState, RandomState
 from nncdbg.torch.warning_places import warning_at_caller
 from nncdbg.torch.written_states import WrittenStates
@@ -128,6 +128,31 @@ class Tape(DispatchMode):
         watch = self._own_work.watch
         if watch is not None:
             watch.forget()
+
+    def clear_through(self, last: Sequence[StepCall]) -> None:
+        """Forget the calls up to the last one of `last`, and those that use their results.
+
+        What the script computes since from other tensors, such as the next batch, belongs to the next part.
+        """
+        ended = {id(each) for each in last}
+        count = next((n for n in range(len(self.calls), 0, -1) if id(self.calls[n - 1]) in ended), None)
+        earlier, later, start = self.calls[:count], [] if count is None else self.calls[count:], self.start
+        old = {id(each) for call in earlier for each in tensors_in(call.result)}
+        new: set[int] = set()
+        kept = []
+        for call in later:
+            given = {id(each): each for each in tensors_in((call.args, call.kwargs))}
+            made = {id(each) for each in tensors_in(call.result)}
+            if any(key in old or (key not in new and history_of(each)) for key, each in given.items()):
+                old |= made
+            else:
+                new |= made
+                kept.append(call)
+        self.clear()
+        if kept:
+            self.calls, self.start, self.has_drawn = kept, start, True
+            for call in kept:
+                call.rewrites = False
 
     def updated(self, optimizer: Any, watched: Sequence[Any]) -> None:
         """Forget the calls before the last update of an optimizer; all, if each one has made an update.

@@ -19,7 +19,7 @@ from nncdbg.engine.ops.aten.internals import (
 )
 from nncdbg.engine.ops.aten.signatures import signature_of, written_tensors
 from nncdbg.torch.source_lines import call_again
-from nncdbg.torch.step_call import StepCall, tensors_in
+from nncdbg.torch.step_call import StepCall, history_of, tensors_in
 from nncdbg.torch.storages import Key
 
 
@@ -131,7 +131,7 @@ class _Rerun:
         """Return the tensor of this run for one of the first run; one from outside stays."""
         found = self._found(tensor)
         if found is not None:
-            if tensor.requires_grad and _history(tensor) is None and _history(found) is None:
+            if tensor.requires_grad and history_of(tensor) is None and history_of(found) is None:
                 found.requires_grad_()
             return found
         memory = _memory(tensor)
@@ -140,7 +140,7 @@ class _Rerun:
                 copy = tensor.detach().clone()
             self._bind(tensor, copy)
             return copy
-        if _history(tensor) is not None:
+        if history_of(tensor) is not None:
             note = f"a tensor of shape {tuple(tensor.shape)} is from before the step: its gradient ends there"
             if self._noting and note not in self._notes:
                 self._notes.append(note)
@@ -173,17 +173,6 @@ def _storages_with_gradient(calls: Sequence[StepCall]) -> set[int]:
 def _writes_gradient(call: StepCall, written: Sequence[Any]) -> bool:
     """Return whether a write connects a tensor to the graph of autograd."""
     return call.gradients_enabled and any(each.requires_grad for each in written)
-
-
-def _history(tensor: Any) -> Any:
-    """Return the node of autograd that made a tensor.
-
-    torch raises for a view from `no_grad` mode whose base was written to since: it has no node.
-    """
-    try:
-        return tensor.grad_fn
-    except RuntimeError:
-        return None
 
 
 def _memory(tensor: Any) -> tuple[Key, bool] | None:

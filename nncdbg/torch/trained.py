@@ -12,7 +12,7 @@ import torch
 
 from nncdbg.engine.ops.aten.internals import uncompiled_name
 from nncdbg.torch import guard_kernels
-from nncdbg.torch.found_models import owners_of
+from nncdbg.torch.found_models import live_objects, owners_of
 from nncdbg.torch.named_models import Models, Optimizers, listed_optimizers, named_models
 
 
@@ -48,6 +48,14 @@ class Trained:
     def modules(self) -> Sequence[torch.nn.Module]:
         """The models, or else the outermost modules."""
         return [*(self.models.values() or self._called)]
+
+    def awaits_update(self) -> bool:
+        """Return whether the script has an optimizer of these parameters that made no update so far."""
+        trained = {id(each) for each in self.parameters()}
+        return any(
+            not trained.isdisjoint(map(id, parameters_of(each)))
+            for each in live_objects(torch.optim.Optimizer)
+        )
 
     def watches(self, optimizer: torch.optim.Optimizer) -> bool:
         """Return whether an optimizer is one of these; all are if the user named none."""

@@ -81,13 +81,13 @@ class WrittenStates:
     def __iter__(self) -> Iterator[WrittenState]:
         return iter(self._states.values())
 
-    def has(self, tensors: Iterable[Any]) -> bool:
-        """Return whether the script wrote to the memory of one of the tensors since the last check."""
-        return self.unchecked and any(
-            storage_address(each) in self._states
-            for each in tensors
-            if each.__class__ in _PLAIN and each.layout is torch.strided
-        )
+    def writes_to(self, tensors: Iterable[Any]) -> list[StepCall]:
+        """Return the last write of the script to each of the tensors since the last check."""
+        if not self.unchecked:
+            return []
+        plain = (each for each in tensors if each.__class__ in _PLAIN and each.layout is torch.strided)
+        found = (self._states.get(storage_address(each)) for each in plain)
+        return [state.call for state in found if state is not None]
 
     def clear(self) -> None:
         """Forget all states."""

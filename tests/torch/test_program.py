@@ -332,7 +332,8 @@ def test_parts_of_a_tensor_inside_of_a_mode_are_refused_with_operator_and_line()
             return func(*args, **(kwargs or {}))
 
     with Passing(), nncdbg.torch.record() as step:
-        assert (Shards(torch.ones(3)) * 2).part.tolist() == [2.0] * 3
+        doubled: Any = Shards(torch.ones(3)) * 2
+        assert doubled.part.tolist() == [2.0] * 3
     with pytest.raises(RunError) as caught:
         step.program  # noqa: B018
     assert "aten.mul.Tensor runs on tensors that consist of others" in caught.value.message

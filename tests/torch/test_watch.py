@@ -1,6 +1,8 @@
 """`nncdbg.torch.watch` reports the origin, and reacts as requested."""
 
+import weakref
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -312,6 +314,47 @@ def test_accumulated_gradient_names_the_part_that_is_bad(training):
     text = report.bad_steps[0].recorded.program.text()
     assert "@backward.2" in text
     assert "@backward.3" not in text
+
+
+def accumulate(prepared, after=None):
+    """Accumulate gradients of three parts, each with a batch that `prepared` computes; return the report."""
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with nncdbg.torch.watch(on_nan="report") as report:
+        for step in range(2):
+            optimizer.zero_grad()
+            for part in range(3):
+                output = model(prepared(torch.randn(4, 3), bad=(step, part) == (1, 2)))
+                output.square().mean().backward()
+                if after is not None:
+                    after(output)
+            optimizer.step()
+    return report
+
+
+def test_batch_of_a_later_part_is_computed_again():
+    def prepared(x, bad):
+        return x / (x * 0).sum() if bad else x / x.std()
+
+    [bad] = accumulate(prepared).bad_steps
+    assert bad.origin.op == "aten.div.Tensor"
+    assert bad.origin.site.source_line == prepared.__code__.co_firstlineno + 1
+
+
+def test_result_of_an_earlier_part_is_not_kept():
+    results: list[Any] = []
+    alive, accuracies = [], []
+
+    def prepared(x, bad):
+        alive.append(sum(each() is not None for each in results))
+        return x * 2
+
+    def after(output):
+        results.append(weakref.ref(output))
+        accuracies.append((output.argmax(-1) == 0).float().mean())
+
+    assert accumulate(prepared, after).ok
+    assert max(alive) <= 1
 
 
 def test_step_that_raises_is_forgotten(training):

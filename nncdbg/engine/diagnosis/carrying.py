@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.loaded import Loaded, MicroPrograms
 from nncdbg.engine.observers.nonfinite import array_of, influenced, shaped
 from nncdbg.engine.ops import Op
-from nncdbg.engine.ops.aten.names import is_torch
+from nncdbg.engine.ops.aten.names import VIEWS, base_name, is_torch
 from nncdbg.engine.ops.influence import EVERYTHING, NOTHING, Infinities, Marked, whole
 from nncdbg.stats.finiteness import bad
 
@@ -109,6 +109,7 @@ class Carrier:
             for result, marks in zip(step.results, carried, strict=False):
                 self.marks.add(result, "real", origins, marks)
                 if isinstance(marks, list) or np.any(marks):
+                    self._read(origins, step.binding)
                     self.report(origins, step.binding)
         self._carry_shapes(step)
         for number, stage in groups_of(step.known, "meant"):
@@ -150,9 +151,16 @@ class Carrier:
         for number in origins:
             self.seen.report(number, used)
 
+    def _read(self, origins: Iterable[int], binding: Binding) -> None:
+        """Record an operator of PyTorch as a reader of bad inputs and constants."""
+        if is_torch(binding.op.name):
+            visit = StatementVisit.of(binding, self.machine.frames)
+            is_view = base_name(binding.op.name) in VIEWS
+            for number in origins:
+                self.seen.read(number, visit, is_view=is_view)
+
     def _consume(self, step: Step, number: int, stage: Stage) -> None:
-        if is_torch(step.binding.op.name):
-            self.seen.read(number, StatementVisit.of(step.binding, self.machine.frames))
+        self._read((number,), step.binding)
         given = masks_of(step.known, "meant", (number, stage))
         row = step.binding.op.influence
         if row.masks is not None and any(m is not None for i, m in enumerate(given) if i not in row.masks):

@@ -121,6 +121,8 @@ class Sightings:
     _known: dict[tuple[Any, ...], list[Sighting]] = field(default_factory=dict)
     _withheld: set[int] = field(default_factory=set)
     _readers: dict[int, StatementVisit] = field(default_factory=dict)
+    _viewed: set[int] = field(default_factory=set)
+    """The records that only views use so far."""
 
     def __getitem__(self, number: int) -> Sighting:
         return self._every[number]
@@ -150,10 +152,16 @@ class Sightings:
             self._every[number].used = self._readers.get(number, used)
             self.reported.append(self._every[number])
 
-    def read(self, number: int, visit: StatementVisit) -> None:
-        """Record the first statement that reads a value held back, for its report."""
-        if number in self._withheld:
-            self._readers.setdefault(number, visit)
+    def read(self, number: int, visit: StatementVisit, *, is_view: bool) -> None:
+        """Record the first statement that reads a value held back, for its report.
+
+        Until there is one, it is the last view of the value.
+        """
+        if number in self._viewed or (number in self._withheld and number not in self._readers):
+            self._readers[number] = visit
+            if number not in self._withheld:
+                self._every[number].used = visit
+            (self._viewed.add if is_view else self._viewed.discard)(number)
 
     def conclude(self, outputs: Origins, nearest: Origins, *, ended: bool) -> None:
         """Determine what reaches an output, then keep one record of each statement and role.

@@ -112,6 +112,11 @@ class BadStep:
         made = origin is not None and origin.trips and (not origin.op or base_name(origin.op) not in _FILLS)
         return recorded is not None and recorded.same_states and not made
 
+    @property
+    def is_seen(self) -> bool:
+        """Return whether something with NaN or Inf was seen, not only an exception that NaN may raise."""
+        return bool(self.bad or self.origin or self.modules or self.operators or self.compiled_part)
+
     def __str__(self) -> str:
         """Return one sentence about what is bad."""
         names = [f"{name} ({counts})" for name, counts in self.bad.items()]

@@ -105,7 +105,7 @@ class _Watching:
     def _react(self, trip: GuardTrip) -> bool:
         """Report a trip of the guard; return whether to leave out the update."""
         bad = None if trip.follows else _reported(trip, self._interrupt)
-        if trip.where in _BESIDES_GRADIENTS and (bad is None or bad.is_intended):
+        if trip.where in _BESIDES_GRADIENTS and (bad is None or bad.is_intended or not bad.is_seen):
             trip.intended = bad is not None
             return False
         skips = self._on_nan == "skip" and (trip.where != UPDATE or trip.undoable)

@@ -163,7 +163,7 @@ class LiveTraining:
     def _before_compiled(self, function: Any, args: Any, kwargs: Any, frame: FrameType) -> None:
         """Leave the mode for the rest of the step: the compiler compiles nothing under one.
 
-        It compiles the functions of higher-order operators, whose operators the mode sees.
+        It traces the bodies of higher-order operators for their gradients, and their operators run eagerly.
         """
         if not self.here or innermost_mode() is not self.mode or compiles_body(frame):
             return

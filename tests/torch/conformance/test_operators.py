@@ -61,7 +61,7 @@ def record(info: Any, sample: Any) -> tuple[Any, dict[str, Any]]:
         for name, tensor in computed.items():
             recorder.label(tensor, name)
         recorder.copy_inputs()
-        recorded = program_of(recorder.events, recorder.inputs, recorder.labels, {}, {})
+        recorded = program_of(recorder.events, recorder.inputs, recorder.labels, {}, {}, {})
     finally:
         recorder.release()
     return recorded, computed

@@ -49,6 +49,16 @@ EMPTY = (
 )
 """Operators that allocate memory without writing it."""
 
+VIEWS = frozenset(
+    ("view", "reshape", "t", "transpose", "permute", "expand", "slice", "select", "squeeze", "unsqueeze")
+    + ("as_strided", "detach", "alias", "lift_fresh", "_reshape_alias", "broadcast_to", "expand_as")
+    + ("flatten", "unflatten", "ravel", "reshape_as", "view_as", "mT", "numpy_T", "movedim", "moveaxis")
+    + ("swapaxes", "swapdims", "positive", "tensor_split", "hsplit", "vsplit", "dsplit", "linalg_diagonal")
+    + ("slice_inverse", "resolve_conj", "resolve_neg", "split", "split_with_sizes", "unbind", "chunk")
+    + ("narrow", "diagonal", "unfold")
+)
+"""Operators whose result is, most often, memory of their operand: they read no element."""
+
 _ATTENTION = (
     ("_scaled_dot_product_flash_attention_for_cpu", 5),
     ("_scaled_dot_product_flash_attention", 5),

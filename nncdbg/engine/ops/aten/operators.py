@@ -16,7 +16,7 @@ from nncdbg.engine.ops.aten.influence import (
     MOVED_BY_EXPERIMENT,
     SUMMED_BY_EXPERIMENT,
 )
-from nncdbg.engine.ops.aten.names import EMPTY, READ, base_name
+from nncdbg.engine.ops.aten.names import EMPTY, READ, VIEWS, base_name
 from nncdbg.engine.ops.declaration import Op
 from nncdbg.engine.ops.influence import CHECK, NOTHING, Infinities, Influence
 
@@ -48,14 +48,17 @@ _INFLUENCES: dict[str, Influence] = {
 }
 """Rows of operators that the experiment does not describe."""
 
-_MOVES = frozenset(
-    ("view", "_unsafe_view", "reshape", "t", "transpose", "permute", "expand", "slice", "select", "squeeze")
-    + ("unsqueeze", "as_strided", "detach", "alias", "clone", "contiguous", "lift_fresh", "lift_fresh_copy")
-    + ("_reshape_alias", "broadcast_tensors", "broadcast_to", "expand_as", "flatten", "unflatten", "ravel")
-    + ("reshape_as", "view_as", "mT", "numpy_T", "movedim", "moveaxis", "swapaxes", "swapdims", "positive")
-    + ("tensor_split", "hsplit", "vsplit", "dsplit", "linalg_diagonal", "slice_inverse", "pin_memory")
-    + ("resolve_conj", "resolve_neg")
-    + ("split", "split_with_sizes", "unbind", "chunk", "narrow", "diagonal", "unfold", "flip", "roll")
+_MOVES = VIEWS | frozenset(
+    (
+        "_unsafe_view",
+        "clone",
+        "contiguous",
+        "lift_fresh_copy",
+        "broadcast_tensors",
+        "pin_memory",
+        "flip",
+        "roll",
+    )
     + ("index_select", "gather", "embedding", "cat", "stack", "repeat", "copy", "recorded", "write")
     + ("triu", "tril", "masked_fill", "masked_select", "where", "index", "index_put", "index_fill", "scatter")
     + (
