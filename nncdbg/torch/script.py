@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import os
+import pkgutil
 import runpy
 import sys
 import traceback
@@ -83,10 +84,28 @@ def _as_main(module: types.ModuleType, file: str, arguments: Sequence[str]) -> I
     sys.argv = [file, *arguments]
     if not sys.flags.safe_path:
         sys.path[0] = str(Path(file).resolve().parent)
+    for name in _hidden_modules(sys.path[0]):
+        Screen().note(
+            f"{os.path.join(short_path(sys.path[0]), name)} is not imported: nncdbg has imported another "
+            f"module {name} before"
+        )
     try:
         yield
     finally:
         sys.modules["__main__"], sys.argv, sys.path[:] = main, argv, path
+
+
+def _hidden_modules(folder: str) -> list[str]:
+    """Return the modules in the folder of a script that Python would import instead of loaded ones."""
+    found = []
+    for each in pkgutil.iter_modules([folder]):
+        loaded = sys.modules.get(each.name)
+        # Python itself has the frozen modules before a script begins.
+        if loaded is None or getattr(loaded.__spec__, "origin", None) in (None, "built-in", "frozen"):
+            continue
+        if not Path(loaded.__file__ or "").resolve().is_relative_to(Path(folder).resolve()):
+            found.append(each.name)
+    return found
 
 
 # -- the end of a script ---------------------------------------------------------------------

@@ -122,7 +122,7 @@ raise ValueError("at the end")
 
 def test_objects_of_a_script_end_as_under_python(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(ENDS)
-    done = nncdbg(tmp_path, *"debug --catch nan -m train".split())
+    done = nncdbg(tmp_path, "debug", "--catch", "nan", "-m", "train")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-3:] == ["exit function True", "freed", "freed"]
     assert (tmp_path / "log.txt").read_text() == "one update"
@@ -159,6 +159,33 @@ def test_error_of_an_exception_hook_of_the_script_is_printed_too(
     failure = run_to_end("train.py", script_runner("train.py", None, ()), no_exit)
     assert failure is not None
     assert re.search("(?s)ZeroDivisionError.*ValueError: of the script", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("name", ["torch.py", "numpy/__init__.py"])
+def test_module_of_the_script_that_nncdbg_has_imported_before_is_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for each in ("train.py", "os.py", "helper.py", name):
+        Path(each).parent.mkdir(exist_ok=True)
+        Path(each).write_text("")
+    assert run_to_end("train.py", script_runner("train.py", None, ()), no_exit) is None
+    name = name.partition("/")[0].removesuffix(".py")
+    [note] = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(
+        f"note: .*{name} is not imported: nncdbg has imported another module {name} before", note
+    )
+
+
+HINT = "  hint: rename it, or start nncdbg in another folder"
+
+
+def test_another_module_named_torch_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("")
+    (tmp_path / "train.py").write_text("import torch")
+    done = nncdbg(tmp_path, "watch", "train.py")
+    assert done.returncode == 2
+    assert done.stderr == f"error: the module torch is {tmp_path}/torch.py, not PyTorch\n{HINT}\n"
 
 
 THREADS = """
