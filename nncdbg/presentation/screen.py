@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -89,8 +89,8 @@ class Screen:
         """The shape of another screen, whose output is reproduced."""
         self._copy: Callable[[Text], None] | None = None
         """Receives all printed lines."""
-        self.out = _console(out or sys.stdout, width, color)
-        self.err = _console(err or sys.stderr, width, color)
+        self.out = _console(out or writable(sys.stdout, 1), width, color)
+        self.err = _console(err or writable(sys.stderr, 2), width, color)
 
     @property
     def shape(self) -> ScreenShape:
@@ -248,6 +248,18 @@ class Screen:
         message = Text().append("error: ", "bold red").append(words)
         self.err.print(message, soft_wrap=not self.err.is_terminal)
         self.err.file.flush()
+
+
+def writable(stream: TextIO | None, number: int) -> TextIO:
+    """Return a standard stream; if it was closed or detached, a new one for its file descriptor."""
+    # A stream without its buffer raises ValueError.
+    with suppress(AttributeError, ValueError):
+        if stream is not None and not stream.closed:
+            return stream
+    try:
+        return open(number, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+    except OSError:
+        return open(os.devnull, "w", encoding="utf-8")
 
 
 def harmless(text: Text) -> Text:

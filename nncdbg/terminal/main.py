@@ -67,26 +67,31 @@ COMMANDS = {
 _DESCRIPTION = "The debugger for computation graphs: break, step, step back, inspect and change tensors."
 
 _PREPARATION = "nncdbg.stats.preparation"
+_SCRIPT = "nncdbg.torch.script"
 
 
 def run() -> int:
     """Run `main` as the whole process, and return its exit code.
 
-    The process ends with `os._exit`, after all other exit functions: Python would first free each record of
-    the program, which takes seconds for a large one. Python also cannot finalize while a thread that
-    compiles the statistics is inside LLVM, as in the first sessions after an installation.
+    Unless it has run a script, the process ends with `os._exit`, after all other exit functions: Python would
+    first free each record of the program, which takes seconds for a large one. Python also cannot finalize
+    while a thread compiles the statistics in LLVM, as in the first sessions after an installation.
+    The objects of a script end as under Python: its open files are written.
     """
     code = CRASHED
 
     def leave() -> None:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        if _SCRIPT not in sys.modules:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
 
     atexit.register(leave)  # Exit functions run in reverse order: this one is last.
     code = main()
-    preparation = sys.modules.get(_PREPARATION)
-    if preparation is not None:
+    script, preparation = map(sys.modules.get, (_SCRIPT, _PREPARATION))
+    if script is not None:
+        script.last_script_as_main()
+    elif preparation is not None:
         preparation.abandon()
     return code
 

@@ -347,7 +347,10 @@ class Guard:
                 raise UpdateReached
             drop_gradients(parameters_of(optimizer))
             return None
-        if not self._calls.here or not self._trained.watches(optimizer):
+        if not self._trained.watches(optimizer):
+            return None
+        if not self._calls.here:
+            self.counts.on_other_threads += 1
             return None
         if self._updating and not self._in_closure and optimizer in self._updating:
             self._abandon_update()

@@ -118,6 +118,8 @@ class ModuleStates:
         """The states that are not among these."""
         self._left = _PERIOD
         self._kept = KeptStates()
+        self._tables: dict[weakref.ref[torch.nn.Module], set[int]] = {}
+        """The identities of the dictionaries in each module."""
 
     @property
     def followed(self) -> bool:
@@ -129,7 +131,12 @@ class ModuleStates:
         self._left, self._count = _PERIOD, len(self._called)
         modules = [*dict.fromkeys([*self._models, *self._called])]
         before = {_identity(each.place, each.key): each for each in self._states}
-        places = [place for module in modules for place in _places(module, trained=self._trained)]
+        of_modules = [(each, [*_places(each, trained=self._trained)]) for each in modules]
+        places = [place for _, found in of_modules for place in found]
+        self._tables = {
+            weakref.ref(module, self._forget): {id(place.own) for place in found}
+            for module, found in of_modules
+        }
         found = {_identity(place, key): (place, key) for place in places for key in self._keys(place)}
         new = [ModuleState(*each) for identity, each in found.items() if identity not in before]
         self._states = [*(each for identity, each in before.items() if identity in found), *new]
@@ -161,6 +168,17 @@ class ModuleStates:
         places, tensors = self._finite
         now = [own.get(key) for own, key in places]
         return all(map(operator.is_, now, tensors)) and not (tensors and suspicious(tensors))
+
+    def _forget(self, module: weakref.ref[torch.nn.Module]) -> None:
+        """Forget what a module had that no longer exists: its dictionaries would keep it alive."""
+        gone = self._tables.pop(module, set()).difference(*self._tables.values())
+        self._states, self.others = (
+            [each for each in states if id(each.place.own) not in gone]
+            for states in (self._states, self.others)
+        )
+        self._places = [each for each in self._places if id(each.own) not in gone]
+        self._sort()
+        self._kept = KeptStates()
 
     @property
     def has_others(self) -> bool:

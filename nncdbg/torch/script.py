@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import os
+import pkgutil
 import runpy
 import sys
 import traceback
@@ -15,11 +16,11 @@ from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from nncdbg.engine.errors import Excerpt, LoadError, NncdbgError, RunError, UsageError
 from nncdbg.presentation.exit_codes import INTERRUPTED, exit_code_of
-from nncdbg.presentation.screen import Screen
+from nncdbg.presentation.screen import Screen, writable
 from nncdbg.presentation.source_files import short_path
 from nncdbg.torch.source_lines import user_lines
 from nncdbg.torch.tracebacks import without_own_frames
@@ -47,16 +48,11 @@ def run_module(name: str, arguments: Sequence[str] = ()) -> None:
 
     Raises UsageError if there is no such module, and what the module raises.
     """
-    argv, path = sys.argv, sys.path[:]
-    sys.argv = [name, *arguments]
-    if not sys.flags.safe_path:
-        sys.path[0] = os.getcwd()
-    try:
+    module = types.ModuleType("__main__")
+    with _as_main(module, name, arguments):
         if importlib.util.find_spec(name) is None:
             raise UsageError(f"there is no module {name}", hint="name it as for `python -m`")
-        runpy.run_module(name, run_name="__main__", alter_sys=True)
-    finally:
-        sys.argv, sys.path[:] = argv, path
+        runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # In `module`, which stays.
 
 
 def script_runner(script: str | None, module: str | None, arguments: Sequence[str]) -> Callable[[], None]:
@@ -69,17 +65,47 @@ def script_runner(script: str | None, module: str | None, arguments: Sequence[st
     return partial(run_script, script, arguments)
 
 
+_of_last_script: list[Any] = []
+"""The module, standard output and standard error of the last script, which live as long as the process."""
+
+
+def last_script_as_main() -> None:
+    """Let the last script be `__main__` and have its streams until Python ends its objects."""
+    if _of_last_script:
+        sys.modules["__main__"], sys.stdout, sys.stderr = _of_last_script
+        _of_last_script.clear()
+
+
 @contextmanager
 def _as_main(module: types.ModuleType, file: str, arguments: Sequence[str]) -> Iterator[None]:
     main, argv, path = sys.modules["__main__"], sys.argv, sys.path[:]
+    _of_last_script[:] = [module]
     sys.modules["__main__"] = module
     sys.argv = [file, *arguments]
     if not sys.flags.safe_path:
         sys.path[0] = str(Path(file).resolve().parent)
+    for name in _hidden_modules(sys.path[0]):
+        Screen().note(
+            f"{os.path.join(short_path(sys.path[0]), name)} is not imported: nncdbg has imported another "
+            f"module {name} before"
+        )
     try:
         yield
     finally:
         sys.modules["__main__"], sys.argv, sys.path[:] = main, argv, path
+
+
+def _hidden_modules(folder: str) -> list[str]:
+    """Return the modules in the folder of a script that Python would import instead of loaded ones."""
+    found = []
+    for each in pkgutil.iter_modules([folder]):
+        loaded = sys.modules.get(each.name)
+        # Python itself has the frozen modules before a script begins.
+        if loaded is None or getattr(loaded.__spec__, "origin", None) in (None, "built-in", "frozen"):
+            continue
+        if not Path(loaded.__file__ or "").resolve().is_relative_to(Path(folder).resolve()):
+            found.append(each.name)
+    return found
 
 
 # -- the end of a script ---------------------------------------------------------------------
@@ -106,35 +132,64 @@ def run_to_end(
     instead, and the process ends with the exit code that it returns, or with that of its error.  No more
     code of the script runs.
 
+    Standard output and error are those of the caller again, if the script has replaced or closed them.
+
     Raises NncdbgError if `run` does.
     """
     from nncdbg.torch.found_models import objects_of_script
 
     process = os.getpid()
     failure = None
-    try:
-        with _ending_process(target, at_exit, place), objects_of_script():
-            run()
-    except SystemExit as leaving:
-        if os.getpid() != process:
+    with _own_streams() as restore:
+        try:
+            with _ending_process(target, at_exit, place, restore), objects_of_script():
+                run()
+        except SystemExit as leaving:
+            if os.getpid() != process:
+                raise
+            failure = _exit_failure(target, leaving.code, place())
+        except NncdbgError:
             raise
-        failure = _exit_failure(target, leaving.code, place())
-    except NncdbgError:
-        raise
-    except KeyboardInterrupt:
-        failure = ScriptInterrupted(_sentence(target, "was interrupted", place()))
-    except Exception as error:  # noqa: BLE001  whatever the script raises
-        failure = _script_failure(target, error, place())
+        except KeyboardInterrupt:
+            failure = ScriptInterrupted(_sentence(target, "was interrupted", place()))
+        except Exception as error:  # noqa: BLE001  whatever the script raises
+            failure = _script_failure(target, error, place())
     if os.getpid() != process:
         raise SystemExit(1 if failure is not None else 0)
     return failure
 
 
 @contextmanager
+def _own_streams() -> Iterator[Callable[[], None]]:
+    """Restore the standard streams after the body, or when it calls the yielded function.
+
+    The body may replace or close them.
+    """
+    before = sys.stdout, sys.stderr
+
+    def restore() -> None:
+        of_script = sys.stdout, sys.stderr
+        for stream in of_script:
+            with suppress(AttributeError, OSError, ValueError):
+                stream.flush()
+        # A stream that is freed closes its buffer, which may be that of the stream before.
+        _of_last_script[1:] = of_script
+        sys.stdout, sys.stderr = map(writable, before, (1, 2))
+
+    try:
+        yield restore
+    finally:
+        restore()
+
+
+@contextmanager
 def _ending_process(
-    target: str, at_exit: Callable[[NncdbgError | None], int], place: Callable[[], str]
+    target: str,
+    at_exit: Callable[[NncdbgError | None], int],
+    place: Callable[[], str],
+    restore: Callable[[], None],
 ) -> Iterator[None]:
-    """Call `at_exit` before `os._exit` ends this process; it ends forked processes as usual."""
+    """Call `restore` and `at_exit` before `os._exit` ends this process; it ends forked ones as usual."""
     process, leave = os.getpid(), os._exit
 
     def _exit(status: int) -> NoReturn:
@@ -144,6 +199,7 @@ def _ending_process(
         failure = _exit_failure(target, status, place())
         lines = user_lines(sys._getframe(1), most=1)
         where = "".join(f" at {short_path(file)}:{line}" for file, line in lines)
+        restore()
         Screen().note(f"{target} ended the process: os._exit({status}){where}")
         code = exit_code_of(partial(at_exit, failure))
         for stream in (sys.stdout, sys.stderr):
@@ -162,7 +218,12 @@ def _script_failure(target: str, error: Exception, place: str) -> NncdbgError:
     """Print the traceback of a script's error, and return the error of the command."""
     if isinstance(error, SyntaxError) and error.filename == os.path.abspath(target):
         return _syntax_failure(target, error)
-    traceback.print_exception(without_own_frames(error, _after_start))
+    without_own_frames(error, _after_start)
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except Exception as failure:  # noqa: BLE001  whatever the script's function raises
+        traceback.print_exception(failure)
+        traceback.print_exception(error)
     # PyTorch's anomaly mode ends the backward pass before the gradients can be checked.
     anomaly = isinstance(error, RuntimeError) and "returned nan values in its" in str(error)
     first_line = str(error).partition("\n")[0]

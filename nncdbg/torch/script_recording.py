@@ -108,7 +108,7 @@ class ScriptRecorder:
         """The number of optimizer steps that have ended or were skipped."""
         self.step: RecordedStep | None = None
         self.complete = False
-        self.process = os.getpid()
+        self._process, self._thread = os.getpid(), threading.get_ident()
         self._outermost: torch.optim.Optimizer | None = None
         """The optimizer whose step runs now; another may step inside it."""
         self._hooks = ExitStack()
@@ -135,7 +135,12 @@ class ScriptRecorder:
         self._hooks.callback(_on_backward(self._after_backward))
         self._hooks.callback(on_module_calls(self._before_module))
         if self.number == 1:
-            self._hooks.callback(on_module_call(self._begin))
+            self._hooks.callback(on_module_call(self._begin, self._thread))
+
+    @property
+    def here(self) -> bool:
+        """Whether this is the thread of the recorder, and no forked process."""
+        return threading.get_ident() == self._thread and os.getpid() == self._process
 
     def __exit__(self, *_: object) -> None:
         if self._passed and self.step is not None:
@@ -144,7 +149,7 @@ class ScriptRecorder:
         self._hooks.close()
 
     def _after_backward(self) -> None:
-        if os.getpid() != self.process:
+        if not self.here:
             return
         if self._without_optimizer is None:
             self._without_optimizer = not live_objects(torch.optim.Optimizer)
@@ -154,7 +159,7 @@ class ScriptRecorder:
 
     def _before_module(self, module: torch.nn.Module) -> None:
         self._calls_modules = True
-        if self._passed and torch.is_grad_enabled() and os.getpid() == self.process:
+        if self._passed and torch.is_grad_enabled() and self.here:
             self._end_pass()
 
     def _end_pass(self) -> None:
@@ -183,12 +188,12 @@ class ScriptRecorder:
         return ()
 
     def _begin(self) -> None:
-        if self.step is None and os.getpid() == self.process:
+        if self.step is None and self.here:
             optimizers = live_objects(torch.optim.Optimizer)
             self.step = self._recording.enter_context(record(models_of(optimizers), optimizers))
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if not self._counts(optimizer):
+        if not self.here or not self._counts(optimizer):
             return
         self._without_optimizer = self._passed = False
         if self._outermost is None:
@@ -198,13 +203,13 @@ class ScriptRecorder:
             self._begin()
 
     def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if self._outermost is not optimizer or os.getpid() != self.process:
+        if self._outermost is not optimizer or not self.here:
             return
         self._outermost = None
         self._end_step()
 
     def _after_skip(self, optimizer: Any) -> None:
-        if os.getpid() != self.process or not self._counts(optimizer):
+        if not self.here or not self._counts(optimizer):
             return
         if self.step is None and self.ended == self.number - 1:
             self._begin()
@@ -235,7 +240,7 @@ class ScriptRecorder:
             return UsageError(
                 f"{script} ended without a step of an optimizer",
                 hint="nncdbg records steps of torch.optim optimizers, or backward passes of a script without "
-                "one, in the process that it starts",
+                "one, in the process and on the thread that it starts",
             )
         last = f" to {self.ended}" if self.ended > 1 else ""
         return UsageError(

@@ -35,6 +35,8 @@ class UpdateCounts:
     """The steps so far that end with a backward pass, or are marked, in a training without an optimizer."""
     skipped_by_scaler: int = 0
     """The updates that a gradient scaler left out because of an Inf or NaN."""
+    on_other_threads: int = 0
+    """The updates that were not checked, as other threads made them."""
 
 
 @dataclass

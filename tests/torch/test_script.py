@@ -1,6 +1,7 @@
 """A script ends under each command as it does under Python."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -91,6 +92,154 @@ def test_interrupt_is_a_failure_with_its_own_exit_code() -> None:
     failure = run_to_end("train.py", run, no_exit, lambda: "in step 2")
     assert isinstance(failure, ScriptInterrupted)
     assert (failure.message, failure.exit_code) == ("train.py was interrupted in step 2", 130)
+
+
+ENDS = """
+import atexit
+import sys
+import torch
+
+class Says:
+    def __del__(self):
+        print("freed", flush=True)
+
+net = torch.nn.Linear(3, 2)
+net.says, says, file = Says(), Says(), open("log.txt", "w")
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+atexit.register(lambda: print("exit function", sys.modules["__main__"].says is says))
+net(torch.ones(4, 3)).sum().backward()
+optimizer.step()
+file.write("one update")
+"""
+
+REPLACES = """
+sys.excepthook = lambda kind, error, _: print("hook of the script:", error)
+sys.stdout = open("out.txt", "w")
+sys.stderr.close()
+raise ValueError("at the end")
+"""
+
+
+def test_objects_of_a_script_end_as_under_python(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ENDS)
+    done = nncdbg(tmp_path, "debug", "--catch", "nan", "-m", "train")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-3:] == ["exit function True", "freed", "freed"]
+    assert (tmp_path / "log.txt").read_text() == "one update"
+
+
+def test_streams_and_hook_of_a_script_are_used_as_under_python(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ENDS + REPLACES)
+    done = nncdbg(tmp_path, "watch", "train.py")
+    message = "error: train.py failed after 1 update, without NaN or Inf: ValueError: at the end\n"
+    assert (done.returncode, done.stdout, done.stderr) == (4, "", message)
+    lines = (tmp_path / "out.txt").read_text().splitlines()
+    assert lines[:2] == ["hook of the script: at the end", "exit function True"]
+
+
+@pytest.mark.parametrize("ends", ["sys.stdout.close()", "sys.stdout.detach()", "sys.stdout = io.StringIO()"])
+def test_report_is_printed_if_the_script_has_ended_standard_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], ends: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdout", os.fdopen(1, "w", closefd=False))
+    Path("train.py").write_text(f"import io, sys\nprint('of the script', flush=True)\n{ends}\n")
+    assert run_to_end("train.py", script_runner("train.py", None, ()), no_exit) is None
+    presentation.screen.Screen().put("of nncdbg")
+    sys.stdout.flush()
+    assert capfd.readouterr().out.splitlines() == ["of the script", "of nncdbg"]
+
+
+def test_error_of_an_exception_hook_of_the_script_is_printed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "excepthook", lambda *_: 1 / 0)
+    Path("train.py").write_text("raise ValueError('of the script')")
+    failure = run_to_end("train.py", script_runner("train.py", None, ()), no_exit)
+    assert failure is not None
+    assert re.search("(?s)ZeroDivisionError.*ValueError: of the script", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("name", ["torch.py", "numpy/__init__.py"])
+def test_module_of_the_script_that_nncdbg_has_imported_before_is_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for each in ("train.py", "os.py", "helper.py", name):
+        Path(each).parent.mkdir(exist_ok=True)
+        Path(each).write_text("")
+    assert run_to_end("train.py", script_runner("train.py", None, ()), no_exit) is None
+    name = name.partition("/")[0].removesuffix(".py")
+    [note] = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(
+        f"note: .*{name} is not imported: nncdbg has imported another module {name} before", note
+    )
+
+
+HINT = "  hint: rename it, or start nncdbg in another folder"
+
+
+def test_another_module_named_torch_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("")
+    (tmp_path / "train.py").write_text("import torch")
+    done = nncdbg(tmp_path, "watch", "train.py")
+    assert done.returncode == 2
+    assert done.stderr == f"error: the module torch is {tmp_path}/torch.py, not PyTorch\n{HINT}\n"
+
+
+THREADS = """
+import threading
+import torch
+
+def train(number):
+    net = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(number):
+        optimizer.zero_grad()
+        net(torch.ones(4, 3)).sum().backward()
+        optimizer.step()
+
+thread = threading.Thread(target=train, args=(5,))
+thread.start()
+thread.join()
+train(2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "lines"),
+    [
+        (
+            "watch train.py",
+            [
+                "training: no NaN or Inf, 2 updates",
+                "not checked: 5 updates on other threads: only the thread of the watch is checked",
+            ],
+        ),
+        (
+            "record --step 2 train.py",
+            [
+                "note: recorded step 2 of train.py: 21 statements in 4 graphs, 2 states and 0 inputs with "
+                "32 bytes",
+                "note: saved in step2; open it with `nncdbg step2`",
+            ],
+        ),
+        ("record --step 3 train.py", ["error: train.py ended after 2 steps: there is no step 3"]),
+    ],
+)
+def test_updates_of_other_threads_are_no_steps(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    lines: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(THREADS)
+    main(command.split())
+    printed = capsys.readouterr()
+    assert [*printed.out.splitlines(), *printed.err.splitlines()][: len(lines)] == lines
 
 
 EXITS = """

@@ -1,5 +1,6 @@
 """The tier live of the watch reports a step with NaN or Inf as it ran, without a second run."""
 
+import weakref
 from pathlib import Path
 
 import pytest
@@ -204,6 +205,25 @@ def test_nan_of_the_batch_is_found_before_the_update():
     [bad] = report.bad_steps
     assert (bad.where, report.skipped, bad.origin.cause) == ("loss", 1, "bad input")
     assert all(bool(each.isfinite().all()) for each in model.parameters())
+
+
+def test_models_that_are_made_later_have_names_and_earlier_ones_are_freed():
+    def train_anew(*, broken):
+        model = nn.Sequential(nn.Linear(3, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(3):
+            loss = model(torch.ones(4, 3)).sum()
+            (loss / (0.0 if broken and step == 2 else 1.0)).backward()
+            optimizer.step()
+        return weakref.ref(model)
+
+    with nncdbg.torch.watch(tier="live", on_nan="report") as report:
+        first = train_anew(broken=False)
+        train_anew(broken=True)
+        assert first() is None
+    [bad] = report.bad_steps
+    assert bad.step == 6
+    assert {"0.weight", "0.bias"} <= bad.recorded.program.states.keys()
 
 
 def test_breakpoint_of_the_script_is_no_finding(capsys):

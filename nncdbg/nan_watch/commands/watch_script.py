@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.process.ranks import folder_of_rank
@@ -19,7 +19,6 @@ from nncdbg.opening.command_line import ArgumentParser, errors_in_json, script_a
 
 if TYPE_CHECKING:
     from nncdbg.nan_watch.training.records import BadStep, TrainingReport
-    from nncdbg.presentation.screen import Screen
 
 _REACTIONS = ("stop", "raise", "report", "skip")
 
@@ -111,12 +110,11 @@ def _watch(options: Namespace) -> int:
         check_folder(Path(options.bundle))
     from nncdbg.nan_watch.training.records import TrainingReport
     from nncdbg.nan_watch.training.watching import watch
-    from nncdbg.presentation.screen import Screen
     from nncdbg.torch.script import run_to_end
 
-    screen, report, output = Screen(), TrainingReport(), sys.stdout
+    report = TrainingReport()
     on_nan = options.on_nan or ("stop" if sys.stdin.isatty() and sys.stderr.isatty() else "raise")
-    keep = partial(_keep, options, screen)
+    keep = partial(_keep, options)
     entered = ExitStack()
     thread = threading.get_ident()
 
@@ -133,14 +131,14 @@ def _watch(options: Namespace) -> int:
 
     def at_exit(failure: NncdbgError | None) -> int:
         if threading.get_ident() == thread:
-            with _printed(options, screen):
+            with _printed(options):
                 entered.close()
-        return _ended(options, screen, target, report, failure, output)
+        return _ended(options, target, report, failure)
 
     failure: NncdbgError | None = None
-    with _printed(options, screen):
+    with _printed(options):
         failure = run_to_end(target, run, at_exit, lambda: _place(report))
-    return _ended(options, screen, target, report, failure, output)
+    return _ended(options, target, report, failure)
 
 
 def _place(report: TrainingReport) -> str:
@@ -152,14 +150,16 @@ def _place(report: TrainingReport) -> str:
 
 
 @contextmanager
-def _printed(options: Namespace, screen: Screen) -> Iterator[None]:
+def _printed(options: Namespace) -> Iterator[None]:
     """Print the NaN that ends the watch in the body."""
     from nncdbg.nan_watch.training.records import NaNFound
+    from nncdbg.presentation.screen import Screen
     from nncdbg.torch.ranks import await_ranks
 
     try:
         yield
     except NaNFound as found:
+        screen = Screen()
         if not options.json:
             for line in found.bad_step.lines():
                 screen.put_wrapped(line)
@@ -168,17 +168,12 @@ def _printed(options: Namespace, screen: Screen) -> Iterator[None]:
             screen.note(problem)
 
 
-def _ended(
-    options: Namespace,
-    screen: Screen,
-    target: str,
-    report: TrainingReport,
-    failure: NncdbgError | None,
-    output: TextIO,
-) -> int:
+def _ended(options: Namespace, target: str, report: TrainingReport, failure: NncdbgError | None) -> int:
+    from nncdbg.presentation.screen import Screen
     from nncdbg.torch.script import ScriptInterrupted
     from nncdbg.torch.trips import ERROR
 
+    screen = Screen()
     interrupted = failure if isinstance(failure, ScriptInterrupted) and report.seen else None
     if report.ok and failure is not None and interrupted is None:
         raise failure
@@ -186,7 +181,7 @@ def _ended(
         raise UsageError(
             f"{target} ended without a step of an optimizer: nothing was watched",
             hint="nncdbg watches backward passes, torch.optim optimizers and `with nncdbg.torch.step():`, "
-            "in the process that it starts",
+            "in the process and on the thread that it starts",
         )
     if failure is not None and any(each.where == ERROR for each in report.bad_steps):
         screen.note(failure.message)
@@ -194,7 +189,7 @@ def _ended(
         screen.note(interrupted.message)
         report.interrupted = True
     if options.json:
-        print(json.dumps(report.as_dict()), file=output)
+        print(json.dumps(report.as_dict()))
     else:
         for line in report.summary():
             screen.put_wrapped(line)
@@ -210,10 +205,13 @@ def _runner(options: Namespace) -> Callable[[], None]:
     return script_runner(options.script, options.module, options.arguments)
 
 
-def _keep(options: Namespace, screen: Screen, bad: BadStep) -> None:
+def _keep(options: Namespace, bad: BadStep) -> None:
     """Save the first step that was recorded."""
+    from nncdbg.presentation.screen import Screen
+
     if not options.bundle or options.bundle == getattr(options, "saved", None):
         return
+    screen = Screen()
     if bad.recorded is None:
         screen.note(f"step {bad.step} was not recorded, so it is not in {options.bundle}")
         return

@@ -58,7 +58,7 @@ class RecreatedStepRecorder(ScriptRecorder):
     # -- the beginning of the training -------------------------------------------------------
 
     def _await_module(self) -> None:
-        self._hooks.callback(on_module_call(self._module_called))
+        self._hooks.callback(on_module_call(self._module_called, self._thread))
 
     def _module_called(self) -> None:
         """Restore the objects of a script that passes none, before its first forward pass."""
@@ -89,7 +89,7 @@ class RecreatedStepRecorder(ScriptRecorder):
 
     def _add_losses(self, tensors: Any) -> None:
         evaluated_again = self._outermost is not None and self._losses  # By a closure of the optimizer.
-        if not evaluated_again and os.getpid() == self.process:
+        if not evaluated_again and self.here:
             self._losses += scalar_losses(tensors_in(tensors))
 
     def _step_ended(self) -> None:

@@ -93,6 +93,10 @@ class LiveTraining:
         self.mode = LiveMode(self._stopped, said, self._named)
         self._models = dict(named_models(model))
         self._optimizers = [*listed_optimizers(optimizer)]
+        self._finds = not self._models
+        """Whether the models are those that the script has."""
+        self._outdated = False
+        """Whether it has others since: an optimizer that was not known has made an update."""
         self._outermost: torch.optim.Optimizer | None = None
         """The optimizer whose step runs now; another may step inside it."""
         self._safe_updates = SafeUpdates()
@@ -270,12 +274,14 @@ class LiveTraining:
         """Find models and optimizers, and begin the history of a step."""
         if not self.here:
             return
+        self._recording.close()
+        self.mode.recorder = None
+        if self._outdated:
+            self._outdated, self._models, self._optimizers = False, {}, []
         if not self._models or not self._optimizers or not self.mode.names:
             self._optimizers = self._optimizers or live_objects(torch.optim.Optimizer)
             self._models = self._models or models_of(self._optimizers)
             self.mode.names = dict(names_of_modules(self._models))
-        self._recording.close()
-        self.mode.recorder = None
         self._ran_compiled = False
         if self.history or self._records_step:
             recorder = Recorder()
@@ -298,6 +304,7 @@ class LiveTraining:
                 self._skip_update(optimizer)
         if all(each is not optimizer for each in self._optimizers):
             self._optimizers.append(optimizer)
+            self._outdated = self._finds
 
     def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if self._outermost is optimizer:

@@ -6,13 +6,17 @@ A program gets `say(name, value)` for what a user would look at; tensors are com
 from __future__ import annotations
 
 import copy
+import cProfile
+import gc
 import io
 import os
 import pickle
+import pstats
 import random
 import sys
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -66,6 +70,16 @@ def say_model(say, model, optimizer):
 
 def mean_square(result):
     return result.square().mean()
+
+
+HOOKS = {
+    "pre-hook": lambda model, optimizer, hook: model[1].register_forward_pre_hook(hook),
+    "backward hook": lambda model, optimizer, hook: model[1].register_full_backward_hook(hook),
+    "tensor hook": lambda model, optimizer, hook: model[0].weight.register_hook(hook),
+    "gradient hook": lambda model, optimizer, hook: model[0].weight.register_post_accumulate_grad_hook(hook),
+    "step pre-hook": lambda model, optimizer, hook: optimizer.register_step_pre_hook(hook),
+    "step hook": lambda model, optimizer, hook: optimizer.register_step_post_hook(hook),
+}
 
 
 # -- models ----------------------------------------------------------------------------------------
@@ -423,6 +437,26 @@ def hook_that_exits(say):
     model = net()
     model[1].register_full_backward_hook(lambda *_: sys.exit(7))
     train(say, model)
+
+
+@program
+def hooks_that_end_the_step(say):
+    """Each hook raises what a script raises to end: the script catches it, and trains on."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for error in (SystemExit, KeyboardInterrupt):
+        for name, register in HOOKS.items():
+
+            def leave(*_, error=error):
+                raise error("end")
+
+            handle = register(model, optimizer, leave)
+            try:
+                train(say, model, optimizer, steps=1)
+            except BaseException as caught:  # noqa: BLE001
+                say(name, [type(caught).__name__, str(caught)])
+            handle.remove()
+    train(say, model, optimizer)
 
 
 @program
@@ -863,6 +897,24 @@ def threads(say):
 
 
 @program
+def threads_at_once(say):
+    def work(seed):
+        generator = torch.Generator().manual_seed(seed)
+        weight = torch.nn.Parameter(torch.randn(4, 3, generator=generator))
+        optimizer = torch.optim.Adam([weight])
+        for _ in range(5):
+            optimizer.zero_grad()
+            mean_square(torch.randn(5, 4, generator=generator) @ weight).backward()
+            optimizer.step()
+        return weight.detach()
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [pool.submit(work, seed) for seed in range(2)]
+        train(say, net())
+        say("weights", [each.result() for each in found])
+
+
+@program
 def loader(say):
     data = DataLoader(TensorDataset(torch.randn(8, 4)), batch_size=4, shuffle=True)
     model = net()
@@ -903,6 +955,59 @@ def error_that_is_caught(say):
             train(say, model, steps=1, batch=lambda size=size: torch.randn(5, size))
         except RuntimeError as error:
             say("error", str(error))
+
+
+@program
+def loop_that_catches_everything(say):
+    class Deep(nn.Module):
+        def forward(self, x):
+            return self(x)
+
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for forward in (model, Deep(), lambda x: exec("raise GeneratorExit"), model):
+        try:
+            train(say, model, optimizer, steps=1, forward=forward)
+        except BaseException as error:  # noqa: BLE001
+            say("caught", type(error).__name__)
+
+
+@program
+def abandoned_generator(say):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def steps():
+        while True:
+            optimizer.zero_grad()
+            loss = mean_square(model(torch.randn(5, 4)))
+            yield loss
+            loss.backward()
+            optimizer.step()
+
+    for _, loss in zip(range(3), steps(), strict=False):
+        say("loss", loss)
+    train(say, model, optimizer)
+
+
+@program
+def deleted_model(say):
+    class Says:
+        def __del__(self):
+            say("freed", "")
+
+    class Inner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.says = net(), Says()
+
+        def forward(self, x):
+            return self.inner(x)
+
+    for _ in range(2):
+        train(say, Inner())
+        gc.collect()
+        say("next", "")
 
 
 @program
@@ -963,6 +1068,37 @@ def replaced_module_call(say):
 
 
 @program
+def replaced_while_it_trains(say):
+    """Functions that a watch replaces too are replaced after its start, and restored before its end."""
+    calls, model = [], net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(say, model, optimizer, steps=1)
+    for owner, name in (
+        (nn.Module, "__call__"),
+        (nn.Module, "_call_impl"),
+        (torch.Tensor, "backward"),
+        (torch.autograd, "backward"),
+        (torch.optim.SGD, "step"),
+        (optimizer, "step"),
+    ):
+        original = getattr(owner, name)
+
+        def call(*args, name=name, original=original, **kwargs):
+            calls.append(name)
+            return original(*args, **kwargs)
+
+        setattr(owner, name, call)
+        train(say, model, optimizer, steps=1)
+        say(f"own {name}", getattr(owner, name) is call)
+        if owner is optimizer:
+            del optimizer.step
+        else:
+            setattr(owner, name, original)
+    train(say, model, optimizer, steps=1)
+    say("calls", calls)
+
+
+@program
 def replaced_functions(say):
     calls, original = [], F.linear
 
@@ -994,6 +1130,22 @@ def own_tracer(say):
     finally:
         sys.settrace(before)
     say("lines", lines)
+
+
+@program
+def own_profiler(say):
+    profile = cProfile.Profile()
+    profile.enable()
+    try:
+        train(say, net())
+    finally:
+        profile.disable()
+    calls = {
+        where[2]: counts[0]
+        for where, counts in pstats.Stats(profile).stats.items()
+        if where[0] == __file__  # type: ignore[attr-defined]
+    }
+    say("calls", sorted(calls.items()))
 
 
 @program
@@ -1033,6 +1185,21 @@ def default_device(say):
             mean_square(model(x)).backward()
             optimizer.step()
     say_model(say, model, optimizer)
+
+
+@program
+def everything_on_meta(say):
+    torch.set_default_device("meta")
+    try:
+        model = net()
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(2):
+            loss = mean_square(model(torch.randn(5, 4)))
+            loss.backward()
+            optimizer.step()
+            say("loss", str(loss))
+    finally:
+        torch.set_default_device(None)
 
 
 @program

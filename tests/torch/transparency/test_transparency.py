@@ -12,6 +12,7 @@ from tests.torch.transparency.programs import PROGRAMS  # noqa: E402
 KNOWN = {
     ("profiler", "live", "said"): "operators are counted twice: before the mode that records them, and after",
     ("profiler", "record", "said"): "as with `live`",
+    ("deleted_model", "live", "said"): "a recording keeps the models of its step until it ends",
 }
 """What differs, and why."""
 

@@ -12,12 +12,16 @@ OLDEST, NEWEST = (2, 10), (2, 15)
 
 
 def check_version() -> None:
-    """Raise UsageError for a torch that is too old, or that lacks a name that nncdbg uses.
+    """Raise UsageError for another module named torch, and one that is too old or lacks a name.
 
     A version after `NEWEST` gives a warning, once.
     """
     import torch
 
+    if not hasattr(torch, "__version__"):
+        place = torch.__file__ or [*torch.__path__][0]
+        hint = "rename it, or start nncdbg in another folder"
+        raise UsageError(f"the module torch is {place}, not PyTorch", hint=hint)
     _check(str(torch.__version__))
 
 
