@@ -1140,11 +1140,8 @@ def own_profiler(say):
         train(say, net())
     finally:
         profile.disable()
-    calls = {
-        where[2]: counts[0]
-        for where, counts in pstats.Stats(profile).stats.items()
-        if where[0] == __file__  # type: ignore[attr-defined]
-    }
+    found: Any = pstats.Stats(profile)
+    calls = {where[2]: counts[0] for where, counts in found.stats.items() if where[0] == __file__}
     say("calls", sorted(calls.items()))
 
 
