@@ -191,6 +191,7 @@ class Guard:
             if self.counts.steps == updates and not tape.paused:
                 self._check_results(None)
                 self.counts.passes += 1
+                self.counts.of_modules_only += not self._runs_again
                 tape.clear()
         finally:
             self._calls.marked = False

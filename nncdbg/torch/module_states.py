@@ -170,7 +170,7 @@ class ModuleStates:
         return all(map(operator.is_, now, tensors)) and not (tensors and suspicious(tensors))
 
     def _forget(self, module: weakref.ref[torch.nn.Module]) -> None:
-        """Forget what a module had that no longer exists: its dictionaries would keep it in memory."""
+        """Forget what a module had that no longer exists: its dictionaries hold its tensors."""
         gone = self._tables.pop(module, set()).difference(*self._tables.values())
         self._states, self.others = (
             [each for each in states if id(each.place.own) not in gone]

@@ -37,6 +37,8 @@ class UpdateCounts:
     """The updates that a gradient scaler left out because of an Inf or NaN."""
     on_other_threads: int = 0
     """The updates that were not checked, as other threads made them."""
+    of_modules_only: int = 0
+    """The marked steps of which only the results of modules were checked."""
 
 
 @dataclass

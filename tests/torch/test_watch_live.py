@@ -223,7 +223,7 @@ def test_models_that_are_made_later_have_names_and_earlier_ones_are_freed():
         assert first() is None
     [bad] = report.bad_steps
     assert bad.step == 6
-    assert {"0.weight", "0.bias"} <= bad.recorded.program.states.keys()
+    assert {"0.weight", "0.bias"} <= {each.value.name for each in bad.recorded.program.states}
 
 
 def test_breakpoint_of_the_script_is_no_finding(capsys):

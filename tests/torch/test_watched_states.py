@@ -613,6 +613,22 @@ def test_a_clean_training_without_an_optimizer_is_ok(step: Any) -> None:
     assert str(report) == f"training: ok, {BAD + 2} steps without an optimizer"
 
 
+@pytest.mark.parametrize("step", [by_hand, update_by_hand], ids=lambda step: step.__name__)
+def test_the_tier_live_watches_a_training_without_an_optimizer(step: Any) -> None:
+    report = watched_without_optimizer(step, "live", bad=True)
+    [bad] = report.bad_steps
+    assert bad.step == BAD
+    assert bad.origin is not None, bad.notes
+    assert (bad.origin.op, bad.origin.cause) == ("aten.div.Tensor", "division by zero")
+    assert watched_without_optimizer(step, "live", bad=False).status == "ok"
+
+
+def test_operators_of_a_marked_step_are_not_checked_in_the_tier_live() -> None:
+    report = watched_without_optimizer(marked, "live", bad=False)
+    assert report.status == "not checked"
+    assert "not checked: results of operators in 5 marked steps" in str(report)
+
+
 def test_calls_of_an_evaluation_are_forgotten() -> None:
     model = nn.Linear(4, 3)
     with nncdbg.torch.watch():

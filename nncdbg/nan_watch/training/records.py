@@ -219,7 +219,10 @@ class TrainingReport(PrintedRecord):
         if self.interrupted:
             later = f"steps after {self.steps + self.skipped_by_scaler}"
             found.append(CheckResult(later, NOT_CHECKED, "the training was interrupted"))
-        elsewhere = self.counts.on_other_threads
+        marked, elsewhere = self.counts.of_modules_only, self.counts.on_other_threads
+        if marked:
+            what = f"results of operators in {counted(marked, 'marked step')}"
+            found.append(CheckResult(what, NOT_CHECKED, "the tier live checks those of modules: use guard"))
         if elsewhere:
             why = "only the thread of the watch is checked"
             found.append(CheckResult(f"{counted(elsewhere, 'update')} on other threads", NOT_CHECKED, why))

@@ -773,8 +773,8 @@ def whole_model_saved(say):
     torch.save(model, file)
     file.seek(0)
     again = torch.load(file, weights_only=False)
-    train(say, again, steps=1)
     say("hooks", [len(again._forward_hooks), len(again._forward_pre_hooks)])
+    train(say, again, steps=1)
 
 
 # -- writes and memory -----------------------------------------------------------------------------
