@@ -14,7 +14,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-VERSIONS = ("2.10.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
+VERSIONS = ("2.10.0", "2.12.0", "2.13.0", "2.14.1", "2.15.0")
 """The oldest version that nncdbg works with, the newest one, and some between."""
 
 SAMPLE = "not test_operators or linalg or norm"
