@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from nncdbg.engine.ops.aten.internals import is_wrapped
+from nncdbg.engine.ops.aten.internals import is_wrapped, unseen
 from nncdbg.torch.finiteness import is_finite, suspicious
 from nncdbg.torch.named_models import submodules, takes_hooks
 from nncdbg.torch.tensor_copies import TensorCopies
@@ -169,6 +169,7 @@ class ModuleStates:
         now = [own.get(key) for own, key in places]
         return all(map(operator.is_, now, tensors)) and not (tensors and suspicious(tensors))
 
+    @unseen
     def _forget(self, module: weakref.ref[torch.nn.Module]) -> None:
         """Forget what a module had that no longer exists: its dictionaries hold its tensors."""
         gone = self._tables.pop(module, set()).difference(*self._tables.values())

@@ -221,7 +221,7 @@ def norm_of_zero() -> None:
 
 
 @clean("LBFGS with a line search")
-def line_search() -> None:
+def strong_wolfe() -> None:
     model = nn.Linear(2, 1)
     optimizer = LBFGS(model.parameters(), line_search_fn="strong_wolfe", max_iter=4)
     x, y = torch.randn(6, 2), torch.randn(6, 1)
