@@ -5,6 +5,7 @@ import inspect
 import re
 import sys
 import warnings
+from typing import Any
 
 import pytest
 
@@ -97,15 +98,16 @@ def test_a_newer_version_that_lacks_what_nncdbg_uses_is_refused(change, monkeypa
 
 def private_names(tree):
     """Return the names with one underscore in front that each function reads, by its first line."""
-    found = {}
+    found: dict[int, set[Any]] = {}
 
-    def visit(node, names):
+    def visit(node: ast.AST, names: set[Any]) -> None:
         if isinstance(node, ast.FunctionDef):
-            names = found.setdefault(min(each.lineno for each in (node, *node.decorator_list)), set())
+            first = node.decorator_list[0] if node.decorator_list else node
+            names = found.setdefault(first.lineno, set())
         if isinstance(node, ast.Attribute) and getattr(node.value, "id", None) not in {"self", "cls", "sys"}:
             names.add(node.attr)
         if isinstance(node, ast.ImportFrom):
-            names |= {*node.module.split("."), *(each.name for each in node.names)}
+            names |= {*str(node.module).split("."), *(each.name for each in node.names)}
         if isinstance(node, ast.Constant):
             names.add(node.value)
         for child in ast.iter_child_nodes(node):
