@@ -40,6 +40,7 @@ MEANINGS: dict[str, set[str]] = {
     "underflow in the optimizer": {"f16-optimizer-underflow"},
     "overflow in the optimizer": {"optimizer-overflow"},
     "learning rate too large": {"learning-rate"},
+    "received": set(),  # It comes from another rank, and the corpus has one process.
 }
 """The names of causes in reports to those of the corpus."""
 
