@@ -62,8 +62,10 @@ def on_compiled_call(begin: Begin, end: End, *, begun: bool = False) -> Callable
     _listeners.append(listener)
     if not _waiting:
         _waiting.append(when_compiler_is_imported(_replace))
-    for call in _running.values() if begun else ():
-        call.tell(*listener)
+    if begun:
+        _forget_ended()
+        for call in _running.values():
+            call.tell(*listener)
 
     def remove() -> None:
         if listener in _listeners:
@@ -71,6 +73,19 @@ def on_compiled_call(begin: Begin, end: End, *, begun: bool = False) -> Callable
             _restore()
 
     return remove
+
+
+def _forget_ended() -> None:
+    """Forget the calls whose frame has ended without the use of the function at its end."""
+    frames: set[int] = set()
+    for top in sys._current_frames().values():
+        frame: FrameType | None = top
+        while frame is not None:
+            frames.add(id(frame))
+            frame = frame.f_back
+    for number in [*_running]:
+        if number not in frames:
+            del _running[number]
 
 
 _originals: dict[str, Any] = {}

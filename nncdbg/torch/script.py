@@ -173,7 +173,8 @@ def _own_streams() -> Iterator[Callable[[], None]]:
             with suppress(AttributeError, OSError, ValueError):
                 stream.flush()
         # A stream that is freed closes its buffer, which may be that of the stream before.
-        _of_last_script[1:] = of_script
+        if _of_last_script:
+            _of_last_script[1:] = of_script
         sys.stdout, sys.stderr = map(writable, before, (1, 2))
 
     try:

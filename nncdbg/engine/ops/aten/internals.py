@@ -923,6 +923,9 @@ def _check_kernels() -> None:
 
 
 def _check_distributed() -> None:
+    library = torch.ops._c10d_functional
+    _require(hasattr(library, "wait_tensor"), "the operator that waits for a collective")
+    _require(hasattr(library, "_wrap_tensor_autograd") == (len(waits()) == 2), "the wait of a collective")
     known = vars(torch.distributed.distributed_c10d)
     _require({"_world", "_get_default_store"} <= known.keys(), "the groups of ranks")
     _require(hasattr(known["_world"], _RANKS), "the ranks of a group")
