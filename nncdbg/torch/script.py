@@ -72,7 +72,9 @@ _of_last_script: list[Any] = []
 def last_script_as_main() -> None:
     """Let the last script be `__main__` and have its streams until Python ends its objects."""
     if _of_last_script:
-        sys.modules["__main__"], sys.stdout, sys.stderr = _of_last_script
+        sys.modules["__main__"], *streams = _of_last_script
+        if streams:  # There are none if the script did not begin.
+            sys.stdout, sys.stderr = streams
         _of_last_script.clear()
 
 
