@@ -234,8 +234,7 @@ class StepCalls:
         if keeps:
             random = tape.starting() or RandomState()
             called = _unwrapped(again)
-            functions = (called, *filter(callable, args)) if self._repeatable else ()
-            for module in chain.from_iterable(map(modules_in, functions)):
+            for module in _modules_of(called, args) if self._repeatable else ():
                 if module.training and id(module) not in tape.kept:
                     with tape.own_work():
                         tape.kept[id(module)] = self._buffers.of(module)
@@ -306,6 +305,14 @@ class StepCalls:
         lines = user_lines(sys._getframe(2))
         call = StepCall(original, args, kwargs, lines, is_grad_enabled(), autocast=_autocast())
         return tape.run(call)
+
+
+def _modules_of(called: Any, args: Sequence[Any]) -> Iterable[torch.nn.Module]:
+    """Return the modules that a call reads: its own, and those of functions among the arguments."""
+    functions = [*filter(callable, args)]
+    if not functions and isinstance(called, torch.nn.Module):
+        return (called,)
+    return chain.from_iterable(map(modules_in, (called, *functions)))
 
 
 def _called(function: Any) -> Any:
