@@ -511,39 +511,40 @@ class Guard:
         if not (large or states or sharded):
             return gradients if moderate else ()
         self._huge = large
-        lost = [counts for each in losses if (counts := not_finite(each))] if large else []
-        bad = {"loss": lost[0]} if lost else {}
-        named = self._trained.named(parameters)
-        bad |= {
-            f"{name}.grad": counts
-            for name, each in named
-            if large and each.grad is not None and (counts := not_finite(each.grad))
-        }
-        if large and self._alone and not bad:
-            counted = ("gradients", next(filter(None, map(not_finite, gradients)), ""))
-            bad |= [counted] if counted[1] else []
-        where = LOSS if lost else GRADIENTS if bad or not states else STATES
-        new = bool(bad or states) and not (where == GRADIENTS and self._were_reported(gradients))
-        spoiled = self._spoiled(named)
-        level = (_FOLLOWS if spoiled and where != STATES else _LOST if lost else _NEW) if new else 0
-        levels = levels_of_ranks(parameters, level) if sharded else {}
-        if new or levels:
-            follows = max(levels.values(), default=level) == _FOLLOWS
-            bad |= {} if new else {f"a value of rank {rank}": "NaN or Inf" for rank in levels}
-            received = level != _LOST and _LOST in levels.values()
-            self._report(
-                where,
-                bad,
-                states,
-                optimizer,
-                lines(),
-                again,
-                follows=follows,
-                agreed=sharded,
-                received=received,
-            )
-        elif bad:
-            self._tripped = True
+        with self._trained.searched_once():
+            lost = [counts for each in losses if (counts := not_finite(each))] if large else []
+            bad = {"loss": lost[0]} if lost else {}
+            named = self._trained.named(parameters) if large or states else []
+            bad |= {
+                f"{name}.grad": counts
+                for name, each in named
+                if large and each.grad is not None and (counts := not_finite(each.grad))
+            }
+            if large and self._alone and not bad:
+                counted = ("gradients", next(filter(None, map(not_finite, gradients)), ""))
+                bad |= [counted] if counted[1] else []
+            where = LOSS if lost else GRADIENTS if bad or not states else STATES
+            new = bool(bad or states) and not (where == GRADIENTS and self._were_reported(gradients))
+            spoiled = self._spoiled(named)
+            level = (_FOLLOWS if spoiled and where != STATES else _LOST if lost else _NEW) if new else 0
+            levels = levels_of_ranks(parameters, level) if sharded else {}
+            if new or levels:
+                follows = max(levels.values(), default=level) == _FOLLOWS
+                bad |= {} if new else {f"a value of rank {rank}": "NaN or Inf" for rank in levels}
+                received = level != _LOST and _LOST in levels.values()
+                self._report(
+                    where,
+                    bad,
+                    states,
+                    optimizer,
+                    lines(),
+                    again,
+                    follows=follows,
+                    agreed=sharded,
+                    received=received,
+                )
+            elif bad:
+                self._tripped = True
         return gradients if moderate and not large else ()
 
     def _is_sharded(self, optimizer: torch.optim.Optimizer | None) -> bool:
@@ -563,7 +564,7 @@ class Guard:
         """Check states alone: buffers and the like, and what the script wrote to."""
         self._tape.pause()
         try:
-            with self._tape.own_work():
+            with self._tape.own_work(), self._trained.searched_once():
                 states = self._newly_bad()
                 if states:
                     self._report(STATES, {}, states, optimizer, _lines_of(states), again)
@@ -586,7 +587,7 @@ class Guard:
         """Check what the calls of a step returned that is marked, or that `error` has ended."""
         self._tape.pause()
         try:
-            with self._tape.own_work():
+            with self._tape.own_work(), self._trained.searched_once():
                 found = (
                     ({f"result of {_name_of(call)}": counts}, call.lines)
                     for call in reversed(self._tape.calls)
@@ -756,7 +757,9 @@ class Guard:
             return
         updates = self._updates
         new = updates.newly_bad(optimizer, moments=self._huge)
-        if new and not self._tripped:
+        if not new or self._tripped:
+            return
+        with self._trained.searched_once():
             trip = updates.trip(optimizer, self._number, new, user_lines(frame))
             if self._watch is not None and self._watch.checks_updates:
                 self._name_origin(trip, self._trained.parameters())

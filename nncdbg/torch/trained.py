@@ -5,7 +5,8 @@ from __future__ import annotations
 import operator
 import sys
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -39,6 +40,18 @@ class Trained:
         self._owners: weakref.WeakKeyDictionary[torch.optim.Optimizer, weakref.WeakSet[torch.nn.Module]] = (
             weakref.WeakKeyDictionary()
         )
+        self._found: dict[frozenset[int], Mapping[str, torch.nn.Module]] | None = None
+        """The models by the identities of their parameters, in a block of `searched_once`."""
+
+    @contextmanager
+    def searched_once(self) -> Iterator[None]:
+        """Search the models once in the block: a search reads all objects of the process."""
+        before = self._found
+        self._found = {} if before is None else before
+        try:
+            yield
+        finally:
+            self._found = before
 
     @property
     def optimizers(self) -> Sequence[torch.optim.Optimizer]:
@@ -84,14 +97,20 @@ class Trained:
 
     def models_of(self, parameters: Sequence[Any]) -> Mapping[str, torch.nn.Module]:
         """Return the models by name; if the user named none, those with these parameters."""
-        return self.models or owners_of(parameters, self.optimizers)
+        if self.models:
+            return self.models
+        found = {} if self._found is None else self._found
+        key = frozenset(map(id, parameters))
+        if key not in found:
+            found[key] = owners_of(parameters, self.optimizers)
+        return found[key]
 
     def modules_of(self, optimizer: torch.optim.Optimizer) -> Sequence[torch.nn.Module]:
         """Return the models; if the user named none, those with parameters of an optimizer."""
         if self.models:
             return self.modules
         if optimizer not in self._owners:
-            owners = owners_of(parameters_of(optimizer), self.optimizers)
+            owners = self.models_of(parameters_of(optimizer))
             self._owners[optimizer] = weakref.WeakSet(owners.values())
         return [*self._owners[optimizer]]
 
