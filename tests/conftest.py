@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import shutil
@@ -40,6 +41,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Crash reports, tokens and histories of one test process are not those of another, nor the user's."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_objects() -> None:
+    """Leave what earlier files made out of collections of garbage and of searches: both read all objects."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
