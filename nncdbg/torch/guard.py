@@ -514,7 +514,9 @@ class Guard:
         with self._trained.searched_once():
             lost = [counts for each in losses if (counts := not_finite(each))] if large else []
             bad = {"loss": lost[0]} if lost else {}
-            named = self._trained.named(parameters) if large or states else []
+            found = bool(states or lost) or any(map(not_finite, gradients))
+            # The search for names reads all objects of the process: not for values that are large alone.
+            named = self._trained.named(parameters) if found else []
             bad |= {
                 f"{name}.grad": counts
                 for name, each in named

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -40,8 +40,11 @@ class UpdateCheck:
         self._keeps = keeps
         self._evaluations: list[Any] = []
         """The results of the closure in this update."""
-        self._large: tuple[int, str, dict[str, float]] | None = None
-        """The last update, if it may have been large: its step and optimizer, and the sizes before it."""
+        self._large: tuple[int, str, dict[int, float]] | None = None
+        """The last update, if it may have been large: its step and optimizer, and the sizes before it.
+
+        Sizes are by identity: a search for names takes longer than many updates.
+        """
         self._before: weakref.WeakKeyDictionary[torch.optim.Optimizer, UpdateState] = (
             weakref.WeakKeyDictionary()
         )
@@ -63,25 +66,22 @@ class UpdateCheck:
     def expect(self, optimizer: torch.optim.Optimizer, step: int, *, large: bool) -> None:
         """Keep the sizes of the parameters before an update that is large, or whose rate is."""
         large = large or any(_is_large(group.get("lr")) for group in optimizer.param_groups)
-        self._large = (step, optimizer_text(optimizer), self._sizes(optimizer)) if large else None
+        self._large = (step, optimizer_text(optimizer), _sizes(parameters_of(optimizer))) if large else None
 
     def moved(self, optimizer: torch.optim.Optimizer) -> str:
         """Return a sentence about the parameter that the last update moved farthest; "" if none went far."""
         if self._large is None:
             return ""
         step, by, before = self._large
-        sizes = self._sizes(optimizer)
-        far = {name: sizes[name] for name in before if sizes.get(name, 0) > _FAR * max(before[name], 10)}
+        sizes = _sizes(parameters_of(optimizer))
+        far = {key: sizes[key] for key in before if sizes.get(key, 0) > _FAR * max(before[key], 10)}
         if not far:
             return ""
-        name = max(far, key=far.__getitem__)
-        where = f"the largest magnitude of {name} from {before[name]:.3g} to {far[name]:.3g}"
+        key = max(far, key=far.__getitem__)
+        named = self._trained.named(parameters_of(optimizer))
+        name = next(name for name, each in named if id(each) == key)
+        where = f"the largest magnitude of {name} from {before[key]:.3g} to {far[key]:.3g}"
         return f"the update of step {step} moved {where}: {by}"
-
-    def _sizes(self, optimizer: torch.optim.Optimizer) -> dict[str, float]:
-        """Return the largest magnitude of each dense parameter, or of its shard on this rank."""
-        named = [(name, local_part(each)) for name, each in self._trained.named(parameters_of(optimizer))]
-        return {name: float(each.detach().abs().max()) for name, each in named if each.numel()}
 
     def written(self, names: Collection[str]) -> frozenset[str]:
         """Return those of the parameters that were finite after the last update of an optimizer."""
@@ -153,8 +153,11 @@ class UpdateCheck:
         With `moments`, moments alone are enough.
         """
         changed = tensors_in([*optimizer.state.values()]) if moments else ()
-        if not suspicious([*parameters_of(optimizer), *changed]):
+        parameters = parameters_of(optimizer)
+        if not suspicious([*parameters, *changed]):
             return {}
+        if not any(map(not_finite, [*parameters, *tensors_in([*optimizer.state.values()])])):
+            return {}  # They are large: the search for names takes longer.
         return {name: counts for name, _, each in self._named(optimizer) if (counts := not_finite(each))}
 
     def _named(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, Any, Any]]:
@@ -166,6 +169,12 @@ class UpdateCheck:
             for key, value in state.items():
                 named += [(f"{name}.{key}", parameter, each) for each in tensors_in(value)]
         return named
+
+
+def _sizes(parameters: Iterable[Any]) -> dict[int, float]:
+    """Return the largest magnitude of each dense parameter, or of its shard on this rank, by identity."""
+    parts = ((id(each), local_part(each)) for each in parameters)
+    return {key: float(part.detach().abs().max()) for key, part in parts if part.numel()}
 
 
 def _is_large(rate: Any) -> bool:
