@@ -103,6 +103,7 @@ class Guard:
         self._observer = observer
         self._calls = StepCalls(
             self._before_module,
+            self._before_evaluation,
             self._after_backward,
             gradients=lambda: () if self._alone else gradients_of(self._trained.all_parameters()),
             repeatable=tier != "live",
@@ -241,6 +242,19 @@ class Guard:
             self._abandon_update()
         if not self._tape.paused:
             self._check_written()
+        self._keep_states()
+        if self._observer is not None:
+            with self._tape.own_work():
+                self._observer.step_begins()
+
+    def _before_evaluation(self) -> None:
+        """Prepare for a module that computes no gradients, whose result a loss may need."""
+        if self._runs_again and not self._rerunning:
+            self._keep_states()
+            self._tape.drop_unused()
+
+    def _keep_states(self) -> None:
+        """Keep the states of modules that are no buffers, if the step has none yet."""
         states, kept = self._states, self._tape.kept
         if not states.followed:
             with self._tape.own_work():
@@ -248,9 +262,6 @@ class Guard:
         if states.has_others and id(self) not in kept:
             with self._tape.own_work():
                 kept[id(self)] = states.keep()
-        if self._observer is not None:
-            with self._tape.own_work():
-                self._observer.step_begins()
 
     def _check_written(self) -> None:
         """Check what the script wrote to, and forget parts of the step that are finished."""

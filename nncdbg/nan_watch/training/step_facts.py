@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nncdbg.nan_watch.records import WatchFinding
+from nncdbg.torch.tape_rerun import UNREPEATED
 from nncdbg.torch.trips import UPDATE, GuardTrip
 
 
@@ -14,6 +15,10 @@ def with_facts(finding: WatchFinding, trip: GuardTrip) -> WatchFinding:
         return replace(finding, hint=_hint_of_state(finding.site.value, trip))
     if not finding.site.op and trip.where == UPDATE:
         return replace(finding, hint="the update reads it: check the options and the state of the optimizer")
+    if finding.cause == "bad input" and any(each.startswith(UNREPEATED) for each in trip.notes):
+        return replace(
+            finding, hint="see the note about a call without gradients; to record it, use --tier live"
+        )
     if finding.cause == "overflow" and trip.where != UPDATE:
         if trip.moved:
             clip = "clip gradients with torch.nn.utils.clip_grad_norm_"
