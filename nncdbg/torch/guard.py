@@ -194,6 +194,8 @@ class Guard:
                 self.counts.passes += 1
                 self.counts.of_modules_only += not self._runs_again
                 tape.clear()
+                if isinstance(self._watch, RecordingWatch):
+                    self._watch.pass_ended()
         finally:
             self._calls.marked = False
 
@@ -304,6 +306,11 @@ class Guard:
         if self._observer is not None:
             with self._tape.own_work():
                 self._observer.losses(_losses_of(call))
+        if self._alone and not self._calls.marked and isinstance(self._watch, RecordingWatch):
+            made = [*call.gradients, *tensors_in(call.result), *_losses_of(call)]
+            with self._tape.own_work():
+                if not suspicious([each for each in made if each is not None]):
+                    self._watch.pass_ended()
         if without_modules and not self._calls.marked:
             self._end_pass(call.lines)
 
