@@ -27,6 +27,7 @@ from nncdbg.torch.operator_watch import OperatorWatch
 from nncdbg.torch.origin_watch import OriginWatch
 from nncdbg.torch.ranks import bucket_notes, levels_of_ranks, rank_notes, searching
 from nncdbg.torch.recorded_step import RecordedStep
+from nncdbg.torch.replaced_memory import memory_notes, replaced_memory
 from nncdbg.torch.safe_updates import SafeUpdates
 from nncdbg.torch.second_run import StepFunction, UpdateReached, record_again
 from nncdbg.torch.sharded_tensors import meshes_of
@@ -724,8 +725,14 @@ class Guard:
         try:
             models = trained.models_of(parameters)
             written = [*self._tape.written]
+            replaced = []
             if isinstance(again, StepFunction):
                 again = replace(again, before=[*again.before, *written])
+            else:
+                replaced = replaced_memory(again.calls, trained.all_parameters())
+                in_step = {id(each.parameter) for each in replaced}
+                named = trained.named([each for each in parameters if id(each) in in_step])
+                trip.before = {key: trip.before[key] for key in trip.before.keys() - dict(named).keys()}
             with seen_by_functions():
                 trip.recorded = record_again(
                     again,
@@ -736,6 +743,7 @@ class Guard:
                     states,
                     trip.lines,
                     trip.notes,
+                    replaced,
                     failed=trip.where in (RESULTS, ERROR),
                 )
         finally:
@@ -776,6 +784,7 @@ class Guard:
         new = updates.newly_bad(optimizer, moments=self._huge)
         if new and not self._tripped:
             trip = updates.trip(optimizer, self._number, new, user_lines(frame))
+            trip.notes += memory_notes(self._tape.calls, self._trained.named(parameters_of(optimizer)))
             if self._watch is not None and self._watch.checks_updates:
                 self._name_origin(trip, self._trained.parameters())
             if trip.recorded is None:

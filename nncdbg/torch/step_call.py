@@ -68,7 +68,7 @@ class _Weak:
 class Evaluation(StepCall):
     """A call of a module without gradients: a teacher, a frozen encoder, a batch of a validation.
 
-    It keeps neither arguments nor result alive: most evaluations are not part of a step.  The result is a
+    It has weak references to arguments and result: most evaluations are no part of a step.  The result is a
     list with a place for each tensor.  Arguments of other classes, such as a cache, are not used twice.
     """
 

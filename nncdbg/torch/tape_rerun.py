@@ -20,6 +20,7 @@ from nncdbg.engine.ops.aten.internals import (
 from nncdbg.engine.ops.aten.signatures import signature_of, written_tensors
 from nncdbg.presentation.source_files import short_path
 from nncdbg.torch.finiteness import not_finite
+from nncdbg.torch.replaced_memory import ReplacedMemory
 from nncdbg.torch.source_lines import call_again
 from nncdbg.torch.step_call import Evaluation, StepCall, history_of, tensors_in
 from nncdbg.torch.storages import Key
@@ -29,13 +30,16 @@ UNREPEATED = "the result of a call without gradients is an input, as it cannot r
 
 
 def rerun_calls(
-    calls: Sequence[StepCall], notes: list[str], gradients: Sequence[tuple[Any, Any]] = ()
+    calls: Sequence[StepCall],
+    notes: list[str],
+    gradients: Sequence[tuple[Any, Any]] = (),
+    replaced: Sequence[ReplacedMemory] = (),
 ) -> None:
     """Run calls again, and append to `notes` what could not be followed.  Raises what the calls raise.
 
     `gradients` are the parameters and their gradients at the end of the first run.
     """
-    rerun = _Rerun(notes, _storages_with_gradient(calls))
+    rerun = _Rerun(notes, _storages_with_gradient(calls), replaced)
     generators = {call.generator[0] for call in calls if call.generator is not None}
     states = [(each, each.get_state()) for each in generators]
     try:
@@ -49,8 +53,11 @@ def rerun_calls(
 class _Rerun:
     """The tensors of a second run."""
 
-    def __init__(self, notes: list[str], copied: Container[int]) -> None:
+    def __init__(
+        self, notes: list[str], copied: Container[int], replaced: Sequence[ReplacedMemory] = ()
+    ) -> None:
         self._notes = notes
+        self._replaced = replaced
         self._copied = copied
         """Storages of which this run uses a copy, if it has not made them itself."""
         self._noting = False
@@ -84,6 +91,9 @@ class _Rerun:
         for before, now in zip(made, tensors_in(result), strict=False):
             if isinstance(before, torch.Tensor):
                 self._bind(before, now)
+        for each in self._replaced:
+            if each.call is call:
+                each.replace(self._found(each.made))
         for parameter, gradient in zip(call.parameters, call.gradients, strict=True):
             if gradient is not None and parameter.grad is not None:
                 self._bind(gradient, parameter.grad)

@@ -22,7 +22,6 @@ pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings(
 
 MISSED = {
     "deque_of_features": "a list of the script keeps the tensor: the next step reads it as its input",
-    "new_data_of_weight": "an assignment of `data` is no operator: the second run has the new weight",
     "image_divided_by_its_maximum": "the loader stacks the images first, so this operator reads the Inf",
     "scan_of_products": "the bodies of scans run from a graph without lines: the line is that of the call",
     "root_in_branch": "the backward pass of a branch runs from a graph without lines",
