@@ -27,6 +27,7 @@ from nncdbg.torch.operator_watch import OperatorWatch
 from nncdbg.torch.origin_watch import OriginWatch
 from nncdbg.torch.ranks import bucket_notes, levels_of_ranks, rank_notes, searching
 from nncdbg.torch.recorded_step import RecordedStep
+from nncdbg.torch.replaced_memory import memory_notes, replaced_memory
 from nncdbg.torch.safe_updates import SafeUpdates
 from nncdbg.torch.second_run import StepFunction, UpdateReached, record_again
 from nncdbg.torch.sharded_tensors import meshes_of
@@ -103,6 +104,7 @@ class Guard:
         self._observer = observer
         self._calls = StepCalls(
             self._before_module,
+            self._before_evaluation,
             self._after_backward,
             gradients=lambda: () if self._alone else gradients_of(self._trained.all_parameters()),
             repeatable=tier != "live",
@@ -193,6 +195,8 @@ class Guard:
                 self.counts.passes += 1
                 self.counts.of_modules_only += not self._runs_again
                 tape.clear()
+                if isinstance(self._watch, RecordingWatch):
+                    self._watch.pass_ended()
         finally:
             self._calls.marked = False
 
@@ -241,6 +245,19 @@ class Guard:
             self._abandon_update()
         if not self._tape.paused:
             self._check_written()
+        self._keep_states()
+        if self._observer is not None:
+            with self._tape.own_work():
+                self._observer.step_begins()
+
+    def _before_evaluation(self) -> None:
+        """Prepare for a module that computes no gradients, whose result a loss may need."""
+        if self._runs_again and not self._rerunning:
+            self._keep_states()
+            self._tape.drop_unused()
+
+    def _keep_states(self) -> None:
+        """Keep the states of modules that are no buffers, if the step has none yet."""
         states, kept = self._states, self._tape.kept
         if not states.followed:
             with self._tape.own_work():
@@ -248,9 +265,6 @@ class Guard:
         if states.has_others and id(self) not in kept:
             with self._tape.own_work():
                 kept[id(self)] = states.keep()
-        if self._observer is not None:
-            with self._tape.own_work():
-                self._observer.step_begins()
 
     def _check_written(self) -> None:
         """Check what the script wrote to, and forget parts of the step that are finished."""
@@ -293,6 +307,11 @@ class Guard:
         if self._observer is not None:
             with self._tape.own_work():
                 self._observer.losses(_losses_of(call))
+        if self._alone and not self._calls.marked and isinstance(self._watch, RecordingWatch):
+            made = [*call.gradients, *tensors_in(call.result), *_losses_of(call)]
+            with self._tape.own_work():
+                if not suspicious([each for each in made if each is not None]):
+                    self._watch.pass_ended()
         if without_modules and not self._calls.marked:
             self._end_pass(call.lines)
 
@@ -709,8 +728,14 @@ class Guard:
         try:
             models = trained.models_of(parameters)
             written = [*self._tape.written]
+            replaced = []
             if isinstance(again, StepFunction):
                 again = replace(again, before=[*again.before, *written])
+            else:
+                replaced = replaced_memory(again.calls, trained.all_parameters())
+                in_step = {id(each.parameter) for each in replaced}
+                named = trained.named([each for each in parameters if id(each) in in_step])
+                trip.before = {key: trip.before[key] for key in trip.before.keys() - dict(named).keys()}
             with seen_by_functions():
                 trip.recorded = record_again(
                     again,
@@ -721,6 +746,7 @@ class Guard:
                     states,
                     trip.lines,
                     trip.notes,
+                    replaced,
                     failed=trip.where in (RESULTS, ERROR),
                 )
         finally:
@@ -763,6 +789,7 @@ class Guard:
             return
         with self._trained.searched_once():
             trip = updates.trip(optimizer, self._number, new, user_lines(frame))
+            trip.notes += memory_notes(self._tape.calls, self._trained.named(parameters_of(optimizer)))
             if self._watch is not None and self._watch.checks_updates:
                 self._name_origin(trip, self._trained.parameters())
             if trip.recorded is None:

@@ -13,6 +13,7 @@ import torch
 from nncdbg.torch.finiteness import not_finite, suspicious
 from nncdbg.torch.module_states import ModuleState
 from nncdbg.torch.recorded_step import RecordedStep
+from nncdbg.torch.replaced_memory import ReplacedMemory
 from nncdbg.torch.source_lines import Lines, call_again
 from nncdbg.torch.step_recording import recording_of
 from nncdbg.torch.step_state import KeptState, RandomState, rerun_from
@@ -52,6 +53,7 @@ def record_again(
     bad: Sequence[ModuleState | WrittenState],
     lines: Lines,
     notes: list[str],
+    replaced: Sequence[ReplacedMemory] = (),
     *,
     failed: bool = False,
 ) -> RecordedStep | None:
@@ -59,7 +61,7 @@ def record_again(
 
     `states` are those of `recording_of`, and `bad` are states with NaN or Inf.  `lines` are the user's lines
     around the step, which `failed` if an exception ended it.  What could not run again is appended to
-    `notes`; None if nothing ran.
+    `notes`; None if nothing ran.  `replaced` are parameters whose memory the calls of a tape made.
     """
     again: Callable[[], Any]
     state: AbstractContextManager[None]
@@ -74,9 +76,9 @@ def record_again(
                 else "the step cannot run again: no part of it was seen"
             )
             return None
-        state = rerun_from(step.start, [*step.kept.values(), *step.written], parameters)
+        state = rerun_from(step.start, [*step.kept.values(), *step.written, *replaced], parameters)
         gradients = [(each, each.grad) for each in parameters if each.grad is not None]
-        again = partial(rerun_calls, step.calls, notes, gradients)
+        again = partial(rerun_calls, step.calls, notes, gradients, replaced)
     ran_eagerly = isinstance(step, Tape) and step.called_compiled
     recorded = None
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,84 @@ class StepCall:
     """Their gradients after it."""
     rewrites: bool = False
     """Whether a second run makes its writes to memory from before the step again, as there are copies."""
+
+
+class _Gone:
+    """A part of an `Evaluation` that no longer exists, or that a second run must not use again."""
+
+
+_GONE = _Gone()
+
+_CONSTANTS = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.Size)
+
+
+class _Weak:
+    """The attribute `name` of a `StepCall`, in which tensors and modules are weak references."""
+
+    def __init__(self, name: str) -> None:
+        self._slot = vars(StepCall)[name]
+
+    def __get__(self, call: Any, owner: Any = None) -> Any:
+        return _strong(self._slot.__get__(call))
+
+    def __set__(self, call: Any, value: Any) -> None:
+        self._slot.__set__(call, _weak(value))
+
+
+class Evaluation(StepCall):
+    """A call of a module without gradients: a teacher, a frozen encoder, a batch of a validation.
+
+    It has weak references to arguments and result: most evaluations are no part of a step.  The result is a
+    list with a place for each tensor.  Arguments of other classes, such as a cache, are not used twice.
+    """
+
+    __slots__ = ()
+    function: Any = _Weak("function")
+    args: Any = _Weak("args")
+    kwargs: Any = _Weak("kwargs")
+    result: Any = _Weak("result")
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it can be made again."""
+        return not _has_gone([self.function, self.args, self.kwargs])
+
+
+def _weak(value: Any) -> Any:
+    if type(value) in _CONTAINERS:
+        return _mapped(_weak, value)
+    if isinstance(value, _CONSTANTS):
+        return value
+    if not isinstance(value, torch.Tensor) and not callable(value):
+        return _GONE  # The script may have changed it since.
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return _GONE
+
+
+def _strong(value: Any) -> Any:
+    if type(value) in _CONTAINERS:
+        return _mapped(_strong, value)
+    if isinstance(value, weakref.ref):
+        found = value()
+        return _GONE if found is None else found
+    return value
+
+
+_CONTAINERS = (list, tuple, dict)
+
+
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: function(each) for key, each in value.items()}
+    return type(value)(map(function, value))
+
+
+def _has_gone(value: Any) -> bool:
+    if type(value) in _CONTAINERS:
+        return any(map(_has_gone, value.values() if isinstance(value, dict) else value))
+    return value is _GONE
 
 
 def tensors_in(value: Any) -> Iterator[Any]:

@@ -32,7 +32,15 @@ from nncdbg.torch.hidden_hooks import hidden_hooks
 from nncdbg.torch.module_calls import on_module_calls
 from nncdbg.torch.named_models import takes_hooks
 from nncdbg.torch.source_lines import user_lines
-from nncdbg.torch.step_call import BACKWARD, GRADIENT, REGISTER_HOOK, StepCall, is_plain
+from nncdbg.torch.step_call import (
+    BACKWARD,
+    GRADIENT,
+    REGISTER_HOOK,
+    Evaluation,
+    StepCall,
+    is_plain,
+    tensors_in,
+)
 from nncdbg.torch.step_state import KeptBuffers, RandomState
 from nncdbg.torch.tape import Tape
 from nncdbg.torch.warning_places import warning_at_caller
@@ -76,14 +84,16 @@ _TRANSFORMED = StepCall(is_plain, (), {}, (), gradients_enabled=True)
 class StepCalls:
     """Keeps the calls of this thread on `tape` while it is entered.
 
-    `before_module` is called before an outermost module that computes gradients, `after_backward` after each
-    backward pass, and `gradients` returns those of the parameters.  Without `repeatable`, neither operators
+    `before_module` is called before an outermost module that computes gradients, `before_evaluation` before
+    one that does not, `after_backward` after each backward pass, and `gradients` returns those of the
+    parameters.  Without `repeatable`, neither operators
     nor buffers are kept, so no step can run again.
     """
 
     def __init__(
         self,
         before_module: Callable[[], None],
+        before_evaluation: Callable[[], None],
         after_backward: Callable[[StepCall], None],
         *,
         gradients: Callable[[], Iterable[Any]] = tuple,
@@ -93,6 +103,7 @@ class StepCalls:
         self.modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         """The outermost modules that were called so far."""
         self._before_module = before_module
+        self._before_evaluation = before_evaluation
         self._after_backward = after_backward
         self._repeatable = repeatable
         self._buffers = KeptBuffers()
@@ -219,17 +230,18 @@ class StepCalls:
         A second run calls `again`.  A call without gradients is an evaluation, unless `keeps` says otherwise.
         """
         trains = is_grad_enabled() or self.marked
-        keeps = keeps or trains
+        kind = StepCall if keeps or trains else Evaluation
         if trains and not self._inside:
             self._before_module()
         tape, call = self.tape, None
+        keeps = not tape.paused and (kind is StepCall or self._repeatable)
         if not tape.paused:
             if not is_plain(args, kwargs):
                 self._inside.append((function, _TRANSFORMED))
                 return
-            tape.has_drawn = tape.has_drawn or not keeps
-        else:
-            keeps = False
+            if kind is Evaluation:
+                tape.has_drawn = True
+                self._before_evaluation()
         tape.pause()
         if keeps:
             random = tape.starting() or RandomState()
@@ -239,7 +251,7 @@ class StepCalls:
                     with tape.own_work():
                         tape.kept[id(module)] = self._buffers.of(module)
             lines, enabled = user_lines(frame), is_grad_enabled()
-            call = StepCall(called, args, kwargs, lines, enabled, random=random, autocast=_autocast())
+            call = kind(called, args, kwargs, lines, enabled, random=random, autocast=_autocast())
             tape.add(call)
         self._inside.append((function, call))
 
@@ -252,7 +264,8 @@ class StepCalls:
             return
         self.tape.resume()
         if call is not None:
-            call.result = result
+            # A list of the tensors is all that an evaluation needs.
+            call.result = [*tensors_in(result)] if isinstance(call, Evaluation) else result
 
     @warning_at_caller
     def call(

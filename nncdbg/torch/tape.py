@@ -26,7 +26,7 @@ from nncdbg.torch.mode_pauses import new_own_work, new_pause
 from nncdbg.torch.origin_watch import OriginWatch
 from nncdbg.torch.recording import UNSEEN
 from nncdbg.torch.source_lines import compiled_calls, user_lines
-from nncdbg.torch.step_call import BACKWARD, REGISTER_HOOK, StepCall, history_of, tensors_in
+from nncdbg.torch.step_call import BACKWARD, REGISTER_HOOK, Evaluation, StepCall, history_of, tensors_in
 from nncdbg.torch.step_state import KeptState, RandomState
 from nncdbg.torch.warning_places import warning_at_caller
 from nncdbg.torch.written_states import WrittenStates
@@ -275,6 +275,8 @@ def _is_used(call: StepCall) -> bool:
     if call.function is torch.ops.aten.detach.default:
         return False
     found = [*tensors_in(call.result)]
+    if isinstance(call, Evaluation):
+        return bool(found)
     if not found and call.result is not None:
         return True
     # The references: `call.result` or what it contains, `found`, `each` and the argument.

@@ -18,19 +18,28 @@ from nncdbg.engine.ops.aten.internals import (
     without_dispatch,
 )
 from nncdbg.engine.ops.aten.signatures import signature_of, written_tensors
+from nncdbg.presentation.source_files import short_path
+from nncdbg.torch.finiteness import not_finite
+from nncdbg.torch.replaced_memory import ReplacedMemory
 from nncdbg.torch.source_lines import call_again
-from nncdbg.torch.step_call import StepCall, history_of, tensors_in
+from nncdbg.torch.step_call import Evaluation, StepCall, history_of, tensors_in
 from nncdbg.torch.storages import Key
+
+UNREPEATED = "the result of a call without gradients is an input, as it cannot run again"
+"""How the note about such a call begins."""
 
 
 def rerun_calls(
-    calls: Sequence[StepCall], notes: list[str], gradients: Sequence[tuple[Any, Any]] = ()
+    calls: Sequence[StepCall],
+    notes: list[str],
+    gradients: Sequence[tuple[Any, Any]] = (),
+    replaced: Sequence[ReplacedMemory] = (),
 ) -> None:
     """Run calls again, and append to `notes` what could not be followed.  Raises what the calls raise.
 
     `gradients` are the parameters and their gradients at the end of the first run.
     """
-    rerun = _Rerun(notes, _storages_with_gradient(calls))
+    rerun = _Rerun(notes, _storages_with_gradient(calls), replaced)
     generators = {call.generator[0] for call in calls if call.generator is not None}
     states = [(each, each.get_state()) for each in generators]
     try:
@@ -44,8 +53,11 @@ def rerun_calls(
 class _Rerun:
     """The tensors of a second run."""
 
-    def __init__(self, notes: list[str], copied: Container[int]) -> None:
+    def __init__(
+        self, notes: list[str], copied: Container[int], replaced: Sequence[ReplacedMemory] = ()
+    ) -> None:
         self._notes = notes
+        self._replaced = replaced
         self._copied = copied
         """Storages of which this run uses a copy, if it has not made them itself."""
         self._noting = False
@@ -60,6 +72,8 @@ class _Rerun:
             self._run(call)
 
     def _run(self, call: StepCall) -> None:
+        if isinstance(call, Evaluation) and not self._repeats(call):
+            return
         if isinstance(call.function, OpOverload) and not self._copy_written(call):
             return
         self._noting = any(each.requires_grad for each in tensors_in(call.result))
@@ -73,11 +87,28 @@ class _Rerun:
             autocast = torch.autocast(call.autocast[0], call.autocast[1])
         with torch.set_grad_enabled(call.gradients_enabled), autocast:
             result = call_again(call.function, args, kwargs, call.lines)
-        for before, now in zip(tensors_in(call.result), tensors_in(result), strict=False):
-            self._bind(before, now)
+        made = call.result if isinstance(call, Evaluation) else tensors_in(call.result)
+        for before, now in zip(made, tensors_in(result), strict=False):
+            if isinstance(before, torch.Tensor):
+                self._bind(before, now)
+        for each in self._replaced:
+            if each.call is call:
+                each.replace(self._found(each.made))
         for parameter, gradient in zip(call.parameters, call.gradients, strict=True):
             if gradient is not None and parameter.grad is not None:
                 self._bind(gradient, parameter.grad)
+
+    def _repeats(self, call: Evaluation) -> bool:
+        """Return whether a call without gradients can run again, and its result still exists."""
+        results = [*tensors_in(call.result)]
+        if call.is_complete:
+            return bool(results)
+        counts = next((found for each in results if (found := not_finite(each))), "")
+        if counts:
+            name = getattr(call.function, "_get_name", lambda: "a function")()
+            place = f", {short_path(call.lines[0][0])}:{call.lines[0][1]}" if call.lines else ""
+            self._notes.append(f"{UNREPEATED}: {name}{place}, whose result has {counts}")
+        return False
 
     def assign(self, gradients: Sequence[tuple[Any, Any]]) -> None:
         """Give parameters the gradients that the script assigned: ``parameter.grad = gradient``."""

@@ -17,3 +17,14 @@ def either_kernels(request, monkeypatch):
         pytest.skip("there is no C++ compiler with the headers of Python")
     with guard_kernels.using_library():
         yield request.param
+
+
+@pytest.fixture
+def one_thread():
+    """Use one thread, so that sums have one order."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

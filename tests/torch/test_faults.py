@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -16,19 +15,17 @@ from nncdbg.engine.ops.causes import NAMES, TRAINING_NAMES  # noqa: E402
 from tests.torch.faults import CLEAN, FAULTS, CleanScript, Fault  # noqa: E402
 from tests.torch.faults.cases import COMPILED  # noqa: E402
 from tests.torch.faults.running import differences, outcome, recorded, watched  # noqa: E402
+from tests.torch.named_cases import named  # noqa: E402
 from tests.torch.planted.births import BirthMode  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
 
 MISSED = {
     "deque_of_features": "a list of the script keeps the tensor: the next step reads it as its input",
-    "new_data_of_weight": "an assignment of `data` is no operator: the second run has the new weight",
     "image_divided_by_its_maximum": "the loader stacks the images first, so this operator reads the Inf",
     "scan_of_products": "the bodies of scans run from a graph without lines: the line is that of the call",
     "root_in_branch": "the backward pass of a branch runs from a graph without lines",
     "optimized_image": "the update makes a new tensor: the NaN is found in the next step",
-    "learning_rate_of_radam": "the product with the learning rate is called an overflow in the optimizer",
-    "weight_of_rare_class": "the NaN that the Inf among the weights makes is reported, and not the Inf",
 }
 """Faults whose report differs from the truth, with the reason."""
 
@@ -50,15 +47,6 @@ UNSEEN_BY_RULE = {
 """Faults whose operator the naive rule does not see, with the reason."""
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Use one thread, so that sums have one order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(autouse=True, scope="module")
 def only_new_objects() -> Iterator[None]:
     """Let searches for models leave out what exists before."""
@@ -66,15 +54,6 @@ def only_new_objects() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
-
-
-def named(cases: tuple[Any, ...], missed: dict[str, str] | None = None) -> list[Any]:
-    """Return the cases as parameters with their names as ids."""
-    marks = {name: pytest.mark.xfail(reason=reason, strict=True) for name, reason in (missed or {}).items()}
-    return [
-        pytest.param(case, id=case.name, marks=[marks[case.name]] if case.name in marks else [])
-        for case in cases
-    ]
 
 
 def check(fault: Fault, tier: str) -> None:

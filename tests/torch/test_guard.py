@@ -9,23 +9,15 @@ torch = pytest.importorskip("torch", reason="needs torch")
 import nncdbg.torch  # noqa: E402
 import nncdbg.torch.guard as guarding  # noqa: E402
 from nncdbg.torch.guard import Guard  # noqa: E402
+from tests.torch.named_cases import named  # noqa: E402
 from tests.torch.planted import CLEAN, PLANTED  # noqa: E402
 from tests.torch.steps import STEPS  # noqa: E402
 from tests.torch.steps.training import copies, differing_names  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:std.*degrees of freedom is <= 0")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def named(cases):
-    return [pytest.param(case, id=case.name) for case in cases]
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:std.*degrees of freedom is <= 0"),
+]
 
 
 def train(training, steps, *, whole=False):

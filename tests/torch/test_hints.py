@@ -80,6 +80,12 @@ REPAIRS = {
         "A + 1e-6 * torch.eye(n)",
         lambda x: torch.logdet(x + 1e-6 * torch.eye(2)),
     ),
+    "negative determinant": (
+        [[0.0, 1.0], [2.0, 0.0]],
+        torch.logdet,
+        "torch.linalg.slogdet(A).logabsdet",
+        lambda x: torch.linalg.slogdet(x).logabsdet,
+    ),
     "derivative of a root": (
         [0.0, 1.0],
         torch.sqrt,

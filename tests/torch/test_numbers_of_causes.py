@@ -36,6 +36,18 @@ def watched(values, function, strict=True):
             "log of zero",
             "its rank is 1 of 2, so its determinant is 0",
         ),
+        (
+            [[0.0, 1.0], [2.0, 0.0]],
+            torch.logdet,
+            "log of a negative number",
+            "the determinant of %p is negative",
+        ),
+        (
+            [1.0, -2.0, 3.0],
+            lambda x: torch.logdet(x[:, None, None] * torch.ones(3, 1, 1)),
+            "log of a negative number",
+            "the determinant of %mul at [1] is negative; 1 of 3 determinants are",
+        ),
     ],
 )
 def test_numbers_are_evaluated_in_the_precision_of_torch(values, function, cause, evidence):

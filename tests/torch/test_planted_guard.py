@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,10 +10,14 @@ torch = pytest.importorskip("torch", reason="the training programs need PyTorch"
 
 import nncdbg.torch  # noqa: E402
 from nncdbg.nan_watch.training.records import TrainingReport  # noqa: E402
+from tests.torch.named_cases import named  # noqa: E402
 from tests.torch.planted import CLEAN, PLANTED, Clean, Planted  # noqa: E402
 from tests.torch.planted.origins import differences  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:std.*degrees of freedom is <= 0")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:std.*degrees of freedom is <= 0"),
+]
 
 STEPS_OF_CLEAN_CASES = 4
 
@@ -22,14 +25,6 @@ MISSED = {
     "infinite_gain_of_checkpoint": "the Inf is lost in tanh; the first NaN is that of 0 times Inf in backward"
 }
 """Cases with another origin in the report, with the reason."""
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def watched(case: Planted | Clean, steps: int, **options: Any) -> TrainingReport:
@@ -41,13 +36,7 @@ def watched(case: Planted | Clean, steps: int, **options: Any) -> TrainingReport
     return report
 
 
-def planted(case: Planted) -> Any:
-    missed = MISSED.get(case.name)
-    marks = [pytest.mark.xfail(reason=missed, strict=True)] if missed else []
-    return pytest.param(case, id=case.name, marks=marks)
-
-
-@pytest.mark.parametrize("case", [planted(case) for case in PLANTED])
+@pytest.mark.parametrize("case", named(PLANTED, MISSED))
 def test_watch_names_origin_and_cause(case: Planted) -> None:
     report = watched(case, case.first_bad_step + 1, keep_update=case.phase == "optimizer")
     bad = report.bad_steps[0]
@@ -57,7 +46,7 @@ def test_watch_names_origin_and_cause(case: Planted) -> None:
 
 
 @pytest.mark.parametrize("keep_update", [False, True])
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CLEAN])
+@pytest.mark.parametrize("case", named(CLEAN))
 def test_clean_training_has_no_finding(case: Clean, keep_update: bool) -> None:
     assert watched(case, STEPS_OF_CLEAN_CASES, keep_update=keep_update).ok
 

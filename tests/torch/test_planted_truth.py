@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="the training programs need PyTorch")
 
+from tests.torch.named_cases import named  # noqa: E402
 from tests.torch.planted import CAUSES, CLEAN, PHASES, PLANTED, Clean, Planted, Training  # noqa: E402
 from tests.torch.planted.births import BirthMode, kinds_in  # noqa: E402
 
 STEPS_OF_CLEAN_CASES = 3
 
-pytestmark = pytest.mark.filterwarnings("ignore:std.*degrees of freedom is <= 0")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Use one thread, so that sums have one order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:std.*degrees of freedom is <= 0"),
+]
 
 
 def bad_state(training: Training, loss: Any) -> list[str]:
@@ -36,11 +30,6 @@ def bad_state(training: Training, loss: Any) -> list[str]:
         for index, moments in enumerate(optimizer.state.values()):
             state |= {f"optimizer {number}, {index}, {name}": value for name, value in moments.items()}
     return [name for name, value in state.items() if kinds_in(value)]
-
-
-def named(cases: Sequence[Any]) -> list[Any]:
-    """Return the cases as parameters with their names as ids."""
-    return [pytest.param(case, id=case.name) for case in cases]
 
 
 @pytest.mark.parametrize("seed", [0, 1])

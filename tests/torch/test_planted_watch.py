@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="the training programs need PyTorch")
@@ -13,10 +10,14 @@ import nncdbg  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.ops.causes import NAMES, TRAINING_NAMES  # noqa: E402
 from nncdbg.nan_watch.records import Report, WatchFinding  # noqa: E402
+from tests.torch.named_cases import named  # noqa: E402
 from tests.torch.planted import CAUSES, CLEAN, PLANTED, Clean, Planted, Training  # noqa: E402
 from tests.torch.planted.origins import MEANINGS, contradictions, differences  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:std.*degrees of freedom is <= 0")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:std.*degrees of freedom is <= 0"),
+]
 
 STEPS_OF_CLEAN_CASES = 3
 
@@ -24,14 +25,6 @@ MISSED_PHASES = {
     "log_barrier_with_closure": "the closure runs in `optimizer.step`, so its forward pass is in @optimizer",
 }
 """Cases reported in another graph, with the reason."""
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def watched(training: Training) -> Report:
@@ -51,10 +44,6 @@ def phase_of(finding: WatchFinding) -> str:
         return "data"
     graphs = [site.graph for site in (*finding.calls, finding.site)]
     return next(graph for graph in graphs if graph != "main").partition(".")[0]
-
-
-def named(cases: tuple[Any, ...]) -> list[Any]:
-    return [pytest.param(case, id=case.name) for case in cases]
 
 
 @pytest.mark.parametrize("case", named(PLANTED))

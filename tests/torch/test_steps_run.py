@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,15 +16,9 @@ from tests.torch.steps import STEPS, Step, Training  # noqa: E402
 from tests.torch.steps.distributed import in_ranks  # noqa: E402
 from tests.torch.steps.training import copies, differing_names, same_bits  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 BY_NAME = {step.name: step for step in STEPS}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def two_steps(step: Step) -> tuple[dict[str, Any], list[dict[str, Any]], list[Any]]:

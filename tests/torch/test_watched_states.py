@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from torch import nn  # noqa: E402
 
 import nncdbg.torch  # noqa: E402
 from nncdbg.nan_watch.training.records import BadStep, TrainingReport  # noqa: E402
+from nncdbg.torch.recording import Event  # noqa: E402
 from nncdbg.torch.step_function import ACTIVE  # noqa: E402
 
 BAD = 3
@@ -621,6 +623,22 @@ def test_the_tier_live_watches_a_training_without_an_optimizer(step: Any) -> Non
     assert bad.origin is not None, bad.notes
     assert (bad.origin.op, bad.origin.cause) == ("aten.div.Tensor", "division by zero")
     assert watched_without_optimizer(step, "live", bad=False).status == "ok"
+
+
+@pytest.mark.parametrize("step", [by_hand, update_by_hand], ids=lambda step: step.__name__)
+def test_the_tier_live_keeps_the_operators_of_few_steps_without_an_optimizer(step: Any) -> None:
+    torch.manual_seed(0)
+    model, kept = nn.Linear(4, 3), []
+    with nncdbg.torch.watch(model, on_nan="report", tier="live") as report:
+        for number in range(1, 302):
+            step(model, torch.randn(8, 4), torch.full((), number < 301))
+            if number in (1, 20, 100, 300):
+                kept.append(sum(type(each) is Event for each in gc.get_objects()))
+    assert 0 < max(kept) <= 17 * kept[0]
+    [bad] = report.bad_steps
+    assert bad.step == 301
+    assert bad.origin is not None, bad.notes
+    assert bad.origin.op == "aten.div.Tensor"
 
 
 def test_operators_of_a_marked_step_are_not_checked_in_the_tier_live() -> None:

@@ -33,7 +33,7 @@ from nncdbg.engine.execution.findings import STATE_RESET, Finding
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.observers.nonfinite import KINDS, array_of, bad_in, influenced, shaped
 from nncdbg.engine.observers.operand_checks import FAULTS, faults_of
-from nncdbg.engine.ops.aten.names import autograd_nodes, is_torch
+from nncdbg.engine.ops.aten.names import autograd_nodes, base_name, is_torch
 from nncdbg.engine.ops.causes import WHERE_TRAP, Cause
 from nncdbg.engine.ops.influence import CHECK, NOTHING, Application, Infinities, Marked, whole
 from nncdbg.stats.finiteness import bad, is_finite
@@ -325,6 +325,7 @@ class Trail:
             origins = NONE.union(*hits(marks.real, given))
             if kind == "nan":
                 self._masked_by_zero(step)
+                self._selected(step, index, origins)
             if origins and not born.any():
                 finding = Finding(kind, step.binding, "", step.inputs, index, result=result)
                 self._notes.hand_on("propagated", finding, origins, step.known, result)
@@ -347,6 +348,21 @@ class Trail:
                 and evidence not in known.cause.evidence
             ):
                 known.cause = Cause(known.cause.name, f"{known.cause.evidence}; {evidence}", hint)
+
+    def _selected(self, step: Step, index: int, origins: Origins) -> None:
+        """Give a NaN of the program text the cause of the operator that selects it, if its rule names one.
+
+        A function of PyTorch that consists of several operators selects it where it is not defined.
+        """
+        written = [self._seen[number] for number in origins if _is_number(self._seen[number].statement)]
+        if written and is_torch(step.binding.op.name):
+            # Imported late: the rules are many, and most runs need none.
+            from nncdbg.engine.diagnosis.explaining import explained
+
+            finding = Finding("nan", step.binding, "", step.inputs, index, result=step.results[index])
+            cause = explained(self.diagnosing.birth(finding))
+            for each in written if cause is not None else ():
+                each.cause = cause
 
     def _misused_in(self, step: Step, index: int) -> Any:
         """Return the elements of a result that a memory finding at this statement explains."""
@@ -457,6 +473,12 @@ class Trail:
         line, location = self.diagnosing.loaded.line(binding.code, binding.pc), binding.node.location
         place = f", {location.place}" if location is not None and location.place else ""
         return f"{binding.node.op} (line {line}{place}) drops the NaN in forward, and a gradient is NaN"
+
+
+def _is_number(statement: Statement) -> bool:
+    """Return whether a statement is PyTorch's operator for a number among tensors."""
+    nodes, pc = statement.code.nodes, statement.pc
+    return 0 <= pc < len(nodes) and base_name(nodes[pc].op) == "scalar_tensor"
 
 
 def _is_forward(statement: Statement) -> bool:

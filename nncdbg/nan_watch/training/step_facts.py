@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nncdbg.nan_watch.records import WatchFinding
-from nncdbg.torch.trips import UPDATE, GuardTrip
+from nncdbg.torch.tape_rerun import UNREPEATED
+from nncdbg.torch.trips import STATES, UPDATE, GuardTrip
 
 
 def with_facts(finding: WatchFinding, trip: GuardTrip) -> WatchFinding:
@@ -14,6 +15,12 @@ def with_facts(finding: WatchFinding, trip: GuardTrip) -> WatchFinding:
         return replace(finding, hint=_hint_of_state(finding.site.value, trip))
     if not finding.site.op and trip.where == UPDATE:
         return replace(finding, hint="the update reads it: check the options and the state of the optimizer")
+    if finding.cause == "bad input" and trip.where == STATES and finding.site.value in trip.bad:
+        return replace(finding, hint="the call at the line of this step gave it memory that was bad already")
+    if finding.cause == "bad input" and any(each.startswith(UNREPEATED) for each in trip.notes):
+        return replace(
+            finding, hint="see the note about a call without gradients; to record it, use --tier live"
+        )
     if finding.cause == "overflow" and trip.where != UPDATE:
         if trip.moved:
             clip = "clip gradients with torch.nn.utils.clip_grad_norm_"
@@ -32,7 +39,7 @@ def _hint_of_state(name: str, trip: GuardTrip) -> str:
         )
     if name in trip.written:
         return (
-            "no update made it: look for code between the steps that writes it, such as a normalization in "
-            "place"
+            "no update made it: look for code between the steps that writes it without an operator of the "
+            f"step, such as `{name}.data = ...` or its NumPy array"
         )
     return f"step {trip.step - 1}, or code after it, may have written it: record that step, and watch it"

@@ -13,8 +13,8 @@ from nncdbg.torch.module_states import ModuleStates, named_states
 from nncdbg.torch.trained import Trained
 from nncdbg.torch.trips import ERROR, RESULTS, GuardTrip
 
-_MOST_UPDATES = 16
-"""The most updates in one recording, if one of several optimizers makes none."""
+_MOST_STEPS = 16
+"""The most updates in one recording, if one of several optimizers makes none, or passes without one."""
 
 
 class RecordingWatch:
@@ -32,8 +32,8 @@ class RecordingWatch:
         """Whether the guard forgot the calls of the step, since the last update began."""
         self._updating = False
         self.idle = False
-        self._updates = 0
-        """The number of updates in this recording."""
+        self._steps = 0
+        """The number of updates in this recording; in a training without an optimizer, of finite passes."""
         self._training = LiveTraining(
             _refuse_stop,
             Screen().note,
@@ -77,11 +77,18 @@ class RecordingWatch:
 
     def _ends(self) -> bool:
         """Return whether the recording ends with the update that has just ended."""
-        self._updates += 1
-        ends = self._forgets or self._updates >= _MOST_UPDATES
+        self._steps += 1
+        ends = self._forgets or self._steps >= _MOST_STEPS
         if ends:
-            self._forgets, self._updates = False, 0
+            self._forgets, self._steps = False, 0
         return ends
+
+    def pass_ended(self) -> None:
+        """Begin a new recording from time to time, as no update ends one: this pass has no NaN and no Inf."""
+        self._steps += self._training.mode.recorder is not None
+        if self._steps >= _MOST_STEPS:
+            self._steps = 0
+            self._training.begin_anew()
 
     def name_origin(self, trip: GuardTrip, paths: Mapping[int, str]) -> None:
         """Enter the step so far in a trip, or a note if it was not recorded."""

@@ -254,17 +254,18 @@ class LiveTraining:
         if self._evaluates:
             self._evaluates = False
             self._models, self._optimizers = {}, []
-            self._begin_in_module()
+            self.begin_anew()
         elif self.mode.recorder is None:
-            self._begin_in_module()
+            self.begin_anew()
 
     def _before_evaluation(self) -> None:
         """Begin the history with an evaluation before the first step."""
         if self.mode.recorder is None and not torch.is_grad_enabled():
             self._evaluates = True
-            self._begin_in_module()
+            self.begin_anew()
 
-    def _begin_in_module(self) -> None:
+    def begin_anew(self) -> None:
+        """Begin the history of a step before the next operator."""
         self._begin()
         if self.here:
             self._update_mode()

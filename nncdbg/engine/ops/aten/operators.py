@@ -40,6 +40,10 @@ _INFLUENCES: dict[str, Influence] = {
     ),
     # The first operand is added to the product: a mask, in attention.
     **dict.fromkeys(("addmm", "baddbmm", "addmv"), BY_EXPERIMENT.taking(Infinities.ABSORBED, masks=(0,))),
+    # Scores may be masked, but weights of classes and of elements are factors.
+    **dict.fromkeys(
+        ("nll_loss_forward", "nll_loss2d_forward"), BY_EXPERIMENT.taking(Infinities.ABSORBED, masks=(0,))
+    ),
     **dict.fromkeys(
         ("ones_like", "zeros_like", "full_like", "rand_like", "randn_like", "randint_like", "new_zeros")
         + ("new_ones", "new_full", "sym_size", "sym_numel", *EMPTY),

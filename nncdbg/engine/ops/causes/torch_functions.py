@@ -8,7 +8,7 @@ import numpy as np
 from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.aten.names import base_name
 from nncdbg.engine.ops.causes import Birth, Cause, arithmetic, reductions
-from nncdbg.engine.ops.causes.places import counted, element, part, spot
+from nncdbg.engine.ops.causes.places import at, counted, element, part, spot
 from nncdbg.engine.ops.causes.torch_operands import as_op, paired
 
 
@@ -97,6 +97,21 @@ def _singular(birth: Birth, matrices: Array, what: str) -> Cause | None:
     if base_name(birth.op) == "_linalg_slogdet":
         return Cause("log of zero", f"{evidence}, so its determinant is 0", "")
     return Cause("division by zero", evidence, "")
+
+
+def of_negative_determinant(birth: Birth) -> Cause | None:
+    """`where` in `torch.logdet`, which selects NaN where the sign of a determinant is -1."""
+    test = birth.makers[0] if birth.makers else None
+    sign = test.of[0] if test is not None and base_name(test.op) == "eq" and test.of else None
+    if birth.kind != "nan" or sign is None or base_name(sign.op) != "_linalg_slogdet":
+        return None
+    negative = np.broadcast_to(birth.inputs[0], birth.output.shape)
+    if not negative[spot(birth)]:
+        return None
+    evidence = f"the determinant of {sign.spelled(0)}{at(spot(birth))} is negative"
+    if negative.size > 1:
+        evidence += f"; {int(negative.sum())} of {negative.size} determinants are"
+    return Cause("log of a negative number", evidence, "")
 
 
 def triangular(birth: Birth) -> Cause | None:

@@ -299,6 +299,7 @@ _RULES: Mapping[str, Callable[[Birth], Cause | None]] = {
     "linalg_inv_ex": torch_functions.of_matrix,
     "_linalg_solve_ex": torch_functions.of_matrix,
     "_linalg_slogdet": torch_functions.of_matrix,
+    "where": torch_functions.of_negative_determinant,
     "linalg_lu_solve": torch_functions.of_factors,
     "linalg_solve_triangular": torch_functions.triangular,
     "_to_copy": _cast,

@@ -45,8 +45,6 @@ def _given_number(birth: Birth) -> Cause | None:
             hint = (
                 "use a finite number: an infinity works as a mask only in torch.where and scores of softmax"
             )
-            if base_name(birth.op) == "scalar_tensor" and birth.kind == "nan":
-                hint = f"torch.logdet gives it if a determinant is negative: use slogdet; elsewhere, {hint}"
             return Cause("bad parameter", f"{key} of {birth.op} is {value}", hint)
     return None
 

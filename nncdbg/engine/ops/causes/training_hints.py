@@ -95,6 +95,8 @@ _BY_OPERATOR = {
         for name in (*("linalg_inv_ex", "_linalg_solve_ex", "linalg_lu_solve", "linalg_solve_triangular"),)
     },
     ("_linalg_slogdet", "log of zero"): _SINGULAR,
+    ("where", "log of a negative number"): "use torch.linalg.slogdet(A).logabsdet for the logarithm of its "
+    "magnitude; a covariance A must be positive definite",
 }
 """The usual fix by operator and cause, where that of the cause alone is too general."""
 

@@ -19,6 +19,7 @@ from nncdbg.engine.ops.causes.torch_operators import described
 from nncdbg.engine.ops.causes.training_forward import HALF, here, overflow
 
 _CLIP = "clip gradients with torch.nn.utils.clip_grad_norm_, and check weight_decay and the learning rate"
+_LOWER_RATE = "lower the learning rate, or clip gradients with torch.nn.utils.clip_grad_norm_"
 _RATE = frozenset({"lr", "alpha", "value", "scalars"})
 """Arguments that are a learning rate if the operator changes its first operand."""
 
@@ -36,6 +37,8 @@ def in_optimizer(birth: Birth) -> Cause | None:
     if _divides_by_zero(birth, found):
         return _division(birth, found)
     found = found or overflow(birth)
+    if found is not None and _is_multiplied_by_rate(birth):
+        return Cause("learning rate too large", f"from the learning rate, {found.evidence}", _LOWER_RATE)
     if found is not None and found.name in ("overflow", "division by zero", "zero divided by zero"):
         return replace(found, name="overflow in the optimizer", hint=_CLIP)
     return found
@@ -71,6 +74,17 @@ def _is_in_place(birth: Birth) -> bool:
     return birth.op.split(".")[1].endswith("_")
 
 
+def _is_multiplied_by_rate(birth: Birth) -> bool:
+    """Return whether a product with a number, the larger factor, is Inf: a step is made of a moment so.
+
+    In place, the number is a decay of a weight or moment.
+    """
+    number = birth.attributes.get("other")
+    if birth.kind != "inf" or base_name(birth.op) != "mul" or number is None or _is_in_place(birth):
+        return False
+    return abs(number) > abs(element(birth.inputs[0], spot(birth)))
+
+
 def _too_large(birth: Birth) -> Cause | None:
     pair = paired(birth)
     if pair is None:
@@ -85,9 +99,8 @@ def _too_large(birth: Birth) -> Cause | None:
     )
     if _is_in_place(birth):
         # The gradient comes with a weight of its own, which is no learning rate, in a momentum.
-        hint = "lower the learning rate, or clip gradients with torch.nn.utils.clip_grad_norm_"
         if rate < 0:
-            return Cause("learning rate too large", evidence, hint)
+            return Cause("learning rate too large", evidence, _LOWER_RATE)
         return Cause("overflow in the optimizer", evidence, _CLIP)
     hint = "lower weight_decay, or clip gradients with torch.nn.utils.clip_grad_norm_"
     return Cause("overflow in the optimizer", evidence, hint)
