@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from nncdbg.engine.ops.aten.internals import (
+    CompiledResult,
     compiled_call_ends,
     compiled_call_functions,
     is_compiled_call,
@@ -32,18 +33,14 @@ class _Call:
     """A call of a compiled function that runs now, with the listeners to its end."""
 
     frame: FrameType
+    result: CompiledResult
     ends: list[End] = field(default_factory=list)
     uses: int = 0
     """How often it used the function at its end so far."""
 
-    @property
-    def function(self) -> Callable[..., Any]:
-        function: Callable[..., Any] = self.frame.f_locals["fn"]
-        return function
-
     def tell(self, begin: Begin, end: End) -> None:
         given = self.frame.f_locals
-        if begin(self.function, given["args"], given["kwargs"], self.frame) is not False:
+        if begin(self.result.function, given["args"], given["kwargs"], self.frame) is not False:
             self.ends.append(end)
 
 
@@ -122,7 +119,7 @@ def _begins(original: Callable[[], Any]) -> Any:
         frame = sys._getframe(1)
         if is_compiled_call(frame.f_code):
             listeners = [*_listeners]
-            running = _running[id(frame)] = _Call(frame)
+            running = _running[id(frame)] = _Call(frame, CompiledResult(frame))
             for listener in listeners:
                 running.tell(*listener)
         return original()
@@ -137,8 +134,9 @@ def _ends(original: Callable[[Any], Any]) -> Any:
         running = _running.get(id(frame))
         if running is not None and compiled_call_ends(frame, running.uses):
             del _running[id(frame)]
+            function, result = running.result.function, running.result.take()
             for end in reversed(running.ends):
-                end(running.function, frame.f_locals.get("result"))
+                end(function, result)
             _restore()
         elif running is not None:
             running.uses += 1

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import torch
 
 from nncdbg.engine.ops.aten.inspection import is_dense
-from nncdbg.engine.ops.aten.internals import norms_of, without_dispatch
+from nncdbg.engine.ops.aten.internals import norms_of, with_elements, without_dispatch
 from nncdbg.stats.kernel import MODERATE
 from nncdbg.stats.preparation import kernel_of
 from nncdbg.torch import guard_kernels
@@ -194,7 +194,8 @@ def _compiled_check(name: str, kind: Any) -> _MemoryCheck | None:
 
 def _values(tensor: Any) -> Any:
     """Return the elements of a tensor that can be NaN; None if there are none."""
-    if tensor.is_meta:
+    tensor = with_elements(tensor)
+    if tensor is None:
         return None
     values = tensor.detach()
     if values.layout != torch.strided:

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 import nncdbg  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.terminal.main import main  # noqa: E402
+from nncdbg.torch.compiled_calls import on_compiled_call  # noqa: E402
 
 SCRIPT = """
 import torch
@@ -108,3 +109,41 @@ def test_whole_graph_that_cannot_be_compiled_still_raises_in_a_module(monkeypatc
         nncdbg.torch.watch(model, optimizer),
     ):
         compiled(torch.ones(4, 3))
+
+
+def test_a_call_of_a_compiled_function_tells_its_result():
+    """Also when it calls itself, or raises."""
+    ended = []
+
+    def factorial(x, n):
+        if n < 0:
+            raise ValueError(n)
+        return x if n == 0 else whole(x, n - 1) * n
+
+    whole = torch.compile(factorial, backend="eager")
+    give_up = on_compiled_call(lambda *_: None, lambda function, result: ended.append((function, result)))
+    try:
+        result = whole(torch.ones(()), 3)
+        with pytest.raises(ValueError, match="-1"):
+            whole(torch.ones(()), -1)
+    finally:
+        give_up()
+    assert result == 6
+    assert ended[-2][1] is result
+    assert ended[-1][1] is None
+    assert {function for function, _ in ended} == {factorial}
+    ended.clear()
+    whole(torch.ones(()), 3)
+    assert not ended
+
+
+def test_a_second_run_uses_the_results_of_compiled_functions():
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    compiled = torch.compile(lambda y: y * 2 - 100, backend="aot_eager")
+    with nncdbg.torch.watch(model, optimizer, on_nan="report") as report:
+        compiled(model(torch.ones(4, 3))).log().sum().backward()
+        optimizer.step()
+    [bad] = report.bad_steps
+    assert bad.origin.op == "aten.log.default"
+    assert not any("ended early" in note or "from before" in note for note in bad.notes), bad.notes

@@ -1,17 +1,21 @@
 """Record whole training steps, run them in the engine, and compare every changed tensor bit by bit."""
 
 import random
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
 import nncdbg  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.errors import UsageError  # noqa: E402
 from nncdbg.engine.frontends.program_folder import open_program_folder  # noqa: E402
 from nncdbg.engine.ops.aten.arrays import host_array  # noqa: E402
+from nncdbg.engine.ops.aten.internals import VERSION  # noqa: E402
 from nncdbg.torch.named_models import named_models, tensors_by_name  # noqa: E402
 from nncdbg.torch.statements import _covers  # noqa: E402
 from tests.torch.steps import STEPS  # noqa: E402
@@ -108,10 +112,20 @@ def test_a_saved_step_is_read_back(step, tmp_path):
         assert same_or_nan(host_array(read[name]), host_array(value)), name
 
 
+CUMPROD = "cumulative_ops"
+"""The backward pass of cumprod in torch 2.10 has another formula while any dispatch mode is entered."""
+
+
+class EmptyMode(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
 @pytest.mark.parametrize("step", cases(lambda step: []))
 def test_recording_changes_no_bit(step):
     expected = step.build()
-    expected.run()
+    with EmptyMode() if step.name == CUMPROD and VERSION < (2, 12) else nullcontext():
+        expected.run()
     recorded, training, _ = record(step)
     plain, now = tensors(expected), tensors(training)
     assert plain.keys() == now.keys()

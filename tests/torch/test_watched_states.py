@@ -13,9 +13,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch")
 
 from torch import nn  # noqa: E402
+from torch._functorch.aot_autograd import aot_function  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 import nncdbg.torch  # noqa: E402
 from nncdbg.nan_watch.training.records import BadStep, TrainingReport  # noqa: E402
+from nncdbg.torch.failed_steps import may_be_of_nan  # noqa: E402
 from nncdbg.torch.recording import Event  # noqa: E402
 from nncdbg.torch.step_function import ACTIVE  # noqa: E402
 
@@ -531,6 +535,76 @@ def test_an_exception_without_nan_is_no_finding() -> None:
     with pytest.raises(RuntimeError, match="mat1 and mat2"), nncdbg.torch.watch(model, optimizer) as report:
         step()
     assert report.ok
+
+
+def raises(x: Any) -> Any:
+    y = x * 2
+    raise ValueError(f"{y.ndim} dimensions")
+
+
+def in_vmap(x: Any) -> Any:
+    return torch.vmap(raises)(x)
+
+
+def in_grad(x: Any) -> Any:
+    return torch.func.grad(raises)(x)
+
+
+def in_functionalize(x: Any) -> Any:
+    return torch.func.functionalize(raises)(x)
+
+
+def without_data(x: Any) -> Any:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        return raises(x)
+
+
+def in_trace(x: Any) -> Any:
+    return make_fx(raises)(x)
+
+
+def in_export(x: Any) -> Any:
+    module = nn.Module()
+    module.forward = raises
+    return torch.export.export(module, (x,), strict=False)
+
+
+def in_aot_autograd(x: Any) -> Any:
+    return aot_function(raises, fw_compiler=lambda graph, _: graph)(x)
+
+
+@pytest.mark.parametrize("tier", ["guard", "live"])
+@pytest.mark.parametrize(
+    "call",
+    [in_vmap, in_grad, in_functionalize, without_data, in_trace, in_export, in_aot_autograd],
+    ids=lambda call: call.__name__,
+)
+def test_an_exception_in_a_transformed_or_traced_function_stays(call: Any, tier: str) -> None:
+    """Its frames have tensors whose elements cannot be read as those of others."""
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        model(torch.ones(2, 4)).sum().backward()
+        call(torch.ones(2, 4))
+
+    with (
+        pytest.raises(ValueError, match="dimensions"),
+        nncdbg.torch.watch(model, optimizer, tier=tier) as report,
+    ):
+        step()
+    assert report.ok
+
+
+def test_a_nan_of_a_batch_of_vmap_is_seen() -> None:
+    assert may_be_of_nan(error_of(lambda: in_vmap(torch.tensor([1, torch.nan]))))
+    assert not may_be_of_nan(error_of(lambda: in_vmap(torch.ones(2))))
+
+
+def error_of(call: Callable[[], Any]) -> BaseException:
+    with pytest.raises(ValueError, match="dimensions") as caught:
+        call()
+    return caught.value
 
 
 # -- trainings without an optimizer -----------------------------------------------------------

@@ -6,6 +6,7 @@ All are in this file, except those of saved programs (`engine/frontends/exported
 
 from __future__ import annotations
 
+import ctypes
 import operator
 import re
 import sys
@@ -30,12 +31,19 @@ def not_compiled(function: Function) -> Function:
 
     The compiler otherwise compiles each frame that a compiled function enters, such as a hook.
     """
-    compiler = torch._C._dynamo.eval_frame
-    skip = compiler._FrameAction.SKIP
-    compiler.set_code_exec_strategy(function.__code__, compiler._FrameExecStrategy(skip, skip))
+    _compile(function, _FrameAction.SKIP, _FrameAction.SKIP)
     # Otherwise it is traced, as part of a function that is compiled, up to what the compiler warns of.
     vars(function)["_torchdynamo_disable"] = True
     return function
+
+
+_FrameAction: Any = torch._C._dynamo.eval_frame._FrameAction
+
+
+def _compile(function: Callable[..., Any], own: Any, inside: Any) -> None:
+    """Say what `torch.compile` does with the frames of a function, and with those inside of it."""
+    compiler = torch._C._dynamo.eval_frame
+    compiler.set_code_exec_strategy(function.__code__, compiler._FrameExecStrategy(own, inside))
 
 
 VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
@@ -144,8 +152,56 @@ def compiled_call_functions() -> tuple[Any, str, str]:
     return eval_frame, "_is_skip_guard_eval_unsafe_stance", "_maybe_set_eval_frame"
 
 
-_COMPILED_CALL = {"fn", "args", "kwargs", "result", "callback", "saved_dynamic_layer_stack_depth"}
+_COMPILED_CALL = {"fn", "args", "kwargs", "callback", "saved_dynamic_layer_stack_depth"}
 """The variables of a call of a compiled function that nncdbg reads."""
+
+
+class CompiledResult:
+    """The result of a call of a compiled function that begins now, once the call is at its end.
+
+    Its frame has a variable with the result.  Without one, as in torch 2.10, this is called in place of the
+    function that the frame calls.
+    """
+
+    def __init__(self, frame: types.FrameType) -> None:
+        function = frame.f_locals["fn"]
+        # Another thread may be about to call the same function.
+        self.function: Any = function.function if isinstance(function, CompiledResult) else function
+        """The function that was compiled."""
+        self._frame = frame
+        self._result: Any = None
+        self._has_variable = _RESULT in frame.f_code.co_varnames
+        if not self._has_variable:
+            _set_variable(frame, "fn", self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        _set_variable(self._frame, "fn", self.function)
+        result = self.function(*args, **kwargs)
+        # Another thread may have come first, in a call of its own.
+        if sys._getframe(1) is self._frame:
+            self._result = result
+        return result
+
+    def take(self) -> Any:
+        """Return the result, None after an exception; the call is at its end."""
+        if self._has_variable:
+            return self._frame.f_locals.get(_RESULT)
+        _set_variable(self._frame, "fn", self.function)
+        return self._result
+
+
+_compile(CompiledResult.__call__, _FrameAction.SKIP, _FrameAction.DEFAULT)
+
+_RESULT = "result"
+"""The variable with the result."""
+
+
+def _set_variable(frame: types.FrameType, name: str, value: Any) -> None:
+    """Assign to a variable of a frame that runs."""
+    frame.f_locals[name] = value
+    if sys.version_info < (3, 13):
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
 
 
 def compiler_of(frame: types.FrameType) -> Any:
@@ -248,10 +304,31 @@ _TRACING_MODES = torch._C._TorchDispatchModeKey.__members__.values()
 
 def is_traced(classes: Iterable[type]) -> bool:
     """Return whether a compiler or exporter runs operators on tensors without data, of such classes."""
-    fake = sys.modules.get("torch._subclasses.fake_tensor")
-    return any(map(torch._C._get_dispatch_mode, _TRACING_MODES)) or (
-        fake is not None and any(issubclass(each, fake.FakeTensor) for each in classes)
+    return any(map(torch._C._get_dispatch_mode, _TRACING_MODES)) or any(map(_is_of_tracer, classes))
+
+
+def _is_of_tracer(kind: type) -> bool:
+    return any(
+        module in sys.modules and issubclass(kind, getattr(sys.modules[module], name))
+        for module, name in _TRACED
     )
+
+
+_TRACED = (
+    ("torch._subclasses.fake_tensor", "FakeTensor"),
+    ("torch._subclasses.functional_tensor", "FunctionalTensor"),
+)
+"""The classes of the tensors of tracers, which are imported with a tracer."""
+
+
+def with_elements(tensor: Any) -> Any:
+    """Return the tensor that has the elements of a tensor; None if none has: a tracer made it.
+
+    One of `torch.func` has the elements of the tensor inside of it.
+    """
+    while is_wrapped(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return None if tensor.is_meta or _is_of_tracer(type(tensor)) else tensor
 
 
 without_dispatch: Any = torch._C._DisableTorchDispatch
@@ -850,6 +927,8 @@ def _check_compiler() -> None:
     names = {*codes[0].co_names, *codes[0].co_varnames, *codes[0].co_freevars}
     _require(hasattr(owner, "_callback_from_stance"), "the functions that are compiled")
     _require(_COMPILED_CALL | {*functions} <= names, "what the call of a compiled function reads")
+    variables = codes[0].co_varnames, codes[0].co_freevars
+    _require(_RESULT in variables[0] or "fn" in variables[1], "the result of a compiled function")
     keys = {"_ForceDispatchKeyGuard"} if None in _key_functions else {*_KEY_FUNCTIONS}
     # Before torch 2.13 it restores none.
     restored = {each for each in names if re.search("dispatch_?key", each, re.IGNORECASE)}
