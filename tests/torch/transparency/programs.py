@@ -39,6 +39,11 @@ def program(function):
     return function
 
 
+def since(owner, name):
+    """Mark a program of a feature that older versions of torch lack: there it is left out."""
+    return program if hasattr(owner, name) else lambda function: function
+
+
 def net(*middle):
     return nn.Sequential(nn.Linear(4, 6), *(middle or (nn.Tanh(),)), nn.Linear(6, 3))
 
@@ -583,6 +588,70 @@ def own_function(say):
 
     model = net()
     train(say, model, forward=lambda x: Double.apply(model(x)))
+
+
+@since(torch.autograd.function.FunctionCtx, "input_grad_buffers")
+def gradient_added_to_another(say):
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x, weight):
+            context.save_for_backward(x, weight)
+            return x @ weight
+
+        @staticmethod
+        def backward(context, gradient):
+            x, weight = context.saved_tensors
+            # The sum of the gradients so far, if the engine lets the function add to it.
+            total, _ = context.input_grad_buffers
+            own = gradient @ weight.T
+            if total is not None:
+                total += own
+                own = None
+            return own, x.T @ gradient
+
+    model, weight = net(), torch.randn(3, 3)
+
+    def forward(x):
+        result = model(x)
+        return Product.apply(result, weight) + result.cos()
+
+    train(say, model, forward=forward)
+
+
+@since(torch.autograd.function.FunctionCtx, "set_output_grad_dtype")
+def gradient_of_another_dtype(say):
+    class Half(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            context.set_output_grad_dtype(torch.float32)
+            return x.half()
+
+        @staticmethod
+        def backward(context, gradient):
+            say("dtype", str(gradient.dtype))
+            return gradient / 3
+
+    model = net()
+    train(say, model, forward=lambda x: Half.apply(model(x)))
+
+
+@since(torch.autograd.graph, "node_creation_hook")
+def hook_of_new_nodes(say):
+    names = []
+    with torch.autograd.graph.node_creation_hook(lambda node: names.append(node.name())):
+        train(say, net(nn.Tanh(), nn.BatchNorm1d(6)))
+    say("nodes", names)
+
+
+@since(torch.autograd.graph, "queue_callback")
+def call_after_backward(say):
+    model = net()
+
+    def hook(gradient):
+        torch.autograd.graph.queue_callback(lambda: say("sum", gradient.sum()))
+
+    model[0].weight.register_hook(hook)
+    train(say, model)
 
 
 @program
