@@ -104,8 +104,8 @@ class Guard:
         self._observer = observer
         self._calls = StepCalls(
             self._before_module,
-            self._before_evaluation,
             self._after_backward,
+            before_evaluation=self._before_evaluation,
             gradients=lambda: () if self._alone else gradients_of(self._trained.all_parameters()),
             repeatable=tier != "live",
         )

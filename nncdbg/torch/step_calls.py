@@ -86,16 +86,15 @@ class StepCalls:
 
     `before_module` is called before an outermost module that computes gradients, `before_evaluation` before
     one that does not, `after_backward` after each backward pass, and `gradients` returns those of the
-    parameters.  Without `repeatable`, neither operators
-    nor buffers are kept, so no step can run again.
+    parameters.  Without `repeatable`, neither operators nor buffers are kept, so no step can run again.
     """
 
     def __init__(
         self,
         before_module: Callable[[], None],
-        before_evaluation: Callable[[], None],
         after_backward: Callable[[StepCall], None],
         *,
+        before_evaluation: Callable[[], None] = lambda: None,
         gradients: Callable[[], Iterable[Any]] = tuple,
         repeatable: bool = True,
     ) -> None:

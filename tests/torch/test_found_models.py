@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 from nncdbg.torch import found_models  # noqa: E402
 from nncdbg.torch.found_models import live_objects, models_of, objects_of_script  # noqa: E402
 from nncdbg.torch.guard import Guard  # noqa: E402
+from nncdbg.torch.trips import GuardTrip  # noqa: E402
 
 
 def test_objects_before_a_script_are_not_its_own():
@@ -44,7 +45,7 @@ def test_a_finding_searches_all_objects_once_before_and_once_after_the_update(mo
     monkeypatch.setattr(found_models, "models_of", searched)
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trips = []
+    trips: list[GuardTrip] = []
     with Guard(None, optimizer, trips.append, tier="hooks"):
         for factor in (1.0, 1e30, float("nan"), 1.0):
             searches.append(0)

@@ -82,7 +82,7 @@ def _is_multiplied_by_rate(birth: Birth) -> bool:
     number = birth.attributes.get("other")
     if birth.kind != "inf" or base_name(birth.op) != "mul" or number is None or _is_in_place(birth):
         return False
-    return abs(number) > abs(element(birth.inputs[0], spot(birth)))
+    return bool(abs(number) > abs(element(birth.inputs[0], spot(birth))))
 
 
 def _too_large(birth: Birth) -> Cause | None:
