@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -80,15 +80,3 @@ def live_objects(kind: type[T]) -> list[T]:
     # Not `isinstance`: a proxy's `__class__` may run code.
     found = [each for each in gc.get_objects() if issubclass(type(each), kind)]
     return [each for each in found if id(each) not in _earlier or _earlier[id(each)]() is not each]
-
-
-def owners_of(
-    parameters: Iterable[torch.Tensor], optimizers: Sequence[torch.optim.Optimizer]
-) -> dict[str, torch.nn.Module]:
-    """Return the outermost modules with any of these parameters; names are as for `models_of`."""
-    wanted = {id(each) for each in parameters}
-    return {
-        name: module
-        for name, module in models_of(optimizers).items()
-        if any(id(each) in wanted for each in module.parameters())
-    }

@@ -13,7 +13,7 @@ import torch
 
 from nncdbg.engine.ops.aten.internals import uncompiled_name
 from nncdbg.torch import guard_kernels
-from nncdbg.torch.found_models import live_objects, owners_of
+from nncdbg.torch.found_models import live_objects, models_of
 from nncdbg.torch.named_models import Models, Optimizers, listed_optimizers, named_models
 
 
@@ -40,14 +40,14 @@ class Trained:
         self._owners: weakref.WeakKeyDictionary[torch.optim.Optimizer, weakref.WeakSet[torch.nn.Module]] = (
             weakref.WeakKeyDictionary()
         )
-        self._found: dict[frozenset[int], Mapping[str, torch.nn.Module]] | None = None
-        """The models by the identities of their parameters, in a block of `searched_once`."""
+        self._found: list[Mapping[str, torch.nn.Module]] | None = None
+        """In a block of `searched_once`: what a search has found, if there was one."""
 
     @contextmanager
     def searched_once(self) -> Iterator[None]:
         """Search the models once in the block: a search reads all objects of the process."""
         before = self._found
-        self._found = {} if before is None else before
+        self._found = [] if before is None else before
         try:
             yield
         finally:
@@ -96,14 +96,18 @@ class Trained:
         return [*found.values()]
 
     def models_of(self, parameters: Sequence[Any]) -> Mapping[str, torch.nn.Module]:
-        """Return the models by name; if the user named none, those with these parameters."""
+        """Return the models by name; if the user named none, the outermost ones with these parameters."""
         if self.models:
             return self.models
-        found = {} if self._found is None else self._found
-        key = frozenset(map(id, parameters))
-        if key not in found:
-            found[key] = owners_of(parameters, self.optimizers)
-        return found[key]
+        found = [] if self._found is None else self._found
+        if not found:
+            found.append(models_of(self.optimizers))
+        wanted = {*map(id, parameters)}
+        return {
+            name: module
+            for name, module in found[0].items()
+            if any(id(each) in wanted for each in module.parameters())
+        }
 
     def modules_of(self, optimizer: torch.optim.Optimizer) -> Sequence[torch.nn.Module]:
         """Return the models; if the user named none, those with parameters of an optimizer."""
