@@ -354,8 +354,10 @@ class Trail:
 
         A function of PyTorch that consists of several operators selects it where it is not defined.
         """
+        if not is_torch(step.binding.op.name):
+            return
         written = [self._seen[number] for number in origins if _is_number(self._seen[number].statement)]
-        if written and is_torch(step.binding.op.name):
+        if written:
             # Imported late: the rules are many, and most runs need none.
             from nncdbg.engine.diagnosis.explaining import explained
 
@@ -478,7 +480,7 @@ class Trail:
 def _is_number(statement: Statement) -> bool:
     """Return whether a statement is PyTorch's operator for a number among tensors."""
     nodes, pc = statement.code.nodes, statement.pc
-    return 0 <= pc < len(nodes) and base_name(nodes[pc].op) == "scalar_tensor"
+    return 0 <= pc < len(nodes) and is_torch(nodes[pc].op) and base_name(nodes[pc].op) == "scalar_tensor"
 
 
 def _is_forward(statement: Statement) -> bool:

@@ -102,8 +102,10 @@ def _singular(birth: Birth, matrices: Array, what: str) -> Cause | None:
 def of_negative_determinant(birth: Birth) -> Cause | None:
     """`where` in `torch.logdet`, which selects NaN where the sign of a determinant is -1."""
     test = birth.makers[0] if birth.makers else None
-    sign = test.of[0] if test is not None and base_name(test.op) == "eq" and test.of else None
-    if birth.kind != "nan" or sign is None or base_name(sign.op) != "_linalg_slogdet":
+    if test is None or test.op != "aten.eq.Scalar" or not test.of:
+        return None
+    sign = test.of[0]
+    if birth.kind != "nan" or sign is None or sign.op != "aten._linalg_slogdet.default":
         return None
     negative = np.broadcast_to(birth.inputs[0], birth.output.shape)
     if not negative[spot(birth)]:
