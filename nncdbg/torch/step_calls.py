@@ -320,7 +320,7 @@ class StepCalls:
 
 
 def _modules_of(called: Any, args: Sequence[Any]) -> Iterable[torch.nn.Module]:
-    """Return the modules that a call reads: its own, and those of functions among the arguments."""
+    """Return the modules that a call reads: its own, and modules of functions among the arguments."""
     functions = [*filter(callable, args)]
     if not functions and isinstance(called, torch.nn.Module):
         return (called,)

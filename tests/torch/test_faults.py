@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -45,15 +43,6 @@ UNSEEN_BY_RULE = {
     "body_of_custom_operator": "the mode does not see the operators of the body",
 }
 """Faults whose operator the naive rule does not see, with the reason."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def only_new_objects() -> Iterator[None]:
-    """Let searches for models leave out what exists before."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def check(fault: Fault, tier: str) -> None:

@@ -41,7 +41,7 @@ _FrameAction: Any = torch._C._dynamo.eval_frame._FrameAction
 
 
 def _compile(function: Callable[..., Any], own: Any, inside: Any) -> None:
-    """Say what `torch.compile` does with the frames of a function, and with those inside of it."""
+    """Set what `torch.compile` does with the frames of a function, and with frames inside of it."""
     compiler = torch._C._dynamo.eval_frame
     compiler.set_code_exec_strategy(function.__code__, compiler._FrameExecStrategy(own, inside))
 
@@ -324,7 +324,7 @@ _TRACED = (
 def with_elements(tensor: Any) -> Any:
     """Return the tensor that has the elements of a tensor; None if none has: a tracer made it.
 
-    One of `torch.func` has the elements of the tensor inside of it.
+    A tensor of `torch.func` wraps the tensor that has them.
     """
     while is_wrapped(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
