@@ -74,9 +74,11 @@ def on_compiled_call(begin: Begin, end: End, *, begun: bool = False) -> Callable
 
 def _forget_ended() -> None:
     """Forget the calls whose frame has ended without the use of the function at its end."""
+    # A variable that is left with the frame of this function would keep it and all of its callers.
     frames: set[int] = set()
-    for top in sys._current_frames().values():
-        frame: FrameType | None = top
+    tops = sys._current_frames()
+    while tops:
+        frame: FrameType | None = tops.popitem()[1]
         while frame is not None:
             frames.add(id(frame))
             frame = frame.f_back

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -121,6 +121,11 @@ class ModuleStates:
         self._tables: dict[weakref.ref[torch.nn.Module], set[int]] = {}
         """The identities of the dictionaries in each module."""
 
+    def clear(self) -> None:
+        """Forget all modules, and what they have."""
+        self._models, self._tables = [], {}
+        self._forget_but(())
+
     @property
     def followed(self) -> bool:
         """Whether `follow` has nothing to do now."""
@@ -172,12 +177,16 @@ class ModuleStates:
     @unseen
     def _forget(self, module: weakref.ref[torch.nn.Module]) -> None:
         """Forget what a module had that no longer exists: its dictionaries hold its tensors."""
-        gone = self._tables.pop(module, set()).difference(*self._tables.values())
+        self._tables.pop(module, None)
+        self._forget_but(set().union(*self._tables.values()))
+
+    def _forget_but(self, tables: Container[int]) -> None:
+        """Forget the states in other dictionaries than these."""
         self._states, self.others = (
-            [each for each in states if id(each.place.own) not in gone]
+            [each for each in states if id(each.place.own) in tables]
             for states in (self._states, self.others)
         )
-        self._places = [each for each in self._places if id(each.own) not in gone]
+        self._places = [each for each in self._places if id(each.own) in tables]
         self._sort()
         self._kept = KeptStates()
 

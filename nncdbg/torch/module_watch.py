@@ -153,6 +153,8 @@ class ModuleWatch:
     def __exit__(self, *_: object) -> None:
         self.active = False
         self._entered.close()
+        self.forget()
+        self._last_finite = None
 
     def forget(self) -> None:
         """Forget the bad modules: a step starts here."""

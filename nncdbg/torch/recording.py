@@ -158,8 +158,8 @@ class Recorder(DispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.outer: DispatchMode = self
-        """The mode through which this recorder receives operators."""
+        self.outer: DispatchMode | None = None
+        """The mode through which this recorder receives operators, if that is another one."""
         self.events: list[Event] = []
         self.inputs: dict[int, Input] = {}
         """Storages from before, in the order of their first use."""
@@ -269,7 +269,7 @@ class Recorder(DispatchMode):
             return func(*args, **keywords)
         self._passed = func
         try:
-            with self.outer:
+            with self.outer or self:
                 result = func(*args, **keywords)
         finally:
             self._passed = None
@@ -291,7 +291,7 @@ class Recorder(DispatchMode):
             given, named = naming_functions(name, implementation, args, keywords, self)
             self.enter_module(name)
             try:
-                with self.outer:
+                with self.outer or self:
                     result = implementation(*given, **named)
             finally:
                 self.leave_module(name)
@@ -319,7 +319,7 @@ class Recorder(DispatchMode):
         self._bodies.append(contents)
         self.enter_module(name)
         try:
-            with self.outer:
+            with self.outer or self:
                 result = body(*args, **keywords)
         except BaseException:
             if event.signature.written:

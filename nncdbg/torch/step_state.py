@@ -221,6 +221,11 @@ class KeptBuffers:
         self._last: BufferState | None = None
         """The one that was returned last."""
 
+    def clear(self) -> None:
+        """Forget all modules and their buffers."""
+        self._states.clear()
+        self._last = None
+
     def of(self, module: torch.nn.Module) -> BufferState:
         """Return the state of a module now.  The state that was returned before for it is no longer valid."""
         last = self._last

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import operator
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -131,7 +132,7 @@ class _FewBytes(_DenseCopies):
         super().__init__(tensors)
         # No other tensor gets these addresses while they are in use.
         self._storages = [each.untyped_storage() for each in tensors]
-        self._memory = [(ctypes.c_char * each.nbytes).from_address(each.data_ptr()) for each in tensors]
+        self._memory = [_characters(each.nbytes).from_address(each.data_ptr()) for each in tensors]
         self.content = b""
         self.update()
 
@@ -141,6 +142,12 @@ class _FewBytes(_DenseCopies):
     def _bytes(self) -> Any:
         # torch makes no tensor of an empty buffer.
         return torch.frombuffer(bytearray(self.content) or bytearray(1), dtype=torch.uint8)
+
+
+@cache
+def _characters(size: int) -> Any:
+    """Return the class of so many bytes of memory; one that is not kept needs a garbage collection."""
+    return ctypes.c_char * size
 
 
 class _ManyBytes(_DenseCopies):

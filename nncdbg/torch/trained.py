@@ -43,6 +43,10 @@ class Trained:
         self._found: list[Mapping[str, torch.nn.Module]] | None = None
         """In a block of `searched_once`: what a search has found, if there was one."""
 
+    def clear(self) -> None:
+        """Forget what the user named: the script may drop it now."""
+        self.models, self._optimizers, self.leaves = {}, [], ()
+
     @contextmanager
     def searched_once(self) -> Iterator[None]:
         """Search the models once in the block: a search reads all objects of the process."""

@@ -169,8 +169,12 @@ class FlightRecorder(StepObserver):
                 self._journal.end(self._status)
                 if self._ranks is not None:
                     self._ranks.end(self.path, self.number, terminated)
+        terminating = self._terminating
+        # These refer to this object, which has the model: without them it needs no garbage collection.
+        del self._guard, self._terminating
+        self._starts.clear()
         if isinstance(error, Terminated):
-            self._terminating.finish()
+            terminating.finish()
         if error is None:
             self._journal.check()
 
