@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.ops.aten.internals import current_autograd_node, not_compiled, seen_by_functions
+from nncdbg.presentation.screen import Screen
 from nncdbg.torch import guard_kernels
 from nncdbg.torch.failed_steps import may_be_of_nan, user_lines_of
 from nncdbg.torch.finiteness import not_finite, suspicious
@@ -132,6 +134,8 @@ class Guard:
         self._buffers = KeptBuffers()
         """Those of the modules before a call of a step function."""
         self._rerunning = False
+        self._forked = False
+        """Whether this process is a fork that has made no update so far."""
         self._found_alone = False
         """Whether a NaN was found in a training without an optimizer: its parameters follow from it."""
         self._tripped = False
@@ -144,6 +148,7 @@ class Guard:
         if ACTIVE:
             raise UsageError("a watch is active already", hint="use one watch with a list of all optimizers")
         entered = self._entered
+        entered.callback(self._release)
         ACTIVE.append(self)
         entered.callback(ACTIVE.remove, self)
         entered.enter_context(guard_kernels.using_library())
@@ -160,12 +165,20 @@ class Guard:
     def __exit__(self, kind: object, error: BaseException | None = None, *_: object) -> None:
         with self._entered:
             # An observer saves the step that failed itself.
+            if not self._calls.here:
+                return  # A forked process.
             if error is not None and not self._updating and self._observer is None:
                 if isinstance(error, (Exception, SystemExit)) and not isinstance(error, NncdbgError):
                     self._check_results(error)
             elif kind is None and not self._tape.paused:
                 self._check_written()
                 self._check_states(None, self._tape)
+
+    def _release(self) -> None:
+        """Let go of the objects of the user: this object and its parts stay until a garbage collection."""
+        for part in (self._trained, self._states, self._buffers):
+            part.clear()
+        del self._on_trip, self._observer
 
     def run_step(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call a function that is a whole training step."""
@@ -218,6 +231,8 @@ class Guard:
         if self._watch is not None:
             self._watch.active = False
         self._tape.end()
+        self._calls.leave_thread()
+        self._forked = True
 
     def record_step(self, notes: list[str]) -> RecordedStep | None:
         """Record a second run of the step so far; everything is as before afterwards.
@@ -371,6 +386,9 @@ class Guard:
             return None
         if not self._calls.here:
             self.counts.on_other_threads += 1
+            if self._forked:
+                Screen().note(f"process {os.getpid()} was forked from the training: it is not watched")
+                self._forked = False
             return None
         if self._updating and not self._in_closure and optimizer in self._updating:
             self._abandon_update()

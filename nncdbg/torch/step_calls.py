@@ -124,6 +124,7 @@ class StepCalls:
     def __enter__(self) -> StepCalls:
         self._thread = get_ident()
         self._entered.callback(self._replaced.clear)
+        self._entered.callback(self._buffers.clear)
         for owner, name in _CALLS:
             self._replace(owner, name, _kept(self, vars(owner)[name], name))
         for owner, name in TRACERS:
@@ -155,6 +156,10 @@ class StepCalls:
     def here(self) -> bool:
         """Whether this is the thread of the training."""
         return get_ident() == self._thread
+
+    def leave_thread(self) -> None:
+        """Keep no more calls: this is a forked process."""
+        self._thread = 0
 
     def learn(self, module: torch.nn.Module) -> None:
         """Add hooks to a module that is called at the top level and has parameters."""

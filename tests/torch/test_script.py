@@ -21,14 +21,19 @@ from nncdbg.torch.tracebacks import without_own_frames  # noqa: E402
 FORKS = """
 import os
 import torch
-child = os.fork()
-if child == 0:
-    1 / 0
-print("child:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 net = torch.nn.Linear(3, 2)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-net(torch.ones(4, 3)).sum().backward()
-optimizer.step()
+def step(scale):
+    (net(torch.ones(4, 3)) * scale).sum().backward()
+    optimizer.step()
+step(1)
+child = os.fork()
+if child == 0:
+    step(float("nan"))
+    print("child: trained", flush=True)
+    1 / 0
+print("child:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+step(1)
 """
 
 
@@ -44,13 +49,18 @@ def nncdbg(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
-@pytest.mark.parametrize("command", ["watch", "debug --catch nan", "record -o step"])
+@pytest.mark.parametrize(
+    "command",
+    ["watch", "watch --tier hooks", "watch --tier live", "debug --catch nan", "record --step 2 -o step"],
+)
 def test_process_that_the_script_forked_ends_as_under_python(tmp_path: Path, command: str) -> None:
     (tmp_path / "train.py").write_text(FORKS)
     done = nncdbg(tmp_path, *command.split(), "train.py")
     assert done.returncode == 0, done.stderr
-    assert "child: 1" in done.stdout
+    assert "child: trained\nchild: 1\n" in done.stdout
     assert done.stderr.count("ZeroDivisionError") == 1
+    assert ("it is not watched" in done.stderr) == ("watch" in command), done.stderr
+    assert "NaN" not in done.stdout.partition("training:")[0] + done.stderr
 
 
 @pytest.mark.parametrize(
