@@ -18,20 +18,22 @@ def recorded_flight(model, optimizer, folder):
         yield
 
 
+def watched(tier, *, named):
+    def block(model, optimizer, folder):
+        objects = (model, optimizer) if named else ()
+        return nncdbg.torch.watch(*objects, tier=tier)
+
+    return block
+
+
+TIERS = ("guard", "hooks", "native", "live")
+
 BLOCKS = {
-    "nothing": lambda model, optimizer, _: nullcontext(),
-    "record": lambda model, optimizer, _: nncdbg.torch.record(model, optimizer),
+    "nothing": lambda model, optimizer, folder: nullcontext(),
+    "record": lambda model, optimizer, folder: nncdbg.torch.record(model, optimizer),
     "flight_recorder": recorded_flight,
-    **{
-        f"watch, {tier}": lambda model, optimizer, _, tier=tier: nncdbg.torch.watch(
-            model, optimizer, tier=tier
-        )
-        for tier in ("guard", "hooks", "native", "live")
-    },
-    **{
-        f"watch of all, {tier}": lambda model, optimizer, _, tier=tier: nncdbg.torch.watch(tier=tier)
-        for tier in ("guard", "hooks", "native", "live")
-    },
+    **{f"watch, {tier}": watched(tier, named=True) for tier in TIERS},
+    **{f"watch of all, {tier}": watched(tier, named=False) for tier in TIERS},
 }
 
 
