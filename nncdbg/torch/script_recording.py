@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import FrameType
@@ -280,7 +280,8 @@ def on_module_call(
     def hear(called: Any, *_: Any) -> None:
         if thread not in (None, threading.get_ident()) or not (evaluation or torch.is_grad_enabled()):
             return
-        if isinstance(called, ParametrizationList) or _computes_weight(sys._getframe(1)):
+        running = called, *running_modules(sys._getframe(1))
+        if any(isinstance(each, ParametrizationList) for each in running):
             return
         restore()
         begin()
@@ -294,10 +295,9 @@ def on_module_call(
     return restore
 
 
-def _computes_weight(frame: FrameType | None) -> bool:
-    """Return whether a parametrization is called in a frame, or in one of its callers."""
+def running_modules(frame: FrameType | None) -> Iterator[Any]:
+    """Yield the modules that are called in a frame or one of its callers, innermost first."""
     while frame is not None:
-        if frame.f_code is module_call and isinstance(frame.f_locals["self"], ParametrizationList):
-            return True
+        if frame.f_code is module_call:
+            yield frame.f_locals["self"]
         frame = frame.f_back
-    return False

@@ -17,7 +17,7 @@ from nncdbg.torch.replaced_memory import ReplacedMemory
 from nncdbg.torch.source_lines import Lines, call_again
 from nncdbg.torch.step_recording import recording_of
 from nncdbg.torch.step_state import KeptState, RandomState, rerun_from
-from nncdbg.torch.tape import Tape
+from nncdbg.torch.tape import FORGOTTEN, Tape
 from nncdbg.torch.tape_rerun import rerun_calls
 from nncdbg.torch.written_states import WrittenState
 
@@ -79,6 +79,8 @@ def record_again(
         state = rerun_from(step.start, [*step.kept.values(), *step.written, *replaced], parameters)
         gradients = [(each, each.grad) for each in parameters if each.grad is not None]
         again = partial(rerun_calls, step.calls, notes, gradients, replaced)
+    if isinstance(step, Tape) and step.has_forgotten:
+        notes.append(FORGOTTEN)
     ran_eagerly = isinstance(step, Tape) and step.called_compiled
     recorded = None
     try:

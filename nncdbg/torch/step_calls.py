@@ -39,7 +39,6 @@ from nncdbg.torch.step_call import (
     Evaluation,
     StepCall,
     is_plain,
-    tensors_in,
 )
 from nncdbg.torch.step_state import KeptBuffers, RandomState
 from nncdbg.torch.tape import Tape
@@ -267,9 +266,10 @@ class StepCalls:
         if call is _TRANSFORMED:
             return
         self.tape.resume()
-        if call is not None:
-            # A list of the tensors is all that an evaluation needs.
-            call.result = [*tensors_in(result)] if isinstance(call, Evaluation) else result
+        if isinstance(call, Evaluation):
+            self.tape.evaluated(call, result)
+        elif call is not None:
+            call.result = result
 
     @warning_at_caller
     def call(

@@ -34,6 +34,15 @@ from nncdbg.torch.written_states import WrittenStates
 _MANY = 64
 """So few calls are kept even if their results are not used any more."""
 
+FEW_EVALUATIONS = 4
+"""So many evaluations belong to a step before its first gradient, such as those of a teacher."""
+
+MUCH_EVALUATED = 1 << 27
+"""After so many bytes of more evaluations, what came before them is no longer kept."""
+
+FORGOTTEN = "the step begins after much memory of modules without gradients: their results are inputs"
+"""The note about a step of which this is true."""
+
 _WITH_EFFECTS = (BACKWARD, REGISTER_HOOK)
 """Functions with effects on other tensors than their results."""
 
@@ -64,6 +73,10 @@ class Tape(DispatchMode):
         """The number of calls whose results were searched."""
         self._many = _MANY
         """The number of calls at which unused ones are dropped."""
+        self._evaluations = self._bytes = 0
+        """The number of evaluations, and the bytes of their results, since calls were forgotten."""
+        self.has_forgotten = False
+        """Whether evaluations of this step were forgotten."""
         self.overflowed = False
         self.compiler: Any = None
         """The backend of the last compiled function that ran since the first call; None if none did."""
@@ -121,6 +134,7 @@ class Tape(DispatchMode):
         """Forget all calls: a step starts here."""
         self.calls, self.start, self.overflowed = [], None, False
         self.has_drawn, self.compiler = False, None
+        self._evaluations, self._bytes, self.has_forgotten = 0, 0, False
         self._compiled_before = compiled_calls()
         self.kept = {}
         self._updates = []
@@ -179,8 +193,24 @@ class Tape(DispatchMode):
         if updated >= needed or (first and known | {id(optimizer)} >= needed):
             self.clear()
 
+    def evaluated(self, call: Evaluation, result: Any) -> None:
+        """Enter the result of an evaluation."""
+        # A list of the tensors is all that an evaluation needs.
+        call.result = found = [*tensors_in(result)]
+        self._evaluations += 1
+        self._bytes += sum(each.nbytes for each in found if each.layout is torch.strided)
+
     def drop_unused(self) -> None:
-        """Forget calls with results that are not used any more, if there are many, as in an evaluation."""
+        """Forget calls with results that are not used any more, if there are many, as in an evaluation.
+
+        After much memory of evaluations, forget all calls if no gradient depends on one: calls keep their
+        arguments, and a script that adds up its losses uses the results of all.
+        """
+        if self._bytes >= MUCH_EVALUATED and self._evaluations > FEW_EVALUATIONS:
+            self._evaluations = self._bytes = 0
+            if not any(map(_is_trained, self.calls)):
+                self.clear()
+                self.has_forgotten = True
         if len(self.calls) < self._many:
             return
         kept = []
@@ -267,6 +297,11 @@ class Tape(DispatchMode):
         return call.result
 
 
+def _is_trained(call: StepCall) -> bool:
+    """Return whether a call computes gradients, or its result depends on parameters that have some."""
+    return call.name in _WITH_EFFECTS or any(each.requires_grad for each in tensors_in(call.result))
+
+
 def _is_used(call: StepCall) -> bool:
     """Return whether anything but this call refers to a tensor of its result.
 
@@ -277,13 +312,16 @@ def _is_used(call: StepCall) -> bool:
     found = [*tensors_in(call.result)]
     if isinstance(call, Evaluation):
         return bool(found)
-    if not found and call.result is not None:
-        return True
+    if not found:
+        # Another object may have tensors in it.  Numbers that the script has read are part of later calls.
+        return not isinstance(call.result, _NUMBERS)
     # The references: `call.result` or what it contains, `found`, `each` and the argument.
     return any(sys.getrefcount(each) > _OWN_REFERENCES for each in found)
 
 
 _OWN_REFERENCES = 4
+
+_NUMBERS = (type(None), bool, int, float, complex)
 
 
 def _storages_of(value: Any) -> Iterator[int]:

@@ -14,6 +14,8 @@ torch = pytest.importorskip("torch", reason="needs torch")
 from torch import nn  # noqa: E402
 
 import nncdbg.torch  # noqa: E402
+from nncdbg.torch import tape  # noqa: E402
+from nncdbg.torch.live import training as live_training  # noqa: E402
 from nncdbg.torch.step_function import ACTIVE  # noqa: E402
 
 
@@ -118,3 +120,73 @@ def test_results_of_an_evaluation_that_end_are_not_kept() -> None:
         alive = weakref.ref(result)
         del result
         assert alive() is None
+
+
+def longer(kind: str) -> Any:
+    """Return a training that evaluates between steps, with results that add up as `kind` says."""
+    model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 1000))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.arange(10).repeat(20)
+
+    def train(*, zero: float = 1.0) -> None:
+        optimizer.zero_grad()
+        (model(x).square().mean() / zero).backward()
+        optimizer.step()
+
+    def evaluate(count: int) -> Any:
+        total = torch.zeros(())
+        with torch.no_grad():
+            for _ in range(count):
+                out = model(x)
+                if kind == "numbers":
+                    total = total + out.mean().item()
+                elif kind == "in place":
+                    total += (out.argmax(-1) == x).sum()
+                else:
+                    total = total + nn.functional.cross_entropy(out, x)
+        return total
+
+    return model, optimizer, train, evaluate
+
+
+@pytest.mark.parametrize("kind", ["numbers", "in place", "losses"])
+@pytest.mark.parametrize("tier", ["guard", "live"])
+def test_memory_of_an_evaluation_has_a_bound(tier: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (tape, live_training):
+        monkeypatch.setattr(module, "MUCH_EVALUATED", 8_000_000)
+    model, optimizer, train, evaluate = longer(kind)
+    alive: list[Any] = []
+    kept = []
+
+    def note(module: Any, args: Any, out: Any) -> None:
+        alive.append(weakref.ref(out.untyped_storage()))
+        kept.append(sum(each() is not None for each in alive))
+
+    model.register_forward_hook(note)
+    with nncdbg.torch.watch(model, optimizer, tier=tier, on_nan="report") as report:
+        train()
+        evaluate(100)
+        before = max(kept)
+        calls = len(ACTIVE[-1]._tape.calls)
+        evaluate(200)
+        assert max(kept) <= before < 50
+        assert len(ACTIVE[-1]._tape.calls) <= max(calls, 128)
+        train(zero=0.0)
+    bad = report.bad_steps[0]
+    assert (bad.step, bad.origin and bad.origin.op) == (2, "aten.div.Tensor"), bad.notes
+
+
+@pytest.mark.parametrize("tier", ["guard", "live"])
+def test_results_of_forgotten_evaluations_are_noted(tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (tape, live_training):
+        monkeypatch.setattr(module, "MUCH_EVALUATED", 1_000)
+    model, optimizer = nn.Linear(4, 4), None
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with nncdbg.torch.watch(model, optimizer, tier=tier, on_nan="report") as report:
+        model(torch.ones(8, 4)).sum().backward()
+        optimizer.step()
+        with torch.no_grad():
+            targets = [(model(torch.ones(80, 4)) * 0).log().sqrt() for _ in range(10)]
+        (model(torch.ones(80, 4)) - targets[0]).sum().backward()
+        optimizer.step()
+    assert tape.FORGOTTEN in report.bad_steps[0].notes, report.bad_steps[0].notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -32,13 +33,14 @@ from nncdbg.torch.live.operators import Operator
 from nncdbg.torch.module_calls import on_module_calls
 from nncdbg.torch.named_models import Models, Optimizers, listed_optimizers, named_models, tensors_by_name
 from nncdbg.torch.recorded_step import RecordedStep
-from nncdbg.torch.recording import BACKWARD, Recorder
+from nncdbg.torch.recording import BACKWARD, Event, Recorder
 from nncdbg.torch.safe_updates import SafeUpdates
-from nncdbg.torch.script_recording import on_module_call
+from nncdbg.torch.script_recording import on_module_call, running_modules
 from nncdbg.torch.skipped_steps import on_skipped_step
 from nncdbg.torch.source_lines import compiled_calls
 from nncdbg.torch.step_recording import recording_with, step_so_far
 from nncdbg.torch.step_state import RandomState
+from nncdbg.torch.tape import FEW_EVALUATIONS, FORGOTTEN, MUCH_EVALUATED
 from nncdbg.torch.trained import parameters_of
 
 Hold = Callable[[LiveDebugger], None]
@@ -82,6 +84,14 @@ class LiveTraining:
         self._ends = ends
         self._evaluates = False
         """Whether the history began with an evaluation, before models and optimizers were complete."""
+        self._counted = 0
+        """The number of events of the history whose results were counted."""
+        self._evaluations = self._evaluated = 0
+        """The modules without gradients before the first one with them, and the bytes that they have made."""
+        self._trains = False
+        """Whether a module with gradients was called in the present step."""
+        self._has_forgotten = False
+        """Whether the history has begun anew after modules without gradients."""
         self._on_demand = on_demand
         self._in_mode = False
         self.last_number = 0
@@ -126,6 +136,8 @@ class LiveTraining:
         entered.callback(register_optimizer_step_post_hook(self._after_update).remove)
         entered.callback(on_skipped_step(self._end_step))
         entered.callback(on_module_call(self._before_first_module, self._thread))
+        if self.history:
+            entered.callback(on_module_calls(self._limit_evaluations))
         if self.history and self._ends is None:
             entered.callback(on_module_call(self._before_evaluation, self._thread, evaluation=True))
         if self._compiles:
@@ -227,7 +239,10 @@ class LiveTraining:
                 "the step was not recorded: no module was called before its end",
                 hint="pass the model to nncdbg.torch.watch",
             )
-        return step_so_far(recorder, self._models, self._optimizers, self._compiled, states, failed=failed)
+        step = step_so_far(recorder, self._models, self._optimizers, self._compiled, states, failed=failed)
+        if self._has_forgotten:
+            step._notes = (*step._notes, FORGOTTEN)
+        return step
 
     def record_step(self) -> str:
         """Stop at the end of the present step, or without `history` of the next one, with all of it.
@@ -264,6 +279,25 @@ class LiveTraining:
             self._evaluates = True
             self.begin_anew()
 
+    def _limit_evaluations(self, module: torch.nn.Module) -> None:
+        """Begin anew among modules without gradients whose operators have made much memory.
+
+        The memory is free again, but what is kept for each operator lies between, so that the allocator takes
+        more.  What a step computes with gradients is kept.
+        """
+        recorder = self.mode.recorder
+        if recorder is None or self._trains or not self.here:
+            return
+        self._trains = torch.is_grad_enabled()
+        self._evaluated += sum(map(_bytes_made, recorder.events[self._counted :]))
+        self._counted = len(recorder.events)
+        if self._trains or self._evaluated < MUCH_EVALUATED or [*running_modules(sys._getframe(1))]:
+            return
+        self._evaluations += 1
+        if self._evaluations > FEW_EVALUATIONS:
+            self.begin_anew()
+            self._has_forgotten = True
+
     def begin_anew(self) -> None:
         """Begin the history of a step before the next operator."""
         self._begin()
@@ -277,6 +311,8 @@ class LiveTraining:
             return
         self._recording.close()
         self.mode.recorder = None
+        self._counted = self._evaluations = self._evaluated = 0
+        self._trains = self._has_forgotten = False
         if self._outdated:
             self._outdated, self._models, self._optimizers = False, {}, []
         if not self._models or not self._optimizers or not self.mode.names:
@@ -384,6 +420,7 @@ class LiveTraining:
             self._note(recorder.failure.message)
         else:
             start = f"this is the start of step {self.mode.step}: earlier steps are not recorded"
+            start = FORGOTTEN if self._has_forgotten else start
             debugger.control.no_past = start, "step forward first"
         for note in debugger.recorded.notes:
             self._note(note)
@@ -409,6 +446,11 @@ class LiveTraining:
             )
         # `_say_limits` reports compiled functions.
         return step_so_far(recorder, self._models, self._optimizers, compiled_calls())
+
+
+def _bytes_made(event: Event) -> int:
+    """Return the bytes of the results of an operator, counted again for views."""
+    return sum(math.prod(key[2]) * key[4].itemsize for key in event.results if key is not None)
 
 
 def _goal(wanted: str, start: Operator) -> Goal | None:
