@@ -249,6 +249,8 @@ class StepCalls:
         if keeps:
             random = tape.starting() or RandomState()
             called = _unwrapped(again)
+            if kind is StepCall and getattr(called, "training", True) is False:
+                tape.evaluates_with_gradients()
             for module in _modules_of(called, args) if self._repeatable else ():
                 if module.training and id(module) not in tape.kept:
                     with tape.own_work():

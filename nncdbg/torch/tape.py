@@ -34,6 +34,9 @@ from nncdbg.torch.written_states import WrittenStates
 _MANY = 64
 """So few calls are kept even if their results are not used any more."""
 
+_FEW = 8
+"""The same if a module in the mode of evaluation computes gradients: each call keeps a graph of autograd."""
+
 FEW_EVALUATIONS = 4
 """So many evaluations belong to a step before its first gradient, such as those of a teacher."""
 
@@ -71,8 +74,8 @@ class Tape(DispatchMode):
         """The storages of results, as far as they were searched."""
         self._searched = 0
         """The number of calls whose results were searched."""
-        self._many = _MANY
-        """The number of calls at which unused ones are dropped."""
+        self._least = self._many = _MANY
+        """The number of calls at which unused ones are dropped, at the least and now."""
         self._evaluations = self._bytes = 0
         """The number of evaluations, and the bytes of their results, since calls were forgotten."""
         self.has_forgotten = False
@@ -135,6 +138,7 @@ class Tape(DispatchMode):
         self.calls, self.start, self.overflowed = [], None, False
         self.has_drawn, self.compiler = False, None
         self._evaluations, self._bytes, self.has_forgotten = 0, 0, False
+        self._least = self._many = _MANY
         self._compiled_before = compiled_calls()
         self.kept = {}
         self._updates = []
@@ -193,6 +197,11 @@ class Tape(DispatchMode):
         if updated >= needed or (first and known | {id(optimizer)} >= needed):
             self.clear()
 
+    def evaluates_with_gradients(self) -> None:
+        """Drop unused calls sooner: a module in the mode of evaluation computes gradients."""
+        if self._least != _FEW:
+            self._least = self._many = _FEW
+
     def evaluated(self, call: Evaluation, result: Any) -> None:
         """Enter the result of an evaluation."""
         # A list of the tensors is all that an evaluation needs.
@@ -221,7 +230,7 @@ class Tape(DispatchMode):
         self.has_drawn = True
         self.calls = kept[::-1]
         self._searched = 0
-        self._many = max(_MANY, 2 * len(kept))
+        self._many = max(self._least, 2 * len(kept))
 
     def _forget_written(self) -> None:
         """Forget what was written: an update has changed it since."""

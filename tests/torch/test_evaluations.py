@@ -190,3 +190,27 @@ def test_results_of_forgotten_evaluations_are_noted(tier: str, monkeypatch: pyte
         (model(torch.ones(80, 4)) - targets[0]).sum().backward()
         optimizer.step()
     assert tape.FORGOTTEN in report.bad_steps[0].notes, report.bad_steps[0].notes
+
+
+def test_few_graphs_of_an_evaluation_with_gradients_are_kept() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    alive: list[Any] = []
+    kept = []
+
+    def note(module: Any, args: Any, out: Any) -> None:
+        alive.append(weakref.ref(out))
+        kept.append(sum(each() is not None for each in alive))
+
+    model.register_forward_hook(note)
+    with nncdbg.torch.watch(model, optimizer, on_nan="report") as report:
+        for step in range(2):
+            model.train()
+            optimizer.zero_grad()
+            (model(torch.ones(8, 4)).square().mean() * (0.0 if step else 1.0)).log().backward()
+            optimizer.step()
+            model.eval()
+            for _ in range(30):
+                model(torch.ones(8, 4)).square().mean().item()
+    assert max(kept) <= 4
+    assert report.bad_steps[0].origin is not None, report.bad_steps[0].notes
