@@ -281,9 +281,11 @@ def call_as_kernel(function: Callable[[], None]) -> None:
         function()
         return
     library = torch.library.Library("nncdbg", "FRAGMENT")
+    # torch keeps a kernel that raises, so it must not keep the function.
+    pending = [function]
     try:
         library.define("call() -> ()")
-        library.impl("call", function, "CompositeImplicitAutograd")
+        library.impl("call", lambda: pending.pop()(), "CompositeImplicitAutograd")
         library.impl("call", torch.library.fallthrough_kernel, "Python")
         torch.ops.nncdbg.call()
     finally:
