@@ -112,10 +112,13 @@ export const tests = {
     await open();
     await openRuns(page, screen);
     const frame = await openCurves(page, screen);
-    const running = spawn(python, [...NNCDBG, "run", "train_mlp.nnc", "--journal", "run.db"], { cwd: workspace, stdio: "ignore" });
+    const running = spawn(python, [...NNCDBG, "train_mlp.nnc", "--journal", "run.db"], { cwd: workspace, stdio: ["pipe", "ignore", "ignore"] });
+    // The run waits at step 100 until it is seen, however slow the editor is.
+    running.stdin.write("break %l hits 100\ncontinue\n");
     try {
       await frame.locator("li", { hasText: /#4.*running/ }).waitFor();
       await screen.picture("runs-live");
+      running.stdin.end("delete all\ncontinue\n");
       await frame.locator("li", { hasText: /#4.*ended, 300 steps/ }).waitFor();
     } finally {
       running.kill();
