@@ -126,7 +126,7 @@ def test_an_error_of_a_callback_below_the_debugger_hides_its_frames(session: Com
     ("line", "message"),
     [
         ("py 1/0", "error: ZeroDivisionError: division by zero\n"),
-        ("py nope", "error: NameError: name 'nope' is not defined\n"),
+        ("py nope", "error: NameError: name 'nope' is not defined"),
         ("py x[0] = 1", "assignment destination is read-only\n  hint: values are read-only"),
         ("py exit()", "error: the Python code called exit()"),
         ("py raise SystemExit(3)", "error: the Python code called exit()"),

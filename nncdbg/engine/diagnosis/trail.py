@@ -316,7 +316,7 @@ class Trail:
             return False
         there &= ~self._misused_in(step, index)
         explained = self._explained(step, index, kind)
-        born, given = there & ~explained, there & explained
+        born, given = there & np.logical_not(explained), there & explained
         marks = self.marks.of(result) or Marks()
         if born.any():
             parents = NONE.union(*hits(marks.real, born))

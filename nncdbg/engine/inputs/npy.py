@@ -44,6 +44,8 @@ def load_array(path: Path) -> Array:
 
 def _loaded(file: IO[bytes]) -> Any:
     file.seek(0)
+    _header(file)  # Raises for a negative size, with which NumPy 2.0 reads an empty array.
+    file.seek(0)
     return np.load(file, allow_pickle=False)
 
 
