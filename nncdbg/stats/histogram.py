@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,12 +102,14 @@ def _spread(
     ):  # The range itself is beyond f64; a quarter of it is not.
         edges, counts = _spread(numbers / 4, bins, (float(low) / 4, float(high) / 4))
         return edges * 4, counts
-    try:
+    # "Too many bins for data range", in f32 or f64; NumPy 2.0 does not check this.
+    with suppress(ValueError, IndexError):
         counts, edges = np.histogram(numbers, bins, limits)
-    except ValueError:  # numpy: "Too many bins for data range", in f32 or f64
-        if numbers.dtype != np.float64:
-            return _spread(numbers.astype(np.float64), bins, limits)
-        counts, edges = np.histogram(numbers, bins, _widened(float(low), float(high), bins))
+        if np.all(np.diff(edges) > 0):
+            return edges, counts
+    if numbers.dtype != np.float64:
+        return _spread(numbers.astype(np.float64), bins, limits)
+    counts, edges = np.histogram(numbers, bins, _widened(float(low), float(high), bins))
     return edges, counts
 
 

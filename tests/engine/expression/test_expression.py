@@ -420,7 +420,7 @@ def test_every_function_and_spelling_has_a_case() -> None:
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_a_spelling_is_an_alias_of_its_function(spelling: str) -> None:
     name = SPELLINGS[spelling]
-    more = {"unsqueeze": ", 0", "mod": ", 2", "reshape": ", 3, 2"}.get(name, "")
+    more = {"unsqueeze": ", 0", "mod": ", 2", "reshape": ", 3, 2", "clip": ", 0"}.get(name, "")
     same(read(f"{spelling}(%h{more})"), read(f"{name}(%h{more})"))
     same(read(f"torch.{spelling}(%h{more})"), read(f"{name}(%h{more})"))
 
