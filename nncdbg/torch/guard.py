@@ -164,9 +164,9 @@ class Guard:
 
     def __exit__(self, kind: object, error: BaseException | None = None, *_: object) -> None:
         with self._entered:
-            # An observer saves the step that failed itself.
             if not self._calls.here:
                 return  # A forked process.
+            # An observer saves the step that failed itself.
             if error is not None and not self._updating and self._observer is None:
                 if isinstance(error, (Exception, SystemExit)) and not isinstance(error, NncdbgError):
                     self._check_results(error)

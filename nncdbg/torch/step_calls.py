@@ -157,7 +157,7 @@ class StepCalls:
         return get_ident() == self._thread
 
     def leave_thread(self) -> None:
-        """Keep no more calls: this is a forked process."""
+        """Stop keeping calls, in a forked process."""
         self._thread = 0
 
     def learn(self, module: torch.nn.Module) -> None:

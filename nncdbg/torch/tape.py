@@ -38,7 +38,7 @@ _FEW = 8
 """The same if a module in the mode of evaluation computes gradients: each call keeps a graph of autograd."""
 
 FEW_EVALUATIONS = 4
-"""So many evaluations belong to a step before its first gradient, such as those of a teacher."""
+"""The number of evaluations, such as calls of a teacher, that are always kept for the next step."""
 
 MUCH_EVALUATED = 1 << 27
 """After so many bytes of more evaluations, what came before them is no longer kept."""

@@ -288,10 +288,12 @@ class LiveTraining:
         recorder = self.mode.recorder
         if recorder is None or self._trains or not self.here:
             return
-        self._trains = torch.is_grad_enabled()
+        if torch.is_grad_enabled():
+            self._trains = True
+            return
         self._evaluated += sum(map(_bytes_made, recorder.events[self._counted :]))
         self._counted = len(recorder.events)
-        if self._trains or self._evaluated < MUCH_EVALUATED or [*running_modules(sys._getframe(1))]:
+        if self._evaluated < MUCH_EVALUATED or [*running_modules(sys._getframe(1))]:
             return
         self._evaluations += 1
         if self._evaluations > FEW_EVALUATIONS:

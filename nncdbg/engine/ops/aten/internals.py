@@ -41,7 +41,7 @@ _FrameAction: Any = torch._C._dynamo.eval_frame._FrameAction
 
 
 def _compile(function: Callable[..., Any], own: Any, inside: Any) -> None:
-    """Set what `torch.compile` does with the frames of a function, and with frames inside of it."""
+    """Set what `torch.compile` does with the frames of a function and of the functions it calls."""
     compiler = torch._C._dynamo.eval_frame
     compiler.set_code_exec_strategy(function.__code__, compiler._FrameExecStrategy(own, inside))
 
