@@ -123,6 +123,7 @@ def debug(
     found = [parse_breakpoint(number, place) for number, place in enumerate(places, 1)]
     training = _training(history)
     for each in found:
+        each.number = training.last_number + 1
         training.add(each)
     kinds = [catch] if isinstance(catch, str) else [*catch]
     training.catch(dict.fromkeys(kinds))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from nncdbg.commands.command_blocks import Script
 from nncdbg.commands.table import breakpoint_number, command, whole_number
 from nncdbg.engine.errors import UsageError
+from nncdbg.target.stops import unknown_number
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
@@ -51,12 +52,12 @@ def commands(session: CommandSession, text: str) -> None:
     After a command that moves the program, the remaining commands do not run.  If the first command is
     `silent`, the prompt prints no stop message.  An empty list removes the commands.
     """
-    debugger = session.debugger
-    if not text and not debugger.breakpoints:
+    known = [point.number for point in session.stops.points()]
+    if not text and not known:
         raise UsageError("there are no breakpoints", hint="set a breakpoint with `break PLACE`")
-    known = [found.number for found in debugger.breakpoints]
     number = breakpoint_number(known, "commands", text or "$bpnum")
-    debugger.breakpoints.find(number)
+    if number not in known:
+        raise unknown_number(number)
 
     def store(lines: list[str]) -> None:
         session.scripts.pop(number, None)

@@ -176,7 +176,7 @@ _SOURCES: dict[str, Callable[[CommandSession, str], list[str]]] = {
     "file": _files,
     "mark": lambda session, word: list(session.debugger.timeline.marks),
     "branch": lambda session, word: [str(number) for number in session.debugger.timeline.branches],
-    "breakpoint": lambda session, word: [str(found.number) for found in session.debugger.breakpoints],
+    "breakpoint": lambda session, word: [str(point.number) for point in session.stops.points()],
     "display": lambda session, word: [str(number) for number in session.displays],
     "command": lambda session, word: [*_commands(session), "expressions", "keys"],
     "catch": _catches,

@@ -57,7 +57,7 @@ def continue_(session: CommandSession, text: str) -> None:
     if count > 1 and not debugger.stop.breakpoints:
         raise UsageError("`continue COUNT` needs a stop at a breakpoint", hint="omit COUNT")
     for number in debugger.stop.breakpoints if count > 1 else ():
-        debugger.breakpoints.ignore(number, count - 1)
+        session.stops.ignore(number, count - 1)
     session.go_on()
 
 

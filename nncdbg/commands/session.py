@@ -13,12 +13,12 @@ from nncdbg.commands.command_lines import is_expression, read_commands, split_co
 from nncdbg.commands.recording.recorder import SessionRecorder
 from nncdbg.commands.table import TABLE, Command, resolve
 from nncdbg.engine.errors import NncdbgError, RunError, UsageError, failure_code
-from nncdbg.presentation.breakpoint_syntax import breakpoint_commands, catch_commands
 from nncdbg.presentation.crash_report import report_crash
 from nncdbg.presentation.expressions import displayed
 from nncdbg.presentation.run_progress import under_way
 from nncdbg.presentation.screen import Screen
 from nncdbg.presentation.stops import fallbacks, place_of, show_stop
+from nncdbg.target.stops import ProgramStops, Stops
 
 if TYPE_CHECKING:
     from nncdbg.commands.recording.script import RecordedScript
@@ -97,6 +97,11 @@ class CommandSession:
         self._depth = 0
         self._sourced = 0
         """The number of files of commands that commands are reading."""
+
+    @property
+    def stops(self) -> Stops:
+        """The breakpoints and catches that the commands set."""
+        return ProgramStops(self.debugger)
 
     # -- lines -------------------------------------------------------------------------------
 
@@ -197,15 +202,11 @@ class CommandSession:
 
     def stop_commands(self) -> Iterator[str]:
         """Yield the commands that set the present breakpoints, with their commands, and the catches."""
-        for found in self.debugger.breakpoints:
-            yield from breakpoint_commands(found)
-            if not found.enabled:
-                yield "disable $bpnum"
-            if found.skipped > found.count:
-                yield f"ignore $bpnum {found.skipped - found.count}"
-            if found.number in self.scripts:
-                yield from ("commands $bpnum", *self.scripts[found.number].lines, "end")
-        yield from catch_commands(self.debugger.observers.catches.conditions).values()
+        for point in self.stops.points():
+            yield from point.commands
+            if point.number in self.scripts:
+                yield from ("commands $bpnum", *self.scripts[point.number].lines, "end")
+        yield from (f"catch {each}" for each in self.stops.catches())
 
     def run_due(self) -> None:
         """Run the breakpoint commands of the latest stop, until one of them moves the program."""
@@ -366,13 +367,17 @@ class CommandSession:
         self.recorder.stopped(self.debugger, stop)
         if self.make_due(stop):
             return
-        show_stop(self.screen, self.debugger, stop, self._shown, written)
+        self.show(stop, written)
         self._shown = None if stop.reason == "end" else place_of(self.debugger.control.stack[-1])
         if stop.reason == "end":
             self._say_trouble()
         else:
             self.show_displays()
         self._say_fallbacks()
+
+    def show(self, stop: Stop, written: bool) -> None:
+        """Print a stop; with `written`, the values that its last statement wrote."""
+        show_stop(self.screen, self.debugger, stop, self._shown, written)
 
     def make_due(self, stop: Stop) -> bool:
         """Queue the commands of a stop's breakpoints; return whether they hide the stop."""
@@ -430,16 +435,6 @@ class CommandSession:
         """Return the line of the selected frame's statement in `listing`; 1 if it has none."""
         frame = self.debugger.frames[max(0, self.debugger.selected)]
         return self.debugger.loaded.line(frame.code, frame.pc) or 1
-
-    def current_line(self) -> int:
-        """Return the line of the selected frame's statement. Raises UsageError outside the program's text."""
-        frame = self.debugger.frames[max(0, self.debugger.selected)]
-        line = self.debugger.loaded.line(frame.code, frame.pc)
-        if line is None or frame.code.formula is not None or self.debugger.ended:
-            raise UsageError(
-                "no current line: the program has ended or is in a micro program", hint="add a line number"
-            )
-        return line
 
     @property
     def exit_code(self) -> int:

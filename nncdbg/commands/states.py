@@ -88,25 +88,24 @@ def _topic(word: str) -> str | None:
 
 
 def _breakpoints(session: CommandSession, text: str) -> None:
-    for found in session.debugger.breakpoints:
-        kind = "logpoint" if found.log is not None else "temporary" if found.temporary else ""
+    points = session.stops.points()
+    for point in points:
+        kind = "logpoint" if point.log is not None else "temporary" if point.temporary else ""
         words = [
-            str(found),
+            point.text,
             kind,
-            "" if found.enabled else "off",
-            f"hit {found.count}x" if found.count else "",
-            f"ignores the next {found.skipped - found.count}" if found.skipped > found.count else "",
+            "" if point.enabled else "off",
+            f"hit {point.count}x" if point.count else "",
+            f"ignores the next {point.ignored}" if point.ignored else "",
         ]
-        message = f": {found.log}" if found.log is not None else ""
-        session.screen.put(f"{found.number}: {', '.join(word for word in words if word)}{message}")
-        if found.number in session.scripts:
-            for line in session.scripts[found.number].lines:
+        message = f": {point.log}" if point.log is not None else ""
+        session.screen.put(f"{point.number}: {', '.join(word for word in words if word)}{message}")
+        if point.number in session.scripts:
+            for line in session.scripts[point.number].lines:
                 session.screen.put(f"     {line}")
-    if not session.debugger.breakpoints:
+    if not points:
         session.screen.put("there are no breakpoints")
-    kinds = session.debugger.observers.catches.conditions
-    caught = [f"{kind} if {when.text}" if when else kind for kind, when in kinds.items()]
-    session.screen.put(f"caught: {', '.join(caught) or 'nothing'}")
+    session.screen.put(f"caught: {', '.join(map(str, session.stops.catches())) or 'nothing'}")
 
 
 def _inputs(session: CommandSession, text: str) -> None:

@@ -6,31 +6,17 @@ from typing import TYPE_CHECKING
 
 from nncdbg.commands.table import PLACE, breakpoint_number, command, needs, whole_number
 from nncdbg.engine.errors import UsageError
-from nncdbg.presentation.breakpoint_syntax import (
-    is_computed,
-    parse_stop,
-    place_lines,
-    plain_name,
-    split_place,
-    split_watched,
-)
+from nncdbg.presentation.breakpoint_syntax import split_place, split_watched
+from nncdbg.target.stops import StopPoint, unknown_number
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
-    from nncdbg.engine.stopping.breakpoints import Breakpoint
 
 
-def _say(session: CommandSession, found: Breakpoint, what: str = "Breakpoint") -> None:
-    lines = list(found.lines)
-    places = ""
-    if found.kind != "line" and not lines:
-        places = ", after every statement"
-    elif found.kind != "line":
-        more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
-        places = f", line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines[:3]))}{more}"
-    session.screen.put(f"{what} {found.number}: {found}{places}")
-    if found.note:
-        session.screen.put(f"  {found.note}")
+def _say(session: CommandSession, point: StopPoint, what: str = "Breakpoint") -> None:
+    session.screen.put(f"{what} {point.number}: {point.text}{point.where}")
+    if point.note:
+        session.screen.put(f"  {point.note}")
 
 
 @command(
@@ -50,14 +36,14 @@ def break_(session: CommandSession, text: str) -> None:
     If EXPR reads a result of the statement, `break` tests EXPR after the statement.
     N is a count or a comparison: `hits 3`, `hits >=3`; `hits %10` stops at every tenth hit.
     """
-    _say(session, parse_stop(text or str(session.current_line())).add_to(session.debugger))
+    _say(session, session.stops.add(text or session.stops.here()))
 
 
 @command("tbreak", group="stopping", arguments="PLACE [stream N] [if EXPR] [hits N]", completes=PLACE)
 def tbreak(session: CommandSession, text: str) -> None:
     """Set a breakpoint that is deleted when it is hit."""
-    found = parse_stop(text or str(session.current_line())).add_to(session.debugger, temporary=True)
-    _say(session, found, "Temporary breakpoint")
+    point = session.stops.add(text or session.stops.here(), temporary=True)
+    _say(session, point, "Temporary breakpoint")
 
 
 @command("assert", group="stopping", arguments="EXPR [if EXPR] [hits N]", completes=("value", "function"))
@@ -69,7 +55,7 @@ def assert_(session: CommandSession, text: str) -> None:
     assertion in CI.
     """
     expression, when, hits = split_watched(needs("assert", text))
-    _say(session, session.debugger.breakpoints.add({"assert": expression}, when, hits), "Assertion")
+    _say(session, session.stops.check(expression, when, hits), "Assertion")
 
 
 @command("log", group="stopping", arguments="PLACE MESSAGE", completes=PLACE)
@@ -80,12 +66,10 @@ def log(session: CommandSession, text: str) -> None:
       log 14 iteration {$iter}: mean {mean(%s)}
     If MESSAGE reads a result of the statement, `log` prints it after the statement.
     """
-    kind, name, message = split_place(needs("log", text))
+    _, _, message = split_place(needs("log", text))
     if not message:
         raise UsageError("there is no message", hint="add a message: `log 14 mean is {mean(%s)}`")
-    from nncdbg.presentation.breakpoint_syntax import StopSpec
-
-    _say(session, StopSpec(kind, name).add_to(session.debugger, log=message), "Logpoint")
+    _say(session, session.stops.add(text.removesuffix(message), log=message), "Logpoint")
 
 
 @command("watch", group="stopping", arguments="EXPR [if EXPR] [hits N]", completes=("value", "function"))
@@ -104,12 +88,7 @@ def watch(session: CommandSession, text: str) -> None:
             "`watch` needs a value, not a graph",
             hint=f"use `break {expression}` to stop at the start of the graph",
         )
-    debugger = session.debugger
-    named = plain_name(expression)
-    if named is not None and (debugger.values.has(named) or not is_computed(expression)):
-        _say(session, debugger.watch_value(named, when, hits), "Watchpoint")
-    else:
-        _say(session, debugger.breakpoints.add({"watch": expression}, when, hits), "Watchpoint")
+    _say(session, session.stops.watch(expression, when, hits), "Watchpoint")
 
 
 @command("catch", group="stopping", arguments="[KIND...] [if EXPR]", completes=("catch",))
@@ -134,7 +113,7 @@ def catch(session: CommandSession, text: str) -> None:
         raise UsageError("`catch` needs a kind before `if`", hint="add a kind: `catch nan if $iter > 3`")
     if mark and not condition.strip():
         raise UsageError("there is no condition after `if`", hint="add a condition: `catch nan if $iter > 3`")
-    session.debugger.catch(*words.replace(",", " ").split(), when=condition.strip() or None)
+    session.stops.catch(words.replace(",", " ").split(), condition.strip() or None)
     _say_caught(session)
 
 
@@ -142,29 +121,30 @@ def catch(session: CommandSession, text: str) -> None:
 def uncatch(session: CommandSession, text: str) -> None:
     """Stop catching these kinds of findings; without KIND, all."""
     kinds = text.replace(",", " ").split()
-    caught = session.debugger.observers.catches.conditions
+    caught = [each.kind for each in session.stops.catches()]
     for kind in kinds:
         if kind not in caught:
             raise UsageError(f'"{kind}" is not caught', hint=f"caught: {', '.join(caught) or 'nothing'}")
-    session.debugger.uncatch(*kinds)
+    session.stops.uncatch(kinds)
     _say_caught(session)
 
 
 def _say_caught(session: CommandSession) -> None:
-    conditions = session.debugger.observers.catches.conditions
-    kinds = [f"{kind} if {when.text}" if when else kind for kind, when in conditions.items()]
-    session.screen.put(f"Caught: {', '.join(kinds) or 'nothing'}")
+    session.screen.put(f"Caught: {', '.join(map(str, session.stops.catches())) or 'nothing'}")
 
 
 def _number(session: CommandSession, name: str, text: str) -> int:
-    return breakpoint_number([found.number for found in session.debugger.breakpoints], name, text)
+    """Return the number of a breakpoint.  Raises UsageError if none has it."""
+    known = [point.number for point in session.stops.points()]
+    number = breakpoint_number(known, name, text)
+    if number not in known:
+        raise unknown_number(number)
+    return number
 
 
 def _numbers(session: CommandSession, name: str, text: str) -> list[int]:
     numbers = [_number(session, name, word) for word in text.replace(",", " ").split()]
-    for number in numbers:
-        session.debugger.breakpoints.find(number)
-    return numbers or [found.number for found in session.debugger.breakpoints]
+    return numbers or [point.number for point in session.stops.points()]
 
 
 @command("delete", group="stopping", arguments="[NUMBER... | all]", completes=("breakpoint",))
@@ -174,11 +154,7 @@ def delete(session: CommandSession, text: str) -> None:
     Without NUMBER, delete all; at a terminal, this needs confirmation.  `delete all` and scripts need no
     confirmation.
     """
-    debugger = session.debugger
-    if text == "all":
-        debugger.delete()
-        return
-    numbers = _numbers(session, "delete", text)
+    numbers = _numbers(session, "delete", "" if text == "all" else text)
     count = len(numbers)
     if (
         not text
@@ -187,27 +163,15 @@ def delete(session: CommandSession, text: str) -> None:
     ):
         return
     for number in numbers:
-        debugger.delete(number)
+        session.stops.delete(number)
 
 
 @command("clear", group="stopping", arguments="[PLACE]", completes=PLACE)
 def clear(session: CommandSession, text: str) -> None:
     """Delete the breakpoints at a place; without PLACE, at the current line."""
-    debugger = session.debugger
-    lines = place_lines(debugger, text)[1] if text else (session.current_line(),)
-    there = [
-        found
-        for found in debugger.breakpoints
-        if not found.after_writes and not {*lines}.isdisjoint(found.lines)
-    ]
-    if not there:
-        where = f"line {lines[0]}" if len(lines) == 1 else text
-        raise UsageError(
-            f"there is no breakpoint at {where}", hint="list the breakpoints with `info breakpoints`"
-        )
-    for found in there:
-        debugger.delete(found.number)
-        session.screen.put(f"Deleted breakpoint {found.number}: {found}")
+    for point in session.stops.at(text or session.stops.here()):
+        session.stops.delete(point.number)
+        session.screen.put(f"Deleted breakpoint {point.number}: {point.text}")
 
 
 @command(
@@ -219,32 +183,30 @@ def condition(session: CommandSession, text: str) -> None:
     condition 1 max(abs(%h)) > 6e4
     """
     number, _, expression = needs("condition", text).partition(" ")
-    breakpoints = session.debugger.breakpoints
-    _say(
-        session, breakpoints.set_condition(_number(session, "condition", number), expression.strip() or None)
-    )
+    chosen = _number(session, "condition", number)
+    _say(session, session.stops.set_condition(chosen, expression.strip() or None))
 
 
 @command("ignore", group="stopping", arguments="NUMBER COUNT", completes=("breakpoint",))
 def ignore(session: CommandSession, text: str) -> None:
     """Ignore the next COUNT hits of a breakpoint."""
     number, _, count = needs("ignore", text).partition(" ")
-    found = session.debugger.breakpoints.ignore(
+    point = session.stops.ignore(
         _number(session, "ignore", number), whole_number("ignore", count.strip() or "0")
     )
-    left = found.skipped - found.count
-    session.screen.put(f"breakpoint {found.number} ignores its next {left} hit{'s' * (left != 1)}")
+    hits = f"{point.ignored} hit{'s' * (point.ignored != 1)}"
+    session.screen.put(f"breakpoint {point.number} ignores its next {hits}")
 
 
 @command("disable", group="stopping", arguments="[NUMBER...]", completes=("breakpoint",))
 def disable(session: CommandSession, text: str) -> None:
     """Disable breakpoints; without NUMBER, all."""
     for number in _numbers(session, "disable", text):
-        session.debugger.breakpoints.enable(number, False)
+        session.stops.enable(number, False)
 
 
 @command("enable", group="stopping", arguments="[NUMBER...]", completes=("breakpoint",))
 def enable(session: CommandSession, text: str) -> None:
     """Enable breakpoints; without NUMBER, all."""
     for number in _numbers(session, "enable", text):
-        session.debugger.breakpoints.enable(number)
+        session.stops.enable(number, True)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from nncdbg.commands.recording.recorder import SessionRecorder
 from nncdbg.commands.recording.setup import setup_of
-from nncdbg.commands.recording.stops import recorded_stop
+from nncdbg.commands.recording.stops import RecordedStop, recorded_stop
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.expression import spelled
 from nncdbg.presentation.breakpoint_syntax import breakpoint_commands, catch_commands
@@ -19,6 +20,7 @@ from nncdbg.presentation.breakpoint_syntax import breakpoint_commands, catch_com
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.stopping.breakpoints import Breakpoint
+    from nncdbg.engine.stopping.stops import Stop
     from nncdbg.opening.configuration import RunConfiguration
 
 GOTO = "goto"
@@ -49,9 +51,9 @@ class ClientRecorder(SessionRecorder):
         """The breakpoints of the program that are not the client's."""
         self._is_script = False
         """Whether the client is attached to a script."""
-        self._script_commands: Callable[[], Mapping[int, str]] = dict
+        self._script_commands: Callable[[], Mapping[int, Sequence[str]]] = dict
         self._breakpoints: dict[int, Breakpoint] = {}
-        self._in_script: dict[int, str] = {}
+        self._in_script: dict[int, Sequence[str]] = {}
         self._set_before: list[tuple[list[str], int]] = []
         """The commands of breakpoints in the program before this one, which the client keeps, and numbers."""
         self._numbers: dict[tuple[str, int], int] = {}
@@ -75,7 +77,9 @@ class ClientRecorder(SessionRecorder):
         self.start(str(free), setup, self.debugger)
         return str(free)
 
-    def begin_script(self, catches: Iterable[str], commands: Callable[[], Mapping[int, str]]) -> None:
+    def begin_script(
+        self, catches: Iterable[str], commands: Callable[[], Mapping[int, Sequence[str]]]
+    ) -> None:
         """Record a client that is attached to a script: it catches these kinds before its first request.
 
         `commands` returns its breakpoints in the script, by number, as commands that set them.
@@ -120,6 +124,11 @@ class ClientRecorder(SessionRecorder):
             return  # The script continues, and the client sees no stop.
         self.stopped(self.debugger, stop)
 
+    def recorded(self, debugger: Debugger, stop: Stop) -> RecordedStop:
+        found = super().recorded(debugger, stop)
+        numbers = [self._numbers.get(("script", number), number) for number in found.breakpoints]
+        return replace(found, breakpoints=numbers) if self._is_script else found
+
     def refused(self, command: str | None, error: NncdbgError) -> None:
         """Record the error of a move, unless it is recorded by the place where it arrives."""
         self._moving, self._held = "", None
@@ -134,7 +143,7 @@ class ClientRecorder(SessionRecorder):
             return
         self._breakpoints = self._present()
         self._in_script = dict(self._script_commands())
-        for number, command in self._in_script.items():
+        for number, (command, *_) in self._in_script.items():
             self._take_number("script", number, command)
         for number, found in self._breakpoints.items():
             self._take_number("program", number, next(breakpoint_commands(found)))
@@ -165,12 +174,12 @@ class ClientRecorder(SessionRecorder):
 
     def _changes(self) -> Iterator[str]:
         in_script = self._script_commands()
-        for number, command in self._in_script.items():
-            if in_script.get(number) != command:
+        for number, commands in self._in_script.items():
+            if in_script.get(number) != commands:
                 yield from self._deletion("script", number)
-        for number, command in in_script.items():
-            if self._in_script.get(number) != command:
-                yield command
+        for number, commands in in_script.items():
+            if self._in_script.get(number) != commands:
+                yield from commands
         now, before = self._present(), self._set_before
         self._set_before = []
         for number, found in self._breakpoints.items():

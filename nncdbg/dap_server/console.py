@@ -15,12 +15,14 @@ from nncdbg.commands.command_lines import is_expression, read_commands, split_co
 from nncdbg.commands.recording.script import EDITOR, script_of_process
 from nncdbg.commands.session import CommandSession as Terminal
 from nncdbg.commands.table import TABLE
+from nncdbg.dap_server.breakpoints.client_breakpoints import stops_of
 from nncdbg.dap_server.breakpoints.console import report_breakpoint_changes
 from nncdbg.dap_server.events import report_change
 from nncdbg.dap_server.registry import State
 from nncdbg.dap_server.variables.places import frame_depth
 from nncdbg.engine.errors import UsageError
 from nncdbg.presentation.screen import Screen
+from nncdbg.target.stops import Stops
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
@@ -89,7 +91,7 @@ class Console(Terminal):
     def _watched(self, action: Callable[[], object]) -> None:
         """Run an action, and report its changes of values and breakpoints to the client."""
         timeline = self.debugger.timeline
-        branch, numbers = timeline.branch, {found.number for found in self.debugger.breakpoints}
+        branch, numbers = timeline.branch, {point.number for point in stops_of(self.session).points()}
         try:
             action()
         finally:
@@ -108,6 +110,10 @@ class Console(Terminal):
             with self.recorder.result(self.screen):
                 TABLE["print"].run(self, text)
             self.take()
+
+    @property
+    def stops(self) -> Stops:
+        return stops_of(self.session)
 
     def take(self) -> str:
         """Return the output since the last call, bounded."""

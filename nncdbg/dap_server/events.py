@@ -56,7 +56,11 @@ def report_stop(session: Session, stop: Stop) -> None:
     session.program.modules.announce(session.client)
     if session.window is not None:
         session.window.arrived(stop)
-    hit = session.breakpoints.kept(stop.breakpoints)
+    attachment = session.attachment
+    in_script = attachment is not None and attachment.script is not None
+    # The client's breakpoints are those of the script, not of a program that it debugs itself.
+    shown = not in_script or (attachment is not None and attachment.holds(session.program.debugger))
+    hit = session.breakpoints.kept(stop.breakpoints) if shown else []
     kind = hit[0].kind if hit and stop.reason == "breakpoint" else ""
     reason, description = KINDS.get(kind) or REASONS[stop.reason]
     ids, text = [kept.id for kept in hit], stop.detail

@@ -214,7 +214,7 @@ class Debugger(RichOutput):
         machine = loaded.begin(self.inputs)
         # The tracks read values before the allocation frees them.
         self.tracking = Tracking(self._tracked, loaded, machine, lambda text: self.control.say(text))
-        self.timeline = Timeline(machine, history, loaded.allocation)
+        self.timeline: Timeline = Timeline(machine, history, loaded.allocation)
         loaded.times.attach(machine, lambda: self.timeline.replaying)
         self.tracking.timeline = self.timeline
         self._awaited = Awaited(

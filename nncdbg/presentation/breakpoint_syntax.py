@@ -86,10 +86,16 @@ def parse_stop(text: str, *, streams: bool = True) -> StopSpec:
 
 def place_lines(debugger: Debugger, text: str) -> tuple[str, tuple[int, ...]]:
     """Return (kind, lines) of a place in the program.  Raises UsageError for a place that does not exist."""
+    kind, name = parse_place(text)
+    return kind, debugger.breakpoints.lines(kind, split_source(name) if kind == "source" else name)
+
+
+def parse_place(text: str) -> tuple[str, str]:
+    """Return (kind, name) of a place.  Raises UsageError for other texts."""
     kind, name, rest = split_place(text)
     if rest:
         raise UsageError(f'unexpected "{rest}" after the place', hint=PLACES)
-    return kind, debugger.breakpoints.lines(kind, split_source(name) if kind == "source" else name)
+    return kind, name
 
 
 def split_place(text: str) -> tuple[str, str, str]:

@@ -4,6 +4,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -81,9 +82,11 @@ def test_stops_steps_and_goes_back_in_an_editor(tmp_path):
         assert "torch has no operator aten.nothing" in records[1]["message"]
 
         # Line 41 is the update.
-        assert "train.py:41" in client.expect_stop("breakpoint")["text"]
+        stop = client.expect_stop("breakpoint")
+        assert "train.py:41" in stop["text"]
+        assert stop["hitBreakpointIds"] == [records[2]["id"]]
         client.request("continue", {"threadId": 1})
-        client.expect_stop("breakpoint")
+        assert client.expect_stop("function breakpoint")["hitBreakpointIds"] == [records[0]["id"]]
         assert "tanh" in client.evaluate("$op")
         assert client.evaluate("$out.shape") == "(16, 8)"
 
@@ -110,11 +113,11 @@ def test_a_recording_has_breakpoints_moves_and_commands_of_all_stops(tmp_path):
     """T15: a recording continues at the next stop of the script, and is refused by `nncdbg replay`."""
     with debugged(tmp_path) as (client, process):
         configure(client, functions=[{"name": "aten.tanh"}])
-        client.expect_stop("breakpoint")
+        client.expect_stop("function breakpoint")
         assert client.evaluate("record r.log", context="repl") == "recording to r.log"
         assert client.evaluate("1000 + 1", context="repl") == "1001"
         client.request("continue", {"threadId": 1})
-        client.expect_stop("breakpoint")
+        client.expect_stop("function breakpoint")
         client.evaluate("whatis $out", context="repl")
         wanted = [{"name": "aten.mean", "condition": "$step > 1"}]
         client.request("setFunctionBreakpoints", {"breakpoints": wanted})
@@ -139,7 +142,7 @@ def test_a_recording_has_breakpoints_moves_and_commands_of_all_stops(tmp_path):
 def test_record_step_stops_with_the_whole_step(tmp_path, options, step):
     with debugged(tmp_path, *options) as (client, process):
         configure(client, functions=[{"name": "aten.tanh", "condition": "$step == 2"}])
-        client.expect_stop("breakpoint")
+        client.expect_stop("function breakpoint")
         assert client.evaluate("$step") == "2"
         if options:
             client.request("stepBack", {"threadId": 1})
@@ -204,7 +207,7 @@ def test_debugpy_pauses_the_thread_that_a_stop_holds(tmp_path, monkeypatch):
         line = configure(client, functions=[{"name": "aten.tanh"}], lines=[41], folder=tmp_path)[1]
         assert not line["verified"]
         assert "debugpy stops at this line" in line["message"]
-        client.expect_stop("breakpoint")
+        client.expect_stop("function breakpoint")
         threads = debugpy.request("threads")["threads"]
         assert [each["name"] for each in threads] == ["MainThread"]
         thread = {"threadId": threads[0]["id"]}
@@ -222,10 +225,95 @@ def test_debugpy_pauses_the_thread_that_a_stop_holds(tmp_path, monkeypatch):
         assert process.wait(60) == 0
 
 
+def test_the_console_sets_stops_of_the_script(tmp_path):
+    with debugged(tmp_path) as (client, process):
+        configure(client, functions=[{"name": "aten.addmm", "hitCondition": "== 1"}])
+        client.expect_stop("function breakpoint")
+
+        def enter(line):
+            return client.evaluate(line, context="repl")
+
+        assert enter("break aten.tanh") == "Breakpoint 2: op aten.tanh"
+        new = client.expect_event("breakpoint", reason="new")["breakpoint"]
+        assert enter("tbreak aten.mean if $step == 2").startswith("Temporary breakpoint 3")
+        assert enter("catch inf") == "Caught: inf"
+        assert enter("info breakpoints").splitlines() == [
+            "1: op aten.addmm hits == 1, hit 1x",
+            "2: op aten.tanh",
+            "3: op aten.mean if $step == 2, temporary",
+            "caught: inf",
+        ]
+        assert "not an expression" in client.refused(
+            "evaluate", {"expression": "watch mean(%hidden.addmm)", "context": "repl"}
+        )
+        client.request("continue", {"threadId": 1})
+        stop = client.expect_stop("function breakpoint")
+        assert stop["hitBreakpointIds"] == [new["id"]]
+        assert stop["text"] == "breakpoint 2, op aten.tanh"
+
+        # Requests of the editor leave what the console has set.
+        client.request("setFunctionBreakpoints", {"breakpoints": []})
+        client.request("setExceptionBreakpoints", {"filters": ["nan"]})
+        enter("delete 2")
+        assert client.expect_event("breakpoint", reason="removed")["breakpoint"]["id"] == new["id"]
+        client.request("continue", {"threadId": 1})
+        assert client.expect_stop("breakpoint")["text"] == "breakpoint 3, op aten.mean if $step == 2"
+        assert enter("info breakpoints").splitlines() == ["there are no breakpoints", "caught: nan, inf"]
+        client.request("continue", {"threadId": 1})
+        assert "Inf" in client.expect_stop("exception")["text"]
+        assert enter("uncatch") == "Caught: nothing"
+        client.request("continue", {"threadId": 1})
+        client.expect_end()
+        assert process.wait(60) == 0
+
+
+OWN = f"""import nncdbg.torch
+nncdbg.torch.debug("aten.tanh if $step == 2", catch="inf")
+{EXAMPLE.read_text()}"""
+
+
+def test_stops_of_the_script_itself_stay_beside_those_of_a_client(tmp_path):
+    port = free_port()
+    script = f"import nncdbg\nnncdbg.listen(('127.0.0.1', {port}))\nnncdbg.wait_for_client()\n{OWN}"
+    (tmp_path / "own.py").write_text(script)
+    with subprocess.Popen(
+        [sys.executable, "own.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            with socket_client(connected(port)) as client:
+                client.request("initialize", {"adapterID": "nncdbg"})
+                configure(client, functions=[{"name": "aten.mean", "condition": "$step == 1"}])
+                assert "aten.mean" in client.expect_stop("function breakpoint")["text"]
+                client.request("setFunctionBreakpoints", {"breakpoints": []})
+                client.request("setExceptionBreakpoints", {"filters": []})
+                client.request("continue", {"threadId": 1})
+                assert "op aten.tanh if $step == 2" in client.expect_stop("breakpoint")["text"]
+                client.request("continue", {"threadId": 1})
+                assert "op aten.tanh if $step == 2" in client.expect_stop("breakpoint")["text"]
+                client.request("continue", {"threadId": 1})
+                assert "Inf" in client.expect_stop("exception")["text"]
+                client.request("disconnect", {"terminateDebuggee": False})
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+
+
+def connected(port):
+    """Return a connection to a port that a process opens soon."""
+    ending = time.monotonic() + 60
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port))
+        except ConnectionRefusedError:
+            if time.monotonic() > ending:
+                raise
+            time.sleep(0.05)
+
+
 def test_data_breakpoints_stop_at_writes_to_parameters(tmp_path):
     with debugged(tmp_path, "--history") as (client, process):
         configure(client, functions=[{"name": "aten.tanh", "condition": "$step == 2"}])
-        client.expect_stop("breakpoint")
+        client.expect_stop("function breakpoint")
         frame = client.top_frame()["id"]
         info = client.request("dataBreakpointInfo", {"name": "%out.weight", "frameId": frame})
         assert info["description"] == "%out.weight is written"
@@ -256,7 +344,7 @@ def test_data_breakpoints_stop_at_writes_to_parameters(tmp_path):
 def test_stop_without_history_names_the_option(tmp_path):
     with debugged(tmp_path) as (client, process):
         configure(client, functions=[{"name": "aten.tanh", "condition": "max(%no.such) > 1"}])
-        assert "nothing is named %no.such" in client.expect_stop("breakpoint")["text"]
+        assert "nothing is named %no.such" in client.expect_stop("function breakpoint")["text"]
         note = client.expect_event("output")["output"]
         assert "the step is not recorded; `nncdbg debug --history`" in note
         for _ in range(2):
@@ -284,7 +372,7 @@ def test_breakpoint_set_while_the_script_runs_and_a_second_client(tmp_path):
         with socket_client(socket.create_connection(("127.0.0.1", port))) as second:
             assert "another client is connected" in second.refused("initialize", {"adapterID": "nncdbg"})
         client.request("setFunctionBreakpoints", {"breakpoints": [{"name": "aten.pow"}]})
-        assert "op aten.pow" in client.expect_stop("breakpoint")["text"]
+        assert "op aten.pow" in client.expect_stop("function breakpoint")["text"]
         client.request("disconnect", {"terminateDebuggee": True})
         assert process.wait(60) == 130
 

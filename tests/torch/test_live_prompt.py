@@ -112,6 +112,106 @@ def test_breakpoints_are_listed_changed_and_deleted(debug):
         assert words in err
 
 
+def test_each_command_about_stops_changes_those_of_the_script(debug):
+    code, out, err = debug(
+        "--history",
+        "train.py",
+        commands=[
+            "break aten.addmm",
+            "ignore 1 3",
+            "break aten.tanh",
+            "commands",
+            "silent",
+            "p 7000 + $step",
+            "continue",
+            "end",
+            "info breakpoints",
+            "continue",
+            "condition 1 $step == 3",
+            "clear aten.tanh",
+            "clear aten.tanh",
+            "watch %out.weight if $step == 4",
+            "info breakpoints",
+            "continue",
+            "delete 1",
+            "continue",
+            "rcontinue",
+            "clear %out.weight",
+            "continue",
+            "quit",
+        ],
+    )
+    assert code == 0
+    assert "breakpoint 1 ignores its next 3 hits" in out
+    assert "1: op aten.addmm, ignores the next 3" in out
+    assert "     p 7000 + $step" in out
+    # The fourth call of the first step: the two views pass two layers.
+    first = out.index("Breakpoint 1, op aten.addmm\n")
+    assert out.index("7001") < first < out.index("step 1 loss")
+    assert out.count("7001") == 2
+    assert "7002" not in out
+    assert "Breakpoint 1: op aten.addmm if $step == 3" in out
+    assert "Deleted breakpoint 2: op aten.tanh" in out
+    assert "there is no breakpoint at aten.tanh" in err
+    assert "Watchpoint 3: parameter %out.weight if $step == 4" in out
+    assert out.index("step 2 loss") < out.index("Breakpoint 1, op aten.addmm if $step == 3\n")
+    assert out.index("step 3 loss") < out.index("Breakpoint 3, parameter %out.weight if $step == 4\n")
+    assert "Deleted breakpoint 3: parameter %out.weight if $step == 4" in out
+    assert "The script is here" in out
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("watch mean(%w)", "can watch a parameter or gradient, not an expression"),
+        ("assert max($out) < 1", "no values by name that an assertion could test"),
+        ("break 12", "line 12 of which file?"),
+        ("break node a/*", "a running script has no nodes"),
+        ("break aten.addmm stream 1", "a running script has no schedule"),
+        ("log aten.addmm", "there is no message"),
+        ("ignore 4 1", "there is no breakpoint 4"),
+        ("condition 4 $step > 1", "there is no breakpoint 4"),
+        ("commands 4", "there is no breakpoint 4"),
+        ("commands", "there are no breakpoints"),
+        ("clear", "there is no current line"),
+        ("uncatch nan", '"nan" is not caught'),
+        ("catch race", "cannot catch 'race'"),
+        ("until aten.addmm", "the script has not started"),
+    ],
+)
+def test_commands_that_a_script_refuses(debug, line, words):
+    code, out, err = debug("train.py", commands=[line, "info breakpoints", "continue"])
+    assert code == 0
+    assert words in err
+    assert "there are no breakpoints\ncaught: nothing" in out
+
+
+def test_rcontinue_stops_at_the_breakpoints_of_the_script(debug):
+    code, out, err = debug(
+        "--history",
+        "train.py",
+        commands=[
+            "break @backward",
+            "continue",
+            "delete",
+            "break aten.tanh",
+            "until aten.mean",
+            "rcontinue",
+            "p 5000 + $iter",
+            "rcontinue",
+            "rcontinue",
+            "back",
+            "continue",
+            "quit",
+        ],
+    )
+    assert code == 0
+    assert "the script runs on from here" in err
+    assert out.count("Breakpoint 2, op aten.tanh") == 2
+    assert "this is the start of step 1" in err
+    assert "The script is here" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

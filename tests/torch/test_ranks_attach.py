@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch")
 
 from nncdbg.engine.process.rank_notes import reports_of_job  # noqa: E402
+from nncdbg.terminal.ranks.prompt import RanksPrompt  # noqa: E402
 from tests.dap_server.client import stdio_client  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
@@ -153,15 +154,23 @@ def test_breakpoint_on_one_rank_leaves_the_other_running(tmp_path):
         found.await_(lambda reports: [each.status.state for each in reports] == ["waiting"] * 2)
         code, out, err = found.attach(
             commands=[
-                "break aten.tanh if $step == 2 rank 1",
+                "break aten.tanh rank 1",
+                "condition 1 $step == 2",
+                "watch %0.weight",
+                "disable 2",
+                "catch inf if $step > 90 rank 0",
                 "info breakpoints",
+                "clear %0.weight",
                 "continue",
                 "wait",
                 "info ranks",
                 "print $out.shape",
             ]
         )
+        assert "Breakpoint 1: aten.tanh on rank 1" in out
         assert "Breakpoint 1: aten.tanh if $step == 2 on rank 1" in out
+        assert "\n2: %0.weight on all ranks, off\ncaught: inf if $step > 90 on rank 0\n" in out
+        assert "Deleted breakpoint 2: %0.weight on all ranks" in out
         assert "rank 1, step 2, train.py:" in out
         assert "breakpoint 1, op aten.tanh if $step == 2" in out
         assert "rank 0 runs on, and waits at its next collective" in out
@@ -171,6 +180,47 @@ def test_breakpoint_on_one_rank_leaves_the_other_running(tmp_path):
         assert found.process.returncode == 0, output
         assert "rank 0 is done" in output
         assert "rank 1 is done" in output
+
+
+@pytest.fixture(scope="module")
+def prompt(tmp_path_factory):
+    """Yield the prompt over the ranks of a job that waits for its start."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        job(tmp_path_factory.mktemp("job"), options=["--wait"]) as found,
+    ):
+        found.await_(lambda reports: [each.status.state for each in reports] == ["waiting"] * 2)
+        patch.chdir(found.folder)
+        [folder] = (found.folder / "state" / "nncdbg" / "ranks").glob("*")
+        shown = RanksPrompt(folder)
+        yield shown
+        shown.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("tbreak aten.tanh", "ranks have no temporary breakpoints"),
+        ("log aten.tanh {$step}", "ranks have no logpoints"),
+        ("assert 1 < 2", "no values by name that an assertion could test"),
+        ("watch max(%w)", "not an expression"),
+        ("break 12", "line 12 of which file?"),
+        ("break", "no common line"),
+        ("ignore 1 2", "there is no breakpoint 1"),
+        ("commands", "there are no breakpoints"),
+        ("delete 3", "there is no breakpoint 3"),
+        ("delete rank 1", "`delete` takes no rank"),
+        ("catch race", "cannot catch 'race'"),
+        ("uncatch nan", '"nan" is not caught'),
+        ("break aten.nothing", "torch has no operator aten.nothing"),
+        ("break aten.tanh rank 7", "there is no rank 7 of 2"),
+    ],
+)
+def test_ranks_refuse_commands_by_name(prompt, line, words, capsys):
+    assert not prompt.execute(line)
+    assert words in capsys.readouterr().err
+    assert prompt.execute("info breakpoints")
+    assert capsys.readouterr().out == "there are no breakpoints\ncaught: nothing\n"
 
 
 def test_stops_of_all_ranks_are_compared(tmp_path):
@@ -229,7 +279,7 @@ def test_editor_has_one_session_with_a_thread_per_rank(tmp_path, monkeypatch):
             assert "torch has no operator aten.nothing" in records[1]["message"]
             client.request("configurationDone")
 
-            stop = client.expect_stop("breakpoint")
+            stop = client.expect_stop("function breakpoint")
             threads = {each["name"]: each["id"] for each in client.request("threads")["threads"]}
             assert [*threads] == ["rank 0: main", "rank 1: main"]
             first, second = threads.values()
@@ -246,7 +296,7 @@ def test_editor_has_one_session_with_a_thread_per_rank(tmp_path, monkeypatch):
             client.refused("stackTrace", {"threadId": first})
 
             client.request("continue", {"threadId": second})
-            stopped = {client.expect_stop("breakpoint")["threadId"] for _ in range(2)}
+            stopped = {client.expect_stop("function breakpoint")["threadId"] for _ in range(2)}
             assert stopped == {first, second}
             for thread in (first, second):
                 client.request("continue", {"threadId": thread})

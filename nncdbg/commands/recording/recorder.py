@@ -25,7 +25,7 @@ from nncdbg.commands.recording.entries import (
 )
 from nncdbg.commands.recording.results import ShownText
 from nncdbg.commands.recording.setup import Confirm, Setup
-from nncdbg.commands.recording.stops import recorded_stop
+from nncdbg.commands.recording.stops import RecordedStop, recorded_stop
 from nncdbg.engine.errors import NncdbgError, UsageError
 
 if TYPE_CHECKING:
@@ -129,7 +129,11 @@ class SessionRecorder:
         """Record a stop."""
         before, self._last = self._last, stop
         if stop is not before and self.observes:
-            self.event(recorded_stop(debugger, stop))
+            self.event(self.recorded(debugger, stop))
+
+    def recorded(self, debugger: Debugger, stop: Stop) -> RecordedStop:
+        """Return a stop as it is recorded."""
+        return recorded_stop(debugger, stop)
 
     def shown(self, stop: Stop) -> None:
         """Take a stop as recorded: the program has not moved since the last one."""

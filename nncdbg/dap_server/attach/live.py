@@ -8,7 +8,7 @@ breakpoints too, they are left to debugpy: otherwise each line would stop the sc
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from nncdbg.dap_server.attach.calls import attachment, listen, wait_for_client
@@ -18,64 +18,111 @@ from nncdbg.dap_server.protocol.types import Breakpoint
 from nncdbg.dap_server.registry import State
 from nncdbg.dap_server.transport.addresses import address_text, parse_address
 from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.presentation.breakpoint_syntax import split_place
+from nncdbg.presentation.breakpoint_syntax import parse_place
 from nncdbg.torch.live.breakpoints import KINDS, LiveBreakpoint, live_breakpoint, parse_condition
 from nncdbg.torch.live.debugger import LiveDebugger
+from nncdbg.torch.live.stops import ScriptStops
 from nncdbg.torch.live.training import LiveTraining
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.attach.process import Attachment
     from nncdbg.dap_server.breakpoints.client_breakpoints import ClientBreakpoint
+    from nncdbg.dap_server.breakpoints.exception_filters import FilterRequest
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.expression import Expression
+    from nncdbg.target.stops import StopPoint
 
 
 class AttachedTraining:
-    """Sets what the client requests on a training, and shows its stops to the client."""
+    """Sets what the client requests on a training, and shows its stops to the client.
+
+    What the script itself sets stays as it is.
+    """
 
     def __init__(self, clients: Attachment, *, history: bool = False, on_demand: bool = False) -> None:
         self.training = LiveTraining(clients.hold, self._say, history=history, on_demand=on_demand)
+        self.stops = ConsoleStops(self)
+        self.set_by_clients: dict[int, LiveBreakpoint] = {}
+        """All breakpoints that clients have set, by number."""
         self._clients = clients
-        self._set: dict[int, LiveBreakpoint] = {}
-        """The client's breakpoints by the ids of the client."""
+        self.caught: Mapping[str, Expression | None] = {}
+        """The catches of the filters and of the console."""
+        self._own: dict[str, Expression | None] = {}
+        """The catches of the script itself."""
+        self._filters: Sequence[FilterRequest] | None = None
+        """The filters of the client that were applied last."""
         clients.script = self
+        session = clients.session
+        if session is not None:
+            # What a client has requested before there was a training takes effect now.
+            with session.queue.turn:
+                session.queue.turn.wait_for(lambda: not session.queue.serving or session.queue.closing)
+                session.breakpoints.bind(session)
+                self.configured(session)
 
     def record(self, session: Session, kept: ClientBreakpoint) -> Breakpoint:
+        if kept.number is not None:
+            return kept.record
         where = kept.requested.requested_location(session)
         try:
-            if kept.id not in self._set:
-                found = _live(kept)
-                self.training.check_name(found)
-                self._set[kept.id] = found
+            found = _live(kept, self.training.last_number + 1)
+            self.training.check_name(found)
         except NncdbgError as error:
             return Breakpoint(id=kept.id, verified=False, message=reason(error), reason="failed", **where)
+        kept.number = self.training.last_number = found.number
+        self.set_by_clients[found.number] = found
         return Breakpoint(id=kept.id, verified=True, **where)
 
     def is_watchable(self, name: str) -> bool:
         return name.removesuffix(".grad") in self.training.mode.names.values()
 
-    def commands(self) -> Mapping[int, str]:
+    def commands(self) -> Mapping[int, Sequence[str]]:
         session = self._clients.session
-        kept = {each.id for each in session.breakpoints.all()} if session is not None else set()
-        return {number: found.command for number, found in self._set.items() if number in kept}
+        kept = {each.number for each in session.breakpoints.all()} if session is not None else set()
+        return {number: found.commands for number, found in self.set_by_clients.items() if number in kept}
 
     def configured(self, session: Session | None) -> None:
-        """Stop at exactly the breakpoints and filters of the client."""
-        mode = self.training.mode
-        kept = session.breakpoints.all() if session is not None else []
-        self._set = {each.id: self._set[each.id] for each in kept if each.id in self._set}
-        mode.breakpoints = [*self._set.values()]
-        requests = (session.exception_filters.requests if session is not None else None) or ()
-        wanted = {}
-        for each in requests:
-            if each.kind in KINDS:
+        """Stop at the breakpoints and filters of the client, and at those of the script."""
+        wanted = {each.number for each in session.breakpoints.all()} if session is not None else set()
+        stays = [
+            each
+            for each in self.training.mode.breakpoints
+            if each.number not in self.set_by_clients
+            or each.number in wanted
+            # Only the console sets temporary ones, which are not in the client's table.
+            or (each.temporary and session is not None)
+        ]
+        present = {each.number for each in stays}
+        new = [each for each in self.set_by_clients.values() if each.number in wanted - present]
+        self.training.set_breakpoints([*stays, *new])
+        self._configure_catches(session)
+
+    def _configure_catches(self, session: Session | None) -> None:
+        mode, console = self.training.mode, self.stops
+        self._own |= {kind: when for kind, when in mode.catches.items() if kind not in self.caught}
+        requests = session.exception_filters.requests if session is not None else None
+        if requests is not self._filters:
+            console.uncaught.clear()
+        if session is None:
+            console.caught.clear()
+        self._filters = requests
+        wanted: dict[str, Expression | None] = {}
+        for each in requests or ():
+            if each.kind in KINDS and each.kind not in console.uncaught:
                 try:
                     wanted[each.kind] = parse_condition(each.condition) if each.condition else None
                 except NncdbgError as error:
                     self._say(f"the condition of {each.kind} is ignored: {error.message}")
                     wanted[each.kind] = None
-        mode.catches = wanted
+        self.caught = wanted | console.caught
+        mode.catches = {**self._own, **self.caught}
         mode.changed()
+
+    def forget(self, kinds: Collection[str]) -> None:
+        """Forget catches of the script that the console has removed."""
+        for kind in kinds:
+            self._own.pop(kind, None)
 
     def pause(self, why: str) -> None:
         self.training.pause(why or "paused by the editor")
@@ -110,15 +157,43 @@ def listening_training(address: str, *, history: bool) -> LiveTraining:
     return training
 
 
-def _live(kept: ClientBreakpoint) -> LiveBreakpoint:
+class ConsoleStops(ScriptStops):
+    """The breakpoints and catches of a script, as the console of an attached client changes them."""
+
+    def __init__(self, attached: AttachedTraining) -> None:
+        super().__init__(attached.training)
+        self._attached = attached
+        self.caught: dict[str, Expression | None] = {}
+        """The catches that the console has set."""
+        self.uncaught: set[str] = set()
+        """The catches of filters that the console has removed."""
+
+    def catch(self, kinds: Sequence[str], when: str | None) -> None:
+        super().catch(kinds, when)
+        self.caught |= {kind: self.training.mode.catches[kind] for kind in kinds}
+        self._attached.caught = {**self._attached.caught, **self.caught}
+        self.uncaught -= {*kinds}
+
+    def uncatch(self, kinds: Sequence[str]) -> None:
+        removed = {*(kinds or self.training.mode.catches)}
+        super().uncatch(kinds)
+        self.caught = {kind: when for kind, when in self.caught.items() if kind not in removed}
+        self.uncaught |= removed
+        self._attached.forget(removed)
+
+    def _add(self, added: LiveBreakpoint) -> StopPoint:
+        point = super()._add(added)
+        self._attached.set_by_clients[added.number] = added
+        return point
+
+
+def _live(kept: ClientBreakpoint, number: int) -> LiveBreakpoint:
     """Return the breakpoint of the script for one of the client.  Raises NncdbgError."""
     requested = kept.requested
     when = None
     if isinstance(requested, FunctionRequest):
-        kind, name, rest = split_place(requested.name)
+        kind, name = parse_place(requested.name)
         when = requested.terms.when
-        if rest:
-            raise UsageError(f'unexpected "{rest}" after the place', hint="set a condition instead")
     elif isinstance(requested, DataRequest):
         kind = "value"
         name, when = requested.watched()
@@ -135,7 +210,7 @@ def _live(kept: ClientBreakpoint) -> LiveBreakpoint:
             "the text of a stop changes with each stop of a running script",
             hint="set a function breakpoint, such as aten.addmm or @encoder.out, or one in a Python file",
         )
-    return live_breakpoint(kept.id, kind, name, when, requested.terms.hits, requested.terms.log)
+    return live_breakpoint(number, kind, name, when, requested.terms.hits, requested.terms.log)
 
 
 def _debugpy_is_attached() -> bool:

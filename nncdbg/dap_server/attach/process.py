@@ -15,7 +15,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -31,10 +31,15 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.stopping.stops import Stop
+    from nncdbg.target.stops import Stops
 
 
 class RunningScript(Protocol):
     """A script that runs under the live debugger: it has breakpoints, although no debugger moves."""
+
+    @property
+    def stops(self) -> Stops:
+        """The breakpoints and catches of the script."""
 
     def record(self, session: Session, kept: ClientBreakpoint) -> Breakpoint:
         """Return the record of a breakpoint of the client in the script."""
@@ -42,7 +47,7 @@ class RunningScript(Protocol):
     def is_watchable(self, name: str) -> bool:
         """Return whether a write to the value with this name can stop the script."""
 
-    def commands(self) -> Mapping[int, str]:
+    def commands(self) -> Mapping[int, Sequence[str]]:
         """Return the commands of the prompt that set the client's breakpoints in the script, by number."""
 
     def configured(self, session: Session | None) -> None:

@@ -48,7 +48,7 @@ class LineRequest:
             return Source(source_reference=self.reference)
         return Source(name=os.path.basename(self.path or ""), path=self.path)
 
-    def place(self, session: Session, before: engine.Breakpoint | None) -> PlacedBreakpoint:
+    def place(self, session: Session, before: engine.Place | None) -> PlacedBreakpoint:
         listing = self._listing(session, before)
         if listing is session.program.debugger.loaded.listing:
             return self._in_listing(session)
@@ -60,10 +60,10 @@ class LineRequest:
             )
         return self._in_model(session)
 
-    def _listing(self, session: Session, before: engine.Breakpoint | None) -> Listing | None:
+    def _listing(self, session: Session, before: engine.Place | None) -> Listing | None:
         """The requested text; a number refers to the same text as on the program before."""
-        if before is not None and before.place is not None and isinstance(before.place[0], Listing):
-            return before.place[0]
+        if before is not None and isinstance(before[0], Listing):
+            return before[0]
         return session.program.sources.listing(self._source())
 
     def _in_listing(self, session: Session) -> PlacedBreakpoint:
@@ -118,7 +118,7 @@ class FunctionRequest:
     def requested_location(self, session: Session) -> dict[str, Any]:
         return {}
 
-    def place(self, session: Session, before: engine.Breakpoint | None) -> PlacedBreakpoint:
+    def place(self, session: Session, before: engine.Place | None) -> PlacedBreakpoint:
         program = session.program
         found = break_at(program.debugger, self.terms, **_function(self.name))
         what = {"graph": "blocks", "value": "definitions"}.get(found.kind, "statements")
@@ -148,7 +148,7 @@ class DataRequest:
         together = conditions[0] if len(conditions) == 1 else " and ".join(f"({each})" for each in conditions)
         return name, together or None
 
-    def place(self, session: Session, before: engine.Breakpoint | None) -> PlacedBreakpoint:
+    def place(self, session: Session, before: engine.Place | None) -> PlacedBreakpoint:
         name, when = self.watched()
         program = session.program
         found = program.debugger.watch_value(name, when, self.terms.hits)
@@ -195,18 +195,18 @@ class InstructionRequest:
         where = {"offset": self.offset} if abs(self.offset) <= MAX_NUMBER else {}
         return {**where, "instruction_reference": self.reference}
 
-    def place(self, session: Session, before: engine.Breakpoint | None) -> PlacedBreakpoint:
+    def place(self, session: Session, before: engine.Place | None) -> PlacedBreakpoint:
         debugger = session.program.debugger
         there = statement_at(session, self.reference, self.offset)
         if there is not None:
             code, pc = there
             found = break_at(debugger, self.terms, site=(code if code.formula is not None else code.path, pc))
             return PlacedBreakpoint(found, self._where(session, code, pc))
-        if before is not None and before.place is not None and isinstance(before.place[0], tuple):
+        if before is not None and isinstance(before[0], tuple):
             # An address of the run before; the statement is the same one.
-            found = break_at(debugger, self.terms, site=before.place)
+            found = break_at(debugger, self.terms, site=before)
             code_now = next((each for each, _, _ in found.sites), None)
-            where = self._where(session, code_now, before.place[1]) if code_now is not None else {}
+            where = self._where(session, code_now, before[1]) if code_now is not None else {}
             return PlacedBreakpoint(found, where)
         raise UsageError(f"there is no statement at {self.reference}", hint="disassemble again")
 

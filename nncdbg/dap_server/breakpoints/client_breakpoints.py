@@ -16,6 +16,7 @@ from nncdbg.dap_server.failures import PENDING, reason
 from nncdbg.dap_server.protocol.events import BreakpointEventBody
 from nncdbg.dap_server.protocol.types import Breakpoint
 from nncdbg.engine.errors import NncdbgError
+from nncdbg.target.stops import ProgramStops, Stops
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
@@ -42,8 +43,8 @@ class PlacedBreakpoint:
 class BreakpointRequest(Protocol):
     """A requested breakpoint; equal requests are the same breakpoint."""
 
-    def place(self, session: Session, before: engine.Breakpoint | None) -> PlacedBreakpoint:
-        """Set it on the session's program.  `before` is its breakpoint on an earlier program.
+    def place(self, session: Session, before: engine.Place | None) -> PlacedBreakpoint:
+        """Set it on the session's program.  `before` is its statement in an earlier program.
 
         Raises NncdbgError with the reason if that fails.
         """
@@ -54,12 +55,15 @@ class BreakpointRequest(Protocol):
 
 @dataclass(slots=True, eq=False)
 class ClientBreakpoint:
-    """One breakpoint of the client; `found` is its engine breakpoint, None if there is none."""
+    """One breakpoint of the client."""
 
     id: int
     kind: str
     requested: BreakpointRequest
-    found: engine.Breakpoint | None = None
+    number: int | None = None
+    """The number of its breakpoint in the program or script; None if there is none."""
+    site: engine.Place | None = None
+    """The statement of its breakpoint in the program, if it is set at one."""
     record: Breakpoint = field(default_factory=lambda: Breakpoint(verified=False))
 
 
@@ -71,7 +75,6 @@ class ClientBreakpoints:
 
     def __init__(self) -> None:
         self._groups: dict[Hashable, list[ClientBreakpoint]] = {}
-        self._by_number: dict[int, ClientBreakpoint] = {}
         self._last_id = 0
 
     def new_id(self) -> int:
@@ -100,18 +103,16 @@ class ClientBreakpoints:
 
     def _drop(self, session: Session, dropped: Iterable[ClientBreakpoint]) -> None:
         for kept in dropped:
-            if kept.found is None:
-                continue
-            self._by_number.pop(kept.found.number, None)
-            if _exists(session, kept):
-                session.program.debugger.delete(kept.found.number)
+            if kept.number is not None and _exists(session, kept):
+                stops_of(session).delete(kept.number)
 
     def _set(self, session: Session, kept: ClientBreakpoint) -> None:
-        before, kept.found = kept.found, None
+        before, kept.site = kept.site, None
         script = session.attachment.script if session.attachment is not None else None
         if script is not None:
             kept.record = script.record(session, kept)
             return
+        kept.number = None
         if session.debuggee is None:
             where = kept.requested.requested_location(session)
             kept.record = Breakpoint(id=kept.id, verified=False, message=PENDING, reason="pending", **where)
@@ -124,13 +125,11 @@ class ClientBreakpoints:
                 id=kept.id, verified=False, message=reason(error), reason="failed", **where
             )
             return
-        kept.found = placed.found
-        self._by_number[placed.found.number] = kept
+        kept.number, kept.site = placed.found.number, placed.found.place
         kept.record = Breakpoint(id=kept.id, verified=True, **placed.where)
 
     def bind(self, session: Session) -> None:
         """Set all of them on a new program, and report the changes."""
-        self._by_number.clear()
         with _together(session):
             for kept in self.all():
                 earlier = kept.record
@@ -145,25 +144,20 @@ class ClientBreakpoints:
         group: Hashable,
         kind: str,
         requested: BreakpointRequest,
-        found: engine.Breakpoint,
+        number: int,
         where: dict[str, Any],
     ) -> Breakpoint:
         """Add one that was set by a command of the client's console; return its record."""
-        kept = ClientBreakpoint(self.new_id(), kind, requested, found)
+        kept = ClientBreakpoint(self.new_id(), kind, requested, number)
         kept.record = Breakpoint(id=kept.id, verified=True, **where)
-        self._by_number[found.number] = kept
         self._groups.setdefault(group, []).append(kept)
         return kept.record
 
     def take_deleted(self, session: Session) -> list[ClientBreakpoint]:
         """Remove those that a command of the client's console has deleted."""
-        gone = [kept for kept in self._by_number.values() if not _exists(session, kept)]
-        for kept in gone:
-            assert kept.found is not None
-            del self._by_number[kept.found.number]
-            for group in self._groups.values():
-                if kept in group:
-                    group.remove(kept)
+        gone = [kept for kept in self.all() if kept.number is not None and not _exists(session, kept)]
+        for group in self._groups.values():
+            group[:] = [kept for kept in group if kept not in gone]
         return gone
 
     def all(self) -> list[ClientBreakpoint]:
@@ -171,15 +165,23 @@ class ClientBreakpoints:
         return [kept for group in self._groups.values() for kept in group]
 
     def kept(self, numbers: Iterable[int]) -> list[ClientBreakpoint]:
-        """The client's breakpoints with these engine `numbers`; the numbers of others are skipped."""
-        return [self._by_number[number] for number in numbers if number in self._by_number]
+        """The client's breakpoints with these `numbers`; the numbers of others are skipped."""
+        known = {kept.number: kept for kept in self.all()}
+        return [known[number] for number in numbers if number in known]
 
 
 def _exists(session: Session, kept: ClientBreakpoint) -> bool:
-    """Return whether the engine still has it: console commands delete breakpoints too."""
-    if kept.found is None or session.debuggee is None:
+    """Return whether it is still set: console commands delete breakpoints too."""
+    script = session.attachment.script if session.attachment is not None else None
+    if session.debuggee is None and script is None:
         return False
-    return kept.found in session.debuggee.debugger.breakpoints
+    return any(point.number == kept.number for point in stops_of(session).points())
+
+
+def stops_of(session: Session) -> Stops:
+    """Return the breakpoints that the client sets: those of its program, or of its running script."""
+    script = session.attachment.script if session.attachment is not None else None
+    return script.stops if script is not None else ProgramStops(session.program.debugger)
 
 
 def _together(session: Session) -> ExitStack:

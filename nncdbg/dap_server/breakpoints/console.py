@@ -11,54 +11,60 @@ from nncdbg.dap_server.breakpoints.breakpoint_requests import (
     LineRequest,
     data_id,
 )
-from nncdbg.dap_server.breakpoints.client_breakpoints import BreakpointRequest, Terms
+from nncdbg.dap_server.breakpoints.client_breakpoints import BreakpointRequest, Terms, stops_of
 from nncdbg.dap_server.protocol.events import BreakpointEventBody
-from nncdbg.engine.expression import spelled
-from nncdbg.engine.stopping.place_names import place_text
+from nncdbg.presentation.breakpoint_syntax import split_source
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.types import Breakpoint
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.stopping import breakpoints as engine
+    from nncdbg.target.stops import StopPoint
 
 
 def report_breakpoint_changes(session: Session, before: set[int]) -> None:
     """Update the client's table after a console command, and report the changes.
 
-    `before` are the engine's breakpoint numbers before the command: newer breakpoints are added, deleted ones
-    removed.  A breakpoint at a line of the program's text belongs to that file from now on: the client's next
+    `before` are the numbers of the breakpoints before the command: newer breakpoints are added, deleted ones
+    removed.  A breakpoint at a line of a file belongs to that file from now on: the client's next
     `setBreakpoints` keeps or deletes it.  Others stay until the console deletes them.
     """
     table = session.breakpoints
     for kept in table.take_deleted(session):
         session.client.send_event("breakpoint", BreakpointEventBody(reason="removed", breakpoint=kept.record))
-    for found in session.program.debugger.breakpoints:
-        if found.number in before or found.temporary:
+    for point in stops_of(session).points():
+        if point.number in before or point.temporary:
             continue
-        path = session.program.sources.file
-        if found.kind == "line" and path is not None:
-            record = _enter_line(session, found, str(path))
-        else:
-            kind, requested = _request_of(found)
-            record = table.enter(session, "console", kind, requested, found, {"message": str(found)})
+        record = _enter(session, point)
         session.client.send_event("breakpoint", BreakpointEventBody(reason="new", breakpoint=record))
 
 
-def _terms(found: engine.Breakpoint) -> Terms:
-    when = found.condition.text if found.condition is not None else None
-    return Terms(when, found.hits, found.log)
+def _enter(session: Session, point: StopPoint) -> Breakpoint:
+    place = _line_of(session, point)
+    if place is not None:
+        path, line = place
+        requested = LineRequest(path, 0, line, False, _terms(point))
+        where = requested.requested_location(session) | ({"message": point.note} if point.note else {})
+        group = ("line", os.path.realpath(path))
+        return session.breakpoints.enter(session, group, "line", requested, point.number, where)
+    kind, wanted = _request_of(point)
+    where = {"message": point.text}
+    return session.breakpoints.enter(session, "console", kind, wanted, point.number, where)
 
 
-def _enter_line(session: Session, found: engine.Breakpoint, path: str) -> Breakpoint:
-    requested = LineRequest(path, 0, found.lines[0], False, _terms(found))
-    where = requested.requested_location(session) | ({"message": found.note} if found.note else {})
-    return session.breakpoints.enter(
-        session, ("line", os.path.realpath(path)), "line", requested, found, where
-    )
+def _line_of(session: Session, point: StopPoint) -> tuple[str, int] | None:
+    """Return the file and the line of a breakpoint at a line of the program's text, or of a script."""
+    if point.kind == "source" and not point.lines:
+        return split_source(point.place)
+    path = session.program.sources.file
+    return (str(path), point.lines[0]) if point.kind == "line" and path is not None else None
 
 
-def _request_of(found: engine.Breakpoint) -> tuple[str, BreakpointRequest]:
-    """(kind, request) equivalent to the engine's breakpoint."""
-    if found.kind == "data":
-        return "data", DataRequest(data_id(spelled(found.target)), None, _terms(found))
-    return "function", FunctionRequest(place_text(found.kind, found.target), _terms(found))
+def _terms(point: StopPoint) -> Terms:
+    return Terms(point.when, point.hits, point.log)
+
+
+def _request_of(point: StopPoint) -> tuple[str, BreakpointRequest]:
+    """Return the kind and the request of an equal breakpoint of a client."""
+    if point.kind in ("data", "parameter"):
+        return "data", DataRequest(data_id(point.place), None, _terms(point))
+    return "function", FunctionRequest(point.place, _terms(point))

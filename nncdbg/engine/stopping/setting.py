@@ -66,6 +66,7 @@ class Breakpoints(Sequence[Breakpoint]):
         hits: int | str | None = None,
         log: str | None = None,
         temporary: bool = False,
+        number: int | None = None,
     ) -> Breakpoint:
         """Add a breakpoint at the one requested place, by kind, that is not None.
 
@@ -73,7 +74,7 @@ class Breakpoints(Sequence[Breakpoint]):
         changes the result of an expression, such as ``"%h[0, 3]"``; the first result counts as a change
         unless it is false.  `assert` stops after each statement that writes an operand of an expression and
         makes it false; with ``$out``, it evaluates the expression after every statement.  See
-        `Debugger.break_at` for the other kinds.
+        `Debugger.break_at` for the other kinds.  `number` is an unused number; without it, the next one.
 
         Raises UsageError for a place that does not exist, ExpressionError for a wrong expression.
         """
@@ -95,7 +96,7 @@ class Breakpoints(Sequence[Breakpoint]):
         if rule is not None:
             hit_rule(rule)
         found = Breakpoint(
-            self._numbers + 1,
+            number or self._numbers + 1,
             kind,
             target,
             read.condition,
@@ -109,7 +110,7 @@ class Breakpoints(Sequence[Breakpoint]):
             named.names,
         )
         self._bind(found)
-        self._numbers += 1
+        self._numbers = max(self._numbers, found.number)
         self.traps.breakpoints[found.number] = found
         self.traps.rearm()
         return found
@@ -227,7 +228,9 @@ class Breakpoints(Sequence[Breakpoint]):
         """Return the breakpoint with a number.  Raises UsageError if there is none."""
         found = self.traps.breakpoints.get(number)
         if found is None:
-            raise UsageError(f"no breakpoint {number}", hint="list the breakpoints with `info breakpoints`")
+            raise UsageError(
+                f"there is no breakpoint {number}", hint="list the breakpoints with `info breakpoints`"
+            )
         return found
 
     def reach(self, code: Code) -> None:

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from nncdbg.commands.recording.script import PROMPT_OF_DEBUG, RecordedScript
+from nncdbg.commands.stopping import break_
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.process.ranks import choose_rank
 from nncdbg.opening.command_line import ArgumentParser, add_commands, add_recording, script_arguments
@@ -146,9 +147,9 @@ def _enter_ranks(entered: ExitStack, options: Namespace, target: str) -> None:
 def _set_up(prompt: LivePrompt, options: Namespace) -> None:
     """Set the stops of the command line, run its commands, and read more unless there are any."""
     for spec in options.breaks:
-        prompt.add(spec)
+        break_(prompt, spec)
     if options.catch:
-        prompt.training.catch(dict.fromkeys(options.catch.replace(",", " ").split()))
+        prompt.stops.catch(options.catch.replace(",", " ").split(), None)
     for is_file, text in options.source:
         prompt.echo(f"source {text}" if is_file else text)
         if is_file:

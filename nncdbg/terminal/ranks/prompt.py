@@ -12,15 +12,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from nncdbg.commands import find
+from nncdbg.commands.table import TABLE, Command, resolve
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.escaping import printable, printable_styled
 from nncdbg.engine.process.rank_digests import read_digests
 from nncdbg.engine.process.rank_notes import RankReport, reports_of_job
 from nncdbg.engine.process.threads import BackgroundThread
 from nncdbg.presentation.ranks import TOPICS, rank_names, topic_lines
-from nncdbg.terminal.ranks.breakpoints import RanksStops, split_rank
+from nncdbg.presentation.screen import Screen
 from nncdbg.terminal.ranks.comparison import comparison_lines
 from nncdbg.terminal.ranks.connection import Message, RankConnection
+from nncdbg.terminal.ranks.stops import RankStops, split_rank
 
 _TOPICS = (*TOPICS, "breakpoints")
 
@@ -36,13 +39,17 @@ _MOVES = {
 }
 """Requests of the commands that move a rank."""
 
+_OF_ONE_RANK = ("break", "watch", "catch")
+
 _NOTED = 1.0
 """Seconds within which a rank notes that it has stopped."""
 
 _HELP = """\
 break PLACE [if EXPR] [hits N] [rank N]   stop all ranks, or one, at an operator, module, line ...
+watch %PARAMETER [if EXPR] [rank N]       stop where a parameter or gradient is written
 catch nan inf [if EXPR] [rank N]          stop the rank where a NaN or Inf originates
-delete [N ...], uncatch                   delete breakpoints, catches
+delete [N ...], clear PLACE, uncatch      delete breakpoints, catches
+condition N [EXPR], disable, enable       change breakpoints
 continue, next, step, finish, back        move the selected ranks that are stopped; also `next rank 1`
 pause                                     stop the selected ranks at their next operator
 wait [SECONDS]                            wait until one more rank stops or ends
@@ -63,7 +70,9 @@ class RanksPrompt:
         self.selected: int | None = None
         """The selected rank; None for all."""
         self._folder = folder
-        self._stops = RanksStops()
+        self.stops = RankStops(lambda: [each for each in self._ranks.values() if not each.ended])
+        self.scripts: dict[int, object] = {}
+        """The commands of breakpoints: none, as `collect` refuses them."""
         self._events: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
         self._changed = threading.Condition()
         """Notified when a stop or an end was shown."""
@@ -113,8 +122,32 @@ class RanksPrompt:
             own(self, rest.strip())
         elif word in _MOVES:
             self._move(_MOVES[word], rest)
+        elif word.isidentifier() and _is_stopping(word):
+            self._change_stops(*resolve(word, rest.strip()))
         else:
             self._evaluate(line)
+
+    def _change_stops(self, command: Command, text: str) -> None:
+        """Run a command about breakpoints or catches, which a ``rank N`` at its end may limit to a rank."""
+        rest, self.stops.rank = split_rank(text, self._total)
+        if rest != text and command.name not in _OF_ONE_RANK:
+            raise UsageError(f"`{command.name}` takes no rank", hint=command.usage)
+        command.run(self, rest.strip())
+
+    @property
+    def screen(self) -> Screen:
+        """The present standard output, which the prompt replaces while it reads a line."""
+        return Screen()
+
+    def sure(self, question: str, otherwise: str = "") -> bool:
+        """Proceed: breakpoints are deleted without confirmation."""
+        return True
+
+    def collect(self, name: str, take: object, *, holds_commands: bool = False) -> None:
+        """Refuse commands at breakpoints."""
+        raise UsageError(
+            "the prompt over ranks runs no commands at breakpoints", hint="debug one rank: --rank N"
+        )
 
     # -- the ranks ---------------------------------------------------------------------------
 
@@ -173,48 +206,14 @@ class RanksPrompt:
             raise UsageError(f'"{text}" is not a rank', hint="rank 1, or rank all")
         self.selected = rank
 
-    def _break(self, text: str) -> None:
-        found = self._stops.add(text, self._total)
-        refused = self._apply()
-        if refused:
-            self._stops.delete(str(found.number))
-            self._apply()
-            raise UsageError(refused[0])
-        print(printable(f"Breakpoint {found.number}: {found}"), flush=True)
-
-    def _delete(self, text: str) -> None:
-        self._stops.delete(text)
-        self._apply()
-
-    def _catch(self, text: str) -> None:
-        rest, rank = split_rank(text, self._total)
-        kinds, _, when = f" {rest} ".partition(" if ")
-        for kind in kinds.replace(",", " ").split():
-            if kind not in ("nan", "inf"):
-                raise UsageError(f"a running script cannot catch {kind}: it can catch nan and inf")
-            self._stops.catches[kind, rank] = when.strip()
-        self._apply()
-        caught = [
-            f"{kind}{f' if {when}' if when else ''}{'' if on is None else f' on rank {on}'}"
-            for (kind, on), when in self._stops.catches.items()
-        ]
-        print(f"Caught: {', '.join(caught) or 'nothing'}", flush=True)
-
-    def _uncatch(self, text: str) -> None:
-        self._stops.catches.clear()
-        self._apply()
-
-    def _apply(self) -> list[str]:
-        """Set breakpoints and catches on all ranks; return what they refuse, each once."""
-        found = [line for each in self._ranks.values() if not each.ended for line in self._stops.apply(each)]
-        return [*dict.fromkeys(found)]
-
     def _info(self, text: str) -> None:
         topics = [each for each in _TOPICS if each.startswith(text or "?")]
         if len(topics) != 1:
             raise UsageError(f'there is no topic "{text}"', hint=f"info {', info '.join(_TOPICS)}")
-        lines = self.breakpoints_lines() if topics == ["breakpoints"] else self._topic_lines(topics[0])
-        print(*map(printable, lines), sep="\n", flush=True)
+        if topics == ["breakpoints"]:
+            TABLE["info"].run(self, "breakpoints")
+            return
+        print(*map(printable, self._topic_lines(topics[0])), sep="\n", flush=True)
 
     def _topic_lines(self, topic: str) -> list[str]:
         return topic_lines(topic, self._reports(), read_digests(self._folder, [*self._ranks]), time.time())
@@ -231,9 +230,6 @@ class RanksPrompt:
 
     def ranks_lines(self) -> list[str]:
         return self._topic_lines("ranks")
-
-    def breakpoints_lines(self) -> list[str]:
-        return [f"{each.number}  {each}" for each in self._stops.breakpoints] or ["there are no breakpoints"]
 
     def _compare(self, text: str) -> None:
         if not text:
@@ -301,7 +297,8 @@ class RanksPrompt:
     def _show_stop(self, rank: int, body: Mapping[str, Any]) -> None:
         connection = self._ranks[rank]
         step = connection.request("evaluate", {"expression": "$step", "context": "watch"})["result"]
-        why = body.get("text") or body.get("description") or body["reason"]
+        words = body.get("text") or body.get("description") or body["reason"]
+        why = self.stops.reason(rank, words, body.get("hitBreakpointIds") or ())
         running = [number for number, each in self._ranks.items() if not each.stopped and not each.ended]
         print(printable(f"rank {rank}, step {step}{self._place(rank)}: {why}"), flush=True)
         shown = connection.request("evaluate", {"expression": "list", "context": "repl"})["result"]
@@ -321,6 +318,14 @@ class RanksPrompt:
         return ""
 
 
+def _is_stopping(word: str) -> bool:
+    """Return whether a word is a command about breakpoints or catches."""
+    try:
+        return find(word).group == "stopping"
+    except UsageError:
+        return False
+
+
 def _say(rank: int, text: str) -> None:
     """Print the lines of a rank, each with its number."""
     for line in text.splitlines():
@@ -329,11 +334,6 @@ def _say(rank: int, text: str) -> None:
 
 _COMMANDS: dict[str, Callable[[RanksPrompt, str], None]] = {
     "rank": RanksPrompt._select,
-    "break": RanksPrompt._break,
-    "b": RanksPrompt._break,
-    "delete": RanksPrompt._delete,
-    "catch": RanksPrompt._catch,
-    "uncatch": RanksPrompt._uncatch,
     "info": RanksPrompt._info,
     "compare": RanksPrompt._compare,
     "wait": RanksPrompt._wait,

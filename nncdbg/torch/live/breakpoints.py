@@ -47,31 +47,40 @@ class LiveBreakpoint:
     enabled: bool = True
     count: int = 0
     """The number of times that the place was reached with the condition true."""
+    skipped: int = 0
+    """The number of first hits that do not stop (`ignore`)."""
     inside: int = 0
     """The call of the module, or 1, if the last operator was at this place: another one reaches it again."""
     sequences: dict[int, int] = field(default_factory=dict)
     """For a module's backward: the operators of its latest forward passes, with the calls of the module."""
 
     def __str__(self) -> str:
-        sigil = {"op": "", "source": "", "parameter": "%"}.get(self.kind, "@")
-        suffix = ".backward" if self.kind == "module backward" else ""
-        parts = [f"{self.kind.partition(' ')[0]} {sigil}{self.target}{suffix}"]
-        parts += [f"if {self.condition.text}"] if self.condition is not None else []
-        parts += [f"hits {self.hits}"] if self.hits is not None else []
-        return " ".join(parts)
+        return " ".join([self.kind.partition(" ")[0], self.place, *self._terms])
 
     @property
-    def command(self) -> str:
-        """The command of the prompt that sets an equal breakpoint."""
+    def place(self) -> str:
+        """The place, as `break` takes it."""
         sigil = {"op": "", "source": "", "parameter": "%"}.get(self.kind, "@")
-        place = f"{sigil}{self.target}{'.backward' if self.kind == 'module backward' else ''}"
-        if self.log is not None and (self.condition is not None or self.hits is not None):
-            return f"note a logpoint was set that the prompt cannot set: {self}"
-        if self.log is not None:
-            return f"log {place} {' '.join(self.log.split())}"
+        return f"{sigil}{self.target}{'.backward' if self.kind == 'module backward' else ''}"
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The commands of the prompt that set an equal breakpoint."""
+        if self.log is None:
+            return (" ".join(["tbreak" if self.temporary else "break", self.place, *self._terms]),)
+        if self.hits is not None:
+            return (f"note a logpoint was set that the prompt cannot set: {self}",)
+        log = f"log {self.place} {' '.join(self.log.split())}"
+        return (log,) if self.condition is None else (log, f"condition $bpnum {self.condition.text}")
+
+    @property
+    def _terms(self) -> list[str]:
         terms = [f"if {self.condition.text}"] if self.condition is not None else []
-        terms += [f"hits {self.hits}"] if self.hits is not None else []
-        return " ".join(["tbreak" if self.temporary else "break", place, *terms])
+        return terms + ([f"hits {self.hits}"] if self.hits is not None else [])
+
+    def due(self) -> bool:
+        """Return whether the current hit, already counted, stops the script."""
+        return self.count > self.skipped and (self.hits is None or hit_rule(self.hits)(self.count))
 
     def matches(self, overload: Any) -> bool:
         """Return whether the operators of an overload can be at this place."""

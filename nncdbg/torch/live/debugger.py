@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.graph import Location
 from nncdbg.engine.ops.aten.names import WRITE
 from nncdbg.engine.stopping.stops import Stop
-from nncdbg.torch.live.mode import LiveStop
+from nncdbg.presentation.breakpoint_syntax import parse_place, split_source
+from nncdbg.torch.live.mode import LiveMode, LiveStop
 from nncdbg.torch.recorded_step import RecordedStep
 
 _NO_OPERATORS = (WRITE, "update")
@@ -24,8 +27,9 @@ class LiveDebugger(Debugger):
     script: it gives a stop with the reason "end", and `wanted` is what the script then does.
     """
 
-    def __init__(self, step: RecordedStep, live: LiveStop) -> None:
+    def __init__(self, step: RecordedStep, live: LiveStop, script: LiveMode) -> None:
         super().__init__(step.program)
+        self._script = script
         self.wanted = ""
         """What the script does next: continue, step, next or finish; empty before a forward command."""
         self.recorded = step
@@ -54,6 +58,44 @@ class LiveDebugger(Debugger):
     def step_out(self) -> Stop:
         return self._forward(FINISH, super().step_out)
 
+    def run_to_lines(self, lines: Iterable[int]) -> Stop:
+        if self._at_present:
+            raise UsageError(
+                "the script runs on from here, and its program ends here",
+                hint="`tbreak PLACE` and `continue` run it to a place",
+            )
+        return self._within_past(super().run_to_lines(lines))
+
+    def reverse_continue(self) -> Stop:
+        with self._script_stops():
+            return super().reverse_continue()
+
+    @contextmanager
+    def _script_stops(self) -> Iterator[None]:
+        """Stop in the past at the breakpoints and catches of the script, with their numbers.
+
+        The results of a condition on parameters are those of the step's program.
+        """
+        set_here: list[int] = []
+        for each in self._script.breakpoints:
+            if not each.enabled or each.log is not None or each.hits is not None:
+                continue
+            kind, name = parse_place(each.place)
+            place = {kind: split_source(name) if kind == "source" else name}
+            when = each.condition.text if each.condition is not None else None
+            # The step has not reached the others.
+            with suppress(NncdbgError):
+                set_here.append(self.breakpoints.add(place, when, number=each.number).number)
+        caught = self.observers.catches.conditions
+        for kind, condition in self._script.catches.items():
+            self.catch(kind, when=condition.text if condition is not None else None)
+        try:
+            yield
+        finally:
+            for number in set_here:
+                self.breakpoints.delete(number)
+            self.observers.catch_only(caught)
+
     def release(self, wanted: str = CONTINUE) -> Stop:
         """Return to the script, also from the past of its step; `wanted` is what it then does."""
         self.wanted = wanted
@@ -62,9 +104,17 @@ class LiveDebugger(Debugger):
 
     def _forward(self, wanted: str, verb: Callable[[], Stop]) -> Stop:
         """Move through the past by `verb`, at most to the present; from there, return to the script."""
-        if self.ended or (self.timeline.tick >= self.present and self.control.stack[-1].code.formula is None):
-            return self.release(wanted)
-        stop = verb()
+        return self.release(wanted) if self._at_present else self._within_past(verb())
+
+    @property
+    def _at_present(self) -> bool:
+        """Whether the next statement is one that the script has not run yet."""
+        return self.ended or (
+            self.timeline.tick >= self.present and self.control.stack[-1].code.formula is None
+        )
+
+    def _within_past(self, stop: Stop) -> Stop:
+        """Return a stop, or that of the present if it is later."""
         if not self.ended and self.timeline.tick <= self.present:
             return stop
         self.control.go_to(self.present)
@@ -98,4 +148,4 @@ class LiveDebugger(Debugger):
             return stop
         node = frame.code.nodes[pc] if pc < len(frame.code.nodes) else None
         line = self.loaded.line(frame.code, pc)
-        return Stop(live.reason, frame, node, line, live.detail, shows_values=True)
+        return Stop(live.reason, frame, node, line, live.detail, live.breakpoints, shows_values=True)

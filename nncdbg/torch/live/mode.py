@@ -21,7 +21,6 @@ from nncdbg.engine.ops.aten.internals import DispatchMode, is_higher_order, is_t
 from nncdbg.engine.ops.aten.names import OF_TORCH, takes_memory
 from nncdbg.engine.ops.aten.operators import torch_operator
 from nncdbg.engine.ops.aten.signatures import DTYPES, Signature, flat_results, signature_of, written_tensors
-from nncdbg.engine.stopping.breakpoints import hit_rule
 from nncdbg.torch.finiteness import is_finite
 from nncdbg.torch.live.breakpoints import LiveBreakpoint, holds, message_of
 from nncdbg.torch.live.operators import Operator, OperatorScope
@@ -43,6 +42,8 @@ class LiveStop:
     reason: str
     """breakpoint, exception, step or pause."""
     detail: str = ""
+    breakpoints: tuple[int, ...] = ()
+    """The numbers of the breakpoints that stop it."""
 
 
 @dataclass(slots=True)
@@ -221,7 +222,7 @@ class LiveMode(DispatchMode):
             stop = LiveStop(operator, "exception", caught)
         elif due:
             words = "; ".join(f"breakpoint {each.number}, {each}{why}" for each, why in due)
-            stop = LiveStop(operator, "breakpoint", words)
+            stop = LiveStop(operator, "breakpoint", words, tuple(each.number for each, _ in due))
         elif self.pausing:
             stop = LiveStop(operator, "pause", self.pausing)
         elif self.goal is not None and self.goal(operator):
@@ -243,7 +244,7 @@ class LiveMode(DispatchMode):
         if not true:
             return None
         found.count += 1
-        if not failure and found.hits is not None and not hit_rule(found.hits)(found.count):
+        if not failure and not found.due():
             return None
         if found.log is not None and not failure:
             self._said(message_of(found, operator, self._named()))

@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import FrameType
 from typing import Any
@@ -98,6 +98,8 @@ class LiveTraining:
         """The number of the latest breakpoint."""
         self.stops = 0
         """How often the script has stopped."""
+        self.stop: LiveStop | None = None
+        """Where the script is, while a stop is shown."""
         self._hold = hold
         self._said = said
         self.mode = LiveMode(self._stopped, said, self._named)
@@ -193,11 +195,15 @@ class LiveTraining:
     def add(self, found: LiveBreakpoint) -> None:
         """Add a breakpoint.  Raises UsageError for a module or parameter that the models do not have."""
         self.check_name(found)
-        self.last_number = max(self.last_number, found.number)
-        if found.kind.startswith("module") and not self._counts_calls:
+        self.set_breakpoints([*self.mode.breakpoints, found])
+
+    def set_breakpoints(self, breakpoints: Sequence[LiveBreakpoint]) -> None:
+        """Stop at exactly these breakpoints."""
+        self.last_number = max(self.last_number, *(each.number for each in breakpoints), 0)
+        if not self._counts_calls and any(each.kind.startswith("module") for each in breakpoints):
             self._counts_calls = True
             self._entered.callback(on_module_calls(lambda module: self.mode.calls.update((id(module),))))
-        self.mode.breakpoints.append(found)
+        self.mode.breakpoints = [*breakpoints]
         self.mode.changed()
 
     def catch(self, kinds: Mapping[str, Any]) -> None:
@@ -396,11 +402,12 @@ class LiveTraining:
     def _stopped(self, stop: LiveStop) -> None:
         """Open the step so far, and continue as the user requests."""
         self.stops += 1
+        self.stop = stop
         self.mode.asleep = True
         random = RandomState()
         try:
             try:
-                debugger = LiveDebugger(self._so_far(stop.operator), stop)
+                debugger = LiveDebugger(self._so_far(stop.operator), stop, self.mode)
             except NncdbgError as error:
                 self._said(f"no stop at {stop.operator.signature.name}: {error.message}")
                 return
@@ -409,6 +416,7 @@ class LiveTraining:
             self.mode.goal = _goal(debugger.wanted, stop.operator)
         finally:
             random.restore()
+            self.stop = None
             self.mode.asleep = self._records_step
 
     def _say_limits(self, debugger: LiveDebugger) -> None:

@@ -1,0 +1,239 @@
+"""What stops a debugged program or script: breakpoints and caught findings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.stopping.place_names import place_text
+from nncdbg.presentation.breakpoint_syntax import (
+    breakpoint_commands,
+    is_computed,
+    parse_stop,
+    place_lines,
+    plain_name,
+)
+from nncdbg.presentation.stops import current_line
+
+if TYPE_CHECKING:
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.expression import Expression
+    from nncdbg.engine.stopping.breakpoints import Breakpoint
+
+_SHOWN = 3
+"""Maximum number of lines of a breakpoint in its `where`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopPoint:
+    """A breakpoint, watchpoint, assertion or logpoint at one moment.
+
+    `text` is its place, condition and hit rule, as in ``op Softmax if $iter > 3``.
+    """
+
+    number: int
+    text: str
+    kind: str
+    """As of the engine's breakpoints, or of a `LiveBreakpoint`."""
+    place: str
+    """The place as `break` takes it, the name of a watched value, or the expression."""
+    commands: tuple[str, ...]
+    """The commands of the prompt that set an equal one; ``$bpnum`` is its number in them."""
+    when: str | None = None
+    """The condition."""
+    hits: str | None = None
+    """The hit rule, such as ``>=3``."""
+    enabled: bool = True
+    temporary: bool = False
+    log: str | None = None
+    """The message of a logpoint."""
+    count: int = 0
+    """The number of hits so far."""
+    ignored: int = 0
+    """The number of next hits that do not stop."""
+    lines: tuple[int, ...] = ()
+    """The lines of its statements in the program's text."""
+    note: str = ""
+
+    @property
+    def where(self) -> str:
+        """Its lines, unless `text` has them: ``, lines 3, 9``."""
+        if self.kind == "line":
+            return ""
+        if not self.lines:
+            return ", after every statement" if self.kind in ("watch", "assert") else ""
+        more = f" and {len(self.lines) - _SHOWN} more" if len(self.lines) > _SHOWN else ""
+        shown = ", ".join(map(str, self.lines[:_SHOWN]))
+        return f", line{'s' if len(self.lines) > 1 else ''} {shown}{more}"
+
+
+@dataclass(frozen=True, slots=True)
+class Catch:
+    """A kind of findings at which what is debugged stops, with a condition."""
+
+    kind: str
+    when: str | None = None
+    rank: int | None = None
+    """The rank that stops; None for all, and without ranks."""
+
+    def __str__(self) -> str:
+        """Return ``nan if $step > 3``, as the arguments of `catch`."""
+        when = f" if {self.when}" if self.when else ""
+        return f"{self.kind}{when}" + ("" if self.rank is None else f" on rank {self.rank}")
+
+
+class Stops(Protocol):
+    """The breakpoints and caught findings of what is debugged.
+
+    All methods with a number raise UsageError if no breakpoint has it.
+    """
+
+    def points(self) -> Sequence[StopPoint]:
+        """Return all breakpoints, in the order of their numbers."""
+
+    def here(self) -> str:
+        """Return the present place, as `add` takes it.  Raises UsageError where there is none."""
+
+    def add(self, text: str, *, temporary: bool = False, log: str | None = None) -> StopPoint:
+        """Add a breakpoint at ``PLACE [stream N] [if EXPR] [hits N]``.
+
+        Raises UsageError for a place that does not exist, ExpressionError for an invalid expression.
+        """
+
+    def watch(self, expression: str, when: str | None, hits: str | None) -> StopPoint:
+        """Stop after statements that write a value or change an expression.  Raises as `add` does."""
+
+    def check(self, expression: str, when: str | None, hits: str | None) -> StopPoint:
+        """Stop after statements that make an expression false.  Raises as `add` does."""
+
+    def at(self, place: str) -> Sequence[StopPoint]:
+        """Return the breakpoints that stop at a place.  Raises UsageError if there are none."""
+
+    def delete(self, number: int) -> None:
+        """Delete a breakpoint."""
+
+    def enable(self, number: int, enabled: bool) -> None:
+        """Enable or disable a breakpoint."""
+
+    def set_condition(self, number: int, when: str | None) -> StopPoint:
+        """Replace or remove the condition of a breakpoint.  Raises ExpressionError for an invalid one."""
+
+    def ignore(self, number: int, count: int) -> StopPoint:
+        """Ignore the next `count` hits of a breakpoint."""
+
+    def catches(self) -> Sequence[Catch]:
+        """Return the caught kinds of findings, with their conditions."""
+
+    def catch(self, kinds: Sequence[str], when: str | None) -> None:
+        """Stop at findings of these kinds, if a condition holds.
+
+        Raises UsageError for an unknown kind, ExpressionError for an invalid condition.
+        """
+
+    def uncatch(self, kinds: Sequence[str]) -> None:
+        """Stop no more at findings of these kinds; without kinds, at none."""
+
+
+def unknown_number(number: int) -> UsageError:
+    """Return the error about a number that no breakpoint has."""
+    return UsageError(f"there is no breakpoint {number}", hint="list the breakpoints with `info breakpoints`")
+
+
+def no_stop_at(place: str) -> UsageError:
+    """Return the error about a place without a breakpoint."""
+    return UsageError(
+        f"there is no breakpoint at {place}", hint="list the breakpoints with `info breakpoints`"
+    )
+
+
+def setup_commands(command: str, *more: str, enabled: bool, ignored: int) -> tuple[str, ...]:
+    """Return the commands that set a breakpoint by `command`, with its state."""
+    state = [] if enabled else ["disable $bpnum"]
+    state += [f"ignore $bpnum {ignored}"] if ignored else []
+    return (command, *more, *state)
+
+
+class ProgramStops(Stops):
+    """The breakpoints and catches of a program."""
+
+    def __init__(self, debugger: Debugger) -> None:
+        self._debugger = debugger
+        self._breakpoints = debugger.breakpoints
+
+    def points(self) -> Sequence[StopPoint]:
+        return [_stop_point(each) for each in self._breakpoints]
+
+    def here(self) -> str:
+        return str(current_line(self._debugger))
+
+    def add(self, text: str, *, temporary: bool = False, log: str | None = None) -> StopPoint:
+        return _stop_point(parse_stop(text).add_to(self._debugger, temporary=temporary, log=log))
+
+    def watch(self, expression: str, when: str | None, hits: str | None) -> StopPoint:
+        name = plain_name(expression)
+        if name is not None and (self._debugger.values.has(name) or not is_computed(expression)):
+            return _stop_point(self._debugger.watch_value(name, when, hits))
+        return _stop_point(self._breakpoints.add({"watch": expression}, when, hits))
+
+    def check(self, expression: str, when: str | None, hits: str | None) -> StopPoint:
+        return _stop_point(self._breakpoints.add({"assert": expression}, when, hits))
+
+    def at(self, place: str) -> Sequence[StopPoint]:
+        kind, lines = place_lines(self._debugger, place)
+        there = [
+            _stop_point(each)
+            for each in self._breakpoints
+            if not each.after_writes and not {*lines}.isdisjoint(each.lines)
+        ]
+        if not there:
+            raise no_stop_at(f"line {lines[0]}" if len(lines) == 1 else place)
+        return there
+
+    def delete(self, number: int) -> None:
+        self._debugger.delete(number)
+
+    def enable(self, number: int, enabled: bool) -> None:
+        self._breakpoints.enable(number, enabled)
+
+    def set_condition(self, number: int, when: str | None) -> StopPoint:
+        return _stop_point(self._breakpoints.set_condition(number, when))
+
+    def ignore(self, number: int, count: int) -> StopPoint:
+        return _stop_point(self._breakpoints.ignore(number, count))
+
+    def catches(self) -> Sequence[Catch]:
+        return catches_of(self._debugger.observers.catches.conditions)
+
+    def catch(self, kinds: Sequence[str], when: str | None) -> None:
+        self._debugger.catch(*kinds, when=when)
+
+    def uncatch(self, kinds: Sequence[str]) -> None:
+        self._debugger.uncatch(*kinds)
+
+
+def _stop_point(breakpoint: Breakpoint) -> StopPoint:
+    ignored = max(0, breakpoint.skipped - breakpoint.count)
+    enabled = breakpoint.enabled
+    return StopPoint(
+        number=breakpoint.number,
+        text=str(breakpoint),
+        kind=breakpoint.kind,
+        place=place_text(breakpoint.kind, breakpoint.target),
+        commands=setup_commands(*breakpoint_commands(breakpoint), enabled=enabled, ignored=ignored),
+        when=breakpoint.condition.text if breakpoint.condition is not None else None,
+        hits=breakpoint.hits,
+        enabled=enabled,
+        temporary=breakpoint.temporary,
+        log=breakpoint.log,
+        count=breakpoint.count,
+        ignored=ignored,
+        lines=breakpoint.lines,
+        note=breakpoint.note,
+    )
+
+
+def catches_of(conditions: Mapping[str, Expression | None]) -> list[Catch]:
+    """Return caught kinds with their conditions as records."""
+    return [Catch(kind, when.text if when is not None else None) for kind, when in conditions.items()]

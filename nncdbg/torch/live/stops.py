@@ -1,0 +1,132 @@
+"""The breakpoints and catches of a running script, for commands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.presentation.breakpoint_syntax import is_computed, parse_place, plain_name
+from nncdbg.target.stops import (
+    Catch,
+    StopPoint,
+    Stops,
+    catches_of,
+    no_stop_at,
+    setup_commands,
+    unknown_number,
+)
+from nncdbg.torch.live.breakpoints import (
+    LiveBreakpoint,
+    live_breakpoint,
+    parse_breakpoint,
+    parse_condition,
+)
+from nncdbg.torch.live.training import LiveTraining
+
+
+class ScriptStops(Stops):
+    """The breakpoints and catches of the script of `training`."""
+
+    def __init__(self, training: LiveTraining) -> None:
+        self.training = training
+
+    def points(self) -> Sequence[StopPoint]:
+        return [_stop_point(each) for each in self.training.mode.breakpoints]
+
+    def here(self) -> str:
+        stop = self.training.stop
+        if stop is None or not stop.operator.lines:
+            raise UsageError("there is no current line", hint="break train.py:27")
+        return "{}:{}".format(*stop.operator.lines[0])
+
+    def add(self, text: str, *, temporary: bool = False, log: str | None = None) -> StopPoint:
+        return self._add(parse_breakpoint(self._next, text, temporary=temporary, log=log))
+
+    def watch(self, expression: str, when: str | None, hits: str | None) -> StopPoint:
+        name = plain_name(expression)
+        if name is None or is_computed(expression):
+            raise UsageError(
+                "a running script can watch a parameter or gradient, not an expression",
+                hint="test the results of an operator: `break aten.addmm if mean($out) > 1`",
+            )
+        return self._add(live_breakpoint(self._next, "value", name, when, hits, None))
+
+    def check(self, expression: str, when: str | None, hits: str | None) -> StopPoint:
+        raise UsageError(
+            "a running script has no values by name that an assertion could test",
+            hint="test the results of an operator: `break aten.addmm if max($out) > 1e4`",
+        )
+
+    def at(self, place: str) -> Sequence[StopPoint]:
+        wanted = live_breakpoint(0, *parse_place(place), None, None, None)
+        there = [
+            _stop_point(each)
+            for each in self.training.mode.breakpoints
+            if (each.kind, each.target) == (wanted.kind, wanted.target)
+        ]
+        if not there:
+            raise no_stop_at(place)
+        return there
+
+    def delete(self, number: int) -> None:
+        gone, training = self._find(number), self.training
+        training.set_breakpoints([each for each in training.mode.breakpoints if each is not gone])
+
+    def enable(self, number: int, enabled: bool) -> None:
+        self._find(number).enabled = enabled
+        self.training.mode.changed()
+
+    def set_condition(self, number: int, when: str | None) -> StopPoint:
+        changed = self._find(number)
+        changed.condition = parse_condition(when) if when is not None else None
+        return _stop_point(changed)
+
+    def ignore(self, number: int, count: int) -> StopPoint:
+        changed = self._find(number)
+        changed.skipped = changed.count + max(0, count)
+        return _stop_point(changed)
+
+    def catches(self) -> Sequence[Catch]:
+        return catches_of(self.training.mode.catches)
+
+    def catch(self, kinds: Sequence[str], when: str | None) -> None:
+        condition = parse_condition(when) if when is not None else None
+        self.training.catch(dict.fromkeys(kinds, condition))
+
+    def uncatch(self, kinds: Sequence[str]) -> None:
+        mode = self.training.mode
+        mode.catches = {kind: when for kind, when in mode.catches.items() if kinds and kind not in kinds}
+        mode.changed()
+
+    @property
+    def _next(self) -> int:
+        """The number of the next breakpoint."""
+        return self.training.last_number + 1
+
+    def _add(self, added: LiveBreakpoint) -> StopPoint:
+        self.training.add(added)
+        return _stop_point(added)
+
+    def _find(self, number: int) -> LiveBreakpoint:
+        for each in self.training.mode.breakpoints:
+            if each.number == number:
+                return each
+        raise unknown_number(number)
+
+
+def _stop_point(breakpoint: LiveBreakpoint) -> StopPoint:
+    ignored = max(0, breakpoint.skipped - breakpoint.count)
+    return StopPoint(
+        number=breakpoint.number,
+        text=str(breakpoint),
+        kind=breakpoint.kind,
+        place=breakpoint.place,
+        commands=setup_commands(*breakpoint.commands, enabled=breakpoint.enabled, ignored=ignored),
+        when=breakpoint.condition.text if breakpoint.condition is not None else None,
+        hits=breakpoint.hits,
+        enabled=breakpoint.enabled,
+        temporary=breakpoint.temporary,
+        log=breakpoint.log,
+        count=breakpoint.count,
+        ignored=ignored,
+    )
