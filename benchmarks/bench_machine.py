@@ -14,7 +14,7 @@ from timing import interleaved, to_the_end
 
 import nncdbg
 from nncdbg import stats
-from nncdbg.engine.graph import Graph, Node, Program, TensorType, Value
+from nncdbg.ir.records import Graph, Node, Program, TensorType, Value
 
 SCALAR = TensorType("f32", ())
 

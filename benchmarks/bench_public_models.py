@@ -28,7 +28,7 @@ from onnx.backend.test.case.node import collect_testcases
 
 import nncdbg
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.graph import Map
+from nncdbg.ir.records import Map
 
 RAW = re.compile(
     r"object of type|has no attribute '|not supported between|could not be broadcast together|"

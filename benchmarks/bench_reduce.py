@@ -50,7 +50,7 @@ def after_deep(op: str, added: Callable[[str, str], Sequence[Any]]) -> Change:
     """Return a change that inserts `added(new name, old name)` behind the result of the DEEP-th `op`."""
 
     def change(nodes: Sequence[Any]) -> list[Any]:
-        from nncdbg.engine.graph import Value
+        from nncdbg.ir.records import Value
 
         at = [index for index, node in enumerate(nodes) if node.op == op][DEEP]
         name = nodes[at].outputs[0].name
@@ -62,7 +62,7 @@ def after_deep(op: str, added: Callable[[str, str], Sequence[Any]]) -> Change:
 
 def negative_variance(nodes: Sequence[Any]) -> list[Any]:
     """Change one ConstantOfShape that computes variances of the light model, to -1."""
-    from nncdbg.engine.graph import Inline
+    from nncdbg.ir.records import Inline
 
     variances = [node.inputs[4] for node in nodes if node.op == "BatchNormalization"]
     makers = {node.outputs[0].name: node for node in nodes if node.op == "ConstantOfShape"}
@@ -72,7 +72,7 @@ def negative_variance(nodes: Sequence[Any]) -> list[Any]:
 
 
 def zero_by_zero(before: str, after: str) -> list[Any]:
-    from nncdbg.engine.graph import Node, Value
+    from nncdbg.ir.records import Node, Value
 
     return [
         Node("Sub", (before, before), (Value("zero"),)),
@@ -81,7 +81,7 @@ def zero_by_zero(before: str, after: str) -> list[Any]:
 
 
 def uninitialized(before: str, after: str) -> list[Any]:
-    from nncdbg.engine.graph import Attribute, Node, Value
+    from nncdbg.ir.records import Attribute, Node, Value
 
     empty: dict[str, Attribute] = {"dtype": "f32", "init": "none", "shape": (1,)}
     return [

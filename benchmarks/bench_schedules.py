@@ -11,10 +11,10 @@ import numpy as np
 from timing import interleaved, seconds, to_the_end
 
 import nncdbg
-from nncdbg.engine.graph import Graph, Node, Placement, Program, TensorType, Value
 from nncdbg.engine.schedules.player import SchedulePlayer
 from nncdbg.engine.schedules.scheduler import with_schedule
 from nncdbg.engine.schedules.validation import validate
+from nncdbg.ir.records import Graph, Node, Placement, Program, TensorType, Value
 
 SIZES = TensorType("f32", (64,))
 MOST_SECONDS = 2.0

@@ -66,7 +66,7 @@ _PUBLIC = {
     "Breakpoint": "nncdbg.engine.stopping.breakpoints",
     "Frame": "nncdbg.engine.execution.frame",
     **dict.fromkeys(("Branch", "Mark"), "nncdbg.engine.time.timeline"),
-    **dict.fromkeys(("Graph", "Program", "TensorType"), "nncdbg.engine.graph"),
+    **dict.fromkeys(("Graph", "Program", "TensorType"), "nncdbg.ir.records"),
     **dict.fromkeys(("is_client_connected", "listen", "wait_for_client"), "nncdbg.dap_server.attach.calls"),
     "breakpoint": "nncdbg.script_breakpoint",
     "diff": "nncdbg.engine.divergence.call",
@@ -150,10 +150,6 @@ if TYPE_CHECKING:
     from nncdbg.engine.execution.frame import Frame as Frame
     from nncdbg.engine.frontends import ProgramSource as ProgramSource
     from nncdbg.engine.frontends import load as load
-    from nncdbg.engine.graph import Graph as Graph
-    from nncdbg.engine.graph import Node
-    from nncdbg.engine.graph import Program as Program
-    from nncdbg.engine.graph import TensorType as TensorType
     from nncdbg.engine.ops.declaration import Op as Op
     from nncdbg.engine.ops.declaration import declare as declare
     from nncdbg.engine.ops.declaration import op as op
@@ -166,6 +162,10 @@ if TYPE_CHECKING:
     from nncdbg.engine.time.timeline import Mark as Mark
     from nncdbg.engine.values.tensor import Tensor as Tensor
     from nncdbg.engine.values.values import Outputs as Outputs
+    from nncdbg.ir.records import Graph as Graph
+    from nncdbg.ir.records import Node
+    from nncdbg.ir.records import Program as Program
+    from nncdbg.ir.records import TensorType as TensorType
     from nncdbg.nan_watch.bisection.report import BisectReport as BisectReport
     from nncdbg.nan_watch.bisection.report import bisect as bisect
     from nncdbg.nan_watch.call import watch as watch

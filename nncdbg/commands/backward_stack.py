@@ -11,7 +11,7 @@ from nncdbg.engine.dtypes import FLOATS
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import resolve_name, spelled
 from nncdbg.engine.expression.operators import OperandError
-from nncdbg.engine.graph import tensor_only, type_of
+from nncdbg.ir.records import tensor_only, type_of
 from nncdbg.presentation.breakpoint_syntax import split_value
 from nncdbg.presentation.tensor_text import value_line
 from nncdbg.stats import summarize

@@ -9,7 +9,7 @@ from nncdbg.engine.dtypes import FLOATS
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import resolve_name, spelled
 from nncdbg.engine.expression.operators import OperandError
-from nncdbg.engine.graph import tensor_only, type_of
+from nncdbg.ir.records import tensor_only, type_of
 from nncdbg.presentation.breakpoint_syntax import split_value
 
 if TYPE_CHECKING:

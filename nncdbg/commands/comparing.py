@@ -18,7 +18,7 @@ from nncdbg.presentation.breakpoint_syntax import split_value
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.graph import Array
+    from nncdbg.ir.records import Array
     from nncdbg.stats import Comparison
 
 

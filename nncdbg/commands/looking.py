@@ -27,8 +27,8 @@ from nncdbg.presentation.tensor_text import described
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
-    from nncdbg.engine.graph import Array
     from nncdbg.engine.values.values import ValueLocation
+    from nncdbg.ir.records import Array
 
 
 _FORMATS = {"x": "#x", "o": "#o", "t": "#b", "d": "d", "f": "f", "e": "e"}
@@ -100,7 +100,7 @@ def whatis(session: CommandSession, text: str) -> None:
 def _on_device(session: CommandSession, name: str) -> str:
     """Return type and device of a computed value, as "f32[2] on cuda:0"; "" for NumPy arrays."""
     from nncdbg.engine.errors import NotComputed
-    from nncdbg.engine.graph import type_of
+    from nncdbg.ir.records import type_of
 
     backend = session.debugger.backend
     if backend.on_host:

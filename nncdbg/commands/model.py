@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nncdbg.commands.table import command
-from nncdbg.engine.compilation.code import EVICTED, initial_data, is_transfer
+from nncdbg.engine.compilation.code import EVICTED, initial_data
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.graph import Graph, Inline, Node, Program, TensorType, type_of
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.values.computed import computed_values
+from nncdbg.ir.kinds import is_transfer
+from nncdbg.ir.records import Graph, Inline, Node, Program, TensorType, type_of
 from nncdbg.presentation.elements import element, is_text
 from nncdbg.presentation.text_table import ColumnFormat, put_columns
 from nncdbg.stats import Summary

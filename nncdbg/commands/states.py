@@ -359,7 +359,7 @@ def _size(count: int) -> str:
 
 
 def _program(session: CommandSession, text: str) -> None:
-    from nncdbg.engine.compilation.search import blocks
+    from nncdbg.ir.walk import blocks
 
     debugger = session.debugger
     program = debugger.program

@@ -12,11 +12,11 @@ from nncdbg.commands.model import say_dropped
 from nncdbg.commands.table import command
 from nncdbg.engine.compilation.code import EVICTED
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import type_of
 from nncdbg.engine.stopping.place_names import ANY, PlaceNames
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import STRING, unquote
 from nncdbg.engine.values.computed import ComputedValue, computed_values
+from nncdbg.ir.records import type_of
 from nncdbg.presentation.elements import json_number
 from nncdbg.presentation.text_table import ColumnFormat, put_columns
 

@@ -6,7 +6,7 @@ import dis
 from functools import lru_cache
 from types import CodeType, FrameType
 
-from nncdbg.engine.graph import Location
+from nncdbg.ir.records import Location
 
 _SKIPPED = frozenset({"CACHE", "EXTENDED_ARG", "COPY", "NOP"})
 

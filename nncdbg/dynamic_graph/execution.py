@@ -25,9 +25,9 @@ from nncdbg.engine.building.values import SCALARS, wrong_literal
 from nncdbg.engine.compilation.code import UNSET
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.execution.random_streams import seeded_stream
-from nncdbg.engine.graph import Location
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.values.operand_faults import fault_of
+from nncdbg.ir.records import Location
 
 if TYPE_CHECKING:
     pass

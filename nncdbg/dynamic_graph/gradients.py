@@ -14,8 +14,8 @@ from nncdbg.dynamic_graph.trace import statements, trace_node, wanted_name
 from nncdbg.engine.building.python_lines import locate
 from nncdbg.engine.differentiation.grad import GradientRequest, gradient_graph
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import Graph, Inline, Literal, Location, TensorType, has_cotangent
-from nncdbg.engine.text.lexemes import claimed_name
+from nncdbg.ir.names import claimed_name
+from nncdbg.ir.records import Graph, Inline, Literal, Location, TensorType, has_cotangent
 
 if TYPE_CHECKING:
     from nncdbg.dynamic_graph.execution import Execution

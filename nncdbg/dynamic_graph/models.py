@@ -12,7 +12,6 @@ from nncdbg.dynamic_graph.plans import NO_ATTRIBUTES
 from nncdbg.dynamic_graph.symbols import Symbol
 from nncdbg.dynamic_graph.trace import ENTRY
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.compilation.effects import all_nodes
 from nncdbg.engine.compilation.states import Lowering, rebound, without_states
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.events import Failed
@@ -20,11 +19,13 @@ from nncdbg.engine.execution.linking import Allocation, Linker
 from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.execution.machine import Machine, Running
 from nncdbg.engine.execution.random_streams import generator_of
-from nncdbg.engine.graph import Constant, Graph, Node, Program, type_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
-from nncdbg.engine.text.lexemes import claimed_name, fresh_name, name_text
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.values.explanation import explained
+from nncdbg.ir.names import claimed_name, fresh_name
+from nncdbg.ir.records import Constant, Graph, Node, Program, type_of
+from nncdbg.ir.walk import walk_nodes
 from nncdbg.opening.self_contained import stored_data, stored_graph
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _check(program: Program, session: Execution) -> None:
     if program.runs or program.backwards:
         hint = "use nncdbg.run, or call a program without these lines"
         raise UsageError("a program with `run` or `backward` lines cannot be called", hint=hint)
-    nodes = [node for graph in program.graphs.values() for node in all_nodes(graph)]
+    nodes = [node for graph in program.graphs.values() for node in walk_nodes(graph)]
     for node in nodes:
         declared = lookup(node.op, version_of(node.op, program.opsets))
         if declared is not None and declared.draws(node.inputs):

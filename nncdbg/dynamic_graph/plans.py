@@ -10,7 +10,10 @@ from msgspec import Struct
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends.composed import call_for
 from nncdbg.engine.building.values import attribute_of, literal_data
-from nncdbg.engine.graph import (
+from nncdbg.engine.inference.graphs import TypeRules
+from nncdbg.engine.inference.statements import literal_dtype
+from nncdbg.engine.inference.types import literal_array
+from nncdbg.ir.records import (
     Array,
     Attribute,
     Inline,
@@ -22,9 +25,6 @@ from nncdbg.engine.graph import (
     Value,
     type_of,
 )
-from nncdbg.engine.inference.graphs import TypeRules
-from nncdbg.engine.inference.statements import literal_dtype
-from nncdbg.engine.inference.types import literal_array
 
 UNKNOWN = -1
 """The number of a type that only the run determines."""

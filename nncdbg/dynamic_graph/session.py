@@ -18,10 +18,10 @@ from nncdbg.dynamic_graph.variable import EagerVariable
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends import ProgramSource, load
-from nncdbg.engine.graph import Program, SavedRun
 from nncdbg.engine.ops.schema import check_opsets
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Program, SavedRun
 from nncdbg.representation import RichOutput
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from nncdbg.dynamic_graph.symbols import Symbol
 from nncdbg.dynamic_graph.trace import claim_names
 from nncdbg.engine.frontends.folder_files import STORE
 from nncdbg.engine.frontends.stores import ArrayStore
-from nncdbg.engine.graph import Graph
+from nncdbg.ir.records import Graph
 
 if TYPE_CHECKING:
     from nncdbg.dynamic_graph.models import Model

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from nncdbg.dynamic_graph.call_sites import location_at
 from nncdbg.engine.compilation.code import UNSET
-from nncdbg.engine.graph import Location
+from nncdbg.ir.records import Location
 
 if TYPE_CHECKING:
     from nncdbg.dynamic_graph.plans import OpPlan

@@ -10,8 +10,8 @@ from nncdbg.dynamic_graph.plans import TypeNumbers
 from nncdbg.dynamic_graph.symbols import Symbol
 from nncdbg.engine.building.values import literal_data
 from nncdbg.engine.compilation.code import UNSET
-from nncdbg.engine.graph import Graph, Literal, Node, Operand, Value
-from nncdbg.engine.text.lexemes import claimed_name
+from nncdbg.ir.names import claimed_name
+from nncdbg.ir.records import Graph, Literal, Node, Operand, Value
 
 ENTRY = "trace"
 """The name of the graph of the statements that ran."""

@@ -21,8 +21,8 @@ from nncdbg.dynamic_graph.trace import wanted_name
 from nncdbg.engine.building.values import Operators
 from nncdbg.engine.compilation.code import UNSET
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Array, Type, has_cotangent, tensor_only
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Array, Type, has_cotangent, tensor_only
 
 if TYPE_CHECKING:
     from nncdbg.dynamic_graph.execution import Execution

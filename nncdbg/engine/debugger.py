@@ -34,7 +34,6 @@ from nncdbg.engine.expression import (
     split_definition,
 )
 from nncdbg.engine.frontends import ProgramSource, load
-from nncdbg.engine.graph import Array, Program, type_of
 from nncdbg.engine.inputs.binding import Note, bind
 from nncdbg.engine.inputs.consumers import Consumers
 from nncdbg.engine.launch import CompiledProgram
@@ -63,6 +62,7 @@ from nncdbg.engine.values.editing import change
 from nncdbg.engine.values.new_values import from_text
 from nncdbg.engine.values.tensor import Tensor
 from nncdbg.engine.values.values import Outputs, Values
+from nncdbg.ir.records import Array, Program, type_of
 from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary, summarize
 

@@ -13,7 +13,7 @@ from nncdbg.engine.backends import Backend, Call, Kernels
 from nncdbg.engine.backends.cupy import CuPy
 from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.backends.kernel_choice import KernelChoice, StatementKernel, kernel_statements
-from nncdbg.engine.compilation.code import Code, Path, Statement
+from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.compilation.needed import Part
 from nncdbg.engine.compilation.search import candidates, constant_names
 from nncdbg.engine.compilation.states import rebound
@@ -27,9 +27,9 @@ from nncdbg.engine.execution.machine import Machine, Running
 from nncdbg.engine.execution.random_streams import generator_of
 from nncdbg.engine.execution.stream_issue import StreamIssue
 from nncdbg.engine.execution.supplied import SuppliedResults
-from nncdbg.engine.graph import Node, Type, type_of
 from nncdbg.engine.observers.statement_times import StatementTimes
 from nncdbg.engine.schedules.launches import scheduled
+from nncdbg.ir.records import Node, Path, Type, type_of
 
 
 class CompiledProgram(Loaded):

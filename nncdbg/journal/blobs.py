@@ -15,8 +15,8 @@ from xxhash import xxh3_128
 from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.frontends.safetensors import SPELLINGS
-from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.region import available_memory
+from nncdbg.ir.records import Array
 from nncdbg.journal.checksums import damaged, verified_rows
 from nncdbg.journal.compression import NONE, Compression, compressor, decompressor
 from nncdbg.journal.log_files import bytes_on_disk

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nncdbg.engine.graph import Array
+from nncdbg.ir.records import Array
 
 
 class StoredTensors(Mapping[str, Array]):

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Array
+from nncdbg.ir.records import Array
 
 Blocks: TypeAlias = npt.NDArray[Any]
 """Elements with one row per block; within a piece, with one column per block, which NumPy reduces faster."""

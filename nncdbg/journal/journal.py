@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Array
+from nncdbg.ir.records import Array
 from nncdbg.journal import blobs, kept_values
 from nncdbg.journal.checkpoint import Checkpoint, StoredTensors
 from nncdbg.journal.checksums import damaged, verified_rows

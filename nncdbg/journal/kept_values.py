@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Array
+from nncdbg.ir.records import Array
 from nncdbg.journal import blobs
 from nncdbg.journal.checksums import damaged, verified_rows
 from nncdbg.journal.codecs import CODECS, EXACT, CodecError, EncodedTensor, decode, encode

@@ -19,7 +19,7 @@ import numpy as np
 
 from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import LoadError, UsageError
-from nncdbg.engine.graph import Array
+from nncdbg.ir.records import Array
 from nncdbg.journal.blobs import contiguous
 from nncdbg.journal.connection import check_file, connect, explained
 

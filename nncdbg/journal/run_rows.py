@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from nncdbg.engine.graph import Array
+from nncdbg.ir.records import Array
 from nncdbg.journal import blobs, kept_values
 from nncdbg.journal.row_types import COLUMNS, Row
 from nncdbg.journal.statistics import StatisticsWriter

@@ -8,7 +8,7 @@ from typing import Any
 
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.frontends.program_folder import SETTINGS
-from nncdbg.engine.graph import Program
+from nncdbg.ir.records import Program
 from nncdbg.nan_watch.call import watch
 from nncdbg.nan_watch.measuring.gates import USUAL, Gates, split
 from nncdbg.nan_watch.records import Report

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 if TYPE_CHECKING:
-    from nncdbg.engine.graph import Program
+    from nncdbg.ir.records import Program
     from nncdbg.nan_watch.records import Report
 
 Options: TypeAlias = dict[str, Any]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from nncdbg.engine.graph import Program, SourceLines
+from nncdbg.ir.records import Program, SourceLines
 from nncdbg.nan_watch.measuring.gates import KINDS, RANGE, Gates
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from nncdbg.engine.graph import Graph, Program
+from nncdbg.ir.records import Graph, Program
 from nncdbg.notebook.markup import escape
 
 

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from nncdbg.engine.graph import Array
+from nncdbg.ir.records import Array
 from nncdbg.presentation.character_images import MARK_COLORS
 from nncdbg.presentation.elements import is_text
 from nncdbg.presentation.png_images import Colors, encoded, painted

@@ -16,8 +16,8 @@ from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.graph import Program
 from nncdbg.engine.ops.aten.names import allocates_only
+from nncdbg.ir.records import Program
 from nncdbg.stats import summarize
 
 _COLORS = ("#3a78d0", "#a67814", "#2e8b46", "#a055b4", "#14878f")

@@ -11,13 +11,13 @@ import numpy as np
 from nncdbg.engine.comparison.report import DiffReport
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.graph import Program
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.short_names import names_of
 from nncdbg.engine.values.tensor import Tensor
 from nncdbg.engine.values.values import Outputs
+from nncdbg.ir.records import Program
 from nncdbg.notebook.markup import WIDTH, document, escape, heading, note, printed, printed_lines, table
 from nncdbg.notebook.phases import phase_rows
 from nncdbg.notebook.pictures import caption, picture

@@ -18,7 +18,7 @@ from nncdbg.engine.frontends.folder_files import DOCUMENT, FILES, INPUTS, PROGRA
 from nncdbg.engine.frontends.program_folder import FORMAT, FolderDocument, check_inputs
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.engine.frontends.tensor_file import pack, to_json, write_tensors
-from nncdbg.engine.graph import Program
+from nncdbg.ir.records import Program
 from nncdbg.opening.self_contained import self_contained
 from nncdbg.version import __version__
 

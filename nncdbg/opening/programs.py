@@ -25,7 +25,7 @@ from nncdbg.opening.python_programs import is_python_name, load_python_name
 from nncdbg.opening.schedule_logs.names import is_log_name
 
 if TYPE_CHECKING:
-    from nncdbg.engine.graph import Program
+    from nncdbg.ir.records import Program
     from nncdbg.opening.journal.forking import Fork
     from nncdbg.opening.journal.reopening import Restart
     from nncdbg.opening.schedule_logs.programs import ScheduleLog

@@ -25,13 +25,14 @@ from dataclasses import replace
 import msgspec
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Graph, Placement, Program
 from nncdbg.engine.memory.plan_file import key_of
 from nncdbg.engine.process.json_document import DocumentKind
 from nncdbg.engine.schedules.launches import Site
 from nncdbg.engine.schedules.margins import margins_of, with_margins
 from nncdbg.engine.text.lexemes import Flaw, nearest
-from nncdbg.engine.text.listing import Path
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.records import Graph, Path, Placement, Program
+from nncdbg.ir.walk import blocks
 from nncdbg.textual_repr.cursor import Cursor
 from nncdbg.textual_repr.printer import margin_text
 
@@ -68,13 +69,13 @@ def parse_schedule(content: bytes | str, program: Program, source: str = "the sc
 
 
 def _scheduled(document: _File, program: Program, source: str) -> Program:
-    blocks = {key_of(path): (path, block) for path, block in _blocks(program)}
+    places = {key_of(path): (path, block) for path, block in blocks(program.graphs)}
     margins: dict[Site, Placement] = {}
     for key, rows in document.graphs.items():
-        if key not in blocks:
-            hint = nearest(key, blocks, "") or f"use one of: {', '.join(list(blocks)[:5])}"
+        if key not in places:
+            hint = nearest(key, places, "") or f"use one of: {', '.join(list(places)[:5])}"
             raise UsageError(f"{source}: the program has no graph {key!r}", hint=hint)
-        path, block = blocks[key]
+        path, block = places[key]
         sites = {name: pc for pc, name in _names(block, path)}
         for name, margin in rows.items():
             pc = sites.get(name.removeprefix("%"))
@@ -90,7 +91,7 @@ def schedule_text(program: Program) -> str:
     """Return the schedule of a program as the text of a file."""
     margins = margins_of(program)
     parts = []
-    for path, block in _blocks(program):
+    for path, block in blocks(program.graphs):
         rows = [
             f"      {json.dumps(name)}: {json.dumps(margin_text(margins[path, pc]).removeprefix(' | '))}"
             for pc, name in _names(block, path)
@@ -103,24 +104,12 @@ def schedule_text(program: Program) -> str:
     return f'{{\n  "nncdbg_schedule": {VERSION},\n  "streams": {streams},\n  "graphs": {body}\n}}\n'
 
 
-def _blocks(program: Program) -> Iterator[tuple[Path, Graph]]:
-    waiting: list[tuple[Path, Graph]] = [((name,), graph) for name, graph in program.graphs.items()]
-    while waiting:
-        path, graph = waiting.pop(0)
-        yield path, graph
-        waiting[:0] = [
-            ((*path, pc, at), block)
-            for pc, node in enumerate(graph.nodes)
-            for at, block in enumerate(node.subgraphs)
-        ]
-
-
 def _names(block: Graph, path: Path) -> Iterator[tuple[int, str]]:
     """Yield the number and the name of each line of a block that can have a margin."""
     if len(path) == 1:
         yield -1, "graph"
     for pc, node in enumerate(block.nodes):
-        named = node.op != "update" and node.outputs and node.outputs[0].name
+        named = node.kind is not Kind.UPDATE and node.outputs and node.outputs[0].name
         yield pc, node.outputs[0].name if named else f"#{pc}"
     yield len(block.nodes), "return"
 

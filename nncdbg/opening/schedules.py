@@ -10,8 +10,8 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.opening.command_line import ArgumentParser
 
 if TYPE_CHECKING:
-    from nncdbg.engine.graph import Program
     from nncdbg.engine.memory.plan_file import PlacedPlan
+    from nncdbg.ir.records import Program
 
 
 def add_schedule(parser: ArgumentParser) -> None:

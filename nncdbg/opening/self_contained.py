@@ -10,7 +10,7 @@ from nncdbg.engine.frontends.folder_files import STORE
 from nncdbg.engine.frontends.safetensors import STORABLE
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.engine.frontends.tensor_file import key_for
-from nncdbg.engine.graph import (
+from nncdbg.ir.records import (
     Array,
     Constant,
     Graph,

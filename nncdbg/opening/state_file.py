@@ -15,8 +15,8 @@ from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.frontends.safetensors import open_store
 from nncdbg.engine.frontends.stores import ArrayStore, Store
 from nncdbg.engine.frontends.tensor_file import TensorEntry, pack, unpack, write_tensors
-from nncdbg.engine.graph import Array, Inline, Node, Program, Reference, StateLine, TensorType
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Array, Inline, Node, Program, Reference, StateLine, TensorType
 
 _ENTRIES = "nncdbg.states"
 """The note of a file with element types that safetensors does not have."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.execution.loaded import Loaded
-    from nncdbg.engine.graph import Array
+    from nncdbg.ir.records import Array
 
 _WORK = 10_000
 """Limit for the exact test of whether two strided tensors have common elements."""

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nncdbg.engine import dtypes
-from nncdbg.engine.graph import Array, TensorType
 from nncdbg.engine.text.short_names import NO_NAMES, ShortNames
+from nncdbg.ir.records import Array, TensorType
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from nncdbg.engine.errors import ExpressionError
 from nncdbg.engine.expression import resolve_name
-from nncdbg.engine.graph import Map
+from nncdbg.ir.records import Map
 from nncdbg.presentation.element_grid import grid
 from nncdbg.presentation.elements import element, type_of
 from nncdbg.presentation.tensor_text import described, map_text

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nncdbg.presentation.atomic_file import new_file
 
 if TYPE_CHECKING:
-    from nncdbg.engine.graph import Program
+    from nncdbg.ir.records import Program
 
 
 def stores_from(program: Program, folder: Path | None) -> Program:

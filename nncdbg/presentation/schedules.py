@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.graph import Graph, Program
 from nncdbg.engine.schedules.launches import HOST, THE_HOST, Site, stream_name
 from nncdbg.engine.schedules.streams import streams_of
 from nncdbg.engine.schedules.validation import Party, Repair, ScheduleProblem
+from nncdbg.ir.records import Graph, Program
+from nncdbg.ir.walk import block_at
 
 _RACES = {
     "value": "unordered accesses",
@@ -90,10 +91,7 @@ class ScheduleWording:
     def block(self, site: Site) -> tuple[Graph, int]:
         """Return the block of a statement, and its number in it."""
         path, pc = site
-        graph = self.program.graphs[str(path[0])]
-        for at in range(1, len(path), 2):
-            graph = graph.nodes[int(path[at])].subgraphs[int(path[at + 1])]
-        return graph, pc
+        return block_at(self.program, path), pc
 
     def _race(self, problem: ScheduleProblem) -> ProblemWords:
         first, second, repair = problem.first, problem.second, problem.repair

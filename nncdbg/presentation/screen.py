@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from nncdbg.engine.errors import NncdbgError
-    from nncdbg.engine.graph import Program
+    from nncdbg.ir.records import Program
 
 _UNBOUND = 1 << 20
 """Line width in a pipe: unlimited."""

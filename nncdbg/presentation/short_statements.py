@@ -13,7 +13,7 @@ from nncdbg.engine.text.short_names import ELLIPSIS, ShortNames, names_of
 from nncdbg.presentation.elements import cells
 
 if TYPE_CHECKING:
-    from nncdbg.engine.graph import Program
+    from nncdbg.ir.records import Program
 
 _BRIEF = 2
 """Maximum number of lines of other statements."""

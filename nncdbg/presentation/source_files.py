@@ -8,10 +8,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.graph import digest_of
+from nncdbg.ir.records import digest_of
 
 if TYPE_CHECKING:
-    from nncdbg.engine.graph import Location, Program
+    from nncdbg.ir.records import Location, Program
 
 
 def named_file(file: str) -> str:

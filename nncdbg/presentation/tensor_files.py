@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Array, Map
+from nncdbg.ir.records import Array, Map
 from nncdbg.presentation.atomic_file import new_file
 from nncdbg.presentation.elements import is_text, type_of
 

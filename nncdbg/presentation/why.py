@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.diagnosis.diagnosing import Diagnosis
     from nncdbg.engine.diagnosis.retracing import Traced
-    from nncdbg.engine.graph import Node
     from nncdbg.engine.values.slicing import BlockVisit, Origin
     from nncdbg.engine.values.values import ValueLocation
+    from nncdbg.ir.records import Node
     from nncdbg.presentation.screen import Screen
 
 _FAR = 100_000

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine import dtypes
-from nncdbg.engine.graph import Array
+from nncdbg.ir.records import Array
 from nncdbg.stats.preparation import kernel_of, looked_at
 
 _SMALL = 1 << 12

@@ -122,7 +122,7 @@ def _check_files(options: argparse.Namespace) -> None:
 
 
 def _banner(session: CommandSession) -> None:
-    from nncdbg.engine.compilation.search import blocks
+    from nncdbg.ir.walk import blocks
 
     debugger = session.debugger
     graphs = debugger.program.graphs

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from nncdbg.engine.graph import Constant, Graph, Location, Node, Operand, Placement, Value
 from nncdbg.engine.text.lexemes import name_text
-from nncdbg.engine.text.listing import Path
+from nncdbg.ir.records import Constant, Graph, Location, Node, Operand, Path, Placement, Value
 
 ENDS = {"graph": "return", "then": "yield", "else": "yield", "body": "next"}
 """Maps the kind of a block to the keyword of its last line."""

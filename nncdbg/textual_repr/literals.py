@@ -16,10 +16,10 @@ import ml_dtypes
 import numpy as np
 
 from nncdbg.engine.dtypes import COMPLEX, FLOATS, INTEGERS, NUMPY, name_of
-from nncdbg.engine.graph import Array, Inline, MapType, OptionalType, SequenceType, TensorType
 from nncdbg.engine.text.lexemes import quote, quote_bytes
 from nncdbg.engine.text.rounding import lost
 from nncdbg.engine.text.types import print_type
+from nncdbg.ir.records import Array, Inline, MapType, OptionalType, SequenceType, TensorType
 
 
 @dataclass(frozen=True, slots=True)

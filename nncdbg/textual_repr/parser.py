@@ -11,13 +11,13 @@ from dataclasses import replace
 from functools import cached_property, partial
 
 from nncdbg.engine.errors import GraphError, ParseError, UsageError
-from nncdbg.engine.graph import (
-    Program,
-)
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.engine.text.driver import driver_lines
 from nncdbg.engine.text.lexemes import STRING, Flaw
 from nncdbg.engine.text.listing import Listing
+from nncdbg.ir.records import (
+    Program,
+)
 from nncdbg.textual_repr.cursor import Cursor
 from nncdbg.textual_repr.plain import read_plain
 from nncdbg.textual_repr.program_lines import ProgramLines

@@ -8,8 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from nncdbg.engine.graph import Program, Value
 from nncdbg.engine.text.short_names import LONG, folder, folders
+from nncdbg.ir.records import Program, Value
 
 _MOST = 64
 """Maximum number of prefixes of a program."""

@@ -10,7 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nncdbg.engine.escaping import printable
-from nncdbg.engine.graph import (
+from nncdbg.engine.text.counting import counted
+from nncdbg.engine.text.driver import driver_lines
+from nncdbg.engine.text.lexemes import key_text, name_text, op_text, quote
+from nncdbg.engine.text.listing import Line, Lines, Listing
+from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
+from nncdbg.engine.text.types import print_type, value_text
+from nncdbg.ir.records import (
     BackwardLine,
     Constant,
     Graph,
@@ -19,6 +25,7 @@ from nncdbg.engine.graph import (
     Location,
     Node,
     Operand,
+    Path,
     Placement,
     Program,
     Reference,
@@ -28,12 +35,6 @@ from nncdbg.engine.graph import (
     Value,
     zeros_like,
 )
-from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.driver import driver_lines
-from nncdbg.engine.text.lexemes import key_text, name_text, op_text, quote
-from nncdbg.engine.text.listing import Line, Lines, Listing, Path
-from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
-from nncdbg.engine.text.types import print_type, value_text
 from nncdbg.textual_repr.literals import array_text, attribute_text, literal_text
 from nncdbg.textual_repr.prefix_choice import chosen_prefixes
 

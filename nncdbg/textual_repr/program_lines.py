@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from nncdbg.engine.graph import (
+from nncdbg.engine.text.lexemes import Flaw, name_text, quote
+from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
+from nncdbg.ir.records import (
     Inline,
     Node,
     Reference,
@@ -15,8 +17,6 @@ from nncdbg.engine.graph import (
     Value,
     zeros_like,
 )
-from nncdbg.engine.text.lexemes import Flaw, name_text, quote
-from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.cursor import Cursor
 from nncdbg.textual_repr.literals import filled

@@ -10,10 +10,9 @@ import re
 from collections.abc import Sequence
 
 from nncdbg.engine.errors import Excerpt, GraphError
-from nncdbg.engine.graph import BackwardLine, Graph, RunLine, StateLine
 from nncdbg.engine.text.lexemes import BARE, PREFIXED, STRING, Flaw, unquote
-from nncdbg.engine.text.listing import Path
 from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
+from nncdbg.ir.records import BackwardLine, Graph, Path, RunLine, StateLine
 from nncdbg.textual_repr.blocks import ENDS, Block
 from nncdbg.textual_repr.cursor import Cursor
 from nncdbg.textual_repr.repairs import outside_repair

@@ -12,9 +12,9 @@ from functools import cache, partial
 
 from nncdbg.engine.errors import ExpressionError
 from nncdbg.engine.expression.tracked import parse_tracked
-from nncdbg.engine.graph import BackwardLine, Graph, Node
 from nncdbg.engine.text.lexemes import Flaw, name_text, nearest, quote
 from nncdbg.engine.text.prefixes import Prefixes
+from nncdbg.ir.records import BackwardLine, Graph, Node
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.statements import NameSpan
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nncdbg.engine.graph import Constant, Inline, Node, TensorType, Value
 from nncdbg.engine.text.lexemes import Flaw
 from nncdbg.engine.text.types import print_type
+from nncdbg.ir.records import Constant, Inline, Node, TensorType, Value
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.blocks import CALLED, ENDS, Block, BlockHeader
 from nncdbg.textual_repr.cursor import Cursor

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from nncdbg.engine.graph import (
+from nncdbg.engine.text.lexemes import BARE, OP, RESERVED, STRING, Flaw, name_text, quote
+from nncdbg.engine.text.types import type_end
+from nncdbg.ir.records import (
     Attribute,
     BackwardLine,
     Literal,
@@ -21,8 +23,6 @@ from nncdbg.engine.graph import (
     TrackLine,
     Value,
 )
-from nncdbg.engine.text.lexemes import BARE, OP, RESERVED, STRING, Flaw, name_text, quote
-from nncdbg.engine.text.types import type_end
 from nncdbg.textual_repr.cursor import Cursor
 from nncdbg.textual_repr.repairs import SAVED, close_word, form_of, name_repair
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 
-from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.divergence.mixing import NARROW, Place, is_wide, mixed_program
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Graph, Node, Program, Value
 from nncdbg.engine.ops.aten.names import OWN, base_name, is_torch
+from nncdbg.ir.records import Graph, Node, Program, Value
+from nncdbg.ir.walk import blocks
 from nncdbg.torch.recording import BACKWARD, FORWARD
 
 _LOWER = frozenset(

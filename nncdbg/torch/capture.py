@@ -17,10 +17,10 @@ from nncdbg.engine.frontends.exported.calls import positional_arguments, tracing
 from nncdbg.engine.frontends.exported.values import type_of
 from nncdbg.engine.frontends.layers import group_layers
 from nncdbg.engine.frontends.stores import ArrayStore
-from nncdbg.engine.graph import Array, Constant, Graph, Node, Program, SavedRun, TensorType, Value
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import joint_graph
-from nncdbg.engine.text.lexemes import claimed_name
+from nncdbg.ir.names import claimed_name
+from nncdbg.ir.records import Array, Constant, Graph, Node, Program, SavedRun, TensorType, Value
 from nncdbg.torch.naming import FreeNames
 from nncdbg.torch.program import phase_graph
 from nncdbg.torch.recording import BACKWARD, FORWARD

@@ -13,9 +13,9 @@ from torch.utils import _pytree as pytree
 
 from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
 from nncdbg.engine.frontends.exported.calls import positional_arguments, tracing
-from nncdbg.engine.graph import Array, Program, TensorType, Type, Value
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import backend_named, compiling_nothing
+from nncdbg.ir.records import Array, Program, TensorType, Type, Value
 from nncdbg.torch.capture import OUTPUT, named_leaves
 from nncdbg.torch.recording import FORWARD, Recorder
 from nncdbg.torch.source_lines import compiled_calls

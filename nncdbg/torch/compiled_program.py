@@ -18,13 +18,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from nncdbg.engine.backends import Call, Execute
 from nncdbg.engine.backends.composed import call_of
-from nncdbg.engine.compilation.code import CONTROL, Code
+from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Array, Program, Value
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.names import NUMBER, RECORDED, allocates_only
 from nncdbg.engine.ops.aten.signatures import RANDOM, signature
+from nncdbg.ir.kinds import CONTROL_OPS
+from nncdbg.ir.records import Array, Program, Value
 from nncdbg.torch.compiled import check_backend, naming_compiler, runs_operators
 from nncdbg.torch.recorded_step import BACKEND
 from nncdbg.torch.recording import BACKWARD, FORWARD
@@ -68,7 +69,7 @@ def _check(program: Program, backend: str) -> None:
     if backend != BACKEND:
         raise UsageError(f"--compile-b needs the backend torch, not {backend}", hint="omit --backend")
     for node in program.executed(program.graph):
-        if node.op in CONTROL or node.op == NUMBER:
+        if node.op in CONTROL_OPS or node.op == NUMBER:
             raise UsageError(
                 f"--compile-b cannot compile a program with `{node.op}`",
                 hint="compare a module instead: nncdbg diff MODULE:FUNCTION --compile-b",

@@ -12,10 +12,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.graph import Node
 from nncdbg.engine.ops.aten.names import allocates_only
 from nncdbg.engine.ops.aten.signatures import RANDOM
 from nncdbg.engine.text.counting import counted
+from nncdbg.ir.records import Node
 from nncdbg.torch.compiled_program import ProgramRun, is_phase, stays_eager
 from nncdbg.torch.finiteness import not_finite
 from nncdbg.torch.recorded_step import BACKEND, RecordedStep

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.frontends.layers import ModulePath, group_layers
-from nncdbg.engine.frontends.order import reads
-from nncdbg.engine.graph import (
+from nncdbg.engine.ops.aten.arrays import host_array
+from nncdbg.engine.values.checksum import checksum
+from nncdbg.ir.names import reads
+from nncdbg.ir.records import (
     Graph,
     Inline,
     Location,
@@ -26,8 +28,6 @@ from nncdbg.engine.graph import (
     digest_of,
     module_call,
 )
-from nncdbg.engine.ops.aten.arrays import host_array
-from nncdbg.engine.values.checksum import checksum
 from nncdbg.opening.self_contained import self_contained
 from nncdbg.presentation.source_files import named_file
 from nncdbg.torch.naming import FreeNames

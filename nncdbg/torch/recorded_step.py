@@ -13,8 +13,8 @@ import numpy as np
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.determinism import DeterminismVerification, verify_determinism
 from nncdbg.engine.errors import RunError, UsageError
-from nncdbg.engine.graph import Program, SavedRun
 from nncdbg.engine.ops.aten.arrays import host_array
+from nncdbg.ir.records import Program, SavedRun
 from nncdbg.opening.folder_writing import write_folder
 from nncdbg.representation import RichOutput, representations
 from nncdbg.torch.program import RecordedProgram

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from nncdbg.engine.graph import Attribute, Location, Node, TensorType, Value
 from nncdbg.engine.ops.aten.names import (
     OPERATOR,
     READ,
@@ -26,6 +25,7 @@ from nncdbg.engine.ops.aten.names import (
 from nncdbg.engine.ops.aten.signatures import COUNT, DTYPES, EXCHANGES, RANDOM, Kind, NotEncodable, encode
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Attribute, Location, Node, TensorType, Value
 from nncdbg.torch.naming import FreeNames
 from nncdbg.torch.recording import ABSENT, Event
 from nncdbg.torch.storages import Input, Key

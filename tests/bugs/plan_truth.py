@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 import nncdbg
-from nncdbg.engine.compilation.code import Code, Path
+from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.memory.plan_file import PlacedPlan, Site
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
+from nncdbg.ir.records import Path
 
 At = tuple[Path, int]
 """A statement: its block, and its number in the block."""

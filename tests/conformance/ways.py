@@ -11,7 +11,7 @@ import onnx
 
 import nncdbg
 from nncdbg.engine.dtypes import FLOATS, NUMPY, name_of
-from nncdbg.engine.graph import Program
+from nncdbg.ir.records import Program
 from nncdbg.textual_repr.parser import parse
 from tests.conformance.cases import Case
 

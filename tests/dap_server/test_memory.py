@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from nncdbg.dap_server.handlers.memory import MAX_READ
-from nncdbg.engine.graph import Array
+from nncdbg.ir.records import Array
 from tests.dap_server import odd_values
 from tests.dap_server.client import Client, Message
 

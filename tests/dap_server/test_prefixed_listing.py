@@ -10,7 +10,7 @@ import pytest
 import nncdbg
 from nncdbg.dap_server.sources.shown import sources_of
 from nncdbg.engine.errors import ExpressionError
-from nncdbg.engine.graph import Graph, Node, Program, TensorType, Value
+from nncdbg.ir.records import Graph, Node, Program, TensorType, Value
 from nncdbg.textual_repr import listing, parse
 
 F32 = TensorType("f32", (4,))

@@ -14,7 +14,7 @@ import pytest
 from nncdbg.dap_server.handlers.tensors import MAX_BINS, MAX_ELEMENTS, MAX_REDUCED
 from nncdbg.dap_server.variables.samples import json_numbers, packed, sampling
 from nncdbg.engine import dtypes
-from nncdbg.engine.graph import Array
+from nncdbg.ir.records import Array
 from nncdbg.stats.blocks import Reduction, reduce_blocks
 from tests.dap_server import odd_values
 from tests.dap_server.client import Client

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import nncdbg
-from nncdbg.engine.graph import Array, Constant, Inline, Program, StateLine
+from nncdbg.ir.records import Array, Constant, Inline, Program, StateLine
 from nncdbg.nan_watch.measuring.gates import USUAL
 from tests.bugs.labels import INNOCENT, NOTHING, ROOT, SECOND, Bug, corpus
 

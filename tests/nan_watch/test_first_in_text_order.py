@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.graph import Program
 from nncdbg.engine.schedules.player import played
+from nncdbg.ir.records import Program
 
 TEXT = """#nncdbg 1
 opset 18

@@ -19,7 +19,7 @@ import nncdbg
 from nncdbg.dap_server.launch_arguments import LaunchArguments
 from nncdbg.engine import extensions
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import SavedRun
+from nncdbg.ir.records import SavedRun
 from nncdbg.opening.command_line import (
     ArgumentParser,
     add_check,

@@ -23,7 +23,7 @@ from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.frontends.folder_files import FILES
 from nncdbg.engine.frontends.program_folder import open_program_folder
 from nncdbg.engine.frontends.safetensors import STORABLE
-from nncdbg.engine.graph import Graph, Program, Value, type_of
+from nncdbg.ir.records import Graph, Program, Value, type_of
 from nncdbg.opening import folder_writing
 from nncdbg.opening.folder_writing import check_folder, write_folder
 

@@ -12,9 +12,9 @@ import pytest
 
 import nncdbg
 from nncdbg.commands.session import CommandSession
-from nncdbg.engine.compilation.search import blocks
-from nncdbg.engine.graph import Graph, Node, Program, Value
 from nncdbg.engine.text.short_names import ShortNames, names_of
+from nncdbg.ir.records import Graph, Node, Program, Value
+from nncdbg.ir.walk import blocks
 from nncdbg.presentation.elements import Layout
 from nncdbg.presentation.listing_window import LineMarks, window
 from nncdbg.presentation.screen import Screen

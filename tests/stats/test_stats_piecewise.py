@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from nncdbg.engine.graph import Array
+from nncdbg.ir.records import Array
 from nncdbg.stats import blocks, histogram, piecewise, summarize
 from nncdbg.stats.blocks import next_nonfinite
 

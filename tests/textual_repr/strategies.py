@@ -14,7 +14,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from nncdbg.engine.dtypes import COMPLEX, FLOATS, NUMPY
-from nncdbg.engine.graph import (
+from nncdbg.ir.records import (
     Array,
     Constant,
     Graph,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from nncdbg.engine.errors import ParseError
-from nncdbg.engine.graph import Graph, Node, Program, Value
+from nncdbg.ir.records import Graph, Node, Program, Value
 from nncdbg.textual_repr import listing, parse, parse_with_listing, parser, print_program
 from tests.textual_repr.strategies import programs
 

@@ -7,7 +7,7 @@ import pytest
 
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import NncdbgError, ParseError
-from nncdbg.engine.graph import TensorType, tensor_only
+from nncdbg.ir.records import TensorType, tensor_only
 from nncdbg.textual_repr import parse
 
 SCALAR = TensorType("f32", ())

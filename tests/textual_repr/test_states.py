@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nncdbg.engine.errors import NncdbgError, ParseError
-from nncdbg.engine.graph import BackwardLine, Inline, Node, Reference, RunLine
+from nncdbg.ir.records import BackwardLine, Inline, Node, Reference, RunLine
 from nncdbg.textual_repr import parse
 
 PROGRAM = """#nncdbg 1

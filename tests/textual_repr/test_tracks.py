@@ -6,7 +6,7 @@ import pytest
 
 from nncdbg.engine.errors import ParseError
 from nncdbg.engine.expression.tracked import parse_tracked
-from nncdbg.engine.graph import TrackLine
+from nncdbg.ir.records import TrackLine
 from nncdbg.textual_repr import parse
 from tests.engine.tracking.programs import EVALUATE, TRACKS, TRAIN
 from tests.textual_repr.language_server.marked import ranges

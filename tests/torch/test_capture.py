@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 import nncdbg  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.errors import LoadError, UsageError  # noqa: E402
-from nncdbg.engine.graph import SavedRun  # noqa: E402
+from nncdbg.ir.records import SavedRun  # noqa: E402
 
 
 class Block(nn.Module):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import nncdbg
-from nncdbg.engine.graph import Location
+from nncdbg.ir.records import Location
 
 SOFT_CLIP = "org.example.calculator.SoftClip"
 

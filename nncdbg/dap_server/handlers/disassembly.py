@@ -9,12 +9,12 @@ from nncdbg.dap_server.protocol.requests import DisassembleBody
 from nncdbg.dap_server.protocol.types import DisassembledInstruction
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.instructions import parse_reference, statement_at_address
-from nncdbg.engine.compilation.code import CONTROL
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.frontends.formula import formula_of
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
+from nncdbg.ir.kinds import CONTROL_OPS
+from nncdbg.ir.records import TensorType
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import DisassembleArguments
@@ -77,7 +77,7 @@ def _kernel(session: Session, code: Code, pc: int) -> str | None:
     if pc == len(code.nodes):
         return None
     op = code.nodes[pc].op
-    if op in CONTROL or op.startswith("@"):
+    if op in CONTROL_OPS or op.startswith("@"):
         return None
     backend = session.program.debugger.backend
     found = lookup(op, version_of(op, code.opsets))

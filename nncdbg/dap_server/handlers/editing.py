@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import SetExpressionArguments, SetVariableArguments
     from nncdbg.dap_server.protocol.types import ValueFormat, Variable
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.graph import Array
     from nncdbg.engine.values.values import Values
+    from nncdbg.ir.records import Array
 
 
 @request(

@@ -16,7 +16,7 @@ from nncdbg.engine.values.current import results_of
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.graph import Node
+    from nncdbg.ir.records import Node
     from nncdbg.stats import Summary
 
 MOST_OPENED = 4096

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
         TerminateArguments,
     )
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.graph import Program
     from nncdbg.engine.inputs.binding import Note
+    from nncdbg.ir.records import Program
     from nncdbg.opening.journal.forking import Fork
     from nncdbg.opening.journal.reopening import Restart
 

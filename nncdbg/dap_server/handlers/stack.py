@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.types import StackFrameFormat
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.execution.frame import Frame
-    from nncdbg.engine.graph import Location
+    from nncdbg.ir.records import Location
 
 FRAMES = 1000
 """Frames of an answer if the client sends no count; `totalFrames` is the number of all."""

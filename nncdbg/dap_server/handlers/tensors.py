@@ -45,8 +45,8 @@ from nncdbg.stats.piecewise import histogram_by_pieces
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.graph import Array
     from nncdbg.engine.values.values import Values
+    from nncdbg.ir.records import Array
     from nncdbg.stats.histogram import Histogram
 
 MAX_ELEMENTS = 1 << 18

@@ -11,7 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from nncdbg.engine.compilation.code import Code, Path
+from nncdbg.engine.compilation.code import Code
+from nncdbg.ir.records import Path
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger

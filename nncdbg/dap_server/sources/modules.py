@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.sources.shown import Sources
     from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.graph import Program
+    from nncdbg.ir.records import Program
 
 ENTERED, NOT_ENTERED = "compiled", "not entered yet"
 

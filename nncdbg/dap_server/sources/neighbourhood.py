@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.compilation.code import Path
     from nncdbg.engine.execution.frame import Frame
-    from nncdbg.engine.graph import Graph, Node, Program
+    from nncdbg.ir.records import Graph, Node, Path, Program
     from nncdbg.stats import Summary
 
 MOST_STATEMENTS = 60

@@ -33,7 +33,7 @@ from nncdbg.dap_server.variables.value_text import (
 from nncdbg.engine.compilation.code import EVICTED, UNSET, Code
 from nncdbg.engine.errors import NotComputed
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.graph import Map
+from nncdbg.ir.records import Map
 from nncdbg.presentation.elements import SMALL, count_of, is_text
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.graph import Array
+from nncdbg.ir.records import Array
 from nncdbg.presentation.elements import type_of
 
 MAX_ELEMENTS = 10_000

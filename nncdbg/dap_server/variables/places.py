@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.execution.frame import Frame
-    from nncdbg.engine.text.listing import Path
     from nncdbg.engine.values.values import Values
+    from nncdbg.ir.records import Path
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.presentation.elements import json_number
 
 if TYPE_CHECKING:
-    from nncdbg.engine.graph import Array
+    from nncdbg.ir.records import Array
 
 
 def sampling(shape: tuple[int, ...], most: int) -> list[int]:

@@ -20,8 +20,8 @@ from nncdbg.by_identity import ByIdentity
 from nncdbg.dap_server.variables.answers import Answers
 from nncdbg.engine import dtypes
 from nncdbg.engine.execution.statistics_log import COLUMNS
-from nncdbg.engine.graph import Map, TensorType
 from nncdbg.engine.inputs.npy import read_part
+from nncdbg.ir.records import Map, TensorType
 from nncdbg.presentation.elements import SMALL, count_of, elements, is_text
 from nncdbg.presentation.tensor_text import map_text
 from nncdbg.stats import Summary
@@ -31,7 +31,7 @@ from nncdbg.stats.piecewise import summarize_by_pieces
 if TYPE_CHECKING:
     from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.graph import Array
+    from nncdbg.ir.records import Array
 
 GLANCE = 1 << 22
 """Elements whose statistics one answer computes: about 2 ms."""

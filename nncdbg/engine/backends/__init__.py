@@ -17,9 +17,9 @@ import numpy as np
 
 from nncdbg.engine import extensions
 from nncdbg.engine.errors import UnsupportedOp, UsageError
-from nncdbg.engine.graph import Array, Node, Program, tensor_only
 from nncdbg.engine.ops import Op
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Array, Node, Program, tensor_only
 
 Execute: TypeAlias = Callable[..., Any]
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Placement
+from nncdbg.ir.records import Placement
 
 
 class DeviceRange(NamedTuple):

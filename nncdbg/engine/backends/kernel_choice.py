@@ -13,12 +13,14 @@ from typing import Any
 
 from nncdbg.engine.backends import Backend, Call, Kernels, backend
 from nncdbg.engine.backends.moving import kernels_for
-from nncdbg.engine.compilation.code import Path, Statement, is_transfer
-from nncdbg.engine.compilation.search import blocks, candidates
+from nncdbg.engine.compilation.code import Statement
+from nncdbg.engine.compilation.search import candidates
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Node, Program
 from nncdbg.engine.ops.aten.names import stop_names
 from nncdbg.engine.text.lexemes import Flaw, integer_of, name_text, nearest, unquote
+from nncdbg.ir.kinds import Kind, is_transfer
+from nncdbg.ir.records import Node, Path, Program
+from nncdbg.ir.walk import walk
 
 _SELECTOR = re.compile(
     r"""\s*(?:@(?P<graph>"(?:[^"\\]|\\.)*"|[^\s".%]\S*?)\.)?%(?P<value>"(?:[^"\\]|\\.)*"|[^\s"]\S*)\s*""",
@@ -169,16 +171,15 @@ def kernel_statements(program: Program) -> Iterator[tuple[Path, Node, int | None
     """
     listing = program.as_listing()
     seen: set[tuple[Path, int]] = set()
-    for path, graph in blocks(program):
-        for pc, node in enumerate(graph.nodes):
-            if has_choice(node) and (path, pc) not in seen:
-                seen.add((path, pc))
-                yield path, node, listing.line(path, pc)
+    for path, _, pc, node in walk(program):
+        if has_choice(node) and (path, pc) not in seen:
+            seen.add((path, pc))
+            yield path, node, listing.line(path, pc)
 
 
 def has_choice(node: Node) -> bool:
     """Return whether a statement runs a kernel of a backend: not control flow, a call or an update."""
-    return not is_transfer(node.op) and node.op != "update"
+    return not is_transfer(node.op) and node.kind is not Kind.UPDATE
 
 
 def _nothing_selected(

@@ -10,7 +10,7 @@ import numpy as np
 
 from nncdbg.engine.backends import Call, HostBackend, Kernels
 from nncdbg.engine.backends.arrays import bind_over
-from nncdbg.engine.graph import Array
+from nncdbg.ir.records import Array
 
 
 class NumPy(HostBackend):

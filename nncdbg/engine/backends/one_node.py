@@ -11,9 +11,9 @@ import numpy as np
 from nncdbg.engine.backends import Call
 from nncdbg.engine.dtypes import name_of
 from nncdbg.engine.errors import UnsupportedOp
-from nncdbg.engine.graph import Inline, Node, SequenceType, TensorType, Type
 from nncdbg.engine.ops.onnx_messages import attribute_data, type_proto
 from nncdbg.engine.ops.schema import schema, split
+from nncdbg.ir.records import Inline, Node, SequenceType, TensorType, Type
 
 NEWEST_OPSET = 26
 """The newest opset of ONNX's own domain that onnxruntime 1.31 reads."""

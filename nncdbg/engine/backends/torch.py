@@ -26,6 +26,7 @@ from nncdbg.engine.backends import (
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.ops.aten.names import is_torch
+from nncdbg.ir.kinds import Kind
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import row_of
 
@@ -57,7 +58,7 @@ class Torch:
     def bind(self, call: Call) -> Kernels:
         if call.node.op.startswith("nncdbg."):
             return self._on_host(call)
-        if call.node.op == "update":
+        if call.node.kind is Kind.UPDATE:
             return Kernels(call.op.bind(np, {}), views=True)
         if not is_torch(call.node.op):
             from nncdbg.engine.backends.torch_onnx import onnx_call

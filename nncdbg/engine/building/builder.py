@@ -24,7 +24,11 @@ from nncdbg.engine.building.values import (
 from nncdbg.engine.differentiation.backward_calls import SAVED
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import GraphError, NncdbgError
-from nncdbg.engine.graph import (
+from nncdbg.engine.inference.types import common_type
+from nncdbg.engine.text.lexemes import Flaw, name_text
+from nncdbg.engine.text.types import parse_type
+from nncdbg.ir.names import fresh_name
+from nncdbg.ir.records import (
     Attribute,
     BackwardLine,
     Constant,
@@ -47,9 +51,7 @@ from nncdbg.engine.graph import (
     type_of,
     zeros_like,
 )
-from nncdbg.engine.inference.types import common_type
-from nncdbg.engine.text.lexemes import Flaw, fresh_name, name_text
-from nncdbg.engine.text.types import parse_type
+from nncdbg.ir.walk import calls_in
 
 
 class Builder:
@@ -105,7 +107,7 @@ class Builder:
         """Return the program; it runs `entry`, by default the graph that no other graph calls."""
         if self._open:
             self._fail(f"graph @{self._open[0].name} is open", "call program() after its `with` block")
-        calls = {op[1:] for graph in self._graphs.values() for op in _ops(graph) if op.startswith("@")}
+        calls = {*calls_in(self._graphs)}
         entries = (
             [self._runs[0].graph] if self._runs else [each for each in self._graphs if each not in calls]
         )
@@ -443,8 +445,8 @@ class Builder:
     def _inferred(self, block: OpenBlock, node: Node) -> Sequence[Type | None]:
         """Return the types of the results of a statement; an error names its operands and its line."""
         try:
-            if node.op[1:] in self._signatures and node.op.startswith("@"):
-                return [value.type for value in self._signatures[node.op[1:]].outputs]
+            if (called := node.called) is not None and called in self._signatures:
+                return [value.type for value in self._signatures[called].outputs]
             return block.inferred(node)
         except NncdbgError as error:
             named = [name for name in node.inputs if isinstance(name, str)]
@@ -494,10 +496,3 @@ class Builder:
         error = GraphError(message, hint=hint)
         self._locate(error)
         raise error
-
-
-def _ops(graph: Graph) -> Iterator[str]:
-    for node in graph.nodes:
-        yield node.op
-        for inner in node.subgraphs:
-            yield from _ops(inner)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from nncdbg.engine.graph import Graph, Node, Operand, Type, Value
+from nncdbg.ir.records import Graph, Node, Operand, Type, Value
 
 Claim = Callable[[str], str]
 """Returns the name of a copied value, from that of the original."""

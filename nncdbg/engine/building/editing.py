@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nncdbg.engine.building.values import attribute_of, inline_constant, literal_data, wrong_literal
 from nncdbg.engine.errors import GraphError, UsageError
-from nncdbg.engine.graph import (
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.kinds import Kind, kind_of
+from nncdbg.ir.records import (
     Attribute,
     Constant,
     Graph,
@@ -21,7 +23,6 @@ from nncdbg.engine.graph import (
     Node,
     Type,
 )
-from nncdbg.engine.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.building.editor import Editor
@@ -130,7 +131,7 @@ class EditedStatement(_Reader):
     @property
     def results(self) -> tuple[EditedValue, ...]:
         """The values that the statement defines."""
-        defined = () if self.op == "update" else self.outputs
+        defined = () if kind_of(self.op) is Kind.UPDATE else self.outputs
         return defined if self.saved is None else (*defined, self.saved)
 
     def replace(self, op: str, *operands: Any, **attributes: Any) -> None:

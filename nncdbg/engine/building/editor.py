@@ -19,9 +19,11 @@ from nncdbg.engine.building.retyping import retyped
 from nncdbg.engine.building.signatures import EditedGraph
 from nncdbg.engine.differentiation.backward_calls import SAVED
 from nncdbg.engine.errors import GraphError, UsageError
-from nncdbg.engine.graph import Attribute, BackwardLine, Graph, Literal, Node, Operand, Program, Type, Value
 from nncdbg.engine.inference.graphs import TypeRules
-from nncdbg.engine.text.lexemes import claimed_name, name_text
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.kinds import Kind, kind_of
+from nncdbg.ir.names import all_defined, claimed_name
+from nncdbg.ir.records import Attribute, BackwardLine, Graph, Literal, Node, Operand, Program, Type, Value
 
 
 class Editor:
@@ -101,7 +103,7 @@ class Editor:
         `first` is its first value.  The next value is the same: ``value.replace_uses`` or ``set_operand`` of
         the body sets another one.  Raises GraphError for a statement that is no loop.
         """
-        if loop.op != "while":
+        if kind_of(loop.op) is not Kind.WHILE:
             raise GraphError(f"{loop} carries no values", hint="name a `while`")
         body, block, given = loop.blocks[0], loop.containing_block(), self.operand(first)
         count = len(body.inputs) - 1
@@ -173,7 +175,7 @@ class Editor:
 
     def _read_graph(self, key: str, graph: Graph) -> EditedGraph:
         """Return a graph with its statements."""
-        self._used[key] = {*self._states, *_record_names(graph)}
+        self._used[key] = {*self._states, *(value.name for value in all_defined(graph))}
         top = EditedGraph(self, graph, None, key)
         waiting: list[tuple[EditedBlock, Graph, Mapping[str, EditedValue]]] = [(top, graph, self._states)]
         # No recursion: blocks may be nested deeper than Python's stack.
@@ -201,13 +203,13 @@ class Editor:
                 EditedBlock(self, each, statement, block.graph) for each in node.subgraphs
             )
             inside += zip(statement.blocks, node.subgraphs, [dict(known)] * len(node.subgraphs), strict=True)
-            if node.op == "update":
+            if node.kind is Kind.UPDATE:
                 statement.outputs = tuple(self._states[each.name] for each in node.outputs)
                 continue
             statement.outputs = tuple(
                 EditedValue(each.name, each.type, block, statement) for each in node.outputs
             )
-            saved = node.attributes.get(SAVED) if node.op.startswith("@") else None
+            saved = node.attributes.get(SAVED) if node.kind is Kind.CALL else None
             if isinstance(saved, str):
                 statement.saved = EditedValue(saved, None, block, statement)
             known |= {value.name: value for value in statement.results}
@@ -236,7 +238,7 @@ class Editor:
                     each.op,
                     tuple(map(_operand, each.operands)),
                     tuple(
-                        Value(value.name, None if each.op == "update" else value.type)
+                        Value(value.name, None if kind_of(each.op) is Kind.UPDATE else value.type)
                         for value in each.outputs
                     ),
                     each.attributes,
@@ -278,18 +280,6 @@ def _defined(block: EditedBlock) -> Iterator[EditedValue]:
     yield from block.inputs
     yield from (value for value, _ in block.constants)
     yield from (value for statement in block for value in statement.results)
-
-
-def _record_names(graph: Graph) -> set[str]:
-    """Return all names of values in a graph and its blocks."""
-    found: set[str] = set()
-    waiting = [graph]
-    for block in waiting:
-        found |= {value.name for value in block.inputs} | {each.value.name for each in block.constants}
-        for node in block.nodes:
-            found |= {value.name for value in node.outputs}
-            waiting += node.subgraphs
-    return found
 
 
 def _fail(message: str) -> NoReturn:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from nncdbg.engine.building.copies import renamed
-from nncdbg.engine.compilation.effects import graphs_called
 from nncdbg.engine.differentiation.backward_calls import SAVED
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import (
+from nncdbg.engine.text.lexemes import name_text, nearest
+from nncdbg.ir.names import all_defined, claimed_name
+from nncdbg.ir.records import (
     BackwardLine,
     Constant,
     Graph,
@@ -24,7 +25,7 @@ from nncdbg.engine.graph import (
     Value,
     has_cotangent,
 )
-from nncdbg.engine.text.lexemes import claimed_name, name_text, nearest
+from nncdbg.ir.walk import graphs_called
 
 
 def names_of(given: str | Sequence[str], what: str) -> tuple[str, ...]:
@@ -61,7 +62,7 @@ class GradientStep:
         self.line: BackwardLine | None = None
         self._graph_names = {*self.graphs, *(line.name for line in program.backwards)}
         self._name = claimed_name(name, self._graph_names)
-        self._used = {*self.states, *_defined(self.graphs.values())}
+        self._used = {*self.states, *(value.name for value in all_defined(self.graphs))}
         self._outputs: list[Value] = []
 
     @property
@@ -89,7 +90,7 @@ class GradientStep:
     def state(self, key: str, constant: Constant) -> str:
         """Make a state of a constant of graph `key`, and return its name."""
         graph, name = self.graphs[key], constant.value.name
-        shared = sum(name in _defined([each]) for each in self.graphs.values()) > 1
+        shared = sum(name in {v.name for v in all_defined(each)} for each in self.graphs.values()) > 1
         state = self.fresh(f"{graph.name}.{name}") if shared else name
         constants = tuple(each for each in graph.constants if each is not constant)
         graph = renamed(graph, {name: state}) if shared else graph
@@ -164,17 +165,6 @@ def _returning(graph: Graph, names: Sequence[str]) -> Graph:
     if not names:
         raise UsageError("no value to differentiate", hint="use one of: " + listed("%", outputs))
     return replace(graph, outputs=tuple(outputs.values()))
-
-
-def _defined(graphs: Iterable[Graph]) -> set[str]:
-    """Return the names that graphs define, in their blocks too."""
-    found: set[str] = set()
-    waiting = [*graphs]
-    for graph in waiting:
-        waiting.extend(block for node in graph.nodes for block in node.subgraphs)
-        found |= {value.name for value in (*graph.inputs, *(c.value for c in graph.constants))}
-        found |= {value.name for node in graph.nodes if node.op != "update" for value in node.outputs}
-    return found
 
 
 def listed(sigil: str, names: Iterable[str]) -> str:

@@ -18,8 +18,8 @@ from nncdbg.engine.building.builder import Builder
 from nncdbg.engine.building.values import GraphValue
 from nncdbg.engine.dtypes import NUMPY, ONNX
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import TensorType
 
 Initializer: TypeAlias = (
     "Literal['he_uniform', 'he_normal', 'xavier_uniform', 'normal', 'zeros', 'ones'] | tuple[float, float]"

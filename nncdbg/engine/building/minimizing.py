@@ -15,7 +15,12 @@ from nncdbg.engine.building.values import attribute_of
 from nncdbg.engine.compilation.effects import effects_of
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends import ProgramSource, load
-from nncdbg.engine.graph import (
+from nncdbg.engine.inference.graphs import TypeRules
+from nncdbg.engine.ops import lookup, names
+from nncdbg.engine.ops.optimizers.statement import COUNTER, STEP, Optimizer
+from nncdbg.engine.ops.schema import complete, version_of
+from nncdbg.engine.text.lexemes import name_text, nearest
+from nncdbg.ir.records import (
     Constant,
     Inline,
     Node,
@@ -29,11 +34,6 @@ from nncdbg.engine.graph import (
     has_cotangent,
     zeros_like,
 )
-from nncdbg.engine.inference.graphs import TypeRules
-from nncdbg.engine.ops import lookup, names
-from nncdbg.engine.ops.optimizers.statement import COUNTER, STEP, Optimizer
-from nncdbg.engine.ops.schema import complete, version_of
-from nncdbg.engine.text.lexemes import name_text, nearest
 
 
 def grad(

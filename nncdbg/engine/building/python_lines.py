@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 from nncdbg.engine.errors import Excerpt, NncdbgError
-from nncdbg.engine.graph import Location
+from nncdbg.ir.records import Location
 
 _OWN_FILES = (str(Path(__file__).parents[2]) + os.sep, contextlib.__file__)
 """Files of nncdbg itself, excluded from the user's source positions."""

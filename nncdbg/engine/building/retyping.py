@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from nncdbg.engine.compilation.code import initial_data
-from nncdbg.engine.compilation.effects import all_nodes
 from nncdbg.engine.differentiation.backward_calls import SAVED
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.frontends.order import title
-from nncdbg.engine.graph import Graph, Node, Program, Type, Value
 from nncdbg.engine.inference.graphs import GraphInference
 from nncdbg.engine.inference.types import common_type, type_of_array
-from nncdbg.engine.text.listing import Path
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.records import Graph, Node, Path, Program, Type, Value
+from nncdbg.ir.rewrite import rewrite
+from nncdbg.ir.walk import block_at, walk_nodes
 
 
 def retyped(program: Program, graph: Graph) -> Graph:
@@ -24,12 +24,12 @@ def retyped(program: Program, graph: Graph) -> Graph:
     for a statement that reads a value before its definition, or that does not fit the types of its operands.
     """
     states = {line.value.name: line.value for line in program.states}
-    kept = {str(node.attributes[SAVED]) for node in all_nodes(graph) if SAVED in node.attributes}
+    kept = {str(node.attributes[SAVED]) for node in walk_nodes(graph) if SAVED in node.attributes}
     around = (*states.values(), *map(Value, kept))
     open_graph = replace(_untyped(graph), inputs=(*graph.inputs, *around))
 
     def complain(path: Path, pc: int, error: NncdbgError) -> NncdbgError:
-        block = _block_at(graph, path)
+        block = block_at(graph, path)
         where = title(block.nodes[pc]) if pc < len(block.nodes) else "the last line"
         error.message = f"{where} in graph @{graph.name}: {error.message}"
         return error
@@ -45,41 +45,17 @@ def retyped(program: Program, graph: Graph) -> Graph:
     return _typed(graph, types)
 
 
-def _block_at(graph: Graph, path: Path) -> Graph:
-    for pc, number in zip(path[1::2], path[2::2], strict=True):
-        graph = graph.nodes[int(pc)].subgraphs[int(number)]
-    return graph
-
-
-def _order(graph: Graph) -> list[tuple[Path, Graph]]:
-    """Return a graph and the blocks inside it with their paths, outer before inner."""
-    found: list[tuple[Path, Graph]] = [((graph.name,), graph)]
-    for path, block in found:
-        for pc, node in enumerate(block.nodes):
-            found += [((*path, pc, number), inner) for number, inner in enumerate(node.subgraphs)]
-    return found
-
-
-def _rebuilt(graph: Graph, node_of: Any, outputs_of: Any) -> Graph:
-    """Return a graph with other statements and outputs, without recursion."""
-    made: dict[Path, Graph] = {}
-    for path, block in reversed(_order(graph)):
-        nodes = []
-        for pc, node in enumerate(block.nodes):
-            inner = tuple(made[*path, pc, number] for number in range(len(node.subgraphs)))
-            nodes.append(replace(node_of(path, node), subgraphs=inner))
-        made[path] = replace(block, nodes=tuple(nodes), outputs=outputs_of(path, block))
-    return made[graph.name,]
-
-
 def _untyped(graph: Graph) -> Graph:
     """Return a graph whose results have no declared types; those of inputs and carried values stay."""
 
-    def node_of(path: Path, node: Node) -> Node:
-        known = node.op.startswith("@")
+    def statement(path: Path, pc: int, node: Node) -> Node:
+        known = node.kind is Kind.CALL
         return replace(node, outputs=tuple(each if known else Value(each.name) for each in node.outputs))
 
-    return _rebuilt(graph, node_of, lambda path, block: tuple(Value(each.name) for each in block.outputs))
+    def block(path: Path, new: Graph) -> Graph:
+        return replace(new, outputs=tuple(Value(each.name) for each in new.outputs))
+
+    return rewrite(graph, statement, block)
 
 
 def _typed(graph: Graph, types: Mapping[Path, Mapping[str, Type | None]]) -> Graph:
@@ -90,12 +66,10 @@ def _typed(graph: Graph, types: Mapping[Path, Mapping[str, Type | None]]) -> Gra
         agreed = common_type(value.type, found) if value.type is not None else found
         return Value(value.name, found if agreed is None else agreed)
 
-    def node_of(path: Path, node: Node) -> Node:
-        if node.op == "update":
+    def statement(path: Path, pc: int, node: Node) -> Node:
+        if node.kind is Kind.UPDATE:
             return node
         return replace(node, outputs=tuple(typed(each, path) for each in node.outputs))
 
-    def outputs_of(path: Path, block: Graph) -> tuple[Value, ...]:
-        return tuple(typed(each, path) for each in block.outputs) if len(path) == 1 else block.outputs
-
-    return _rebuilt(graph, node_of, outputs_of)
+    new = rewrite(graph, statement)
+    return replace(new, outputs=tuple(typed(each, (graph.name,)) for each in new.outputs))

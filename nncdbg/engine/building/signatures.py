@@ -7,9 +7,10 @@ from typing import Any, TypeAlias
 
 from nncdbg.engine.building.editing import EditedBlock, EditedOperand, EditedStatement, EditedValue
 from nncdbg.engine.errors import GraphError, UsageError
-from nncdbg.engine.graph import Type, has_cotangent
 from nncdbg.engine.text.lexemes import Flaw, name_text
 from nncdbg.engine.text.types import parse_type
+from nncdbg.ir.kinds import called_graph
+from nncdbg.ir.records import Type, has_cotangent
 
 OperandOf: TypeAlias = "Callable[[EditedStatement], Any]"
 """Returns the operand of a call."""
@@ -21,7 +22,7 @@ class EditedGraph(EditedBlock):
     @property
     def calls(self) -> tuple[EditedStatement, ...]:
         """The statements that call the graph."""
-        return tuple(each for each in self.editor if each.op == f"@{self.graph}")
+        return tuple(each for each in self.editor if called_graph(each.op) == self.graph)
 
     def add_input(self, name: str, type: str | Type, operand: Any | OperandOf = None) -> EditedValue:
         """Add an input such as ``add_input("scale", "f32[3]")``, and return it.

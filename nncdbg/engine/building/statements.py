@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from nncdbg.engine.graph import (
-    Constant,
-    Graph,
-    Location,
-    Node,
-    Operand,
-    TensorType,
-    Type,
-    tensor_only,
-)
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.inference.types import common_type, joined_type
 from nncdbg.engine.ops.schema import version_of
-from nncdbg.engine.text.lexemes import claimed_name
+from nncdbg.ir.emit import Emitter
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.records import (
+    Graph,
+    Node,
+    TensorType,
+    Type,
+)
 
 
-class Statements:
-    """Statements that are typed as they are appended.
-
-    `types` are those of all values, as far as they are known.
-    """
+class Statements(Emitter):
+    """An emitter that infers the types of results in the opsets and graphs of a program."""
 
     def __init__(
         self,
@@ -34,24 +27,15 @@ class Statements:
         types: Mapping[str, Type | None],
         used: set[str],
     ) -> None:
+        super().__init__(types, used)
         self.opsets = opsets
         self.graphs = graphs
-        self.types = dict(types)
         self.rules = TypeRules(opsets, graphs)
-        self.nodes: list[Node] = []
-        self.constants: list[Constant] = []
-        self.location: Location | None = None
-        self.used = used
-        """The names that new values must not use."""
 
     @property
     def version(self) -> int:
         """The opset of ONNX's own operators."""
         return version_of("Identity", self.opsets)
-
-    def type_of(self, operand: Operand) -> TensorType | None:
-        """Return the type of a value; None if it is unknown, or for inline data."""
-        return tensor_only(self.types.get(operand)) if isinstance(operand, str) else None
 
     def types_at(self, node: Node) -> tuple[Type | None, ...]:
         """Return the types of a statement's operands."""
@@ -62,7 +46,7 @@ class Statements:
 
         Raises GraphError if the operands or attributes do not fit the op.
         """
-        if node.op == "while":
+        if node.kind is Kind.WHILE:
             carried, ends = self._loop_types(node)
             return self.rules.loop_results(node, carried, ends)
         if node.subgraphs:
@@ -99,26 +83,6 @@ class Statements:
         for node in block.nodes:
             inside.learn(node)
         return [inside.types.get(value.name) for value in block.outputs]
-
-    def append(self, node: Node) -> None:
-        """Append a statement unchanged."""
-        self.nodes.append(node)
-        self.learn(node)
-
-    def learn(self, node: Node) -> None:
-        """Store the known types of a statement's outputs."""
-        for value, known in zip(node.outputs, self.inferred(node), strict=False):
-            self.types[value.name] = known or value.type
-
-    def append_constant(self, constant: Constant, name: str) -> str:
-        """Append a constant under a name, and return the name."""
-        self.constants.append(replace(constant, value=replace(constant.value, name=name)))
-        self.types[name] = constant.value.type
-        return name
-
-    def fresh(self, name: str) -> str:
-        """Return an unused value name: `name`, or ``name.1`` and so on."""
-        return claimed_name(name, self.used)
 
 
 def _common(declared: Type | None, first: Type | None) -> Type | None:

@@ -9,8 +9,8 @@ import numpy as np
 
 from nncdbg.engine.dtypes import name_of
 from nncdbg.engine.errors import GraphError, UsageError
-from nncdbg.engine.graph import Array, Attribute, Constant, Inline, TensorType, Type, Value
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Array, Attribute, Constant, Inline, TensorType, Type, Value
 
 if TYPE_CHECKING:
     from nncdbg.engine.building.blocks import OpenBlock

@@ -9,7 +9,7 @@ import numpy as np
 from nncdbg.engine.comparison.report import Match, ValueSite
 from nncdbg.engine.comparison.tolerance import DEFAULTS, SAME, Excess, Tolerance, excess
 from nncdbg.engine.dtypes import COMPLEX, NUMPY, name_of
-from nncdbg.engine.graph import type_of
+from nncdbg.ir.records import type_of
 from nncdbg.stats import Comparison, compare
 from nncdbg.stats.comparison import ulps_between
 

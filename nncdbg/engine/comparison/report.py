@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nncdbg.engine.comparison.tolerance import Excess
-from nncdbg.engine.compilation.code import Path
+from nncdbg.ir.records import Path
 from nncdbg.representation import RichOutput, representations
 from nncdbg.stats import Comparison
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from nncdbg.engine.dtypes import COMPLEX, FLOATS, name_of
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Array
+from nncdbg.ir.records import Array
 from nncdbg.stats.comparison import ulps_between
 
 _BLOCK = 65536

@@ -14,35 +14,27 @@ from operator import itemgetter
 from typing import Any, TypeAlias
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import (
+from nncdbg.engine.inference.graphs import Complain, GraphInference
+from nncdbg.engine.inference.statements import literal_dtype
+from nncdbg.engine.inference.types import literal_array, type_of_array
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.kinds import is_transfer
+from nncdbg.ir.records import (
     Array,
     Constant,
     Graph,
     Inline,
     Literal,
     Node,
+    Path,
     Program,
     Type,
 )
-from nncdbg.engine.inference.graphs import Complain, GraphInference
-from nncdbg.engine.inference.statements import literal_dtype
-from nncdbg.engine.inference.types import literal_array, type_of_array
-from nncdbg.engine.text.lexemes import name_text
-
-Path: TypeAlias = "tuple[str | int, ...]"
-"""The path of a block: `("main",)`, or `("main", 5, 0)` for the first body of its statement 5."""
 
 Instruction: TypeAlias = "tuple[Callable[..., Any] | None, Callable[[list[Any]], Sequence[Any]], Any]"
 
 EPOCH = "steps_per_epoch"
 """The attribute of the loop of a ``run`` line with the number of its steps per epoch."""
-
-CONTROL = frozenset({"if", "while", "break"})
-
-
-def is_transfer(op: str) -> bool:
-    """Return whether the machine executes the statements of an op: control flow, and calls."""
-    return op in CONTROL or op.startswith("@")
 
 
 class _Unset:

@@ -12,7 +12,11 @@ from nncdbg.engine.compilation.code import EPOCH, initial_data
 from nncdbg.engine.compilation.tracked_values import TRACKED, TRACKED_DATA, tracked_lines
 from nncdbg.engine.dtypes import FLOATS, NUMPY
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import (
+from nncdbg.engine.ops.state import steps_of_epoch
+from nncdbg.engine.text.counting import counted
+from nncdbg.engine.text.driver import driver_name, scalars_of
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import (
     Array,
     Attribute,
     Constant,
@@ -26,10 +30,6 @@ from nncdbg.engine.graph import (
     Value,
     tensor_only,
 )
-from nncdbg.engine.ops.state import steps_of_epoch
-from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.driver import driver_name, scalars_of
-from nncdbg.engine.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.compilation.states import Lowering

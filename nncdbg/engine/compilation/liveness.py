@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nncdbg.engine.compilation.code import Code
+from nncdbg.ir.kinds import Kind
 
 
 def last_uses(code: Code) -> tuple[int, ...]:
@@ -28,7 +29,7 @@ def _last_uses(code: Code) -> tuple[int, ...]:
     for pc in range(len(code.nodes) + 1):
         for slot in code.reads(pc) if pc < len(code.nodes) else code.operands[pc]:
             last[slot] = pc
-        if pc < len(code.nodes) and code.nodes[pc].op == "break":
+        if pc < len(code.nodes) and code.nodes[pc].kind is Kind.BREAK:
             for slot in range(2, 1 + len(code.graph.inputs)):
                 last[slot] = max(last[slot], pc)
     for slot in code.read_at_end:

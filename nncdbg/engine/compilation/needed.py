@@ -14,8 +14,10 @@ from typing import Any, TypeAlias
 
 from nncdbg.engine.compilation.code import EPOCH
 from nncdbg.engine.compilation.driver_graph import BATCH
-from nncdbg.engine.graph import Graph, Node, Program
-from nncdbg.engine.text.listing import Listing, Path
+from nncdbg.engine.text.listing import Listing
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.records import Graph, Node, Path, Program
+from nncdbg.ir.walk import blocks
 
 Definition: TypeAlias = "tuple[Path, int, int]"
 """Block, statement and number of a result; statement -1 is an input of the block, -2 a constant."""
@@ -71,7 +73,7 @@ class _Needs:
     """Marks what the outputs need: results, statements, and inputs and ends of blocks."""
 
     def __init__(self, program: Program) -> None:
-        self.blocks = {path: _Block(graph, path) for path, graph in _blocks(program)}
+        self.blocks = {path: _Block(graph, path) for path, graph in blocks(program.graphs)}
         """The blocks, outer before inner."""
         self.values: set[Definition] = set()
         self.statements: dict[Path, set[int]] = {path: set() for path in self.blocks}
@@ -130,27 +132,23 @@ class _Needs:
             self._follow_result(path, pc, node, index, first)
 
     def _follow_result(self, path: Path, pc: int, node: Node, index: int, first: bool) -> None:
-        if node.op == "if":
+        if node.kind is Kind.IF:
             self._read(path, pc, node.inputs[0])
             for number in range(len(node.subgraphs)):
                 self._end((*path, pc, number), index)
-        elif node.op == "while":
+        elif node.kind is Kind.WHILE:
             self._follow_loop(path, pc, node, index, first)
-        elif node.op == "update":
+        elif node.kind is Kind.UPDATE:
             self._read(path, pc, node.inputs[index])
-        elif self._is_call(node):
-            self._call(path, pc, node)
-            self._end((node.op[1:],), index)
+        elif (called := node.called) is not None and (called,) in self.blocks:
+            self._call(path, pc, node, called)
+            self._end((called,), index)
         elif first:
             for name in node.inputs:
                 self._read(path, pc, name)
 
-    def _is_call(self, node: Node) -> bool:
-        return node.op.startswith("@") and (node.op[1:],) in self.blocks
-
-    def _call(self, path: Path, pc: int, node: Node) -> None:
+    def _call(self, path: Path, pc: int, node: Node, called: str) -> None:
         """Mark a call, and the operands for inputs that are needed so far."""
-        called = node.op[1:]
         calls = self._calls.setdefault(called, [])
         if (path, pc) in calls:
             return
@@ -190,7 +188,7 @@ class _Needs:
         if first:
             self._read(path, pc, node.inputs[0])
             for number, each in enumerate(node.subgraphs[0].nodes):
-                if each.op == "break":
+                if each.kind is Kind.BREAK:
                     self.statements[body].add(number)
                     self._read(body, number, each.inputs[0])
                 if each.op == BATCH and EPOCH in node.attributes:
@@ -260,7 +258,7 @@ class _Rebuilding:
 
     def _node(self, path: Path, pc: int, node: Node) -> Node:
         needs = self._needs
-        if node.op == "update":
+        if node.kind is Kind.UPDATE:
             made = {index for index in range(len(node.outputs)) if (path, pc, index) in needs.values}
             states = node.attributes.get("states", ())
             attributes = {"states": _at(states, made)} if isinstance(states, tuple) and states else {}
@@ -270,11 +268,10 @@ class _Rebuilding:
             ends = needs.ends[*path, pc, 0]
             blocks = tuple(self._made[*path, pc, number] for number in range(len(node.subgraphs)))
             inputs = node.inputs
-            if node.op == "while":
+            if node.kind is Kind.WHILE:
                 inputs = (inputs[0], *_at(inputs[1:], ends))
             return replace(node, inputs=inputs, outputs=_at(node.outputs, ends), subgraphs=blocks)
-        called = (node.op[1:],)
-        if node.op.startswith("@") and called in needs.blocks:
+        if (name := node.called) is not None and (called := (name,)) in needs.blocks:
             inputs = tuple(node.inputs[index] for index in needs.inputs(called))
             return replace(node, inputs=inputs, outputs=_at(node.outputs, needs.ends[called]))
         return node
@@ -292,16 +289,6 @@ class _Rebuilding:
             for pc, before in enumerate(kept):
                 blocks = self._needs.blocks[whole].graph.nodes[before].subgraphs
                 stack += [((*path, pc, number), (*whole, before, number)) for number in range(len(blocks))]
-
-
-def _blocks(program: Program) -> Iterator[tuple[Path, Graph]]:
-    """Yield every graph and block with its path, outer before inner; graphs by the names in calls."""
-    stack: list[tuple[Path, Graph]] = [((name,), graph) for name, graph in program.graphs.items()]
-    while stack:
-        path, graph = stack.pop()
-        yield path, graph
-        for pc, node in enumerate(graph.nodes):
-            stack += [((*path, pc, number), block) for number, block in enumerate(node.subgraphs)]
 
 
 def _at(values: Sequence[Any], numbers: Collection[int]) -> tuple[Any, ...]:

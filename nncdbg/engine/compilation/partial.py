@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from nncdbg.engine.compilation.effects import all_nodes
 from nncdbg.engine.compilation.needed import Part, Places, needed_part
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Graph, Node, Program, Value
-from nncdbg.engine.text.lexemes import fresh_name, name_text
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.names import all_defined, defined, fresh_name
+from nncdbg.ir.records import Graph, Node, Program, Value
+from nncdbg.ir.walk import walk
 
 
 def partial_run(
@@ -198,7 +199,7 @@ class _Rewiring:
         """Return whether a graph defines a value outside of its loops and branches."""
         entry = graph == self.program.entry
         return bool(name) and any(
-            value.name == name for value in _values(self.program.graphs[graph], inputs=entry)
+            value.name == name for value in defined(self.program.graphs[graph], inputs=entry)
         )
 
     # -- changes ---------------------------------------------------------------------------------
@@ -222,25 +223,14 @@ class _Rewiring:
 
 def _calls(graph: Graph, name: str) -> Iterator[tuple[_Call, str]]:
     """Yield the calls in a graph with the names of the called graphs."""
-    for pc, node in enumerate(graph.nodes):
-        if node.op.startswith("@"):
-            yield _Call(name, pc), node.op[1:]
-        for block in node.subgraphs:
-            for inner in all_nodes(block):
-                if inner.op.startswith("@"):
-                    yield _Call(name, None), inner.op[1:]
+    for path, _, pc, node in walk(graph):
+        if (called := node.called) is not None:
+            yield _Call(name, pc if len(path) == 1 else None), called
 
 
 def _definition(graph: Graph, name: str) -> Value:
     """Return the last definition of a value."""
-    return [value for value in _values(graph) if value.name == name][-1]
-
-
-def _values(graph: Graph, *, inputs: bool = True) -> Iterator[Value]:
-    if inputs:
-        yield from graph.inputs
-    yield from (constant.value for constant in graph.constants)
-    yield from (value for node in graph.nodes for value in node.outputs)
+    return [value for value in defined(graph) if value.name == name][-1]
 
 
 def _defined(program: Program, name: str) -> bool:
@@ -249,9 +239,7 @@ def _defined(program: Program, name: str) -> bool:
 
 def _names(graph: Graph) -> set[str]:
     """Return the names of the constants and results of a graph and its blocks."""
-    blocks = [graph, *(block for node in all_nodes(graph) for block in node.subgraphs)]
-    constants = (constant.value.name for block in blocks for constant in block.constants)
-    return {*constants, *(value.name for node in all_nodes(graph) for value in node.outputs)} - {""}
+    return {value.name for value in all_defined(graph, inputs=False)} - {""}
 
 
 def _without(graph: Graph, name: str) -> Graph:

@@ -3,27 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
-from nncdbg.engine.compilation.code import Path
-from nncdbg.engine.graph import Graph, Program, Type
 from nncdbg.engine.ops.aten.names import stop_names
-
-
-def blocks(program: Program) -> Iterator[tuple[Path, Graph]]:
-    """Yield every graph, branch and loop body with its path, outer before inner.
-
-    The forward graph of a ``backward`` line has the path of the graph that it repeats.
-    """
-    stack: list[tuple[Path, Graph]] = [
-        ((graph.name,), graph) for graph in reversed(list(program.graphs.values()))
-    ]
-    while stack:
-        path, graph = stack.pop()
-        yield path, graph
-        for pc, node in enumerate(graph.nodes):
-            if node.subgraphs:
-                stack.extend(((*path, pc, index), body) for index, body in enumerate(node.subgraphs))
+from nncdbg.ir.records import Path, Program, Type
+from nncdbg.ir.walk import blocks, walk
 
 
 def candidates(program: Program, kind: str) -> set[str]:
@@ -59,11 +42,10 @@ def constant_names(program: Program) -> set[str]:
 def origins(program: Program) -> dict[str, dict[int, list[tuple[Path, int]]]]:
     """Return the statements made by each line of each file of the user's model."""
     found: dict[str, dict[int, list[tuple[Path, int]]]] = {}
-    for path, graph in blocks(program):
-        for pc, node in enumerate(graph.nodes):
-            location = node.location
-            if location is not None and location.file and location.line is not None:
-                found.setdefault(location.file, {}).setdefault(location.line, []).append((path, pc))
+    for path, _, pc, node in walk(program):
+        location = node.location
+        if location is not None and location.file and location.line is not None:
+            found.setdefault(location.file, {}).setdefault(location.line, []).append((path, pc))
     return found
 
 

@@ -16,17 +16,20 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from nncdbg.engine.compilation.driver_graph import DriverGraph
-from nncdbg.engine.compilation.effects import all_nodes, effects_of
+from nncdbg.engine.compilation.effects import effects_of
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import (
+from nncdbg.engine.text.driver import has_driver
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.records import (
     Constant,
     Graph,
     Node,
     Program,
     Value,
 )
-from nncdbg.engine.text.driver import has_driver
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.rewrite import rewrite
+from nncdbg.ir.walk import calls_in, walk_nodes
 
 
 def lowered(
@@ -67,9 +70,8 @@ def without_states(program: Program, graphs: Mapping[str, Graph], entry: str) ->
 
 def _is_single_run(program: Program) -> bool:
     """Return whether the entry graph runs once, with states that begin with data."""
-    called = {node.op for graph in program.graphs.values() for node in all_nodes(graph)}
     computed = any(isinstance(state.first, Node) for state in program.states)
-    return not (program.runs or computed or f"@{program.entry}" in called)
+    return not (program.runs or computed or program.entry in calls_in(program))
 
 
 def _with_data(program: Program, entry: Graph, given: Collection[str]) -> Graph:
@@ -96,11 +98,7 @@ def given_states(program: Program, inputs: object) -> frozenset[str]:
 def rebound(program: Program) -> frozenset[str]:
     """Return the names that a lowered program defines more than once per frame."""
     return frozenset(
-        value.name
-        for graph in program.graphs.values()
-        for node in all_nodes(graph)
-        if node.op == "update"
-        for value in node.outputs
+        value.name for node in walk_nodes(program) if node.kind is Kind.UPDATE for value in node.outputs
     )
 
 
@@ -134,34 +132,19 @@ class Lowering:
         """
         effects = self.effects[key]
         return replace(
-            self._block(graph),
+            rewrite(graph, lambda path, pc, node: self.statement(node)),
             inputs=(*graph.inputs, *self.ordered(effects.used)),
             outputs=(*graph.outputs, *self.ordered(effects.updated)),
         )
 
-    def _block(self, graph: Graph) -> Graph:
-        """Return a block with lowered statements, and its own inputs and outputs."""
-        # The inner blocks come first; no recursion, as blocks may be nested deeper than Python's stack.
-        order = [graph]
-        for each in order:
-            order.extend(inner for node in each.nodes for inner in node.subgraphs)
-        done: dict[int, Graph] = {}
-        for each in reversed(order):
-            nodes = [
-                self.statement(replace(node, subgraphs=tuple(done[id(inner)] for inner in node.subgraphs)))
-                for node in each.nodes
-            ]
-            done[id(each)] = replace(each, nodes=tuple(nodes))
-        return done[id(graph)]
-
     def statement(self, node: Node) -> Node:
         """Return a statement that passes on the states of its callee or its (lowered) blocks."""
-        if node.op == "update":
+        if node.kind is Kind.UPDATE:
             states = tuple(self.types[value.name] for value in node.outputs)
             types = tuple((value.name, value.type) for value in states)
             return replace(node, outputs=states, attributes={"states": types})
-        if node.op.startswith("@"):
-            effects = self.effects.get(node.op[1:])
+        if (called := node.called) is not None:
+            effects = self.effects.get(called)
             if effects is None:
                 return node
             operands = tuple(value.name for value in self.ordered(effects.used))
@@ -177,7 +160,7 @@ class Lowering:
         if not updated:
             return node
         states = self.ordered(updated)
-        return self._loop(node, states) if node.op == "while" else self._branches(node, states)
+        return self._loop(node, states) if node.kind is Kind.WHILE else self._branches(node, states)
 
     def _branches(self, node: Node, states: tuple[Value, ...]) -> Node:
         blocks = [replace(each, outputs=(*each.outputs, *states)) for each in node.subgraphs]
@@ -205,7 +188,7 @@ def _check_break(body: Graph, states: Collection[str]) -> None:
     updated = ""
     for node in body.nodes:
         updated = next((value.name for value in node.outputs if value.name in states), updated)
-        if updated and node.op == "break":
+        if updated and node.kind is Kind.BREAK:
             raise GraphError(
                 f"the loop @{body.name or 'body'} breaks after the update of %{name_text(updated)}",
                 hint="move the update behind the break, or out of the loop",

@@ -7,15 +7,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from nncdbg.engine.compilation.effects import all_nodes, effects_of
+from nncdbg.engine.compilation.effects import effects_of
 from nncdbg.engine.errors import Excerpt, ExpressionError, NncdbgError
 from nncdbg.engine.expression import Expression, nodes, spelled
 from nncdbg.engine.expression.nodes import fault, walk
 from nncdbg.engine.expression.tracked import TrackedExpression, parse_tracked
-from nncdbg.engine.graph import Graph, Node, Program, RunLine, TrackLine
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.text.short_names import nearest_name
+from nncdbg.ir.records import Graph, Node, Program, RunLine, TrackLine
+from nncdbg.ir.walk import blocks, walk_nodes
 
 TRACKED = "tracked"
 """The attribute of the loop of a line with tracks: (number of the run, number of the evaluation or -1)."""
@@ -108,7 +109,7 @@ def kept_to_the_end(program: Program, lines: Sequence[TrackedLine]) -> dict[str,
     for line in lines:
         for name, graph in line.sources.items():
             found.setdefault(graph, set()).add(name)
-    statements = [*all_nodes(program.graph)]
+    statements = [*walk_nodes(program.graph)]
     batches = {value for node in statements for _, value in data_batches(node)}
     # The first value of the body is a batch, whose size is the number of samples of the step.
     sampled = {line.place for line in lines if line.line.batch}
@@ -239,10 +240,10 @@ class _Resolution:
 
 def _calls(graph: Graph) -> Iterator[tuple[str, bool]]:
     """Yield the graphs that a graph calls, with whether a block inside it does."""
-    own = {id(node) for node in graph.nodes}
-    for node in all_nodes(graph):
-        if node.op.startswith("@"):
-            yield node.op[1:], id(node) not in own
+    for path, block in blocks(graph):
+        for node in block.nodes:
+            if (called := node.called) is not None:
+                yield called, len(path) > 1
 
 
 def _values(graph: Graph) -> Iterator[str]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from nncdbg.engine.graph import Graph, Node, Program
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.optimizers.statement import RATE, Optimizer
 from nncdbg.engine.ops.schema import version_of
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.records import Graph, Node, Program
 
 _SUMS = frozenset({"Add", "Sub", "Sum"})
 """Ops that change a value by the other operand."""
@@ -42,9 +43,11 @@ def is_changed_by_sum(node: Node, name: str) -> bool:
 
 def _learned(key: str, graph: Graph, program: Program) -> Iterator[LearnedState]:
     """Yield the parameters that a graph updates outside of its blocks."""
-    makers = {value.name: node for node in graph.nodes for value in node.outputs if node.op != "update"}
+    makers = {
+        value.name: node for node in graph.nodes for value in node.outputs if node.kind is not Kind.UPDATE
+    }
     for node in graph.nodes:
-        if node.op != "update":
+        if node.kind is not Kind.UPDATE:
             continue
         for state, new in zip(node.outputs, node.inputs, strict=False):
             maker = makers.get(new) if isinstance(new, str) else None

@@ -10,6 +10,7 @@ from nncdbg.engine.diagnosis.marks import MarkedTensors
 from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed, Skipped
 from nncdbg.engine.execution.frame import Frame
+from nncdbg.ir.kinds import Kind
 
 
 @dataclass(slots=True)
@@ -27,7 +28,7 @@ class Decisions:
         if isinstance(event, Pushed):
             outer = frames[-2]
             node = outer.code.nodes[outer.pc]
-            if node.op in ("if", "while"):
+            if node.kind in (Kind.IF, Kind.WHILE):
                 self._decide(event.frame, outer.code.operands_of(outer.pc, outer.slots)[:1])
         elif isinstance(event, Skipped):
             outer = frames[-1]
@@ -43,7 +44,7 @@ class Decisions:
         """Record the conditions of `break` in a completed iteration."""
         code = frame.code
         for pc, node in enumerate(code.nodes):
-            if node.op == "break":
+            if node.kind is Kind.BREAK:
                 self._decide(frame, [slots[code.operands[pc][0]]])
 
     def _decide(self, frame: Frame, conditions: Sequence[Any]) -> None:

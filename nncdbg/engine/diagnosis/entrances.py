@@ -18,10 +18,10 @@ from nncdbg.engine.diagnosis.effect import is_training_state, step_outputs
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Stage
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sightings
 from nncdbg.engine.execution.events import Event, Pushed
-from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.aten.names import RECEIVED_INPUT, RECORDED_INPUT
 from nncdbg.engine.ops.causes import RECEIVED, SET_BY_HAND, Cause
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Array
 from nncdbg.stats import summarize
 from nncdbg.stats.finiteness import bad, is_finite
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from nncdbg.engine.diagnosis.recomputed import recomputed
 from nncdbg.engine.dtypes import FLOATS, integer_range, name_of
-from nncdbg.engine.graph import Array
 from nncdbg.engine.observers.nonfinite import array_of
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.causes import Birth, Cause, Maker, RuleFailed, applied
@@ -23,6 +22,7 @@ from nncdbg.engine.ops.causes.places import at, counted, first, spelled
 from nncdbg.engine.ops.contracts import BrokenContract
 from nncdbg.engine.ops.integer_faults import DIVISION, RANGE, SCALE, IntegerFault
 from nncdbg.engine.text.counting import elements
+from nncdbg.ir.records import Array
 from nncdbg.stats.finiteness import bad
 
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.diagnosis.register import NONE, Origins
-from nncdbg.engine.graph import Array
 from nncdbg.engine.observers.overflow_checks import wider
 from nncdbg.engine.ops.influence import Marked, whole
+from nncdbg.ir.records import Array
 
 MOST_GROUPS = 8
 """Maximum number of separate sets of origins in one tensor; more are merged into one."""

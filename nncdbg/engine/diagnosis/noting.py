@@ -14,8 +14,8 @@ from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.diagnosis.sightings import Seen, Sighting, Sightings, StatementVisit
 from nncdbg.engine.diagnosis.step import Position
 from nncdbg.engine.execution.findings import Finding
-from nncdbg.engine.graph import type_of
 from nncdbg.engine.ops.causes import Cause
+from nncdbg.ir.records import type_of
 from nncdbg.stats import summarize
 
 

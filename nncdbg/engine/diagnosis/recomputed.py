@@ -16,7 +16,6 @@ import numpy as np
 from nncdbg.engine.backends.micro import run_definition
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.graph import Array
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.causes import Birth, Cause
@@ -27,6 +26,7 @@ from nncdbg.engine.ops.declaration import Op
 from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.ops.schema import split, versions_of
 from nncdbg.engine.text.counting import elements
+from nncdbg.ir.records import Array
 from nncdbg.stats.finiteness import bad
 
 MOST = 1 << 20

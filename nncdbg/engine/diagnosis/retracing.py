@@ -22,6 +22,7 @@ from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.observers.nonfinite import KINDS, bad_in
 from nncdbg.engine.time.timeline import Timeline
 from nncdbg.engine.values.slicing import BlockVisit, Origin, Slicing
+from nncdbg.ir.kinds import Kind
 
 MOST_VALUES = 100_000
 """Maximum number of values that are read to find an origin."""
@@ -150,12 +151,12 @@ class Retracing:
     def _conditions(self, visit: BlockVisit, slot: int) -> Sequence[tuple[BlockVisit, int]]:
         """Return the conditions that decided which block computed a value, or how often."""
         code, pc = visit.code, visit.code.definition[slot]
-        if pc < 0 or code.nodes[pc].op not in ("if", "while"):
+        if pc < 0 or code.nodes[pc].kind not in (Kind.IF, Kind.WHILE):
             return ()
         found = [(visit, one) for one in code.operands[pc][:1] if one]
         for each in self.slicing.visits(visit, pc):
             nodes = enumerate(each.code.nodes)
-            found += [(each, each.code.operands[at][0]) for at, node in nodes if node.op == "break"]
+            found += [(each, each.code.operands[at][0]) for at, node in nodes if node.kind is Kind.BREAK]
         return found
 
     def _is_bad(self, content: Any) -> bool:

@@ -10,6 +10,7 @@ from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.ops.causes import RECEIVED, SET_BY_HAND, Cause
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.kinds import Kind
 from nncdbg.stats.summary import Summary
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class StatementVisit:
 
 def _calls(statement: Statement) -> bool:
     nodes = statement.code.nodes
-    return statement.pc < len(nodes) and nodes[statement.pc].op.startswith("@")
+    return statement.pc < len(nodes) and nodes[statement.pc].kind is Kind.CALL
 
 
 @dataclass(slots=True, eq=False)

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nncdbg.engine.dtypes import FLOATS, name_of
-from nncdbg.engine.graph import Array
 from nncdbg.engine.ops import Op
+from nncdbg.ir.records import Array
 
 _LIMITED = frozenset({"i8", "u8", "i4", "u4"})
 """Types of quantized codes."""

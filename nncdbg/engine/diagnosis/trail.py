@@ -36,6 +36,7 @@ from nncdbg.engine.observers.operand_checks import FAULTS, faults_of
 from nncdbg.engine.ops.aten.names import autograd_nodes, base_name, is_torch
 from nncdbg.engine.ops.causes import WHERE_TRAP, Cause
 from nncdbg.engine.ops.influence import CHECK, NOTHING, Application, Infinities, Marked, whole
+from nncdbg.ir.kinds import Kind
 from nncdbg.stats.finiteness import bad, is_finite
 
 if TYPE_CHECKING:
@@ -499,4 +500,4 @@ def _misuse_of(finding: Finding) -> str:
     if finding.other is None:
         return finding.kind
     nodes, pc = finding.other.code.nodes, finding.other.pc
-    return "overwritten state" if pc < len(nodes) and nodes[pc].op == "update" else "wrong reuse"
+    return "overwritten state" if pc < len(nodes) and nodes[pc].kind is Kind.UPDATE else "wrong reuse"

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from nncdbg.engine.compilation.code import Code, Statement
-from nncdbg.engine.compilation.effects import all_nodes
 from nncdbg.engine.diagnosis.units import (
     alive_units,
     feeds_layer,
@@ -27,8 +26,9 @@ from nncdbg.engine.diagnosis.units import (
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.execution.transfers import Finished, Position
-from nncdbg.engine.graph import Program
 from nncdbg.engine.time.visits import finished_visits
+from nncdbg.ir.records import Program
+from nncdbg.ir.walk import graphs_called
 
 if TYPE_CHECKING:
     from nncdbg.engine.backends import Backend
@@ -204,15 +204,8 @@ def _is_in_step(calls: tuple[Position, ...], run: Code) -> bool:
 
 def _reached(program: Program, roots: Collection[str]) -> set[str]:
     """Return the graphs that these graphs call, and they themselves."""
-    found: set[str] = set()
-    waiting = [name for name in roots if name in program.graphs]
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            called = {node.op[1:] for node in all_nodes(program.graphs[name]) if node.op.startswith("@")}
-            waiting += called & program.graphs.keys()
-    return found
+    graphs = program.graphs
+    return {name for root in roots if root in graphs for name in graphs_called(root, graphs)}
 
 
 def _is_float_array(content: Any) -> bool:

@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.graph import Array
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.schema import version_of
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.records import Array
 
 EDGE = 0.01
 """Distance from its bound at which an activation is saturated, as a share of its range."""
@@ -99,7 +100,7 @@ def feeds_layer(code: Code, pc: int) -> bool:
             if reader in seen or not slots & code.reads(reader):
                 continue
             op = op_of(code, reader)
-            if node.subgraphs or node.op.startswith("@") or (op is not None and op.unit_axis is not None):
+            if node.subgraphs or node.kind is Kind.CALL or (op is not None and op.unit_axis is not None):
                 return True
             seen.add(reader)
             waiting.append(reader)

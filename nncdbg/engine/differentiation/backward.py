@@ -9,8 +9,13 @@ from nncdbg.engine.building.copies import Claim, copied_node, same_type
 from nncdbg.engine.building.statements import Statements
 from nncdbg.engine.dtypes import FLOATS, ONNX
 from nncdbg.engine.errors import GraphError, UnsupportedOp
-from nncdbg.engine.frontends.order import free_names, reads
-from nncdbg.engine.graph import (
+from nncdbg.engine.inference.statements import literal_dtype
+from nncdbg.engine.inference.types import literal_array, type_of_array, with_symbols
+from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.schema import schema, version_of, versions_of
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.names import free_names, reads
+from nncdbg.ir.records import (
     Attribute,
     Constant,
     Graph,
@@ -23,10 +28,7 @@ from nncdbg.engine.graph import (
     Value,
     tensor_only,
 )
-from nncdbg.engine.inference.statements import literal_dtype
-from nncdbg.engine.inference.types import literal_array, type_of_array, with_symbols
-from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.schema import schema, version_of, versions_of
+from nncdbg.ir.rewrite import rewrite_node
 
 
 class BackwardBuilder(Statements):
@@ -233,9 +235,11 @@ class BackwardBuilder(Statements):
     def fitted(self, node: Node) -> Node:
         """Return the statement in the program's opset.  Raises UnsupportedOp if the opset lacks it."""
         if node.subgraphs:
-            blocks = (replace(each, nodes=tuple(map(self.fitted, each.nodes))) for each in node.subgraphs)
-            return replace(node, subgraphs=tuple(blocks))
-        if node.op.startswith("@") or node.op in ("break", "update"):
+            return rewrite_node(node, self._fitted)
+        return self._fitted(node)
+
+    def _fitted(self, node: Node) -> Node:
+        if node.kind is not Kind.OP:
             return node
         version = version_of(node.op, self.opsets)
         found = schema(node.op, version)

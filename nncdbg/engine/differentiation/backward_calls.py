@@ -10,9 +10,13 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from nncdbg.engine.compilation.effects import all_nodes
 from nncdbg.engine.errors import Excerpt, GraphError
-from nncdbg.engine.graph import (
+from nncdbg.engine.inference.types import literal_array
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.engine.text.listing import Listing
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.names import claimed_name
+from nncdbg.ir.records import (
     BackwardLine,
     Constant,
     Graph,
@@ -20,15 +24,14 @@ from nncdbg.engine.graph import (
     Literal,
     Node,
     Operand,
+    Path,
     Program,
     TensorType,
     Value,
     has_cotangent,
     tensor_only,
 )
-from nncdbg.engine.inference.types import literal_array
-from nncdbg.engine.text.lexemes import claimed_name, name_text
-from nncdbg.engine.text.listing import Listing, Path
+from nncdbg.ir.walk import block_at, walk_nodes
 
 SAVED = "saved"
 """The attribute of a call with the name of what it saves for the backward graph."""
@@ -91,7 +94,7 @@ def _blocks(graph: Graph) -> list[_Block]:
         for pc, node in enumerate(block.nodes):
             scopes.append(scope)
             name = node.attributes.get(SAVED)
-            if node.op.startswith("@") and isinstance(name, str):
+            if node.kind is Kind.CALL and isinstance(name, str):
                 scope = {**scope, name: (path, name)}
             waiting += [((*path, pc, number), each, scope) for number, each in enumerate(node.subgraphs)]
         found.append(_Block(path, block, tuple(scopes)))
@@ -113,14 +116,11 @@ def between_calls(graph: Graph, saved: SavedValue, path: Path, pc: int) -> Itera
 
     `path` is the block of the statement, which is the block of `saved` or inside it.
     """
-    block = graph
-    for outside, number in _entered(saved[0][1:]):
-        block = block.nodes[outside].subgraphs[number]
+    block = block_at(graph, saved[0])
     first = 1 + next(n for n, node in enumerate(block.nodes) if node.attributes.get(SAVED) == saved[1])
     for inside, number in [*_entered(path[len(saved[0]) :]), (pc, -1)]:
-        for node in block.nodes[first : inside + (block.nodes[inside].op == "while")]:
-            yield node
-            yield from (inner for each in node.subgraphs for inner in all_nodes(each))
+        for node in block.nodes[first : inside + (block.nodes[inside].kind is Kind.WHILE)]:
+            yield from walk_nodes(node)
         if number >= 0:
             block, first = block.nodes[inside].subgraphs[number], 0
 
@@ -225,11 +225,12 @@ class BackwardCalls:
         for block in order:
             for pc, node in enumerate(block.graph.nodes):
                 name = node.attributes.get(SAVED)
-                if not (node.op.startswith("@") and isinstance(name, str)) or node.op[1:] in self._later:
+                called = node.called
+                if called is None or not isinstance(name, str) or called in self._later:
                     continue
                 variant = variants.get((block.path, name))
-                found = (variant, self._tops[variant]) if variant is not None else by_graph.get(node.op[1:])
-                if found is None or self._graphs[found[1].forward].name != node.op[1:]:
+                found = (variant, self._tops[variant]) if variant is not None else by_graph.get(called)
+                if found is None or self._graphs[found[1].forward].name != called:
                     raise GraphError(
                         f"{node.op} saves %{name_text(name)}, but no `backward` line "
                         f"differentiates {node.op}",
@@ -252,8 +253,8 @@ class BackwardCalls:
         place: Excerpt,
     ) -> Node:
         """Return a call of a backward graph with typed cotangents, and the parts of what was saved."""
-        if saved is None or saved[0].line != node.op[1:]:
-            forward = next(line.of for line in self._program.backwards if line.name == node.op[1:])
+        if saved is None or saved[0].line != node.called:
+            forward = next(line.of for line in self._program.backwards if line.name == node.called)
             raise GraphError(
                 f"{node.op} needs the values saved by a call of @{forward} as its last operand",
                 excerpt=place,

@@ -9,8 +9,12 @@ from nncdbg.engine.differentiation.backward import BackwardBuilder
 from nncdbg.engine.dtypes import COMPLEX
 from nncdbg.engine.errors import GraphError, UnsupportedOp
 from nncdbg.engine.frontends.formula import formula_of
-from nncdbg.engine.frontends.order import reads
-from nncdbg.engine.graph import (
+from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.gradient import Applied, nothing
+from nncdbg.engine.ops.schema import complete, version_of
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.names import reads
+from nncdbg.ir.records import (
     Graph,
     Node,
     Operand,
@@ -21,10 +25,7 @@ from nncdbg.engine.graph import (
     tensor_only,
     without_sizes,
 )
-from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.gradient import Applied, nothing
-from nncdbg.engine.ops.schema import complete, version_of
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.walk import walk_nodes
 
 
 class BackwardPass:
@@ -220,13 +221,13 @@ class BackwardPass:
         """
         operands: list[Operand] = [operand for operand in node.inputs if operand is not None]
         graph = self._graph(node)
-        if graph is not None and self._draws(node, {node.op}):
+        if graph is not None and self._draws(node):
             raise UnsupportedOp("its random numbers cannot be drawn again")
         return graph, operands
 
     def _graph(self, node: Node) -> Graph | None:
-        if node.op.startswith("@"):
-            return self._emit.graphs.get(node.op[1:])
+        if (called := node.called) is not None:
+            return self._emit.graphs.get(called)
         if node.subgraphs:
             return None
         types = list(map(tensor_only, self._emit.types_at(node)))
@@ -239,16 +240,13 @@ class BackwardPass:
             raise UnsupportedOp("its formula computes only its first results")
         return graph
 
-    def _draws(self, node: Node, seen: set[str]) -> bool:
-        """Return whether a statement, or one in a graph that it calls, draws random numbers."""
-        declared = lookup(node.op, version_of(node.op, self._emit.opsets))
-        if declared is not None and declared.random:
-            return declared.draws(node.inputs)
-        called = self._emit.graphs.get(node.op[1:]) if node.op.startswith("@") else None
-        inside = [each for graph in (called, *node.subgraphs) if graph is not None for each in graph.nodes]
-        fresh = [each for each in inside if not each.op.startswith("@") or each.op not in seen]
-        seen.update(each.op for each in fresh)
-        return any(self._draws(each, seen) for each in fresh)
+    def _draws(self, node: Node) -> bool:
+        """Return whether a statement, or one in its blocks or the graphs it calls, draws random numbers."""
+        for each in walk_nodes(node, self._emit.graphs):
+            declared = lookup(each.op, version_of(each.op, self._emit.opsets))
+            if declared is not None and declared.random and declared.draws(each.inputs):
+                return True
+        return False
 
 
 def _resized(type_: Type | None) -> Type | None:

@@ -19,8 +19,10 @@ import numpy as np
 from nncdbg.engine.differentiation.backward import BackwardBuilder
 from nncdbg.engine.differentiation.loop_history import LoopHistory, Replacing
 from nncdbg.engine.errors import UnsupportedOp
-from nncdbg.engine.frontends.order import free_names, reads
-from nncdbg.engine.graph import (
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.names import free_names, reads
+from nncdbg.ir.records import (
     Constant,
     Graph,
     Inline,
@@ -31,7 +33,6 @@ from nncdbg.engine.graph import (
     Value,
     without_sizes,
 )
-from nncdbg.engine.text.lexemes import name_text
 
 _INDEX = TensorType("i64", ())
 
@@ -87,7 +88,7 @@ class CheckpointedHistory(LoopHistory):
         needed = {self._body.outputs[number].name for number in kept}
         nodes: list[Node] = []
         for node in reversed(self._body.nodes):
-            if node.op != "break" and any(value.name in needed for value in node.outputs):
+            if node.kind is not Kind.BREAK and any(value.name in needed for value in node.outputs):
                 needed.update(reads(node))
                 nodes.insert(0, node)
         return nodes

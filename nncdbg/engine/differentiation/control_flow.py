@@ -14,13 +14,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from nncdbg.engine.compilation.effects import all_nodes
 from nncdbg.engine.differentiation.backward import BackwardBuilder
 from nncdbg.engine.differentiation.backward_pass import BackwardPass
 from nncdbg.engine.differentiation.checkpointed_loop import CheckpointedHistory
 from nncdbg.engine.differentiation.loop_history import LoopHistory
 from nncdbg.engine.errors import UnsupportedOp
-from nncdbg.engine.graph import Graph, Node, Operand, TensorType, Value
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.names import all_defined
+from nncdbg.ir.records import Graph, Node, Operand, TensorType, Value
+from nncdbg.ir.walk import walk_nodes
 
 Copies: TypeAlias = "Sequence[tuple[int, Node]]"
 """Copies of the statements of a block, with the numbers of the originals."""
@@ -49,9 +51,9 @@ class ControlFlowPass(BackwardPass):
 
     def check_repeatable(self, node: Node) -> None:
         """Raise UnsupportedOp if the blocks of a statement cannot be computed again."""
-        if any(each.op == "update" for block in node.subgraphs for each in all_nodes(block)):
+        if any(each.kind is Kind.UPDATE for each in walk_nodes(node)):
             raise UnsupportedOp("it updates a state, and would update it again")
-        if self._draws(node, set()):
+        if self._draws(node):
             raise UnsupportedOp("its random numbers cannot be drawn again")
 
     def block_builder(self) -> BackwardBuilder:
@@ -67,7 +69,7 @@ class ControlFlowPass(BackwardPass):
             return super()._through(node, cotangents)
         self.check_repeatable(node)
         location = self._emit.location
-        through = self._branches if node.op == "if" else self._loop
+        through = self._branches if node.kind is Kind.IF else self._loop
         for operand, part in through(node, cotangents):
             self._give(operand, part)
         self._emit.location = location
@@ -172,7 +174,7 @@ class _Block:
         block = node.subgraphs[number]
         self._label = f"{block.name}.backward" if block.name else ""
         # Every iteration in the backward pass is one that did not leave the loop.
-        kept = [(pc, each) for pc, each in enumerate(block.nodes) if each.op != "break"]
+        kept = [(pc, each) for pc, each in enumerate(block.nodes) if each.kind is not Kind.BREAK]
         self.builder = around.block_builder()
         self.builder.origin = ""
         repeated = replace(block, nodes=tuple(each for _, each in kept))
@@ -202,19 +204,5 @@ def _seeds(walk: BackwardPass, pairs: Iterable[tuple[Operand, str | None]]) -> I
 
 def inner_names(nodes: Iterable[Node]) -> frozenset[str]:
     """Return the names of the values in the blocks of these statements."""
-    blocks = [block for node in nodes for block in node.subgraphs]
-    for block in blocks:
-        blocks.extend(inner for node in block.nodes for inner in node.subgraphs)
-    values = (
-        value
-        for block in blocks
-        for value in (*block.inputs, *(v for node in block.nodes for v in node.outputs))
-    )
-    constants = (constant.value for block in blocks for constant in block.constants)
-    return frozenset(value.name for value in (*values, *constants))
-
-
-def calls_in(node: Node) -> list[str]:
-    """Return the graphs that a statement, or the statements in its blocks, call."""
-    inside = (each for block in node.subgraphs for each in all_nodes(block))
-    return [each.op[1:] for each in (node, *inside) if each.op.startswith("@")]
+    blocks = (block for node in nodes for block in node.subgraphs)
+    return frozenset(value.name for block in blocks for value in all_defined(block))

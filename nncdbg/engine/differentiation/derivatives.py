@@ -16,9 +16,9 @@ from nncdbg.engine.differentiation.control_flow import ControlFlowPass, Copies, 
 from nncdbg.engine.dtypes import FLOATS
 from nncdbg.engine.errors import GraphError, UnsupportedOp
 from nncdbg.engine.expression.derivatives import DerivativeRequest
-from nncdbg.engine.frontends.order import free_names, reads
-from nncdbg.engine.graph import Constant, Graph, Node, Operand, Type, Value, tensor_only
-from nncdbg.engine.text.lexemes import claimed_name, name_text
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.names import claimed_name, free_names, reads
+from nncdbg.ir.records import Constant, Graph, Node, Operand, Type, Value, tensor_only
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from typing import Any, Literal
 from nncdbg.engine.differentiation.grad import GradientRequest, gradient_graph
 from nncdbg.engine.dtypes import FLOATS
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.graph import Node, TensorType, Value
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.gradient import nothing
 from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema, schema, version_of
+from nncdbg.ir.records import Node, TensorType, Value
 
 _NO_RULE = "it has no gradient rule"
 _RANKS = (4, 3, 2, 1)

@@ -23,7 +23,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from nncdbg.engine.building.copies import renamed
-from nncdbg.engine.compilation.effects import all_nodes, effects_of, graphs_called
+from nncdbg.engine.compilation.effects import effects_of
 from nncdbg.engine.differentiation.backward_calls import (
     SAVED,
     BackwardCalls,
@@ -31,12 +31,15 @@ from nncdbg.engine.differentiation.backward_calls import (
     saved_calls,
     variants_in,
 )
-from nncdbg.engine.differentiation.control_flow import calls_in, inner_names
+from nncdbg.engine.differentiation.control_flow import inner_names
 from nncdbg.engine.differentiation.graph_derivatives import GraphDerivatives, names_of
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import BackwardLine, Graph, Node, Program
-from nncdbg.engine.text.lexemes import claimed_name, name_text
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.listing import Listing
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.names import claimed_name
+from nncdbg.ir.records import BackwardLine, Graph, Node, Program
+from nncdbg.ir.walk import calls_in, graphs_called, walk_nodes
 from nncdbg.textual_repr.printer import with_graphs
 
 _TITLE = "the graphs of the lines `backward`"
@@ -116,9 +119,9 @@ def _check_recomputation(program: Program, expanded: Program) -> None:
             own = (each for name, each in effects.items() if f"@{name}.".startswith(f"{node.op}."))
             used = frozenset[str]().union(*(each.used for each in own))
             for later in between_calls(graph, saved, path, pc):
-                changed = {value.name for value in later.outputs} if later.op == "update" else set()
-                if later.op[1:] in effects:
-                    changed |= effects[later.op[1:]].updated
+                changed = {value.name for value in later.outputs} if later.kind is Kind.UPDATE else set()
+                if (called := later.called) is not None and called in effects:
+                    changed |= effects[called].updated
                 if found := sorted(changed & used):
                     name = found[0]
                     raise GraphError(
@@ -172,5 +175,5 @@ def _first_lines(program: Program, listing: Listing) -> tuple[BackwardLine, ...]
 
 def _saving(node: Node) -> list[str]:
     """Return the graphs that a statement, or the statements in its blocks, call to save values."""
-    inside = (each for block in node.subgraphs for each in all_nodes(block))
-    return [each.op[1:] for each in (node, *inside) if each.op.startswith("@") and SAVED in each.attributes]
+    calls = ((each.called, each.attributes) for each in walk_nodes(node))
+    return [name for name, attributes in calls if name is not None and SAVED in attributes]

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from nncdbg.engine.differentiation.backward import BackwardBuilder
 from nncdbg.engine.differentiation.control_flow import ControlFlowPass, inner_names
-from nncdbg.engine.frontends.order import free_names
-from nncdbg.engine.graph import Graph, Node, Type, Value, without_sizes
+from nncdbg.ir.names import free_names
+from nncdbg.ir.records import Graph, Node, Type, Value, without_sizes
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,14 @@ from dataclasses import replace
 from nncdbg.engine.compilation.effects import effects_of
 from nncdbg.engine.differentiation.backward import BackwardBuilder
 from nncdbg.engine.differentiation.backward_calls import Derivative, Variant, whole
-from nncdbg.engine.differentiation.control_flow import ControlFlowPass, Copies, calls_in, inner_names
+from nncdbg.engine.differentiation.control_flow import ControlFlowPass, Copies, inner_names
 from nncdbg.engine.errors import Excerpt, GraphError, UnsupportedOp
-from nncdbg.engine.frontends.order import free_names, reads
-from nncdbg.engine.graph import BackwardLine, Graph, Node, Program, Type, Value
-from nncdbg.engine.text.lexemes import claimed_name, name_text
-from nncdbg.engine.text.listing import Listing, Path
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.engine.text.listing import Listing
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.names import claimed_name, free_names, reads
+from nncdbg.ir.records import BackwardLine, Graph, Node, Path, Program, Type, Value
+from nncdbg.ir.walk import calls_in
 
 
 class GraphDerivatives:
@@ -84,7 +86,7 @@ class GraphDerivatives:
         used = {*types, *(value.name for node in graph.nodes for value in node.outputs)}
         builder = BackwardBuilder(self.program.opsets, self.program.graphs, types, used)
         builder.reserved = inner_names(graph.nodes)
-        nodes = [node for node in graph.nodes if node.op != "update"]
+        nodes = [node for node in graph.nodes if node.kind is not Kind.UPDATE]
         for node in nodes:
             builder.learn(node)
         cotangents = []
@@ -204,9 +206,9 @@ class _LayeredPass(ControlFlowPass):
         self._derivatives.gap(line, node, reason, self._excerpt)
 
     def _through(self, node: Node, cotangents: tuple[str | None, ...]) -> bool:
-        if not node.op.startswith("@"):
+        if (name := node.called) is None:
             return super()._through(node, cotangents)
-        called = self._derivatives.program.graphs[node.op[1:]]
+        called = self._derivatives.program.graphs[name]
         operands = [
             (value.name, operand)
             for value, operand in zip(called.inputs, node.inputs, strict=True)
@@ -215,7 +217,7 @@ class _LayeredPass(ControlFlowPass):
         states = self._states_of(node)
         given = tuple(i for i, cotangent in enumerate(cotangents) if cotangent is not None)
         by = (*(name for name, _ in operands), *states)
-        derivative = self._derivatives.derivative(node.op[1:], given, by, self.checkpoints)
+        derivative = self._derivatives.derivative(name, given, by, self.checkpoints)
         saved = tuple(
             Value(self._emit.fresh(f"{called.name}.{value.name}"), value.type) for value in derivative.saved
         )

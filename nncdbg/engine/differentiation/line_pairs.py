@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nncdbg.engine.compilation.search import blocks
-from nncdbg.engine.graph import Graph, Location, Node, Program
 from nncdbg.engine.text.listing import Listing
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.records import Graph, Location, Node, Program
+from nncdbg.ir.walk import blocks
 
 _OF_LINE = re.compile(r"^of line (\d+)$", re.MULTILINE)
 _AUTOGRAD_NODE = re.compile(r"(?:^|[ .])(\w+?)Backward\d*$")
@@ -83,7 +84,7 @@ class _Recorded:
         if autograd is not None:
             found = _Statement(line, name[: autograd.start()], autograd[1].lower())
             self._backward.setdefault(location.place, []).append(found)
-        elif not node.op.startswith("@"):
+        elif node.kind is not Kind.CALL:
             found = _Statement(line, name, _base(node.op))
             self._forward.setdefault(location.place, []).append(found)
 

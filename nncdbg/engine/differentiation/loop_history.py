@@ -15,8 +15,11 @@ from typing import Protocol
 from nncdbg.engine.differentiation.backward import BackwardBuilder
 from nncdbg.engine.dtypes import ONNX
 from nncdbg.engine.errors import UnsupportedOp
-from nncdbg.engine.frontends.order import free_names
-from nncdbg.engine.graph import (
+from nncdbg.engine.inference.types import stacked_type
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.names import free_names
+from nncdbg.ir.records import (
     Graph,
     Literal,
     Node,
@@ -26,8 +29,6 @@ from nncdbg.engine.graph import (
     Type,
     Value,
 )
-from nncdbg.engine.inference.types import stacked_type
-from nncdbg.engine.text.lexemes import name_text
 
 _INDEX = TensorType("i64", ())
 
@@ -56,7 +57,7 @@ class LoopHistory:
         builder.types |= dict(zip(self.carried, self.types, strict=True))
         self._finals = [value.name for value in node.outputs[: len(self.carried)]]
         self._unnamed: dict[int, str] = {}
-        leaves = any(each.op == "break" for each in self._body.nodes)
+        leaves = any(each.kind is Kind.BREAK for each in self._body.nodes)
         self._last_name = builder.fresh(f"{self.index}.last") if leaves else ""
         """The number of the last iteration, -1 without one, of a loop that may end early."""
         if leaves:

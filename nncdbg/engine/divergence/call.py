@@ -21,7 +21,7 @@ from nncdbg.engine.divergence.lockstep import BUDGET, compared
 from nncdbg.engine.errors import InputError, UsageError
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.frontends import ProgramSource, load
-from nncdbg.engine.graph import Program
+from nncdbg.ir.records import Program
 
 
 @contextmanager

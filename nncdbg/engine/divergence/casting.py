@@ -7,7 +7,7 @@ a fixed float type: %x.f32 before a DynamicQuantizeLinear.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,9 @@ import numpy as np
 from nncdbg.engine.dtypes import FROM_ONNX, NUMPY, ONNX, name_of
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends.stores import Store
-from nncdbg.engine.graph import (
+from nncdbg.engine.ops.schema import only_float, schema, version_of
+from nncdbg.ir.names import all_defined, claimed_name
+from nncdbg.ir.records import (
     Array,
     Attribute,
     Constant,
@@ -32,8 +34,7 @@ from nncdbg.engine.graph import (
     Type,
     Value,
 )
-from nncdbg.engine.ops.schema import only_float, schema, version_of
-from nncdbg.engine.text.lexemes import claimed_name
+from nncdbg.ir.walk import blocks
 
 WIDTHS = ("f16", "bf16", "f32", "f64")
 """The element types that are cast, which are also the possible targets."""
@@ -48,7 +49,9 @@ def cast_program(program: Program, dtype: str) -> Program:
         raise UsageError(f"a program cannot be cast to {dtype!r}", hint=f"use one of: {', '.join(WIDTHS)}")
     kept = _kept(program)
     graphs = {
-        name: _Caster(dtype, kept.names[name], program.opsets, _names(graph)).graph(graph)
+        name: _Caster(dtype, kept.names[name], program.opsets, {v.name for v in all_defined(graph)}).graph(
+            graph
+        )
         for name, graph in program.graphs.items()
     }
     of_states = _Caster(dtype, frozenset(), program.opsets, set())
@@ -60,8 +63,8 @@ def cast_program(program: Program, dtype: str) -> Program:
 def has_same_places(program: Program, cast: Program) -> bool:
     """Return whether a program has its statements at the places of another: as many in each block."""
     return program.graphs.keys() == cast.graphs.keys() and all(
-        [len(block.nodes) for block in blocks(graph)]
-        == [len(block.nodes) for block in blocks(cast.graphs[name])]
+        [len(block.nodes) for _, block in blocks(graph)]
+        == [len(block.nodes) for _, block in blocks(cast.graphs[name])]
         for name, graph in program.graphs.items()
     )
 
@@ -74,25 +77,6 @@ def cast_array(array: Any, dtype: str) -> Any:
         return array
     with np.errstate(all="ignore"):
         return array.astype(NUMPY[dtype], copy=False)
-
-
-def blocks(graph: Graph) -> Iterator[Graph]:
-    """Yield a graph and all blocks inside it."""
-    stack = [graph]
-    while stack:
-        each = stack.pop()
-        yield each
-        stack.extend(inner for node in each.nodes for inner in node.subgraphs)
-
-
-def _names(graph: Graph) -> set[str]:
-    """Return the names of all values of a graph."""
-    found: set[str] = set()
-    for block in blocks(graph):
-        found.update(value.name for value in block.inputs)
-        found.update(constant.value.name for constant in block.constants)
-        found.update(value.name for node in block.nodes for value in node.outputs)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +93,7 @@ def _kept(program: Program) -> _Kept:
     names: dict[str, frozenset[str]] = {}
     keys: set[str] = set()
     for name, graph in program.graphs.items():
-        inside = list(blocks(graph))
+        inside = [block for _, block in blocks(graph)]
         constants = {each.value.name: each.data for block in inside for each in block.constants}
         sources = {*constants, *(value.name for value in graph.inputs if name == program.entry)}
         for node in (node for block in inside for node in block.nodes):

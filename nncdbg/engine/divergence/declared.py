@@ -15,9 +15,9 @@ from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.divergence.written import Written
 from nncdbg.engine.dtypes import FROM_ONNX, name_of
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.graph import Inline
 from nncdbg.engine.ops.schema import Schema, complete, schema, version_of, versions_of
 from nncdbg.engine.text.counting import counted
+from nncdbg.ir.records import Inline
 
 SiteOf = Callable[[], ValueSite]
 

@@ -13,10 +13,11 @@ from nncdbg.engine.expression import spelled
 from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.values.checksum import checksum
+from nncdbg.ir.kinds import Kind
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.graph import Node, Program
+    from nncdbg.ir.records import Node, Program
 
 _BITS = Tolerance(ulp=0)
 
@@ -139,7 +140,7 @@ def _computed(program: Program, names: set[str]) -> Iterator[tuple[str, Node]]:
     """
     makers: dict[str, Node] = {}
     for node in program.executed(program.graph):
-        updates = node.inputs if node.op == "update" else (None,) * len(node.outputs)
+        updates = node.inputs if node.kind is Kind.UPDATE else (None,) * len(node.outputs)
         for value, new in zip(node.outputs, updates, strict=False):
             maker = makers.get(new, node) if isinstance(new, str) else node
             makers.setdefault(value.name, maker)

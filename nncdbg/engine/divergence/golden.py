@@ -23,9 +23,9 @@ from nncdbg.engine.divergence.units import Unit, form_of
 from nncdbg.engine.divergence.written import GONE, WrittenResult, site_of
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.graph import Array, Graph, type_of
 from nncdbg.engine.inputs.npy import archive_names, load_from_archive
 from nncdbg.engine.process.regular_file import read_regular
+from nncdbg.ir.records import Array, Graph, type_of
 
 
 def load_golden(path: Path) -> dict[str, Array]:

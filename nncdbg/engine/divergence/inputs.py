@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nncdbg.engine.divergence.casting import WIDTHS, cast_array
-from nncdbg.engine.graph import Graph, Value, tensor_only
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Graph, Value, tensor_only
 
 
 def inputs_like(graph: Graph, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -23,8 +23,8 @@ from nncdbg.engine.divergence.recomputation import Recomputation, terms_of
 from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.divergence.tally import Tally
 from nncdbg.engine.divergence.written import GONE, Key, Written, site_of
-from nncdbg.engine.graph import Program
 from nncdbg.engine.ops.aten.names import allocates_only
+from nncdbg.ir.records import Program
 
 BUDGET = 1 << 30
 """Maximum bytes of waiting values in memory, per side."""

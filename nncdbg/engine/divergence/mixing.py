@@ -11,24 +11,24 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from nncdbg.engine.compilation.code import Path
-from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.divergence.casting import cast_attributes
 from nncdbg.engine.dtypes import ONNX
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import (
+from nncdbg.engine.inference.graphs import TypeRules
+from nncdbg.engine.ops.aten.names import F32_OPERANDS, F32_RESULTS, base_name, is_torch
+from nncdbg.engine.ops.schema import only_float
+from nncdbg.ir.names import all_defined, claimed_name
+from nncdbg.ir.records import (
     Graph,
     Node,
     Operand,
+    Path,
     Program,
     TensorType,
     Type,
     Value,
 )
-from nncdbg.engine.inference.graphs import TypeRules
-from nncdbg.engine.ops.aten.names import F32_OPERANDS, F32_RESULTS, base_name, is_torch
-from nncdbg.engine.ops.schema import only_float
-from nncdbg.engine.text.lexemes import claimed_name
+from nncdbg.ir.walk import walk_nodes
 
 Place: TypeAlias = "tuple[Path, int]"
 
@@ -43,16 +43,8 @@ Types: TypeAlias = "Mapping[Path, Mapping[str, Type | None]]"
 
 def mixed_program(program: Program, narrow: Collection[Place], dtype: str, types: Types) -> Program:
     """Return the program with the statements at `narrow` in `dtype`, and the others unchanged."""
-    taken = {state.value.name for state in program.states} | {
-        value.name
-        for _, graph in blocks(program)
-        for value in (
-            *graph.inputs,
-            *(each.value for each in graph.constants),
-            *(value for node in graph.nodes for value in node.outputs),
-        )
-    }
-    of_torch = any(is_torch(node.op) for _, graph in blocks(program) for node in graph.nodes)
+    taken = {value.name for value in (*(s.value for s in program.states), *all_defined(program))}
+    of_torch = any(is_torch(node.op) for node in walk_nodes(program))
     mixer = _Mixer(frozenset(narrow), dtype, types, program.opsets, taken, of_torch)
     graphs = {name: mixer.graph(graph, (name,), _Scope()) for name, graph in program.graphs.items()}
     return replace(program, graphs=graphs, listing=None)

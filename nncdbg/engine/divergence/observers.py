@@ -18,10 +18,10 @@ from nncdbg.engine.errors import RunError
 from nncdbg.engine.execution.check_results import FAILED, NOT_CHECKED, PASSED, CheckResult
 from nncdbg.engine.execution.findings import KINDS
 from nncdbg.engine.execution.linking import Allocation
-from nncdbg.engine.graph import type_of
 from nncdbg.engine.memory import ALLOCATORS
 from nncdbg.engine.memory.lean import LeanAllocation
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import type_of
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger

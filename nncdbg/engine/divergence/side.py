@@ -9,8 +9,8 @@ from nncdbg.engine.divergence.origins import Origins
 from nncdbg.engine.divergence.written import GONE, Source, Written, WrittenResult, key_of, written_slots
 from nncdbg.engine.execution.events import Failed, Outcome
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.graph import Graph
 from nncdbg.engine.values.values import copied
+from nncdbg.ir.records import Graph
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger

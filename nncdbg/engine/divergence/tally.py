@@ -13,8 +13,9 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import StatementVerdict
 from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.divergence.written import Written
-from nncdbg.engine.graph import type_of
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.records import type_of
 
 _NAMED = 8
 """Maximum number of listed names of values without a counterpart."""
@@ -153,7 +154,7 @@ def _layer(written: Written) -> tuple[object, str]:
     The results of a call belong to the called layer.
     """
     place, node = written.key[0], written.node
-    if node.op.startswith("@"):
+    if node.kind is Kind.CALL:
         return place, node.op
     inside = [index for index, (path, _) in enumerate(place) if index and len(path) == 1]
     if inside:

@@ -13,9 +13,10 @@ from nncdbg.engine.divergence.declared import attributes_of
 from nncdbg.engine.divergence.trace import RunTrace
 from nncdbg.engine.divergence.written import Fixed, Given, Place, Source, Written, WrittenResult
 from nncdbg.engine.dtypes import COMPLEX, FLOATS, INTEGERS, name_of
-from nncdbg.engine.graph import Inline
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.records import Inline
 
 Operand: TypeAlias = "tuple[Any, ...]"
 """("result", unit, index), ("given", name), ("fixed", digest, elements) or ("none",)."""
@@ -93,7 +94,7 @@ def _register(units: RunUnits, operand: Operand, reader: tuple[int, int]) -> Non
 
 def _unit(number: int, place: Place, written: Written, operands: tuple[Operand, ...]) -> Unit:
     kernel = written.operands is not None
-    op = "@" if written.node.op.startswith("@") else written.node.op
+    op = "@" if written.node.kind is Kind.CALL else written.node.op
     return Unit(
         number,
         place,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from nncdbg.engine.comparison.report import Key, Place, ValueSite, Visit
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.graph import Node, type_of
+from nncdbg.ir.records import Node, type_of
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger

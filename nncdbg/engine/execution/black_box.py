@@ -22,19 +22,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nncdbg.engine.backends import Execute, Kernels
-from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.dtypes import name_of
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import declared
 from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.engine.process.last_words import INSIDE, LENGTH, RECORD, SENDING, SENT, SIZE, read_box, sentence
 from nncdbg.engine.process.state_folder import state_folder
+from nncdbg.ir.records import TensorType
+from nncdbg.ir.walk import walk_nodes
 
 if TYPE_CHECKING:
     from nncdbg.engine.backends import Backend, Call
     from nncdbg.engine.compilation.code import Statement
     from nncdbg.engine.execution.machine import Running
-    from nncdbg.engine.graph import Program
+    from nncdbg.ir.records import Program
 
 _LONGEST = 300
 """Maximum length of a recorded name, in characters."""
@@ -70,7 +70,7 @@ class BlackBox:
         note = last_run(self.program, self.folder)
         notes = [note] if note is not None else []
         self._every_kernel = backend.name != "numpy"
-        names = {node.op for _, graph in blocks(program) for node in graph.nodes}
+        names = {node.op for node in walk_nodes(program)}
         if self._every_kernel or any(op.foreign for name in names for op in declared(name)):
             try:
                 self._open()

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nncdbg.engine.backends.micro import MicroKernels
-from nncdbg.engine.compilation.code import Code, Compiler, Path, initial_data, walk
-from nncdbg.engine.compilation.search import blocks
+from nncdbg.engine.compilation.code import Code, Compiler, initial_data, walk
 from nncdbg.engine.errors import GraphError, NncdbgError, StoppedRun
 from nncdbg.engine.execution.events import Failed, Interrupted, Outcome
 from nncdbg.engine.execution.frame import Frame
@@ -17,11 +16,12 @@ from nncdbg.engine.execution.linking import Allocation, Instrument, Linker, Wrap
 from nncdbg.engine.execution.machine import Machine, Running
 from nncdbg.engine.execution.random_streams import generator_of
 from nncdbg.engine.frontends.formula import formula_of
-from nncdbg.engine.graph import Array, Constant, Node, Program, TensorType, Type, type_of
 from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.engine.ops.schema import check_opsets, split
 from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.text.short_names import ProgramNames, names_of
+from nncdbg.ir.records import Array, Constant, Node, Path, Program, TensorType, Type, type_of
+from nncdbg.ir.walk import node_at, walk_nodes
 from nncdbg.textual_repr.printer import listing
 
 
@@ -60,7 +60,7 @@ class Loaded:
         Raises GraphError for an unsupported opset, and for errors at any sizes.  If only the sizes of these
         inputs do not match, the statement fails when it runs, so that the user can step up to it.
         """
-        used = {split(node.op)[0] for _, graph in blocks(self.program) for node in graph.nodes}
+        used = {split(node.op)[0] for node in walk_nodes(self.program)}
         check_opsets(self.program.opsets, used)
         graph = self.program.graphs[self.program.entry]
         types = [type_of(array) for array in inputs]
@@ -250,14 +250,6 @@ def _mark_formula(code: Code, program: Program) -> None:
 def _underlined(error: NncdbgError, text: Listing, path: Path, pc: int, program: Program) -> NncdbgError:
     """Return the error with its statement underlined and its source position in the user's model."""
     error.excerpt = text.excerpt(path, pc)
-    node = _node_at(program, path, pc)
+    node = node_at(program, path, pc)
     error.source = (origin_text(node) or None) if node is not None else None
     return error
-
-
-def _node_at(program: Program, path: Path, pc: int) -> Node | None:
-    """Return the statement at a place; None for the last line of a block."""
-    graph = program.graphs[str(path[0])]
-    for node, body in zip(path[1::2], path[2::2], strict=True):
-        graph = graph.nodes[int(node)].subgraphs[int(body)]
-    return graph.nodes[pc] if pc < len(graph.nodes) else None

@@ -43,9 +43,10 @@ from nncdbg.engine.execution.transfers import (
     ProgramEnded,
     Transfer,
 )
-from nncdbg.engine.graph import Array, TensorType, tensor_only
 from nncdbg.engine.inputs.abstract_run import block_results
 from nncdbg.engine.text.counting import counted
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.records import Array, TensorType, tensor_only
 
 if TYPE_CHECKING:
     from nncdbg.engine.backends import Backend
@@ -231,11 +232,11 @@ class Machine:
         try:
             if frame.pc == len(frame.code.nodes):
                 outcome = self._leave(frame)
-            elif frame.code.nodes[frame.pc].op == "if":
+            elif (kind := frame.code.nodes[frame.pc].kind) is Kind.IF:
                 self._enter_branch(frame)
-            elif frame.code.nodes[frame.pc].op == "while":
+            elif kind is Kind.WHILE:
                 self._enter_loop(frame)
-            elif frame.code.nodes[frame.pc].op == "break":
+            elif kind is Kind.BREAK:
                 self._break(frame)
             else:
                 self._call(frame)

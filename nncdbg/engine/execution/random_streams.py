@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.compilation.code import Path
 from nncdbg.engine.compilation.needed import Places
 from nncdbg.engine.execution.machine import Running
+from nncdbg.ir.records import Path
 
 RandomStreams: TypeAlias = "Callable[[Path, int, float | None], np.random.Generator]"
 """Returns the stream of a statement at a place, with its attribute `seed` (None: no attribute)."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.backends.cupy_streams import CuPyStreams
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.graph import Placement, Program
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.records import Placement, Program
 
 if TYPE_CHECKING:
     from nncdbg.engine.execution.linking import Binding, Execute, Gather
@@ -51,8 +52,9 @@ class StreamIssue:
         if pc == len(code.nodes):
             return self._ending(code, gather)
         node = code.nodes[pc]
-        margin, called = node.placement, self._graphs.get(node.op[1:]) if node.op[:1] == "@" else None
-        collects = node.op == "break" and self._collects(code)
+        margin, name = node.placement, node.called
+        called = None if name is None else self._graphs.get(name)
+        collects = node.kind is Kind.BREAK and self._collects(code)
 
         def gathered(slots: list[Any]) -> Sequence[Any]:
             if called is None:

@@ -10,7 +10,7 @@ import numpy as np
 from nncdbg.engine.expression.declarations import Function
 from nncdbg.engine.expression.operators import OperandError, broadcast, integer, number, remainder, truth
 from nncdbg.engine.expression.reductions import accumulator, array_of, axes_of
-from nncdbg.engine.graph import Array
+from nncdbg.ir.records import Array
 
 
 def _elementwise(name: str) -> Callable[..., Any]:

@@ -30,7 +30,7 @@ from nncdbg.engine.expression.operators import (
     unary,
 )
 from nncdbg.engine.expression.tokens import nearest, shortened
-from nncdbg.engine.graph import Array
+from nncdbg.ir.records import Array
 
 _OPERANDS = 8
 """Maximum number of operands listed in an error."""

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nncdbg.engine import dtypes
-from nncdbg.engine.graph import Array, TensorType
+from nncdbg.ir.records import Array, TensorType
 
 Number: TypeAlias = "bool | int | float | np.generic[Any] | Array"
 

@@ -11,7 +11,7 @@ from numpy.lib.array_utils import normalize_axis_tuple
 
 from nncdbg.engine.expression.declarations import Function
 from nncdbg.engine.expression.operators import OperandError, check_room, integer, number, truth
-from nncdbg.engine.graph import Array
+from nncdbg.ir.records import Array
 
 _BLOCK = 2**16
 """Number of elements widened to f64 at a time."""

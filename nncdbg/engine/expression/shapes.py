@@ -11,7 +11,7 @@ from nncdbg.engine import dtypes
 from nncdbg.engine.expression.declarations import Function
 from nncdbg.engine.expression.operators import OperandError, check_room, integer, is_text, number, type_text
 from nncdbg.engine.expression.reductions import array_of, axes_of
-from nncdbg.engine.graph import Array
+from nncdbg.ir.records import Array
 
 _LONG_NAMES = {
     "bool_": "bool",

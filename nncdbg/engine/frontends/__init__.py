@@ -15,7 +15,7 @@ from nncdbg.engine import extensions
 from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
 from nncdbg.engine.frontends.folder_files import PROGRAM, is_program_folder
 from nncdbg.engine.frontends.stores import Store, path_inside
-from nncdbg.engine.graph import Program
+from nncdbg.ir.records import Program
 
 _STORES = {
     ".onnx": "nncdbg.engine.frontends.onnx:open_store",

@@ -7,27 +7,28 @@ cannot be right is replaced before the graph becomes a program.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.frontends.order import reads
-from nncdbg.engine.graph import (
+from nncdbg.engine.inference.graphs import Answers, GraphInference
+from nncdbg.engine.inference.statements import Types
+from nncdbg.engine.inference.types import common_type
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.names import reads
+from nncdbg.ir.records import (
     Constant,
     Dim,
     Graph,
     Node,
+    Path,
     Type,
     Value,
     tensor_only,
     without_sizes,
 )
-from nncdbg.engine.inference.graphs import Answers, GraphInference
-from nncdbg.engine.inference.statements import Types
-from nncdbg.engine.inference.types import common_type
-from nncdbg.engine.text.lexemes import name_text
-from nncdbg.engine.text.listing import Path
+from nncdbg.ir.walk import node_at, walk_nodes
 
 Key: TypeAlias = tuple[Path, str]
 """A value: the path of its block, and its name."""
@@ -69,7 +70,7 @@ def with_inferred_types(graph: Graph, opsets: Mapping[str, int]) -> tuple[Graph,
     A statement that fails only because of declared sizes of its operands loses these sizes.  A graph with
     another error keeps its types from there on, so that the compiler reports the error.
     """
-    if not any(value.type for block in _blocks(graph) for node in block.nodes for value in node.outputs):
+    if not any(value.type for node in walk_nodes(graph) for value in node.outputs):
         return graph, []
     symbols = _symbols(graph)
     confirmed: set[Key] = set()
@@ -192,21 +193,9 @@ def _failing_node(graph: Graph, inference: _LenientInference) -> Node | None:
     try:
         inference.infer(graph, [None] * len(graph.inputs))
     except NncdbgError:
-        (_, *inner), pc = inference.failures[0]
-        block = graph
-        for node, body in zip(inner[::2], inner[1::2], strict=True):
-            block = block.nodes[int(node)].subgraphs[int(body)]
         # An error in the last line is reported when the program is compiled.
-        return block.nodes[pc] if pc < len(block.nodes) else None
+        return node_at(graph, *inference.failures[0])
     return None
-
-
-def _blocks(graph: Graph) -> Iterator[Graph]:
-    stack = [graph]
-    while stack:
-        each = stack.pop()
-        yield each
-        stack.extend(inner for node in each.nodes for inner in node.subgraphs)
 
 
 def _nearest(graph: Graph, node: Node, trusted: set[Key]) -> set[Key]:
@@ -214,9 +203,7 @@ def _nearest(graph: Graph, node: Node, trusted: set[Key]) -> set[Key]:
     keys: dict[str, list[Key]] = {}
     for key in trusted:
         keys.setdefault(key[1], []).append(key)
-    producers = {
-        value.name: each for block in _blocks(graph) for each in block.nodes for value in each.outputs
-    }
+    producers = {value.name: each for each in walk_nodes(graph) for value in each.outputs}
     found: set[Key] = set()
     seen = set(reads(node))
     stack = list(seen)

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import Node, Program, TensorType, Type
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import complete, split, version_of
+from nncdbg.ir.records import Node, Program, TensorType, Type
 
 
 def formula_of(node: Node, types: Sequence[TensorType | None], opsets: Mapping[str, int]) -> Program | None:

@@ -13,8 +13,8 @@ from os.path import commonprefix
 from types import MappingProxyType
 from typing import TypeAlias
 
-from nncdbg.engine.frontends.order import reads
-from nncdbg.engine.graph import Constant, Graph, Node, Value
+from nncdbg.ir.names import reads
+from nncdbg.ir.records import Constant, Graph, Node, Value
 
 ModulePath: TypeAlias = "tuple[str, ...]"
 """Modules around a node, outermost first, each by its full name."""

@@ -15,8 +15,8 @@ from nncdbg.engine.frontends.onnx_graph import Conversion
 from nncdbg.engine.frontends.onnx_node import domain_of
 from nncdbg.engine.frontends.onnx_store import OnnxStore, subgraphs_of
 from nncdbg.engine.frontends.onnx_training import TrainingConversion, bound_tensors, training_note
-from nncdbg.engine.graph import Array, Program
 from nncdbg.engine.process.collector import collector_paused
+from nncdbg.ir.records import Array, Program
 
 MEMORY = "<memory>"
 """The store name of a model without a file."""

@@ -8,7 +8,7 @@ from typing import Any
 from nncdbg.engine.errors import LoadError
 from nncdbg.engine.frontends.onnx_file import file_size
 from nncdbg.engine.frontends.onnx_store import ExternalData, tensor_array
-from nncdbg.engine.graph import OptionalType, SequenceType, Type
+from nncdbg.ir.records import OptionalType, SequenceType, Type
 
 
 def load_data(path: Path, type_: Type | None) -> Any:

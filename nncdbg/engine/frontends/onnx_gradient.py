@@ -14,7 +14,7 @@ from dataclasses import replace
 from nncdbg.engine.differentiation.grad import GradientRequest, gradient_graph
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.frontends.order import title
-from nncdbg.engine.graph import Graph, Node, Type, Value
+from nncdbg.ir.records import Graph, Node, Type, Value
 
 GRADIENT = "ai.onnx.preview.training.Gradient"
 

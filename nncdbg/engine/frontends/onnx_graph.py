@@ -40,10 +40,11 @@ from nncdbg.engine.frontends.onnx_store import (
     subgraphs_of,
 )
 from nncdbg.engine.frontends.order import in_order
-from nncdbg.engine.graph import Constant, Graph, Inline, Node, Reference, TensorType, Type, Value
 from nncdbg.engine.ops.onnx_messages import type_of_proto
 from nncdbg.engine.ops.schema import schema, versions_of
-from nncdbg.engine.text.lexemes import claimed_name, name_text, nearest
+from nncdbg.engine.text.lexemes import name_text, nearest
+from nncdbg.ir.names import claimed_name
+from nncdbg.ir.records import Constant, Graph, Inline, Node, Reference, TensorType, Type, Value
 
 INLINE_ELEMENTS = 16
 """Constants of at most this many elements are inline in the text."""

@@ -8,8 +8,10 @@ from dataclasses import replace
 from nncdbg.engine.building.statements import Statements
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.frontends.order import title
-from nncdbg.engine.graph import Graph, Node, Operand, StateLine, TensorType, Type, Value
-from nncdbg.engine.text.lexemes import claimed_name, name_text
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.names import claimed_name
+from nncdbg.ir.records import Graph, Node, Operand, StateLine, TensorType, Type, Value
 
 
 class FirstValues:
@@ -81,7 +83,7 @@ class FirstValues:
 
 def _check(node: Node) -> None:
     """Raise GraphError for a statement that cannot compute the first value of a state."""
-    if node.subgraphs or node.op.startswith("@") or len(node.outputs) != 1 or not node.outputs[0].name:
+    if node.subgraphs or node.kind is Kind.CALL or len(node.outputs) != 1 or not node.outputs[0].name:
         raise GraphError(
             f"{title(node)} cannot initialize a state: a first value is an op with one result",
             source=str(node.location) if node.location else None,

@@ -18,8 +18,9 @@ import numpy as np
 
 from nncdbg.engine.errors import GraphError, UnsupportedOp
 from nncdbg.engine.frontends.onnx_node import node_title
-from nncdbg.engine.frontends.order import reads
-from nncdbg.engine.graph import (
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.names import claimed_name, reads
+from nncdbg.ir.records import (
     Attribute,
     Graph,
     Inline,
@@ -31,7 +32,6 @@ from nncdbg.engine.graph import (
     Value,
     tensor_only,
 )
-from nncdbg.engine.text.lexemes import claimed_name, name_text
 
 _INDEX = TensorType("i64", ())
 

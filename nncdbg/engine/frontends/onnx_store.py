@@ -18,8 +18,8 @@ import numpy as np
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import LoadError
 from nncdbg.engine.frontends.stores import path_inside
-from nncdbg.engine.graph import Array, TensorType
 from nncdbg.engine.text.lexemes import integer_of
+from nncdbg.ir.records import Array, TensorType
 
 GraphPath: TypeAlias = "tuple[str, ...]"
 """The path of a graph in a model: ``()``, ``("If_0.else_branch", "y.body")``, ``("@domain.Function",)``."""

@@ -12,15 +12,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nncdbg.engine.compilation.effects import all_nodes
 from nncdbg.engine.errors import GraphError, LoadError
 from nncdbg.engine.frontends.onnx_graph import Conversion
 from nncdbg.engine.frontends.onnx_initialization import FirstValues
 from nncdbg.engine.frontends.onnx_node import GraphScope
 from nncdbg.engine.frontends.onnx_store import GraphPath, OnnxStore, training_path
-from nncdbg.engine.frontends.shared_states import definitions, with_shared_states
-from nncdbg.engine.graph import Graph, Node, Program, RunLine, StateLine, Value
-from nncdbg.engine.text.lexemes import claimed_name, name_text
+from nncdbg.engine.frontends.shared_states import with_shared_states
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.names import all_defined, claimed_name
+from nncdbg.ir.records import Graph, Node, Program, RunLine, StateLine, Value
+from nncdbg.ir.walk import calls_in
 
 _TRAIN, _STEP = "train", "step"
 
@@ -111,9 +112,7 @@ class TrainingConversion:
         graphs = with_shared_states(conversion.graphs, self._tensors.keys(), roots)
         for number, train in enumerate(trains):
             graphs[train] = self._updated(graphs[train], number)
-        states = self._states(
-            {*self._tensors, *(each for graph in graphs.values() for each in definitions(graph))}
-        )
+        states = self._states({*self._tensors, *(value.name for value in all_defined(graphs))})
         first = trains[0]
         if len(trains) > 1:
             first = conversion.claim(_STEP)
@@ -156,8 +155,7 @@ class TrainingConversion:
     # -- graphs --------------------------------------------------------------------------------
 
     def _called(self, name: str) -> bool:
-        graphs = self.conversion.graphs.values()
-        return any(node.op == f"@{name}" for graph in graphs for node in all_nodes(graph))
+        return name in calls_in(self.conversion.graphs)
 
     def _combined(self, own: Any, algorithm: Any, results: Iterable[str] = ()) -> _Combined:
         parts = [own] if algorithm is None else [own, algorithm]
@@ -203,7 +201,7 @@ class TrainingConversion:
         bound = set(bindings.values()) - {info.name for info in self._model.graph.output}
         outputs = [value for value in graph.outputs if value.name not in bound]
         # A result that is a state has its value before the update.
-        used = {*definitions(graph), *self._tensors}
+        used = {*self._tensors, *(value.name for value in all_defined(graph))}
         copies = {
             each.name: claimed_name(f"{each.name}.before", used) for each in outputs if each.name in bindings
         }

@@ -4,29 +4,13 @@ from __future__ import annotations
 
 import difflib
 import heapq
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import Graph, Node
 from nncdbg.engine.ops.aten.names import named_place, origin_text
 from nncdbg.engine.text.lexemes import name_text
-
-
-def reads(node: Node) -> list[str]:
-    """Return the names of the values that a node and its subgraphs read from outside."""
-    names = [operand for operand in node.inputs if isinstance(operand, str)]
-    for graph in node.subgraphs:
-        names.extend(free_names(graph))
-    return names
-
-
-def free_names(graph: Graph) -> Iterator[str]:
-    """Yield the names that a graph reads and does not define, in order of use, with repetitions."""
-    own = {value.name for value in graph.inputs} | {constant.value.name for constant in graph.constants}
-    own |= {value.name for node in graph.nodes for value in node.outputs}
-    for node in graph.nodes:
-        yield from (name for name in reads(node) if name not in own)
-    yield from (value.name for value in graph.outputs if value.name not in own)
+from nncdbg.ir.names import reads
+from nncdbg.ir.records import Node
 
 
 def title(node: Node) -> str:

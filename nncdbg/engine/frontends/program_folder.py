@@ -25,9 +25,9 @@ from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.frontends.folder_files import DOCUMENT, INPUTS, PROGRAM
 from nncdbg.engine.frontends.tensor_file import TensorEntry, from_builtins, from_json, unpack
 from nncdbg.engine.frontends.text import load as load_text
-from nncdbg.engine.graph import Graph, Program, SavedRun, TensorType
 from nncdbg.engine.process.regular_file import read_regular
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Graph, Program, SavedRun, TensorType
 
 FORMAT = 1
 

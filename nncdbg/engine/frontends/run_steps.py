@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Program
 from nncdbg.engine.text.driver import lines_of_runs
 from nncdbg.engine.text.listing import Listing
+from nncdbg.ir.records import Program
 from nncdbg.textual_repr.printer import run_text
 
 

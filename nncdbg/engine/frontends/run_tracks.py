@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from nncdbg.engine.compilation.tracked_values import computes_all
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Program, RunLine, TrackLine
+from nncdbg.ir.records import Program, RunLine, TrackLine
 
 
 def with_tracks(program: Program, tracks: Mapping[str, str]) -> Program:

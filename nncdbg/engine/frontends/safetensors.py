@@ -13,7 +13,7 @@ import safetensors
 from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import LoadError
 from nncdbg.engine.frontends.onnx_file import file_size
-from nncdbg.engine.graph import Array, TensorType
+from nncdbg.ir.records import Array, TensorType
 
 _NAMES = {
     "F64": "f64",

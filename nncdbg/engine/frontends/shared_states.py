@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from nncdbg.engine.building.copies import copied_node
-from nncdbg.engine.compilation.effects import all_nodes
-from nncdbg.engine.graph import Graph, Node, Operand, Value
-from nncdbg.engine.text.lexemes import fresh_name
+from nncdbg.ir.names import all_defined, fresh_name
+from nncdbg.ir.records import Graph, Node, Operand, Value
+from nncdbg.ir.rewrite import rewrite_node
+from nncdbg.ir.walk import walk_nodes
 
 
 def with_shared_states(
@@ -22,12 +23,16 @@ def with_shared_states(
     shared = {
         name: {value.name for value in graph.inputs if value.name in states} for name, graph in graphs.items()
     }
-    calls = [(name, node) for name, graph in graphs.items() for node in all_nodes(graph) if _called(node)]
+    calls = [
+        (name, called, node)
+        for name, graph in graphs.items()
+        for node in walk_nodes(graph)
+        if (called := node.called) is not None
+    ]
     changed = True
     while changed:
         changed = False
-        for caller, node in calls:
-            callee = node.op[1:]
+        for caller, callee, node in calls:
             for value, operand in zip(graphs[callee].inputs, node.inputs, strict=True):
                 passed = operand == value.name and value.name in shared[caller]
                 if value.name in shared[callee] and not passed and callee not in roots:
@@ -37,19 +42,6 @@ def with_shared_states(
         name: _Sharing(graphs, shared, {*states} - shared[name]).graph(graph)
         for name, graph in graphs.items()
     }
-
-
-def definitions(graph: Graph) -> Iterator[str]:
-    """Yield the names of all values that a graph and the blocks inside it define."""
-    blocks = [graph, *(inner for node in all_nodes(graph) for inner in node.subgraphs)]
-    for block in blocks:
-        yield from (value.name for value in block.inputs)
-        yield from (constant.value.name for constant in block.constants)
-        yield from (value.name for node in block.nodes for value in node.outputs)
-
-
-def _called(node: Node) -> bool:
-    return node.op.startswith("@")
 
 
 class _Sharing:
@@ -64,20 +56,19 @@ class _Sharing:
 
     def graph(self, graph: Graph) -> Graph:
         """Return the graph with its own values renamed, and its calls without states."""
-        used = {*definitions(graph)}
+        used = {value.name for value in all_defined(graph)}
         renamed = {name: fresh_name(f"{name}.own", used) for name in used if name in self._foreign}
         inputs = tuple(value for value in graph.inputs if value.name not in self._shared[graph.name])
-        changed = replace(graph, inputs=inputs, nodes=tuple(map(self._statement, graph.nodes)))
+        changed = replace(
+            graph, inputs=inputs, nodes=tuple(rewrite_node(node, self._statement) for node in graph.nodes)
+        )
         return _with_names(changed, renamed) if renamed else changed
 
     def _statement(self, node: Node) -> Node:
-        if node.subgraphs:
-            blocks = (replace(each, nodes=tuple(map(self._statement, each.nodes))) for each in node.subgraphs)
-            return replace(node, subgraphs=tuple(blocks))
-        if not _called(node):
+        if (called := node.called) is None:
             return node
-        pairs = zip(self._graphs[node.op[1:]].inputs, node.inputs, strict=True)
-        dropped = self._shared[node.op[1:]]
+        pairs = zip(self._graphs[called].inputs, node.inputs, strict=True)
+        dropped = self._shared[called]
         return replace(node, inputs=tuple(operand for value, operand in pairs if value.name not in dropped))
 
 

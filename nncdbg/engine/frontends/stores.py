@@ -9,7 +9,7 @@ from typing import Protocol
 
 from nncdbg.engine.dtypes import name_of
 from nncdbg.engine.errors import LoadError
-from nncdbg.engine.graph import Array, TensorType
+from nncdbg.ir.records import Array, TensorType
 
 
 class Store(Protocol):

@@ -19,8 +19,8 @@ from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import LoadError
 from nncdbg.engine.frontends.safetensors import STORABLE, open_store, write_store
 from nncdbg.engine.frontends.stores import ArrayStore, Store
-from nncdbg.engine.graph import Array
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Array
 
 STRINGS = "str"
 

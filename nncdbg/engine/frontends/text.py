@@ -12,7 +12,7 @@ from nncdbg.engine.frontends import load as load_source
 from nncdbg.engine.frontends.listings import owner_of, workspace_of
 from nncdbg.engine.frontends.onnx_file import file_size
 from nncdbg.engine.frontends.printed import printed_stores
-from nncdbg.engine.graph import Program
+from nncdbg.ir.records import Program
 
 
 def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Program:

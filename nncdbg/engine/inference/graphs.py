@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 from nncdbg.engine.errors import GraphError, NncdbgError
-from nncdbg.engine.graph import Constant, Graph, Inline, Literal, Node, TensorType, Type, Value, without_sizes
 from nncdbg.engine.inference.statements import Types, check_statement, literal_dtype
 from nncdbg.engine.inference.types import (
     bind_symbols,
@@ -24,7 +23,19 @@ from nncdbg.engine.inference.types import (
 )
 from nncdbg.engine.ops.schema import schema, version_of
 from nncdbg.engine.text.lexemes import name_text
-from nncdbg.engine.text.listing import Path
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.records import (
+    Constant,
+    Graph,
+    Inline,
+    Literal,
+    Node,
+    Path,
+    TensorType,
+    Type,
+    Value,
+    without_sizes,
+)
 
 Answers: TypeAlias = "dict[tuple[tuple[object, ...], tuple[Type | None, ...]], Types]"
 """The form of a statement and the types of its operands, to the types of its outputs."""
@@ -86,7 +97,7 @@ class TypeRules:
 
     def results(self, node: Node, types: tuple[Type | None, ...]) -> list[Type | None]:
         """Return the types of the outputs of an op, a call or a `break`."""
-        if node.op == "break":
+        if node.kind is Kind.BREAK:
             self.check_condition(types[0])
             return []
         if node.op[0] == "@":
@@ -330,7 +341,7 @@ class GraphInference(TypeRules):
 
     def _inside(self, node: Node, place: Path, types: Types, scope: _Scope) -> Steps:
         """Infer the types in the blocks of an `if` or a `while`."""
-        if node.op == "while":
+        if node.kind is Kind.WHILE:
             body, path = node.subgraphs[0], (*place, 0)
             self.path = path
             yield body, path, self.loop_inputs(body.inputs, types[1:]), scope
@@ -341,7 +352,7 @@ class GraphInference(TypeRules):
 
     def _closed(self, node: Node, place: Path) -> list[Type | None]:
         """Return the output types of an `if` or a `while` after its blocks have been inferred."""
-        if node.op == "while":
+        if node.kind is Kind.WHILE:
             carried = [self.types[(*place, 0)].get(value.name) for value in node.subgraphs[0].inputs[1:]]
             return self.loop_results(node, carried, self._ends[(*place, 0)])
         return self.branch_results(node, [self._ends[(*place, index)] for index in (0, 1)])

@@ -7,10 +7,11 @@ from typing import TypeAlias
 
 from nncdbg.engine.dtypes import FLOATS, INTEGERS
 from nncdbg.engine.errors import GraphError, NncdbgError
-from nncdbg.engine.graph import Inline, Literal, Node, TensorType, Type, tensor_only
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import Schema, attribute_errors, complete, schema, version_of
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.records import Inline, Literal, Node, TensorType, Type, tensor_only
 
 Types: TypeAlias = "Sequence[Type | None]"
 
@@ -135,11 +136,11 @@ def literal_dtype(
     literal.
     """
     kind = _kind(literal.data)
-    if node is not None and node.op == "while" and index and node.subgraphs:
+    if node is not None and node.kind is Kind.WHILE and index and node.subgraphs:
         carried = tensor_only(node.subgraphs[0].inputs[index].type)
         fits = (FLOATS if kind == "f32" else FLOATS | INTEGERS) if kind in ("f32", "i64") else {kind}
         return carried.dtype if carried is not None and carried.dtype in fits else kind
-    found = schema(node.op, version_of(node.op, opsets)) if node and not node.op.startswith("@") else None
+    found = schema(node.op, version_of(node.op, opsets)) if node and node.kind is not Kind.CALL else None
     if found is None or not found.inputs:
         return kind
 

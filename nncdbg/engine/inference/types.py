@@ -8,7 +8,7 @@ import numpy as np
 
 from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import (
+from nncdbg.ir.records import (
     Array,
     Dim,
     Literal,

@@ -14,24 +14,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.compilation.code import Code, Path, initial_data
+from nncdbg.engine.compilation.code import Code, initial_data
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.graph import (
-    Array,
-    Constant,
-    Dim,
-    Graph,
-    Inline,
-    Literal,
-    Node,
-    Program,
-    TensorType,
-    Type,
-    Value,
-    tensor_only,
-    without_sizes,
-)
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.inference.statements import literal_dtype
 from nncdbg.engine.inference.types import joined_type, literal_array, stacked_type, type_of_array
@@ -40,6 +25,23 @@ from nncdbg.engine.ops.declaration import Op
 from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.ops.schema import complete, schema, version_of
 from nncdbg.engine.ops.valid_integers import Integers, known_type
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.records import (
+    Array,
+    Constant,
+    Dim,
+    Graph,
+    Inline,
+    Literal,
+    Node,
+    Path,
+    Program,
+    TensorType,
+    Type,
+    Value,
+    tensor_only,
+    without_sizes,
+)
 
 SMALL = 1024
 """The most elements of a tensor whose content is computed."""
@@ -189,15 +191,15 @@ class AbstractRun:
         self.steps += 1
         if self.steps > self.budget:
             raise _OverBudget
-        if node.op == "break":
+        if node.kind is Kind.BREAK:
             return
         operands = self._operands(scope, node)
-        if node.op == "if":
+        if node.kind is Kind.IF:
             results = self._branches(scope, pc, node, operands)
-        elif node.op == "while":
+        elif node.kind is Kind.WHILE:
             results = self._loop(scope, pc, node, operands)
-        elif node.op.startswith("@"):
-            called = self.program.graphs[node.op[1:]]
+        elif (name := node.called) is not None:
+            called = self.program.graphs[name]
             results = self.block(called, (called.name,), operands, None)
         else:
             results = self._op((scope.path, pc), node, operands)
@@ -210,7 +212,7 @@ class AbstractRun:
         types = [fact.type for fact in facts]
         for index, operand in enumerate(node.inputs):
             if isinstance(operand, Literal):
-                plain = None if node.op in ("if", "while") else node
+                plain = None if node.kind in (Kind.IF, Kind.WHILE) else node
                 dtype = literal_dtype(operand, plain, index, types, self.program.opsets)
                 array = literal_array(operand, dtype)
                 facts[index] = ValueFacts(type_of_array(array), array)
@@ -260,7 +262,7 @@ class AbstractRun:
         if [fact.type for fact in after] != [fact.type for fact in carried]:
             ends = self.block(body, path, [counter, *after], scope)
         count = int(times.data.reshape(-1)[0]) if times.data is not None and times.data.size == 1 else None
-        breaks = any(each.op == "break" for each in body.nodes)
+        breaks = any(each.kind is Kind.BREAK for each in body.nodes)
         return [*after, *(_stacked(fact, None if breaks else count) for fact in ends[len(initial) :])]
 
     # -- ops -----------------------------------------------------------------------------------

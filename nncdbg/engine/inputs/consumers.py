@@ -13,10 +13,9 @@ from math import gcd
 from typing import Any, TypeAlias
 
 from nncdbg.engine import dtypes
-from nncdbg.engine.compilation.code import Path
-from nncdbg.engine.graph import Array, Program, TensorType
 from nncdbg.engine.inputs.abstract_run import AbstractRun, InputUse, Place, ValueFacts, known_content
 from nncdbg.engine.ops.valid_integers import Integers
+from nncdbg.ir.records import Array, Path, Program, TensorType
 
 Size: TypeAlias = "str | tuple[str, int]"
 """A size that is not given: a symbol, or (input, axis) for ``?``."""

@@ -10,9 +10,9 @@ import numpy as np
 
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Array, TensorType
 from nncdbg.engine.ops.valid_integers import Integers
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Array, TensorType
 
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 

@@ -13,7 +13,13 @@ import numpy as np
 
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import InputError, UsageError
-from nncdbg.engine.graph import (
+from nncdbg.engine.inputs.data_specs import FORMS, DataFile, Generated, Plain, data_file, read_spec
+from nncdbg.engine.inputs.image_files import read_image
+from nncdbg.engine.inputs.image_specs import ImageFile
+from nncdbg.engine.inputs.nested_lists import EQUAL_ROWS, ragged
+from nncdbg.engine.inputs.npy import load_archive
+from nncdbg.engine.text.lexemes import ElementName, name_text
+from nncdbg.ir.records import (
     Array,
     Dim,
     Map,
@@ -24,12 +30,6 @@ from nncdbg.engine.graph import (
     Value,
     tensor_only,
 )
-from nncdbg.engine.inputs.data_specs import FORMS, DataFile, Generated, Plain, data_file, read_spec
-from nncdbg.engine.inputs.image_files import read_image
-from nncdbg.engine.inputs.image_specs import ImageFile
-from nncdbg.engine.inputs.nested_lists import EQUAL_ROWS, ragged
-from nncdbg.engine.inputs.npy import load_archive
-from nncdbg.engine.text.lexemes import ElementName, name_text
 
 
 def title(value: Value) -> str:

@@ -16,10 +16,10 @@ import numpy as np
 
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import LoadError, UsageError
-from nncdbg.engine.graph import Array, TensorType
 from nncdbg.engine.inputs.image_plan import CHANNELS, MOST_PIXELS, ImageHeader, Plan, by
 from nncdbg.engine.inputs.image_specs import Fitting, ImageFile, Linear
 from nncdbg.engine.inputs.npy import opened
+from nncdbg.ir.records import Array, TensorType
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import InputError
-from nncdbg.engine.graph import Dim, TensorType
 from nncdbg.engine.inputs.image_specs import LAYOUTS, ImageFile, Linear
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Dim, TensorType
 
 if TYPE_CHECKING:
     from PIL.Image import Image

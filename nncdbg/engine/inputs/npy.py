@@ -16,8 +16,8 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 
 from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
-from nncdbg.engine.graph import Array
 from nncdbg.engine.process.threads import parsed
+from nncdbg.ir.records import Array
 
 Check: TypeAlias = "Callable[[Array], object]"
 """Raises for an unusable array; its argument has the type and shape of the array, but no data."""

@@ -23,7 +23,6 @@ from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed
 from nncdbg.engine.execution.findings import Report
 from nncdbg.engine.execution.linking import Binding, Execute, Gather
 from nncdbg.engine.execution.statistics_log import MASK, ROW_BYTES, StatisticsLog
-from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.blocks import Heap, MemoryBlock, Owner
 from nncdbg.engine.memory.buffers import GUARD, span_of, write_pattern
 from nncdbg.engine.memory.inspected import InspectedAllocation, Making, shared, sizes_key
@@ -31,6 +30,7 @@ from nncdbg.engine.memory.lifetimes import FrameBuffers
 from nncdbg.engine.memory.planner import Plan, by_liveness
 from nncdbg.engine.memory.reusing import ReusingAllocation
 from nncdbg.engine.memory.stretches import Bytes, Course, Stretches, StretchStep, step_of
+from nncdbg.ir.records import Array
 
 
 class ArenaAllocation(ReusingAllocation):

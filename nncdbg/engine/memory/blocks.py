@@ -9,10 +9,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from nncdbg.engine.compilation.code import Code, Path, Statement
+from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.memory.buffers import ALIGNMENT, GUARD, address_of
 from nncdbg.engine.memory.region import MemoryRegion
 from nncdbg.engine.memory.segment import Segment
+from nncdbg.ir.records import Path
 
 _CHUNK = 1 << 20
 _LEAST = ALIGNMENT + GUARD

@@ -15,10 +15,10 @@ import numpy as np
 
 from nncdbg.engine.execution.linking import LineOf
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.buffers import GUARD, address_of
 from nncdbg.engine.memory.inspected import InspectedAllocation
 from nncdbg.engine.memory.region import MemoryRegion
+from nncdbg.ir.records import Array
 
 _SMALL_SEGMENT = 1 << 18
 

@@ -17,19 +17,20 @@ from weakref import ref
 import numpy as np
 
 from nncdbg.by_identity import ByIdentity
-from nncdbg.engine.compilation.code import CONTROL, Code, Statement
+from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.execution.findings import Finding, Report
 from nncdbg.engine.execution.linking import Allocation, Binding, Execute, Gather, LineOf
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.execution.statistics_log import MASK, ROW_BYTES, StatisticsLog
-from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.buffers import GUARD, damage, guards, heal, planned, span_of
 from nncdbg.engine.memory.kernel_buffers import KernelBuffers
 from nncdbg.engine.memory.proof import misused
 from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.ops.planning import measure_of
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.kinds import CONTROL
+from nncdbg.ir.records import Array
 from nncdbg.stats.inspection import Flag, Inspectors, fill, inspect_plain, is_pattern
 
 # Plain ints: the operators of an IntFlag are slow.
@@ -84,7 +85,7 @@ class InspectedAllocation(Allocation):
     def gathering(self, code: Code, pc: int, gather: Gather) -> Gather:
         if pc == len(code.nodes):
             return self._returning(code, pc, gather) if code.parent is None else gather
-        if code.nodes[pc].op not in CONTROL:
+        if code.nodes[pc].kind not in CONTROL:
             return gather
 
         def gathered(slots: list[Any]) -> Sequence[Any]:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.execution.linking import Binding, Execute
-from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.buffers import GUARD, damage, heal
 from nncdbg.engine.memory.proof import OTHER_FILL, UNWRITTEN, bytes_of, misread_message
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Array
 from nncdbg.stats.inspection import fill, is_pattern
 
 _READ_SCRATCH = "read uninitialized memory from xp.empty: {count} of {size} elements of %{name} are wrong"

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.liveness import last_uses
 from nncdbg.engine.execution.linking import LineOf
+from nncdbg.ir.kinds import Kind
 
 Interval: TypeAlias = "tuple[int, int]"
 
@@ -87,7 +88,7 @@ class Times:
     def _last_read(self, code: Code, slot: int, last: int) -> int:
         start, end = self.spans[code][last]
         inside = any(slot == outer for body in code.bodies.get(last, ()) for outer, _ in body.captures)
-        called = last < len(code.nodes) and code.nodes[last].op.startswith("@")
+        called = last < len(code.nodes) and code.nodes[last].kind is Kind.CALL
         if not code.parent and last == len(code.nodes):
             # The graph's results outlive it.
             return self._end
@@ -105,7 +106,7 @@ def lines_of(code: Code, slot: int, line: LineOf) -> tuple[int | None, int | Non
         begin = line(parent, int(code.path[-2]))
     else:
         begin = line(code, 0)
-    loop = parent is not None and parent.nodes[int(code.path[-2])].op == "while"
+    loop = parent is not None and parent.nodes[int(code.path[-2])].kind is Kind.WHILE
     if definition < 0 and loop:
         # A carried value is also a result of the loop.
         return begin, line(code, len(code.nodes))

@@ -17,6 +17,7 @@ from nncdbg.engine.memory.live_ranges import LiveRange, Times, lines_of
 from nncdbg.engine.memory.plan_file import PlacedPlan, PlannedBuffer, Site
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.schema import version_of
+from nncdbg.ir.kinds import Kind
 
 ALIGNMENT = 64
 
@@ -69,10 +70,10 @@ def _order(roots: Iterable[Code]) -> dict[str, set[str]]:
     for root in roots:
         # The forward graph of a `backward` line has another name in calls, and the places of its graph.
         called = {
-            root.graphs[node.op[1:]].name
+            root.graphs[called].name
             for code in walk(root)
             for node in code.nodes
-            if node.op.startswith("@")
+            if (called := node.called) is not None
         }
         calls.setdefault(root.graph.name, set()).update(called)
     callers = {name: {each for each, called in calls.items() if name in called} for name in calls}
@@ -114,7 +115,7 @@ def _buffers(root: Code, sizes: Mapping[Site, int], reuse: bool, times: Times) -
 def _whole(live: LiveRange, code: Code, times: Times) -> LiveRange:
     """Extend the range to the start of the statement, which may write before it has read everything."""
     pc = live.definition
-    if pc < 0 or pc in code.bodies or code.nodes[pc].op.startswith("@"):
+    if pc < 0 or pc in code.bodies or code.nodes[pc].kind is Kind.CALL:
         return live
     (_, end), start = live.intervals[0], times.spans[code][pc][0]
     return LiveRange(((start, end),), pc, live.last)

@@ -18,7 +18,6 @@ from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Binding, LineOf
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.blocks import MemoryBlock, Owner
 from nncdbg.engine.memory.buffers import GUARD, address_of
 from nncdbg.engine.memory.lifetimes import FrameBuffers
@@ -27,6 +26,7 @@ from nncdbg.engine.memory.planner import by_liveness
 from nncdbg.engine.memory.region import MemoryRegion
 from nncdbg.engine.memory.reusing import ReusingAllocation
 from nncdbg.engine.memory.segment import Segment
+from nncdbg.ir.records import Array
 from nncdbg.stats.inspection import fill
 
 SLACK = 1 << 20

@@ -20,7 +20,7 @@ from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.execution.linking import Allocation, Binding, Execute, LineOf
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.graph import TensorType, Type
+from nncdbg.ir.records import TensorType, Type
 
 STEP = 1 << 18
 """Bytes of results between two comparisons with the limit of the history."""

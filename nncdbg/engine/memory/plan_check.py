@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from nncdbg.engine.compilation.code import Code, walk
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.execution.linking import LineOf
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.memory.live_ranges import LiveRange, Times, lines_of
 from nncdbg.engine.memory.plan_file import PlacedPlan, PlannedBuffer, Site
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.records import TensorType
 
 _MIXING = frozenset(
     f"nncdbg.engine.ops.{family}"
@@ -147,7 +148,7 @@ def _conflict(first: PlannedValue, second: PlannedValue) -> str | None:
         return None if _same_copy(first, second) else "overlap"
     code, pc = second.code, second.live.definition
     last_reader = first.code is code and first.live.last == pc >= 0
-    if not last_reader or pc in code.bodies or code.nodes[pc].op.startswith("@"):
+    if not last_reader or pc in code.bodies or code.nodes[pc].kind is Kind.CALL:
         return None
     return None if _may_be_in_place(first, second) else "in place"
 
@@ -155,7 +156,7 @@ def _conflict(first: PlannedValue, second: PlannedValue) -> str | None:
 def _same_copy(first: PlannedValue, second: PlannedValue) -> bool:
     """Whether `second` is a view of `first` at the same bytes that the plan does not declare as an alias."""
     code, pc = second.code, second.live.definition
-    if pc < 0 or pc in code.bodies or code.nodes[pc].op.startswith("@"):
+    if pc < 0 or pc in code.bodies or code.nodes[pc].kind is Kind.CALL:
         return False
     op = lookup(code.nodes[pc].op, version_of(code.nodes[pc].op, code.opsets))
     return op is not None and op.view and code.nodes[pc].inputs[0] == first.name

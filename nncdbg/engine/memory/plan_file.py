@@ -33,14 +33,13 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from nncdbg.engine.compilation.code import Path
-from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.compilation.states import lowered
 from nncdbg.engine.differentiation.expansion import with_backward_graphs
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Graph, Program
 from nncdbg.engine.process.json_document import DocumentKind
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Graph, Path, Program
+from nncdbg.ir.walk import blocks
 
 VERSION = 1
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.execution.linking import Binding
-from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.buffers import GUARD
+from nncdbg.ir.records import Array
 from nncdbg.stats.inspection import is_pattern
 
 OTHER_FILL = 0x3F

@@ -23,12 +23,13 @@ from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Binding, Execute, Gather, LineOf
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.blocks import MemoryBlock, Owner
 from nncdbg.engine.memory.inspected import InspectedAllocation
 from nncdbg.engine.memory.lifetimes import FrameBuffers, Lifetimes
 from nncdbg.engine.memory.planner import Plan
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.records import Array
 
 
 @dataclass(slots=True, eq=False)
@@ -350,4 +351,4 @@ def verb(statement: Statement) -> str:
     if not isinstance(code.path[-1], int):
         return "return"
     assert code.parent is not None
-    return "next" if code.parent.nodes[int(code.path[-2])].op == "while" else "yield"
+    return "next" if code.parent.nodes[int(code.path[-2])].kind is Kind.WHILE else "yield"

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.buffers import address_of
 from nncdbg.engine.memory.segment import Segment
+from nncdbg.ir.records import Array
 
 LEAST = 1 << 29
 """Size in bytes from which a segment is a memory file.

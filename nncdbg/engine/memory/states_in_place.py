@@ -17,12 +17,13 @@ from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Binding, Execute, LineOf
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.arena import ArenaAllocation
 from nncdbg.engine.memory.blocks import MemoryBlock, Owner
 from nncdbg.engine.memory.buffers import address_of, span_of
 from nncdbg.engine.memory.inspected import UNWRITTEN
 from nncdbg.engine.memory.planner import Plan, by_liveness
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.records import Array
 
 
 class InPlaceArena(ArenaAllocation):
@@ -75,7 +76,7 @@ class InPlaceArena(ArenaAllocation):
     # -- statements ----------------------------------------------------------------------
 
     def wrap(self, binding: Binding) -> Execute:
-        if binding.node.op == "update":
+        if binding.node.kind is Kind.UPDATE:
             return self._accounting(binding, self._overwriting(binding))
         return super().wrap(binding)
 

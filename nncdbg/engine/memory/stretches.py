@@ -12,10 +12,10 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from nncdbg.engine.compilation.code import Code, Statement
-from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.blocks import MemoryBlock
 from nncdbg.engine.memory.buffers import GUARD, pattern_between
 from nncdbg.engine.memory.segment import Segment
+from nncdbg.ir.records import Array
 
 Bytes: TypeAlias = "tuple[int, int, int]"
 """(segment, start, end)."""

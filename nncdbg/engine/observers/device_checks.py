@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from nncdbg.engine.backends import Backend
-from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.errors import RunError
 from nncdbg.engine.execution.linking import Binding, Execute
-from nncdbg.engine.graph import Program
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Program
+from nncdbg.ir.walk import blocks, walk_nodes
 
 
 class DeviceChecks:
@@ -74,8 +74,7 @@ class DeviceChecks:
 
 def _named_devices(program: Program) -> Iterator[str]:
     """Yield the devices that statements name, such as ``aten.zeros.default(device="cuda:0")``."""
-    for _, graph in blocks(program):
-        for node in graph.nodes:
-            device = node.attributes.get("device")
-            if isinstance(device, str):
-                yield device
+    for node in walk_nodes(program):
+        device = node.attributes.get("device")
+        if isinstance(device, str):
+            yield device

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.influence import Application, Marked, everything_in, whole
+from nncdbg.ir.records import Array
 from nncdbg.stats.finiteness import bad, is_finite
 
 KINDS = ("nan", "inf")

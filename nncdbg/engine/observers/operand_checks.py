@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.execution.findings import Finding, Report
 from nncdbg.engine.execution.linking import Binding, Execute
-from nncdbg.engine.graph import Node
 from nncdbg.engine.observers.nonfinite import array_of
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.causes import RuleFailed, contained
@@ -19,6 +18,7 @@ from nncdbg.engine.ops.contracts import BrokenContract
 from nncdbg.engine.ops.integer_faults import IntegerFault
 from nncdbg.engine.ops.schema import for_rules, version_of
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Node
 
 OperandFault: TypeAlias = "IntegerFault | BrokenContract"
 

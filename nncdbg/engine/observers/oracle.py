@@ -29,12 +29,12 @@ from nncdbg.engine.execution.check_results import (
 from nncdbg.engine.execution.findings import Finding, Report
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.loaded import MicroPrograms
-from nncdbg.engine.graph import Program, type_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.listing import Listing
+from nncdbg.ir.records import Program, type_of
 
 
 @dataclass(frozen=True, slots=True)

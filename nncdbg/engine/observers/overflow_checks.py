@@ -17,10 +17,10 @@ from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.findings import Finding, Report
 from nncdbg.engine.execution.linking import Binding, Execute
-from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.causes import RuleFailed, contained
 from nncdbg.engine.text.counting import elements
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Array
 
 RELATIVE = 2.0**-6
 """Relative differences below this are rounding errors in every type."""

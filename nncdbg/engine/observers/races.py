@@ -11,10 +11,10 @@ from typing import Any
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.execution.findings import RACE, Finding, Report
 from nncdbg.engine.execution.linking import Binding, Execute
-from nncdbg.engine.graph import Program
 from nncdbg.engine.schedules.launches import THE_HOST, Site, scheduled, stream_name
 from nncdbg.engine.schedules.validation import ScheduleProblem, validated
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Program
 
 
 class Races:

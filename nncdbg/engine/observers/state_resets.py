@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from nncdbg.engine.compilation.code import Code, Statement
-from nncdbg.engine.compilation.effects import all_nodes
 from nncdbg.engine.execution.findings import STATE_RESET, Finding, Report
 from nncdbg.engine.execution.linking import Binding, Execute
-from nncdbg.engine.graph import Program
 from nncdbg.engine.observers.nonfinite import array_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.records import Program
+from nncdbg.ir.walk import walk_nodes
 
 _FIRST_STATE = 2
 """The number of the first operand of an optimizer that is a state of the parameter."""
@@ -26,12 +27,11 @@ _FIRST_STATE = 2
 def optimizer_states(program: Program) -> frozenset[str]:
     """Return the names of the moments and step counters: operands of optimizers."""
     found: set[str] = set()
-    for graph in program.graphs.values():
-        for node in all_nodes(graph):
-            op = lookup(node.op, version_of(node.op, program.opsets))
-            if op is not None and op.optimizer is not None:
-                end = _FIRST_STATE + len(op.optimizer.states)
-                found |= {each for each in node.inputs[_FIRST_STATE:end] if isinstance(each, str)}
+    for node in walk_nodes(program):
+        op = lookup(node.op, version_of(node.op, program.opsets))
+        if op is not None and op.optimizer is not None:
+            end = _FIRST_STATE + len(op.optimizer.states)
+            found |= {each for each in node.inputs[_FIRST_STATE:end] if isinstance(each, str)}
     return frozenset(found)
 
 
@@ -52,7 +52,9 @@ class StateResets:
 
     def wrap(self, binding: Binding, execute: Execute) -> Execute:
         """Return the instruction of an update of such states with the check, any other one unchanged."""
-        if binding.node.op != "update" or self.names.isdisjoint(v.name for v in binding.node.outputs):
+        if binding.node.kind is not Kind.UPDATE or self.names.isdisjoint(
+            v.name for v in binding.node.outputs
+        ):
             return execute
 
         def checked(*inputs: Any) -> Any:
@@ -66,7 +68,7 @@ class StateResets:
     def zeros(self, statement: Statement, values: Sequence[Any]) -> Iterator[Finding]:
         """Yield a finding for each watched state that an update sets to 0; `values` are the new values."""
         node = statement.code.nodes[statement.pc]
-        if node.op != "update":
+        if node.kind is not Kind.UPDATE:
             return
         for number, (state, value) in enumerate(zip(node.outputs, values, strict=False)):
             if state.name in self.names and is_zero(new := array_of(self._to_host(value))):

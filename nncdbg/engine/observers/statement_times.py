@@ -15,9 +15,10 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.backends import Call, Execute, Kernels
-from nncdbg.engine.compilation.code import Path, Statement
+from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed, Restored
 from nncdbg.engine.execution.linking import Binding, Instrument, Linker
+from nncdbg.ir.records import Path
 
 if TYPE_CHECKING:
     from nncdbg.engine.compilation.code import Code

@@ -23,7 +23,6 @@ import nncdbg.engine.ops.optimizers.lamb
 import nncdbg.engine.ops.optimizers.rmsprop
 import nncdbg.engine.ops.optimizers.sgd  # noqa: F401
 from nncdbg.engine import extensions
-from nncdbg.engine.graph import DEFAULT_DOMAIN
 from nncdbg.engine.ops import (  # noqa: F401
     activation,
     batch_normalization,
@@ -74,6 +73,7 @@ from nncdbg.engine.ops.microsoft.schemas import DOMAINS, MicrosoftSchemas
 from nncdbg.engine.ops.onnx_schemas import OnnxSchemas
 from nncdbg.engine.ops.schema import register_schemas, split
 from nncdbg.engine.ops.schema import schema as schema_of
+from nncdbg.ir.records import DEFAULT_DOMAIN
 
 register_schemas(OnnxSchemas())
 register_schemas(OnnxSchemas(), DEFAULT_DOMAIN, "ai.onnx.ml")

@@ -13,13 +13,13 @@ import numpy as np
 
 from nncdbg.engine.dtypes import FLOATS, INTEGERS, NUMPY, name_of
 from nncdbg.engine.errors import GraphError, RunError
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops import remarks
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.influence import MOVED, POINTWISE, Content, Infinities, of_first
 from nncdbg.engine.ops.integer_faults import cast_as_other, cast_by_attribute
 from nncdbg.engine.ops.types import Attributes, Types, at, element_type, same_as
+from nncdbg.ir.records import TensorType
 
 _FLOAT8 = frozenset(NUMPY[name] for name in ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz"))
 _SCALE = NUMPY["f8e8m0fnu"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops.types import Types, agree, need_rank, shape_at
+from nncdbg.ir.records import Dim
 
 
 def need_channels(inputs: Types, names: Sequence[str]) -> Dim:

@@ -10,7 +10,6 @@ import numpy as np
 
 from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import GraphError, RunError, UnsupportedOp
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.gradient import nothing
@@ -19,6 +18,7 @@ from nncdbg.engine.ops.influence import NOTHING, RESIZED, Content
 from nncdbg.engine.ops.precision import is_narrow
 from nncdbg.engine.ops.shape import ranked
 from nncdbg.engine.ops.types import Attributes, Types, at, element_type, shape_at, typed
+from nncdbg.ir.records import TensorType
 
 _FORMS = {
     "value_float": "f32", "value_floats": "f32", "value_int": "i64", "value_ints": "i64",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 if TYPE_CHECKING:
-    from nncdbg.engine.graph import Array
+    from nncdbg.ir.records import Array
 
 CLASS = "class out of range"
 CONDITION = "condition too long"

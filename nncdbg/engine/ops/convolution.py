@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import Any
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import Dim, TensorType
 from nncdbg.engine.ops import gradient_windows as gradients
 from nncdbg.engine.ops import remarks
 from nncdbg.engine.ops.declaration import op
@@ -24,6 +23,7 @@ from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.scratch import scratch
 from nncdbg.engine.ops.types import Attributes, Types, agree, at, need_rank, shape_at, typed
 from nncdbg.engine.ops.windows import WindowAxis, axes_of, padded, taps, transposed, window_view
+from nncdbg.ir.records import Dim, TensorType
 
 STRIP_ELEMENTS = 1 << 21
 """Size of the im2col matrix of one strip: 8 MB of f32, the fastest of 2**18 ... 2**23 on VGG."""

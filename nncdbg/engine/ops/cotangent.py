@@ -10,13 +10,13 @@ import numpy as np
 
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import UnsupportedOp
-from nncdbg.engine.graph import Inline, Literal, Operand
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
 from nncdbg.engine.ops.gradient import Applied, Emit, nothing, shape_of
 from nncdbg.engine.ops.influence import EVERYTHING, NOTHING, Content, of_first, probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.types import Attributes, Types, at, fixed, same_as, shape_at, shaped
+from nncdbg.ir.records import Inline, Literal, Operand
 from nncdbg.textual_repr.literals import attribute_text
 
 

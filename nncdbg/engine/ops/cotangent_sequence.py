@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.errors import RunError
-from nncdbg.engine.graph import Literal, Operand, SequenceType, Type
 from nncdbg.engine.ops.cotangent import full_like
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.gradient import Applied, Emit, nothing
@@ -25,6 +24,7 @@ from nncdbg.engine.ops.influence import (
     of_first,
 )
 from nncdbg.engine.ops.types import Attributes
+from nncdbg.ir.records import Literal, Operand, SequenceType, Type
 
 
 def _added(values: Sequence[Any]) -> Any:

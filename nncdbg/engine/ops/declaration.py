@@ -21,13 +21,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.influence import EVERYTHING, Content, Influence
 from nncdbg.engine.ops.types import Infer
 from nncdbg.engine.ops.valid_integers import IntegerRule
+from nncdbg.ir.records import TensorType
 
 if TYPE_CHECKING:
-    from nncdbg.engine.graph import Array, Operand
     from nncdbg.engine.ops.causes import Birth, Cause, Maker
     from nncdbg.engine.ops.contracts import FindBrokenContract
     from nncdbg.engine.ops.gradient import Applied, Emit
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.ops.optimizers.statement import Optimizer
     from nncdbg.engine.ops.remarks import FindRemark
     from nncdbg.engine.ops.squares import Squares
+    from nncdbg.ir.records import Array, Operand
 
 Kernel: TypeAlias = Callable[..., Any]
 """`kernel(xp, *inputs, **attributes)`: returns an array, or a tuple of arrays for several outputs.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.declaration import composite
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
 from nncdbg.engine.ops.types import Attributes, Types, at, need_rank, shape_at, typed
+from nncdbg.ir.records import TensorType
 
 _OPERANDS = ("X", "W", "offset", "B", "mask")
 

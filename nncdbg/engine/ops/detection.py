@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.errors import RunError
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.influence import RESIZED
 from nncdbg.engine.ops.types import Attributes, Types
+from nncdbg.ir.records import TensorType
 
 
 def _first(value: Any, default: float) -> float:

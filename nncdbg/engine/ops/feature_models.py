@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import Map, MapType, SequenceType, TensorType
 from nncdbg.engine.ops import feature_formula
 from nncdbg.engine.ops.cast import cast_to as cast_to_type
 from nncdbg.engine.ops.declaration import composite, op
@@ -24,6 +23,7 @@ from nncdbg.engine.ops.support_vector_formula import (
     svm_classifier_formula,
     svm_regressor_formula,
 )
+from nncdbg.ir.records import Map, MapType, SequenceType, TensorType
 
 _OF_MAPS = "its operand is a map"
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from nncdbg.engine.dtypes import ONNX
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.precision import NARROW
 from nncdbg.engine.ops.types import Types, at
+from nncdbg.ir.records import TensorType
 
 LARGE = 1 << 26
 """Elements (256 MB of f32) above which a formula loops instead of computing all products at once."""

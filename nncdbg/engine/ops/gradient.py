@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from nncdbg.engine.dtypes import ONNX
 from nncdbg.engine.errors import UnsupportedOp
-from nncdbg.engine.graph import Attribute, Literal, Operand, TensorType
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Attribute, Literal, Operand, TensorType
 
 
 class Emit(Protocol):

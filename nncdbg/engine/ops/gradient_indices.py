@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from nncdbg.engine.errors import UnsupportedOp
-from nncdbg.engine.graph import Attribute, Literal, Operand
 from nncdbg.engine.ops.declaration import Vjp
 from nncdbg.engine.ops.gradient import (
     Applied,
@@ -17,6 +16,7 @@ from nncdbg.engine.ops.gradient import (
     shape_of,
 )
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Attribute, Literal, Operand
 
 FLAT = Literal((-1,))
 

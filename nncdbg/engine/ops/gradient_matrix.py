@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nncdbg.engine.errors import UnsupportedOp
-from nncdbg.engine.graph import Attribute, Literal, Operand
 from nncdbg.engine.ops.declaration import Vjp
 from nncdbg.engine.ops.einsum_equation import einsum_terms, without_ellipsis
 from nncdbg.engine.ops.gradient import (
@@ -19,6 +18,7 @@ from nncdbg.engine.ops.gradient import (
     summed_like,
 )
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Attribute, Literal, Operand
 
 GEMM_WITHOUT_C = 11
 """The first opset in which Gemm needs no third operand."""

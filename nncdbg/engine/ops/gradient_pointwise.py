@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from nncdbg.engine.graph import Literal, Operand
 from nncdbg.engine.ops.declaration import Vjp
 from nncdbg.engine.ops.gradient import (
     Applied,
@@ -20,6 +19,7 @@ from nncdbg.engine.ops.gradient import (
     number,
     summed_like,
 )
+from nncdbg.ir.records import Literal, Operand
 
 Slope: TypeAlias = Callable[[Emit, Operand, str], Operand]
 """The derivative of an output with respect to its operand, from operand and output."""

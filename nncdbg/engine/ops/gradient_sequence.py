@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nncdbg.engine.graph import Literal, Operand
 from nncdbg.engine.ops.gradient import Applied, Emit
+from nncdbg.ir.records import Literal, Operand
 
 
 def construct(emit: Emit, at: Applied) -> Sequence[Operand]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from nncdbg.engine.dtypes import FLOATS
 from nncdbg.engine.errors import GraphError, UnsupportedOp
-from nncdbg.engine.graph import Attribute, Literal, Operand
 from nncdbg.engine.ops.gradient import (
     Applied,
     Emit,
@@ -19,6 +18,7 @@ from nncdbg.engine.ops.gradient import (
     summed_like,
 )
 from nncdbg.engine.ops.types import element_type
+from nncdbg.ir.records import Attribute, Literal, Operand
 
 
 def identity(emit: Emit, at: Applied) -> Sequence[Operand]:

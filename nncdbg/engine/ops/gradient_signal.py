@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nncdbg.engine.graph import Attribute, Literal, Operand
 from nncdbg.engine.ops.gradient import Applied, Emit, cast_like, fitted_like, number, shape_of
+from nncdbg.ir.records import Attribute, Literal, Operand
 
 
 def transformed(emit: Emit, at: Applied) -> Sequence[Operand]:

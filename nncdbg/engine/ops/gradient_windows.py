@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nncdbg.engine.errors import UnsupportedOp
-from nncdbg.engine.graph import Attribute, Literal, Operand
 from nncdbg.engine.ops.gradient import Applied, Emit, fitted_like, rank_of, same_shape, shape_of
 from nncdbg.engine.ops.windows import WindowAxis, axes_of, transposed
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Attribute, Literal, Operand
 
 
 @dataclass(frozen=True, slots=True)

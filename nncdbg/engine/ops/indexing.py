@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.errors import GraphError, RunError
-from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import gradient_indices as gradients
 from nncdbg.engine.ops import valid_integers as valid
@@ -35,6 +34,7 @@ from nncdbg.engine.ops.types import (
     shaped,
     typed,
 )
+from nncdbg.ir.records import Dim
 
 _COMBINE = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
 """ONNX's `reduction` to the ufunc with the `at` method that implements it."""

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.graph import Array
+from nncdbg.ir.records import Array
 
 Marked: TypeAlias = Any
 """A boolean array of the value's shape; a list of these for a sequence; None if no element is marked.

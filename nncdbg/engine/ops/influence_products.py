@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.influence import (
     Application,
     Content,
@@ -18,6 +17,7 @@ from nncdbg.engine.ops.influence import (
     resized,
     whole,
 )
+from nncdbg.ir.records import Array
 
 # -- by index ------------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.influence import Application, Content, Infinities, Influence, Marked, aligned, resized
+from nncdbg.ir.records import Array
 
 LOSING = "an infinity that is not the result"
 

@@ -17,7 +17,7 @@ from nncdbg.engine.dtypes import COMPLEX, INTEGERS, integer_range, name_of
 from nncdbg.engine.ops.types import element_type
 
 if TYPE_CHECKING:
-    from nncdbg.engine.graph import Array
+    from nncdbg.ir.records import Array
 
 DIVISION = "integer division by zero"
 RANGE = "cast out of range"

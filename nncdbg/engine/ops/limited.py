@@ -13,10 +13,10 @@ from typing import Any
 import nncdbg.engine.ops.elementwise
 import nncdbg.engine.ops.logic  # noqa: F401 - both declare the later versions
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.declaration import declared, op
 from nncdbg.engine.ops.integer_faults import IntegerFault, divides_by_zero
 from nncdbg.engine.ops.types import Attributes, Types, at, typed
+from nncdbg.ir.records import TensorType
 
 
 def _under(a: Any, b: Any, axis: int | None) -> Any:

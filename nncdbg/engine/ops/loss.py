@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import Dim, Literal, Operand
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
@@ -14,6 +13,7 @@ from nncdbg.engine.ops.gradient import Applied, Emit, cast_like
 from nncdbg.engine.ops.influence import Infinities, probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, typed
+from nncdbg.ir.records import Dim, Literal, Operand
 
 
 def _loss_types(attributes: Attributes, types: Types) -> Types:

@@ -9,7 +9,6 @@ from types import ModuleType
 from typing import Any
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import Dim, TensorType
 from nncdbg.engine.ops import gradient_matrix as gradients
 from nncdbg.engine.ops import remarks
 from nncdbg.engine.ops.declaration import op
@@ -30,6 +29,7 @@ from nncdbg.engine.ops.types import (
     shape_at,
     typed,
 )
+from nncdbg.ir.records import Dim, TensorType
 
 
 def matmul_shape(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> tuple[Dim, ...] | None:

@@ -13,11 +13,11 @@ import numpy as np
 
 from nncdbg.engine.dtypes import FLOATS, NUMPY
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.constant import sizes_of
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.influence import NOTHING, Content
 from nncdbg.engine.ops.types import Attributes, Types
+from nncdbg.ir.records import TensorType
 from nncdbg.stats.inspection import fill
 
 _INITS = ("nan", "none", "zeros", "ones")

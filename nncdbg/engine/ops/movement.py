@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.errors import GraphError, RunError
-from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import gradient_indices as indices
 from nncdbg.engine.ops import gradient_shape as gradients
@@ -31,6 +30,7 @@ from nncdbg.engine.ops.types import (
     total,
     typed,
 )
+from nncdbg.ir.records import Dim
 
 
 def _agreed(dims: Sequence[Dim]) -> Dim:

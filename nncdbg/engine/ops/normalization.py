@@ -8,7 +8,6 @@ from typing import Any
 
 from nncdbg.engine.dtypes import FROM_ONNX, NUMPY
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import remarks
 from nncdbg.engine.ops.channels import affine_lines, by_channel, moments_lines, need_channels, normal_lines
 from nncdbg.engine.ops.declaration import op
@@ -27,6 +26,7 @@ from nncdbg.engine.ops.types import (
     same_as,
     shape_at,
 )
+from nncdbg.ir.records import TensorType
 
 # Over the planes of a sample ------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import GraphError, UsageError
-from nncdbg.engine.graph import Dim, Inline, MapType, OptionalType, SequenceType, TensorType, Type
+from nncdbg.ir.records import Dim, Inline, MapType, OptionalType, SequenceType, TensorType, Type
 
 
 def type_of_proto(proto: Any) -> Type | None:

@@ -7,8 +7,8 @@ from functools import cache
 from typing import Any
 
 from nncdbg.engine.dtypes import FROM_ONNX
-from nncdbg.engine.graph import DEFAULT_DOMAIN
 from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema, documentation, joined, split
+from nncdbg.ir.records import DEFAULT_DOMAIN
 
 
 class OnnxSchemas:

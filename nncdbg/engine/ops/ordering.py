@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.errors import RunError
-from nncdbg.engine.graph import Dim, TensorType
 from nncdbg.engine.ops import gradient_indices as indices
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops import valid_integers as valid
@@ -31,6 +30,7 @@ from nncdbg.engine.ops.types import (
     shape_at,
     typed,
 )
+from nncdbg.ir.records import Dim, TensorType
 
 
 def _arg_shape(attributes: Attributes, types: Types) -> Shape | None:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.dtypes import NUMPY, name_of
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.declaration import Measure, Op
+from nncdbg.ir.records import TensorType
 
 
 def measure_of(op: Op, attributes: Mapping[str, Any]) -> Measure | None:

@@ -16,7 +16,6 @@ import numpy as np
 
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import gradient_windows as gradients
 from nncdbg.engine.ops import remarks
 from nncdbg.engine.ops.convolution import padding_lines, windows_line
@@ -38,6 +37,7 @@ from nncdbg.engine.ops.types import (
     typed,
 )
 from nncdbg.engine.ops.windows import WindowAxis, axes_of, padded, window_view
+from nncdbg.ir.records import TensorType
 
 
 def pool_shape(attributes: Attributes, inputs: Types) -> tuple[Any, ...] | None:

@@ -9,7 +9,6 @@ import numpy as np
 
 from nncdbg.engine.dtypes import INTEGERS, NUMPY, integer_range, name_of
 from nncdbg.engine.errors import RunError
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import contracts, remarks
 from nncdbg.engine.ops.cast import cast_to
 from nncdbg.engine.ops.declaration import op
@@ -21,6 +20,7 @@ from nncdbg.engine.ops.precision import widened
 from nncdbg.engine.ops.types import Attributes, Types, at, element_type, normal_axis, shape_at
 from nncdbg.engine.text.counting import elements
 from nncdbg.engine.text.rounding import CLIPPED, lost
+from nncdbg.ir.records import TensorType
 
 
 def _spread(xp: Any, value: Any, shape: tuple[int, ...], axis: int, block_size: int) -> Any:

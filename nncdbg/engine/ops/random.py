@@ -13,7 +13,6 @@ import numpy as np
 
 from nncdbg.engine.dtypes import COMPLEX, FLOATS, NUMPY, name_of
 from nncdbg.engine.errors import RunError
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops.constant import sizes_of
@@ -22,6 +21,7 @@ from nncdbg.engine.ops.gradient import nothing
 from nncdbg.engine.ops.influence import NOTHING, POINTWISE, Application, Influence, Marked, everything_in
 from nncdbg.engine.ops.influence_selection import along
 from nncdbg.engine.ops.types import Attributes, Types, at, element_type, shape_at
+from nncdbg.ir.records import TensorType
 
 
 def _drawing_dtype(dtype: Any) -> Any:

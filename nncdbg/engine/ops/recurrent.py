@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, TypeAlias
 
-from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
@@ -19,6 +18,7 @@ from nncdbg.engine.ops.influence import probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.recurrent_formula import gru_formula, lstm_formula, rnn_formula
 from nncdbg.engine.ops.types import Attributes, Types, agree, at, need_rank, shape_at, typed
+from nncdbg.ir.records import Dim
 
 Cell: TypeAlias = Callable[..., "tuple[Any, ...]"]
 """`cell(products with the input at one step, *states) -> new states`; the first state is h."""

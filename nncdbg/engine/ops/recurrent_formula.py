@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at, wide_name
 from nncdbg.engine.ops.gates import Gate, gates_of
 from nncdbg.engine.ops.types import Attributes, Types, at
+from nncdbg.ir.records import TensorType
 
 INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 

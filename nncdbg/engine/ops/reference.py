@@ -19,7 +19,6 @@ import numpy as np
 
 from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import GraphError, RunError, UnsupportedOp
-from nncdbg.engine.graph import SequenceType, TensorType, Type
 from nncdbg.engine.ops import contracts, feature_formula
 from nncdbg.engine.ops import gradient_indices as indices
 from nncdbg.engine.ops import valid_integers as valid
@@ -30,6 +29,7 @@ from nncdbg.engine.ops.gradient_signal import transformed
 from nncdbg.engine.ops.influence import Content, Infinities, probed
 from nncdbg.engine.ops.onnx_messages import node_proto, type_proto, types_by_onnx
 from nncdbg.engine.ops.schema import complete, schema, split
+from nncdbg.ir.records import SequenceType, TensorType, Type
 
 _LOADERS = {
     "": "onnx.reference.ops",

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.influence import probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.sampling_formula import CUBIC, MODES, grid_sample_formula
 from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, typed
+from nncdbg.ir.records import Dim
 
 
 def _sample_types(attributes: Attributes, types: Types) -> Types:

@@ -17,9 +17,9 @@ import numpy as np
 
 from nncdbg.engine.dtypes import ONNX
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import DEFAULT_DOMAIN, Inline, Node
 from nncdbg.engine.ops.declaration import declared
 from nncdbg.engine.text.lexemes import nearest, quote
+from nncdbg.ir.records import DEFAULT_DOMAIN, Inline, Node
 
 _WIDE_FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 

@@ -8,13 +8,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nncdbg.engine.errors import GraphError, RunError
-from nncdbg.engine.graph import OptionalType, SequenceType, TensorType, Type, without_sizes
 from nncdbg.engine.ops import gradient_sequence as rules
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.gradient_shape import identity
 from nncdbg.engine.ops.influence import ALL_MOVED, MOVED, NOTHING, Content, moved
 from nncdbg.engine.ops.types import Attributes, element_type, normal_axis
+from nncdbg.ir.records import OptionalType, SequenceType, TensorType, Type, without_sizes
 
 AnyTypes: TypeAlias = "Sequence[Type | None]"
 """Types of operands, some of which are not tensors."""

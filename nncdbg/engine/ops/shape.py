@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.errors import GraphError, RunError
-from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops import gradient_indices as indices
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops import valid_integers as valid
@@ -28,6 +27,7 @@ from nncdbg.engine.ops.types import (
     shaped,
     typed,
 )
+from nncdbg.ir.records import Dim
 
 
 def _size_of_first(types: Types, index: int) -> int | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops.declaration import composite
 from nncdbg.engine.ops.formula import formula_text, in_precision, type_at
 from nncdbg.engine.ops.onnx_messages import types_by_onnx
 from nncdbg.engine.ops.types import Attributes, Types, at, need_rank
+from nncdbg.ir.records import TensorType
 
 
 def _with_parts(signal: TensorType | None) -> TensorType | None:

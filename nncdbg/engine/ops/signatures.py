@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from nncdbg.engine.graph import DEFAULT_DOMAIN, Type
 from nncdbg.engine.ops import names as declared_names
 from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema, schema, schema_names, version_of
 from nncdbg.engine.text.lexemes import key_text, op_text
+from nncdbg.ir.records import DEFAULT_DOMAIN, Type
 from nncdbg.textual_repr.literals import attribute_text
 
 

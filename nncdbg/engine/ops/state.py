@@ -10,11 +10,11 @@ import numpy as np
 
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import Array, TensorType, tensor_only, type_of
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.influence import ALL_MOVED, moved
 from nncdbg.engine.ops.types import Attributes, Types
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Array, TensorType, tensor_only, type_of
 
 
 def _update_types(attributes: Attributes, types: Types) -> Types:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.feature_formula import model_dtype
 from nncdbg.engine.ops.formula import cast, formula_text, sizes_at, type_at
 from nncdbg.engine.ops.scores_formula import labels_constant, transform_lines
 from nncdbg.engine.ops.types import Attributes, Types
+from nncdbg.ir.records import TensorType
 
 Matrix = list[list[float]]
 

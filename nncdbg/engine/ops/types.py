@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from nncdbg.engine.dtypes import FROM_ONNX
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import Dim, TensorType
+from nncdbg.ir.records import Dim, TensorType
 
 Infer: TypeAlias = Callable[[Mapping[str, Any], Sequence[Any]], Sequence[Any]]
 """`infer(attributes, input_types) -> output_types`: None for what types do not determine.

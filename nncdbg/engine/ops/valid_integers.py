@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from nncdbg.engine.dtypes import INTEGERS
-from nncdbg.engine.graph import Array, Dim, TensorType, tensor_only
+from nncdbg.ir.records import Array, Dim, TensorType, tensor_only
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,13 @@ from types import ModuleType
 from typing import Any
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import Dim, Literal, Operand
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.gradient import Applied, Emit
 from nncdbg.engine.ops.influence import Content, of_first, probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.scratch import scratch
 from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, shaped, typed
+from nncdbg.ir.records import Dim, Literal, Operand
 
 
 @dataclass(frozen=True, slots=True)

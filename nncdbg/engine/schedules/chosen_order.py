@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Graph, Location, Program
 from nncdbg.engine.schedules.launches import scheduled
 from nncdbg.engine.schedules.player import played
-from nncdbg.engine.text.listing import Listing, Path
+from nncdbg.engine.text.listing import Listing
+from nncdbg.ir.records import Location, Node, Path, Program
+from nncdbg.ir.rewrite import rewrite
 
 
 def in_order(program: Program, order: int) -> Program:
@@ -26,16 +28,14 @@ def in_order(program: Program, order: int) -> Program:
         )
     listing = program.listing
     if listing is not None and listing.file is not None:
-        graphs = {name: _located(graph, (name,), listing) for name, graph in program.graphs.items()}
+        graphs = {
+            name: rewrite(graph, partial(_located, listing), key=name)
+            for name, graph in program.graphs.items()
+        }
         program = replace(program, graphs=graphs)
     return played(program, seed=order)
 
 
-def _located(graph: Graph, path: Path, listing: Listing) -> Graph:
-    """Return a graph whose statements without a location have that of their line."""
-    nodes = []
-    for pc, node in enumerate(graph.nodes):
-        blocks = tuple(_located(block, (*path, pc, at), listing) for at, block in enumerate(node.subgraphs))
-        location = node.location or Location(listing.file, listing.line(path, pc))
-        nodes.append(replace(node, subgraphs=blocks, location=location))
-    return replace(graph, nodes=tuple(nodes))
+def _located(listing: Listing, path: Path, pc: int, node: Node) -> Node:
+    """Return a statement that has the location of its line if it has none."""
+    return replace(node, location=node.location or Location(listing.file, listing.line(path, pc)))

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nncdbg.engine.graph import Array
 from nncdbg.engine.schedules.launches import Access, Memory
+from nncdbg.ir.records import Array
 
 _OUTSIDE, _FREED = -1, -2
 

@@ -10,20 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from nncdbg.engine.compilation.effects import all_nodes
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import (
-    Constant,
-    Graph,
-    Node,
-    Operand,
-    Placement,
-    Program,
-    TensorType,
-    Type,
-    Value,
-    without_sizes,
-)
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.schedules.launches import (
     DEEPEST,
@@ -35,8 +22,22 @@ from nncdbg.engine.schedules.launches import (
     Site,
     Steps,
 )
-from nncdbg.engine.text.lexemes import claimed_name
-from nncdbg.engine.text.listing import Path
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.names import claimed_name
+from nncdbg.ir.records import (
+    Constant,
+    Graph,
+    Node,
+    Operand,
+    Path,
+    Placement,
+    Program,
+    TensorType,
+    Type,
+    Value,
+    without_sizes,
+)
+from nncdbg.ir.walk import walk_nodes
 
 
 @dataclass(slots=True, eq=False)
@@ -105,9 +106,8 @@ class _Flattening(LaunchExpansion):
         self.memory: dict[str, Memory] = {}
         self.owners: dict[str, str] = {}
         self.used = {state.value.name for state in program.states}
-        for graph in program.graphs.values():
-            self.used |= {value.name for node in all_nodes(graph) for value in node.outputs}
-            self.used |= {value.name for value in graph.inputs}
+        self.used |= {value.name for graph in program.graphs.values() for value in graph.inputs}
+        self.used |= {value.name for node in walk_nodes(program) for value in node.outputs}
         self.caller: tuple[_FlatScope, Node, Site] | None = None
         self.outer: LaunchScope | None = None
         self.hoisted: dict[tuple[str, str], str] = {}
@@ -147,7 +147,7 @@ class _Flattening(LaunchExpansion):
     def inlined(self, graph: Graph, outer: _FlatScope, call: Node, site: Site) -> _FlatScope:
         prefix = claimed_name(f"{outer.prefix}{graph.name}", self.prefixes, first=2)
         scope = _FlatScope(graph, self.calls, prefix=f"{prefix}/", at=outer.at or site)
-        made = {value.name for node in graph.nodes for value in node.outputs if node.op != "update"}
+        made = {value.name for node in graph.nodes for value in node.outputs if node.kind is not Kind.UPDATE}
         for result, value in zip(graph.outputs, call.outputs, strict=False):
             if value.name and result.name in made and result.name not in scope.results:
                 scope.results[result.name] = self.spelled(outer, value.name)
@@ -235,7 +235,7 @@ class _Flattening(LaunchExpansion):
         inputs = tuple(self.operand(scope, each) for each in node.inputs)
         super().statement(scope, node, path, pc)
         last = self.open[-1].statements[-1]
-        last.closes = node.op == "break"
+        last.closes = node.kind is Kind.BREAK
         last.node = self.renamed(scope, node, inputs)
 
     def renamed(self, scope: LaunchScope, node: Node, inputs: tuple[Operand, ...]) -> Node:
@@ -246,7 +246,7 @@ class _Flattening(LaunchExpansion):
             # The logical streams of a called graph are not those of its caller.
             placement = replace(placement, logical=())
         outputs = node.outputs
-        if node.op != "update":
+        if node.kind is not Kind.UPDATE:
             outputs = tuple(
                 self.typed(scope, value, scope.values[value.name]) if value.name else value
                 for value in outputs

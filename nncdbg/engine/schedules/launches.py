@@ -14,10 +14,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from nncdbg.engine.graph import Graph, Node, Placement, Program, Value
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.process.collector import collector_paused
-from nncdbg.engine.text.listing import Path
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.records import Graph, Node, Path, Placement, Program, Value
+from nncdbg.ir.walk import blocks, walk_nodes
 
 Steps: TypeAlias = "Iterator[Steps]"
 """Issues a block, and yields the steps of each block inside it, for its caller to run first."""
@@ -107,27 +108,24 @@ def launches(
 
 def branches(program: Program) -> Sequence[int]:
     """Return the values of `choice` that together reach each branch of a program."""
-    waiting = [*program.graphs.values()]
-    while waiting:
-        for node in waiting.pop().nodes:
-            if node.op == "if":
-                return (0, 1)
-            waiting.extend(node.subgraphs)
-    return (0,)
+    return (0, 1) if any(node.kind is Kind.IF for node in walk_nodes(program)) else (0,)
 
 
 def scheduled(program: Program) -> bool:
     """Return whether any statement of a program has a margin."""
-    waiting = [*program.graphs.values()]
-    while waiting:
-        graph = waiting.pop()
-        if graph.begin is not None or graph.end is not None:
-            return True
-        for node in graph.nodes:
+    return any(True for _ in placements(program))
+
+
+def placements(program: Program) -> Iterator[tuple[Site, Placement]]:
+    """Yield the margins of all statements, and of the first and last lines of graphs and blocks."""
+    for path, graph in blocks(program.graphs):
+        if graph.begin is not None:
+            yield (path, -1), graph.begin
+        for pc, node in enumerate(graph.nodes):
             if node.placement is not None:
-                return True
-            waiting.extend(node.subgraphs)
-    return False
+                yield (path, pc), node.placement
+        if graph.end is not None:
+            yield (path, len(graph.nodes)), graph.end
 
 
 class LaunchExpansion:
@@ -264,11 +262,11 @@ class LaunchExpansion:
 
     def block(self, scope: LaunchScope, block: Graph, path: Path) -> Steps:
         for pc, node in enumerate(block.nodes):
-            if node.op.startswith("@") and node.op[1:] in self.program.graphs:
+            if node.called in self.program.graphs:
                 yield self.call(scope, node, path, pc)
-            elif node.op == "if":
+            elif node.kind is Kind.IF:
                 yield self.branch(scope, node, path, pc)
-            elif node.op == "while":
+            elif node.kind is Kind.WHILE:
                 yield self.loop(scope, node, path, pc)
             else:
                 self.statement(scope, node, path, pc)
@@ -278,7 +276,7 @@ class LaunchExpansion:
         for value in node.outputs:
             if not value.name:
                 continue
-            if node.op == "update":
+            if node.kind is Kind.UPDATE:
                 memory = self.states.get(value.name) or self.fresh(value.name)
             else:
                 memory = scope.values[value.name] = self.defined(scope, path, value.name)
@@ -294,7 +292,7 @@ class LaunchExpansion:
             self.issue(scope, (path, pc), before, ())
         results: list[Memory | None] = []
         arguments = [self.visible(scope, name) for name in node.inputs]
-        yield self.graph(self.program.graphs[node.op[1:]], arguments, results, outermost=False)
+        yield self.graph(self.program.graphs[str(node.called)], arguments, results, outermost=False)
         for value, memory in zip(node.outputs, results, strict=False):
             scope.values[value.name] = memory or self.defined(scope, path, value.name)
         if (saved := node.attributes.get("saved")) is not None:

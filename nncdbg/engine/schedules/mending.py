@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nncdbg.engine.graph import Placement, Program
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.schedules.launches import Site
 from nncdbg.engine.schedules.margins import margins_of, with_margins
 from nncdbg.engine.schedules.validation import validate
+from nncdbg.ir.records import Placement, Program
 
 ROUNDS = 20
 """How often the schedule is checked again; an edge may order more than one race."""

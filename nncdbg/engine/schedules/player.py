@@ -16,7 +16,6 @@ from nncdbg.engine.building.copies import copied_node
 from nncdbg.engine.differentiation.expansion import with_backward_graphs
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.graph import Attribute, Graph, Node, Operand, Program, TensorType, Value
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.engine.schedules.contents import Contents, Piece
@@ -24,8 +23,8 @@ from nncdbg.engine.schedules.flattening import Flat, FlatBlock, FlatStatement, f
 from nncdbg.engine.schedules.launches import Site
 from nncdbg.engine.schedules.orders import Order, OrderedSegment
 from nncdbg.engine.schedules.validation import ScheduleProblem
-from nncdbg.engine.text.lexemes import claimed_name
-from nncdbg.engine.text.listing import Path
+from nncdbg.ir.names import claimed_name
+from nncdbg.ir.records import Attribute, Graph, Node, Operand, Path, Program, TensorType, Value
 
 Orders = tuple[Order, ...]
 """The order of each segment of a program."""

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Graph, Node, Placement, Program
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.schedules.launches import DEEPEST, HOST
 from nncdbg.engine.schedules.mending import mended
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.records import Graph, Node, Placement, Program
 
 MOST_STREAMS = 64
 
@@ -219,15 +220,15 @@ class _GraphSchedule:
         if len(self.open) > DEEPEST:
             raise UsageError(f"blocks are nested more than {DEEPEST} levels deep", hint="use fewer levels")
         for node in done.source.nodes:
-            if node.op == "if":
+            if node.kind is Kind.IF:
                 self.branch(done, node)
-            elif node.op == "while":
+            elif node.kind is Kind.WHILE:
                 self.loop(done, node)
-            elif node.op == "break":
+            elif node.kind is Kind.BREAK:
                 margin = _Margin(None)
                 self.wait(margin, [*self.open[-1].values(), *self.of(node.inputs)])
                 done.nodes.append((node, margin, ()))
-            elif node.op.startswith("@"):
+            elif node.kind is Kind.CALL:
                 event = self.streams.event()
                 everything = [margin for block in self.open for margin in block.values()]
                 margin = self.on(self.streams.main, [*everything, *self.of(node.inputs)], records=[event])
@@ -240,7 +241,7 @@ class _GraphSchedule:
 
     def statement(self, done: _Done, node: Node) -> None:
         after = self.of(node.inputs)
-        if node.op == "update":
+        if node.kind is Kind.UPDATE:
             for value in node.outputs:
                 after += [*self.readers.pop(value.name, ()), *self.of([value.name])]
         margin = self.on(self.choose(node), after)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.graph import Graph, Program
-from nncdbg.engine.schedules.launches import HOST, scheduled, stream_name
+from nncdbg.engine.schedules.launches import HOST, placements, stream_name
+from nncdbg.ir.records import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,8 @@ def streams_of(program: Program) -> tuple[int, ...]:
     """Return the streams of a program in order, HOST first; empty without a schedule."""
     if "streams" not in program.kept:
         found = set(program.streams)
-        waiting: list[Graph] = [*program.graphs.values()] if scheduled(program) else []
-        while waiting:
-            graph = waiting.pop()
-            margins = [graph.begin, graph.end, *(node.placement for node in graph.nodes)]
-            found |= {each.stream for each in margins if each is not None and each.stream is not None}
-            found |= {begun for each in margins if each is not None for begun in each.begins}
-            waiting.extend(block for node in graph.nodes for block in node.subgraphs)
+        for _, margin in placements(program):
+            found |= {*margin.begins, *(() if margin.stream is None else (margin.stream,))}
         program.kept["streams"] = (HOST, *sorted(found)) if found else ()
     known: tuple[int, ...] = program.kept["streams"]
     return known

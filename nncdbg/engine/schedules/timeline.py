@@ -12,13 +12,14 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.graph import Graph, Node, Program
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.schedules.launches import HOST, Launch, Site, launches
 from nncdbg.engine.schedules.races import MOST_COMPARED, conflict, uses_of_bytes
 from nncdbg.engine.schedules.streams import lanes, streams_of
 from nncdbg.engine.schedules.validation import Party
 from nncdbg.engine.text.listing import Listing
+from nncdbg.ir.records import Graph, Node, Program
+from nncdbg.ir.walk import block_at, node_at
 
 Times: TypeAlias = "Mapping[Site, tuple[float, float]]"
 """The start and duration of statements in microseconds."""
@@ -89,10 +90,7 @@ class ScheduleTimeline:
     def _statement(self, site: Site) -> tuple[Node | None, Graph]:
         """Return the statement of a site, None for the first or last line of a graph, and its block."""
         path, pc = site
-        block = self.program.graphs[str(path[0])]
-        for at in range(1, len(path), 2):
-            block = block.nodes[int(path[at])].subgraphs[int(path[at + 1])]
-        return (block.nodes[pc] if 0 <= pc < len(block.nodes) else None), block
+        return node_at(self.program, path, pc), block_at(self.program, path)
 
 
 def planned(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from nncdbg.engine.graph import Program
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.engine.schedules.checks import (
@@ -20,6 +19,7 @@ from nncdbg.engine.schedules.launches import HOST, Launch, Site, branches, launc
 from nncdbg.engine.schedules.margins import binds_streams, margins_of
 from nncdbg.engine.schedules.ordering import Ordering
 from nncdbg.engine.schedules.races import Race, missing_edge, races
+from nncdbg.ir.records import Program
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.compilation.code import Code, Path
+from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.escaping import printable
 from nncdbg.engine.expression import Expression
-from nncdbg.engine.graph import Node
 from nncdbg.engine.ops.aten.names import stop_names
 from nncdbg.engine.stopping.place_names import place_text
 from nncdbg.engine.text.listing import Listing
+from nncdbg.ir.records import Node, Path
 
 Hits = Callable[[int], bool]
 

@@ -27,6 +27,7 @@ from nncdbg.engine.stopping.traps import Traps
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.time.deviations import Edit
 from nncdbg.engine.time.timeline import Mark, Timeline
+from nncdbg.ir.kinds import Kind
 
 Journey: TypeAlias = "tuple[Callable[[], bool] | None, str, tuple[Position, ...]]"
 """(arrived, reason of the stop, places with traps): the goal of a forward command."""
@@ -100,7 +101,7 @@ class Control:
         if (
             (frame.code.runs_kernel(frame.pc) and not self.timeline.detour_next)
             or frame.pc == len(frame.code.nodes)
-            or frame.code.nodes[frame.pc].op == "break"
+            or frame.code.nodes[frame.pc].kind is Kind.BREAK
         ):
             return self._one()
         depth, place = len(machine.frames), (frame.code, frame.pc + 1)

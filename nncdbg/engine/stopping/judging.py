@@ -14,7 +14,6 @@ from nncdbg.engine.execution.findings import RACE, STATE_RESET, Finding
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.transfers import FramePopped
 from nncdbg.engine.expression import Expression, condition, evaluate
-from nncdbg.engine.graph import Array
 from nncdbg.engine.observers.catching import Catches
 from nncdbg.engine.observers.nonfinite import array_of, bad_in
 from nncdbg.engine.observers.operand_checks import FAULTS, faults_of, finding_of
@@ -28,6 +27,7 @@ from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.values.current import Current
 from nncdbg.engine.values.explanation import explained, size_origins
 from nncdbg.engine.values.values import Values
+from nncdbg.ir.records import Array
 from nncdbg.stats.finiteness import holds
 
 _TOLD_AS = {"nan": ("nan",), "inf": ("inf", "overflow")}

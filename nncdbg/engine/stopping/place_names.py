@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from nncdbg.engine.compilation.code import Path
-from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Program
 from nncdbg.engine.ops.aten.names import stop_names
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.short_names import meant
+from nncdbg.ir.records import Path, Program
+from nncdbg.ir.walk import blocks
 
 _LISTED = 6
 """Maximum number of places listed in an error about an ambiguous name."""

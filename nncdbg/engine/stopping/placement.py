@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from nncdbg.engine.compilation.code import Code, Path
+from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.search import origins, same_file
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Program
 from nncdbg.engine.stopping.breakpoints import Breakpoint, matching, reads_result
 from nncdbg.engine.stopping.place_names import NamedPlace, PlaceNames
 from nncdbg.engine.text.listing import Listing
+from nncdbg.ir.records import Path, Program
 
 
 @dataclass(frozen=True)

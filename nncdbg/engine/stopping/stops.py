@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.graph import Node
 from nncdbg.engine.stopping.breakpoints import Breakpoint
+from nncdbg.ir.records import Node
 from nncdbg.representation import RichOutput
 
 

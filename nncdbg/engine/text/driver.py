@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from nncdbg.engine.graph import Node, Program, RunLine, Value, tensor_only
-from nncdbg.engine.text.listing import Listing, Path
+from nncdbg.engine.text.listing import Listing
+from nncdbg.ir.records import Node, Path, Program, RunLine, Value, tensor_only
 
 
 def has_driver(program: Program) -> bool:

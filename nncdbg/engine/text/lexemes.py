@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Container
+
+from nncdbg.ir.kinds import called_graph
 
 BARE = r"[A-Za-z0-9_/.$]+"
 WORD = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -149,8 +150,8 @@ class ElementName(str):
 
 def op_text(op: str) -> str:
     """Return an op's name as written before its parenthesis; ``@`` calls keep their sigil."""
-    if op.startswith("@"):
-        return "@" + name_text(op[1:])
+    if (called := called_graph(op)) is not None:
+        return "@" + name_text(called)
     return op if _is_op(op) and op not in RESERVED else quote(op)
 
 
@@ -164,18 +165,3 @@ def nearest(word: str, words: object, sigil: str = "") -> str | None:
     names = [str(name) for name in words]  # type: ignore[attr-defined]
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f"did you mean {sigil}{name_text(near[0]) if sigil else near[0]}?" if near else None
-
-
-def fresh_name(name: str, used: Container[str], *, first: int = 1, mark: str = ".") -> str:
-    """Return the name if it is unused, else the name with the lowest unused number from `first`."""
-    free, number = name, first
-    while free in used:
-        free, number = f"{name}{mark}{number}", number + 1
-    return free
-
-
-def claimed_name(name: str, used: set[str], *, first: int = 1, mark: str = ".") -> str:
-    """Return `fresh_name`, and add it to the used names."""
-    free = fresh_name(name, used, first=first, mark=mark)
-    used.add(free)
-    return free

@@ -10,9 +10,7 @@ from typing import Any, TypeAlias, overload
 
 from nncdbg.engine.errors import Excerpt
 from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
-
-Path: TypeAlias = "tuple[str | int, ...]"
-"""``("main",)`` is a graph of the program, ``("main", 5, 0)`` subgraph 0 of its node 5, and so on inwards."""
+from nncdbg.ir.records import Path
 
 
 @dataclass(frozen=True, slots=True)

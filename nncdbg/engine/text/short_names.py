@@ -15,8 +15,10 @@ from difflib import get_close_matches
 from functools import cached_property
 from typing import TypeAlias
 
-from nncdbg.engine.graph import Graph, Program
 from nncdbg.engine.text.lexemes import BARE, name_text
+from nncdbg.ir.names import all_defined, defined
+from nncdbg.ir.records import Program
+from nncdbg.ir.walk import block_at
 
 _Test: TypeAlias = Callable[[str], bool]
 
@@ -121,15 +123,12 @@ class ProgramNames(ShortNames):
         return found
 
     def _find_visible(self, path: tuple[str | int, ...]) -> Iterator[str]:
-        graph = self._program.graphs.get(str(path[0]))
-        if graph is None:
+        if str(path[0]) not in self._program.graphs:
             # The lines of states and runs, which the program runs in another form or not at all.
             yield from (state.value.name for state in self._program.states)
             return
-        yield from _defined(graph)
-        for pc, index in zip(path[1::2], path[2::2], strict=True):
-            graph = graph.nodes[int(pc)].subgraphs[int(index)]
-            yield from _defined(graph)
+        for end in range(1, len(path) + 1, 2):
+            yield from (value.name for value in defined(block_at(self._program, path[:end])))
 
 
 NO_NAMES = ShortNames(())
@@ -144,18 +143,7 @@ def names_of(program: Program) -> ProgramNames:
 
 def _all_names(program: Program) -> Iterator[str]:
     yield from (state.value.name for state in program.states)
-    waiting = [*program.graphs.values()]
-    while waiting:
-        graph = waiting.pop()
-        yield from _defined(graph)
-        waiting += (body for node in graph.nodes for body in node.subgraphs)
-
-
-def _defined(graph: Graph) -> Iterator[str]:
-    """Yield the names that a graph defines, without those of its blocks."""
-    yield from (value.name for value in graph.inputs)
-    yield from (constant.value.name for constant in graph.constants)
-    yield from (value.name for node in graph.nodes for value in node.outputs)
+    yield from (value.name for value in all_defined(program))
 
 
 def _no_name(text: str) -> None:

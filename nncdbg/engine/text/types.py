@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.graph import Dim, MapType, OptionalType, SequenceType, TensorType, Type, Value
 from nncdbg.engine.text.lexemes import STRING, TENSOR, WORD, Flaw, name_text, nearest, quote, unquote
+from nncdbg.ir.records import Dim, MapType, OptionalType, SequenceType, TensorType, Type, Value
 
 _is_word = re.compile(WORD).fullmatch
 

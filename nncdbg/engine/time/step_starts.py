@@ -21,8 +21,8 @@ from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import LoadError
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.graph import Array, Literal, Node, TensorType
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Array, Literal, Node, TensorType
 
 _Number = Annotated[int, Meta(ge=0)]
 

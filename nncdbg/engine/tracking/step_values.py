@@ -12,7 +12,7 @@ from nncdbg.engine.expression.derivatives import DerivativeRequest
 from nncdbg.engine.expression.nodes import fault
 from nncdbg.engine.expression.operators import OperandError, number
 from nncdbg.engine.expression.tracked import VARIABLES
-from nncdbg.engine.graph import Array, type_of
+from nncdbg.ir.records import Array, type_of
 from nncdbg.stats import summarize
 
 

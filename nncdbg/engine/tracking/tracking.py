@@ -19,12 +19,12 @@ from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed, Rest
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.graph import TrackLine
 from nncdbg.engine.time.step_starts import ended_steps, lines_of
 from nncdbg.engine.time.timeline import Timeline
 from nncdbg.engine.tracking.series import Point, RecordedTrack, TrackedSeries, weighted_mean
 from nncdbg.engine.tracking.step_values import StepValues, number_of
 from nncdbg.engine.values.values import copied
+from nncdbg.ir.records import TrackLine
 
 if TYPE_CHECKING:
     from nncdbg.engine.expression import Expression

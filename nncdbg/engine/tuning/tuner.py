@@ -20,16 +20,16 @@ from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.comparison.measure import measure
 from nncdbg.engine.comparison.report import NOWHERE
 from nncdbg.engine.comparison.tolerance import Tolerance
-from nncdbg.engine.compilation.code import Path, Statement
+from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.recomputation import terms_of
 from nncdbg.engine.errors import LoadError, NncdbgError, UnsupportedOp, UsageError
-from nncdbg.engine.graph import type_of
 from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.tuning.private_copies import changed_operand, host_copies, placed_copies
 from nncdbg.engine.tuning.records import MeasuredKernel, TunedStatement, Tuning
+from nncdbg.ir.records import Path, type_of
 
 BUDGET = 0.02
 """Seconds for the repeated executions of one kernel, after the first."""

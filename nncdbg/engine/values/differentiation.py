@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nncdbg.engine.backends.fallback import Fallback
-from nncdbg.engine.compilation.effects import all_nodes
 from nncdbg.engine.differentiation.derivatives import BackwardStep, Derivatives
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import GraphError, NncdbgError, StoppedRun
@@ -24,7 +23,10 @@ from nncdbg.engine.execution.machine import Running
 from nncdbg.engine.execution.random_streams import generator_of
 from nncdbg.engine.expression.derivatives import DerivativeRequest
 from nncdbg.engine.expression.operators import OperandError
-from nncdbg.engine.graph import (
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.engine.values.straight_line import ActiveBlock, Source, StraightLine
+from nncdbg.ir.names import fresh_name
+from nncdbg.ir.records import (
     Array,
     Graph,
     Node,
@@ -35,8 +37,7 @@ from nncdbg.engine.graph import (
     type_of,
     without_sizes,
 )
-from nncdbg.engine.text.lexemes import fresh_name, name_text
-from nncdbg.engine.values.straight_line import ActiveBlock, Source, StraightLine
+from nncdbg.ir.walk import calls_in
 
 ReadSlot: TypeAlias = "Callable[[Source, str], Any]"
 
@@ -318,8 +319,7 @@ def _called(graph: Graph, graphs: Mapping[str, Graph]) -> list[str]:
     found: dict[str, None] = {}
     waiting = [graph]
     for each in waiting:
-        names = [node.op[1:] for node in all_nodes(each) if node.op.startswith("@")]
-        fresh = [name for name in dict.fromkeys(names) if name not in found]
+        fresh = [name for name in dict.fromkeys(calls_in(each)) if name not in found]
         found.update(dict.fromkeys(fresh))
         waiting.extend(graphs[name] for name in fresh)
     return [*found]

@@ -20,7 +20,6 @@ from nncdbg.engine.execution.events import Ended, Failed
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.expression import evaluate_index, parse_index
-from nncdbg.engine.graph import Array, type_of
 from nncdbg.engine.inputs.nested_lists import EQUAL_ROWS, ragged
 from nncdbg.engine.memory.shared_pages import note_change, writable_copy
 from nncdbg.engine.text.lexemes import name_text
@@ -28,6 +27,8 @@ from nncdbg.engine.time.deviations import Edit, edits_of
 from nncdbg.engine.time.timeline import Branch
 from nncdbg.engine.values.host_reads import changed_read, is_host_read
 from nncdbg.engine.values.values import Values
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.records import Array, type_of
 
 Recall: TypeAlias = "Callable[[int, int], Any]"
 """(depth of the frame, slot) to the value that was evicted from it."""
@@ -195,14 +196,14 @@ def _decided(machine: Machine, level: int, dirty: set[int]) -> Iterator[Statemen
     frame = machine.frames[level]
     for pc in range(min(frame.pc, len(frame.code.nodes))):
         statement, operands = Statement(frame.code, pc), frame.code.operands[pc]
-        decides = frame.code.nodes[pc].op == "break" or is_host_read(statement)
+        decides = frame.code.nodes[pc].kind is Kind.BREAK or is_host_read(statement)
         if decides and operands[0] in dirty:
             yield statement
     # The first operand of `if` is its condition, that of `while` the number of iterations.
     inside = level + 1 < len(machine.frames) and frame.pc < len(frame.code.nodes)
     if (
         inside
-        and frame.code.nodes[frame.pc].op in ("if", "while")
+        and frame.code.nodes[frame.pc].kind in (Kind.IF, Kind.WHILE)
         and frame.code.operands[frame.pc][0] in dirty
     ):
         yield Statement(frame.code, frame.pc)
@@ -264,7 +265,7 @@ def _again(machine: Machine, level: int, dirty: set[int], store: Store, recall: 
     """Run the executed statements of one frame that depend on `dirty` again, in order."""
     frame = machine.frames[level]
     for pc in range(min(frame.pc, len(frame.code.nodes))):
-        if not (frame.code.reads(pc) & dirty) or frame.code.nodes[pc].op == "break":
+        if not (frame.code.reads(pc) & dirty) or frame.code.nodes[pc].kind is Kind.BREAK:
             continue
         positions = frame.code.result_slots(pc)
         free = [not keeps(level, position) for position in positions]

@@ -8,11 +8,11 @@ from typing import Any
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.errors import NncdbgError, RunError
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.graph import tensor_only, type_of
 from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.values.operand_faults import fault_of
+from nncdbg.ir.records import tensor_only, type_of
 
 
 def explained(error: BaseException, frame: Frame, pc: int, text: Listing) -> NncdbgError:
@@ -27,7 +27,7 @@ def explained(error: BaseException, frame: Frame, pc: int, text: Listing) -> Nnc
     if result is not error:
         result.__cause__ = error
     if node is not None and node.op not in result.message:
-        called = frame.code.graphs.get(node.op[1:]) if node.op.startswith("@") else None
+        called = frame.code.graphs.get(name) if (name := node.called) is not None else None
         result.message = f"{node.op if called is None else f'@{called.name}'}: {result.message}"
     if result.excerpt is None:
         result.excerpt = text.excerpt(frame.code.path, pc)

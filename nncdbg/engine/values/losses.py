@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.compilation.code import UNSET
-from nncdbg.engine.compilation.effects import all_nodes, graphs_called
 from nncdbg.engine.dtypes import FLOATS
-from nncdbg.engine.graph import BackwardLine, Graph, Program, tensor_only
+from nncdbg.ir.records import BackwardLine, Graph, Program, tensor_only
+from nncdbg.ir.walk import graphs_called, walk_nodes
 
 if TYPE_CHECKING:
     from nncdbg.engine.execution.frame import Frame
@@ -33,7 +33,7 @@ def loss_at(values: Values, program: Program) -> str | None:
 def _lines_of_losses(program: Program) -> list[BackwardLine]:
     """Return the ``backward`` lines without those that a loss uses itself, as in a gradient penalty."""
     differentiated = {key for line in program.backwards for key in graphs_called(line.of, program.graphs)}
-    used = {node.op for key in differentiated for node in all_nodes(program.graphs[key])}
+    used = {node.op for key in differentiated for node in walk_nodes(program.graphs[key])}
     return [line for line in program.backwards if f"@{line.name}" not in used]
 
 
@@ -43,7 +43,7 @@ def _loss_in(frame: Frame, graph: str, differentiated: Graph) -> str | None:
     code = frame.code
     names = [differentiated.outputs[index].name for index in scalars] if code.graph.name == graph else []
     for node in code.nodes[: frame.pc]:
-        if node.op in (f"@{graph}", f"@{graph}{FORWARD}"):
+        if node.called in (graph, f"{graph}{FORWARD}"):
             names += [node.outputs[index].name for index in scalars if index < len(node.outputs)]
     return next((name for name in names if _is_computed(frame, name)), None)
 

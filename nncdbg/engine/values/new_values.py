@@ -10,7 +10,6 @@ import numpy as np
 
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Array, TensorType, Type, tensor_only
 from nncdbg.engine.inputs.data_specs import DataFile, Generated, Plain, read_spec
 from nncdbg.engine.inputs.generated import generate
 from nncdbg.engine.inputs.image_files import read_image
@@ -18,6 +17,7 @@ from nncdbg.engine.inputs.image_specs import ImageFile
 from nncdbg.engine.ops.valid_integers import known_type
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.values.editing import edited, given_value
+from nncdbg.ir.records import Array, TensorType, Type, tensor_only
 
 
 def from_text(

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nncdbg.engine.errors import NncdbgError, RunError
-from nncdbg.engine.graph import Node, TensorType, Type, type_of
 from nncdbg.engine.inference.statements import check_statement
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.onnx_messages import types_by_onnx
 from nncdbg.engine.ops.onnx_schemas import OnnxSchemas
 from nncdbg.engine.ops.schema import Schema, complete, schema, version_of
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Node, TensorType, Type, type_of
 
 _PLAIN: tuple[tuple[str, str, str], ...] = (
     (

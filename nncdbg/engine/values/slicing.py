@@ -181,7 +181,7 @@ class Slicing:
                 return False
             given = [(visit.slots[outer], frame.slots[inner]) for outer, inner in frame.code.captures]
             return all(a is b for a, b in given)
-        if frame.code.path != (code.nodes[pc].op[1:],) or frame.code.formula is not code.formula:
+        if frame.code.path != (code.nodes[pc].called,) or frame.code.formula is not code.formula:
             return False
         operands = code.operands[pc]
         inputs = zip(operands, frame.slots[1 : 1 + len(operands)], strict=True)

@@ -6,17 +6,17 @@ path.  What a loop carries from an earlier iteration has no such operand; a stat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.compilation.effects import all_nodes
 from nncdbg.engine.differentiation.derivatives import ExecutedStatements
 from nncdbg.engine.expression.operators import OperandError
-from nncdbg.engine.frontends.order import free_names
-from nncdbg.engine.graph import Node, Operand, TensorType, Type, Value
-from nncdbg.engine.text.lexemes import claimed_name
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.names import claimed_name, free_names
+from nncdbg.ir.records import Node, Operand, TensorType, Type, Value
+from nncdbg.ir.walk import walk_nodes
 
 Source: TypeAlias = tuple[int, int]
 """The depth of a frame on the stack, and one of its slots."""
@@ -53,11 +53,6 @@ def slot_in_caller(inner: Code, outer: Code, pc: int, slot: int, *, later: bool)
     return passed if outer.names[passed] else None
 
 
-def _inside(node: Node) -> Iterator[Node]:
-    """Yield the statements in the blocks of a statement."""
-    return (inner for block in node.subgraphs for inner in all_nodes(block))
-
-
 class StraightLine:
     """The statements of the frames between the value `y` and the outermost of the values `xs`."""
 
@@ -85,15 +80,15 @@ class StraightLine:
         lengths: dict[str, int] = {}
 
         def length(nodes: Iterable[Node]) -> int:
-            return sum(1 + called(node.op) for node in nodes)
+            return sum(1 if (name := node.called) is None else 1 + called(name) for node in nodes)
 
-        def called(op: str) -> int:
-            if op not in lengths:
-                graph = graphs.get(op.removeprefix("@")) if op.startswith("@") else None
-                lengths[op] = 0 if graph is None else length(all_nodes(graph))
-            return lengths[op]
+        def called(name: str) -> int:
+            if name not in lengths:
+                graph = graphs.get(name)
+                lengths[name] = 0 if graph is None else length(walk_nodes(graph))
+            return lengths[name]
 
-        return length(inner for node in self._nodes for inner in (node, *_inside(node)))
+        return length(inner for node in self._nodes for inner in walk_nodes(node))
 
     def executed(self, types: Mapping[str, Type | None], line: LineOf) -> ExecutedStatements:
         """Return the statements, with these types of the values in `untyped`."""
@@ -156,7 +151,7 @@ class StraightLine:
             made.append(self._earlier(depth))
         for pc in range(level.pc):
             node = code.nodes[pc]
-            if node.op == "break":
+            if node.kind is Kind.BREAK:
                 continue
             inputs = tuple(
                 self._name((depth, slot)) if isinstance(operand, str) else operand
@@ -177,7 +172,7 @@ class StraightLine:
 
     def _without_updates(self, node: Node) -> list[Node]:
         """Return the statement, or one copy per state in place of an `update`."""
-        if node.op != "update":
+        if node.kind is not Kind.UPDATE:
             return [node]
         return [
             Node("Identity", (new,), (state,)) for new, state in zip(node.inputs, node.outputs, strict=True)

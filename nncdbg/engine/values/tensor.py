@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from nncdbg.engine import dtypes
 from nncdbg.engine.escaping import printable_line
-from nncdbg.engine.graph import Array, TensorType
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Array, TensorType
 from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary, summarize
 

@@ -18,7 +18,6 @@ from nncdbg.engine.execution.transfers import FramePopped
 from nncdbg.engine.expression import FACTS, STATEMENT_VARIABLE, Expression, check_variables, evaluate, parse
 from nncdbg.engine.expression.derivatives import DerivativeRequest
 from nncdbg.engine.expression.operators import OperandError
-from nncdbg.engine.graph import Array
 from nncdbg.engine.schedules.streams import stream_of
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.prefixes import Prefixes
@@ -34,6 +33,7 @@ from nncdbg.engine.values.differentiation import (
     innermost,
 )
 from nncdbg.engine.values.straight_line import Source, slot_in_caller
+from nncdbg.ir.records import Array
 from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary
 from nncdbg.stats.piecewise import summarize_by_pieces

@@ -30,10 +30,10 @@ from typing import Literal
 import msgspec
 
 from nncdbg.engine.errors import LoadError, RunError, UsageError
-from nncdbg.engine.graph import Program
 from nncdbg.engine.process.regular_file import read_regular
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Program
 from nncdbg.nan_watch.fingerprint import Key, key_of
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.nan_watch.reports.writing import not_written, write_file

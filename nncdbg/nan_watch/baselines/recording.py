@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.execution.check_results import NOT_CHECKED, CheckResult
-from nncdbg.engine.graph import Program
 from nncdbg.engine.process.regular_file import read_regular
 from nncdbg.engine.text.counting import counted
+from nncdbg.ir.records import Program
+from nncdbg.ir.walk import blocks
 from nncdbg.nan_watch.measuring.gates import MEASURES, Gates, Threshold
 from nncdbg.nan_watch.measuring.tracks import Track
 from nncdbg.nan_watch.records import Operand, WatchFinding

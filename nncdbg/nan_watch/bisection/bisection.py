@@ -21,11 +21,11 @@ from nncdbg.engine.divergence.mixing import NARROW, Place, is_wide, mixed_progra
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.execution.events import Failed
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.graph import Program, TensorType, Type, type_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.listing import Listing
+from nncdbg.ir.records import Program, TensorType, Type, type_of
 from nncdbg.nan_watch.bisection.narrow_trial import Alone, Kept, Outcome, Trial
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import FindingSite

@@ -19,7 +19,7 @@ from nncdbg.engine.divergence.mixing import Place, fixed, narrow_node
 from nncdbg.engine.divergence.narrow_causes import operand_words, overflow_of
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.linking import Allocation, Linker
-from nncdbg.engine.graph import Node, Value
+from nncdbg.ir.records import Node, Value
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import FindingSite
 from nncdbg.nan_watch.reduction.case import ReducedCase

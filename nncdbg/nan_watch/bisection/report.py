@@ -9,8 +9,8 @@ from typing import Any
 from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.execution.check_results import NOT_CHECKED, PASSED, CheckResult
 from nncdbg.engine.frontends import ProgramSource, load
-from nncdbg.engine.graph import Program
 from nncdbg.engine.text.counting import counted
+from nncdbg.ir.records import Program
 from nncdbg.nan_watch.bisection.bisection import Bisection
 from nncdbg.nan_watch.bisection.narrow_trial import Kept
 from nncdbg.nan_watch.configuration import WatchConfiguration

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nncdbg.engine.graph import Program
+from nncdbg.ir.records import Program
 from nncdbg.nan_watch.bundles.writing import write_bundle
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import WatchFinding

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nncdbg.engine.errors import RunError
-from nncdbg.engine.graph import Graph, Program, TensorType, Value, type_of
+from nncdbg.ir.records import Graph, Program, TensorType, Value, type_of
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.reduction.case import ReducedCase

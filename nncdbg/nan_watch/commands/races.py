@@ -19,8 +19,8 @@ from nncdbg.opening.command_line import (
 from nncdbg.opening.schedules import add_schedule, scheduled_program
 
 if TYPE_CHECKING:
-    from nncdbg.engine.graph import Program
     from nncdbg.engine.memory.plan_file import PlacedPlan
+    from nncdbg.ir.records import Program
     from nncdbg.nan_watch.records import Report
     from nncdbg.nan_watch.schedules.search import ScheduleSearch
     from nncdbg.opening.programs import OpenedProgram

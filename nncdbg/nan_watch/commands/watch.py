@@ -18,7 +18,7 @@ from nncdbg.opening.command_line import configuration_of, errors_in_json
 from nncdbg.presentation.run_progress import verify_observers
 
 if TYPE_CHECKING:
-    from nncdbg.engine.graph import Program
+    from nncdbg.ir.records import Program
     from nncdbg.nan_watch.configuration import WatchConfiguration
     from nncdbg.nan_watch.records import Report
     from nncdbg.nan_watch.watched import Watched

@@ -11,8 +11,8 @@ from nncdbg.engine.compilation.trained import parameters_of
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.execution.events import Event, Iterated
-from nncdbg.engine.graph import type_of
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import type_of
 from nncdbg.nan_watch.measuring.gates import Threshold
 from nncdbg.nan_watch.measuring.latest_iterations import maker_of, step_frame
 from nncdbg.nan_watch.measuring.norms import norm_and_change

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.dtypes import COMPLEX, FLOATS
 from nncdbg.engine.execution.check_results import NOT_APPLICABLE, NOT_CHECKED, PASSED, CheckResult
 from nncdbg.engine.execution.findings import RACE, STATE_RESET
-from nncdbg.engine.graph import TensorType, Type
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.aten.names import allocates_only, is_torch, of_other_library
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.schedules.streams import streams_of
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import TensorType, Type
+from nncdbg.ir.walk import blocks
 from nncdbg.nan_watch.measuring.gates import KINDS, RANGE, Gates
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nncdbg.engine.compilation.code import CONTROL
-from nncdbg.engine.compilation.search import blocks, candidates
+from nncdbg.engine.compilation.search import candidates
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import ENTRANCE
 from nncdbg.engine.errors import ExpressionError, NotComputed
@@ -17,9 +16,11 @@ from nncdbg.engine.execution.check_results import NOT_CHECKED, CheckResult
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.expression import Expression, condition, nodes
 from nncdbg.engine.expression.evaluator import Evaluator
-from nncdbg.engine.graph import type_of
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.values.values import Values
+from nncdbg.ir.kinds import CONTROL_OPS
+from nncdbg.ir.records import type_of
+from nncdbg.ir.walk import blocks
 from nncdbg.nan_watch.measuring.gates import RANGE
 from nncdbg.nan_watch.records import Operand, WatchFinding
 from nncdbg.nan_watch.sites import site_of
@@ -68,7 +69,7 @@ class Ranges:
         """Stop after every statement whose results make an expression over `$out` true."""
         ops = {node.op for _, graph in blocks(self._debugger.program) for node in graph.nodes if node.outputs}
         with self._debugger.breakpoints.traps.together():
-            for op in sorted(op for op in ops if op not in CONTROL and not op.startswith("@")):
+            for op in sorted(op for op in ops if op not in CONTROL_OPS and not op.startswith("@")):
                 made.numbers.append(self._debugger.break_at(op=op, when=made.expression.text).number)
         made.asked = 1  # The breakpoints evaluate it, and stop only where it is true.
 

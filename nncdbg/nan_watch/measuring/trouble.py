@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.units import alive_units, cuts, saturated, unit_axis
 from nncdbg.engine.dtypes import FLOATS, NUMPY, largest, name_of
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.linking import Binding, Execute
-from nncdbg.engine.graph import Program, type_of
 from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Program, type_of
+from nncdbg.ir.walk import blocks
 from nncdbg.nan_watch.measuring.gates import Threshold
 from nncdbg.nan_watch.measuring.levels import Level, Levels, origin_of
 from nncdbg.nan_watch.measuring.tracks import Track

@@ -24,12 +24,12 @@ from nncdbg.engine.errors import StoppedRun, UsageError
 from nncdbg.engine.execution.check_results import NOT_CHECKED, PASSED, CheckResult
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.linking import Allocation
-from nncdbg.engine.graph import Program
 from nncdbg.engine.memory.packing import pack
 from nncdbg.engine.memory.placed import PlacedAllocation
 from nncdbg.engine.memory.plan_file import PlacedPlan, Site, plan_text, read_plan
 from nncdbg.engine.memory.reusing import ReusingAllocation
 from nncdbg.engine.memory.states_in_place import arena_of
+from nncdbg.ir.records import Program
 from nncdbg.nan_watch.measuring.gate_results import own_memory_words
 from nncdbg.nan_watch.memory import plans as plan_words
 from nncdbg.nan_watch.memory import wording as words

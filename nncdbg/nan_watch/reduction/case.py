@@ -12,7 +12,7 @@ from nncdbg.engine.compilation.code import initial_data
 from nncdbg.engine.dtypes import name_of
 from nncdbg.engine.frontends.folder_files import STORE
 from nncdbg.engine.frontends.stores import ArrayStore
-from nncdbg.engine.graph import (
+from nncdbg.ir.records import (
     Array,
     Constant,
     Graph,

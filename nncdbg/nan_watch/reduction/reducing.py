@@ -13,8 +13,8 @@ from typing import Any
 
 from nncdbg.engine.errors import RunError
 from nncdbg.engine.frontends import ProgramSource, load
-from nncdbg.engine.graph import Program
 from nncdbg.engine.ops.library import load_op_library
+from nncdbg.ir.records import Program
 from nncdbg.nan_watch.bundles.writing import write_bundle
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.measuring.gates import USUAL, split

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nncdbg.engine.errors import RunError
-from nncdbg.engine.graph import Program
+from nncdbg.ir.records import Program
 from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.reduction.case import ReducedCase, case_of_program
 from nncdbg.nan_watch.reduction.minimizing import minimized

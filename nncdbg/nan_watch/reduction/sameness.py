@@ -8,8 +8,8 @@ from typing import Any
 
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
 from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.graph import Program
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Program
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.measuring.gates import KINDS, Gates
 from nncdbg.nan_watch.records import Report, WatchFinding

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.dtypes import FLOATS, name_of
-from nncdbg.engine.graph import Array
+from nncdbg.ir.records import Array
 from nncdbg.nan_watch.reduction.case import ReducedCase
 from nncdbg.nan_watch.reduction.minimizing import minimized
 

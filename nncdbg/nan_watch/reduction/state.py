@@ -20,7 +20,7 @@ from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.frontends.safetensors import open_store
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.engine.frontends.tensor_file import TensorEntry, from_json, pack, to_json, unpack, write_tensors
-from nncdbg.engine.graph import Program
+from nncdbg.ir.records import Program
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.reduction.case import ReducedCase, case_of_program
 from nncdbg.nan_watch.reduction.sameness import FindingSignature

@@ -12,9 +12,8 @@ import numpy as np
 from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.frontends.order import reads
-from nncdbg.engine.graph import Array, Graph, Node, Type
-from nncdbg.engine.text.lexemes import claimed_name
+from nncdbg.ir.names import claimed_name, reads
+from nncdbg.ir.records import Array, Graph, Node, Type
 from nncdbg.nan_watch.reduction.case import ReducedCase, called_graphs, unsized
 from nncdbg.nan_watch.reduction.tracing import Executed, StatementTrace
 from nncdbg.opening.self_contained import stored_blocks

@@ -19,9 +19,9 @@ from nncdbg.engine.diagnosis.sightings import Sighting
 from nncdbg.engine.errors import RunError
 from nncdbg.engine.execution.events import Failed
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.frontends.order import reads
-from nncdbg.engine.graph import Node
 from nncdbg.engine.values.values import copied
+from nncdbg.ir.names import reads
+from nncdbg.ir.records import Node
 from nncdbg.nan_watch.reduction.case import bytes_of
 
 LONGEST = 20_000

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from nncdbg.engine.execution.check_results import PASSED, CheckResult
 from nncdbg.engine.execution.findings import RACE
-from nncdbg.engine.graph import Program
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.schedules.validation import Party, ScheduleProblem, Validation, validate, validated
 from nncdbg.engine.text.counting import counted
+from nncdbg.ir.records import Program
 from nncdbg.nan_watch.records import FindingSite, Report, WatchFinding
 from nncdbg.presentation.schedules import ScheduleWording
 

@@ -13,7 +13,7 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.played import digest
 from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.graph import Program, TensorType, type_of
+from nncdbg.ir.records import Program, TensorType, type_of
 
 
 @dataclass(slots=True)

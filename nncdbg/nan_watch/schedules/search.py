@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from nncdbg.engine.compilation.effects import all_nodes
-from nncdbg.engine.graph import Program
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.schedules.launches import Site
 from nncdbg.engine.schedules.player import Orders, SchedulePlayer, SyncPoint
+from nncdbg.ir.records import Program
+from nncdbg.ir.walk import walk_nodes
 from nncdbg.nan_watch.schedules.observed import ObservedRun, observed
 
 REPEATS = 5
@@ -124,7 +124,7 @@ class ScheduleSearch:
             return None
         site = self.player.sites.get(name) or self.player.sites[name.removesuffix(".late")]
         stale = any(
-            node.op == "nncdbg.Remains" for graph in program.graphs.values() for node in all_nodes(graph)
+            node.op == "nncdbg.Remains" for graph in program.graphs.values() for node in walk_nodes(graph)
         )
         return OrderDifference(name, site, seed, tuple(self.reversed(orders)), orders, stale, run.error)
 

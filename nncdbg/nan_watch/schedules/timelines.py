@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.graph import Program
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.schedules.launches import THE_HOST, stream_name
 from nncdbg.engine.schedules.timeline import Times, order_violations, timeline
+from nncdbg.ir.records import Program
 from nncdbg.presentation.program_text import write_text
 from nncdbg.presentation.schedules import ScheduleWording
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from nncdbg.engine.errors import LoadError, UsageError
-from nncdbg.engine.graph import Graph, OptionalType
 from nncdbg.engine.inputs.npy import archive_names, choice
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Graph, OptionalType
 
 _SUFFIXES = (".npz", ".npy", ".safetensors")
 _MESSAGE = re.compile(r"input_(\d+)\.pb")

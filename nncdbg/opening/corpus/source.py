@@ -14,8 +14,8 @@ from nncdbg.engine.diagnosis.instrumentation import allocation_on
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.frontends import ProgramSource, load
-from nncdbg.engine.graph import Program, SavedRun
 from nncdbg.engine.ops.library import load_op_library, loaded_op_libraries
+from nncdbg.ir.records import Program, SavedRun
 from nncdbg.opening.configuration import RunConfiguration, settings
 from nncdbg.opening.corpus.cases import CaseRun
 from nncdbg.opening.corpus.files import case_inputs

@@ -18,15 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.compilation.effects import all_nodes
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import ParseError, UsageError
-from nncdbg.engine.graph import Array, Node, Program, TensorType
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.text.lexemes import name_text
-from nncdbg.engine.text.listing import Path as BlockPath
 from nncdbg.engine.values.new_values import from_text
+from nncdbg.ir.records import Array, Node, Program, TensorType
+from nncdbg.ir.walk import walk, walk_nodes
 
 _LINE = re.compile(r"([1-9][0-9]*):(.+)")
 
@@ -137,14 +136,10 @@ def _spelled(content: Any) -> str:
 def _optimizers(program: Program) -> list[tuple[int, Node]]:
     """Return the statements of optimizers, with their lines in the text of the program."""
     listing, found = program.as_listing(), []
-    for key, graph in program.graphs.items():
-        blocks: list[tuple[BlockPath, Any]] = [((key,), graph)]
-        for path, block in blocks:
-            for pc, node in enumerate(block.nodes):
-                blocks += [((*path, pc, number), inner) for number, inner in enumerate(node.subgraphs)]
-                op = lookup(node.op, version_of(node.op, program.opsets))
-                if op is not None and op.optimizes:
-                    found.append((listing.line(path, pc), node))
+    for path, _, pc, node in walk(program.graphs):
+        op = lookup(node.op, version_of(node.op, program.opsets))
+        if op is not None and op.optimizes:
+            found.append((listing.line(path, pc), node))
     return found
 
 
@@ -173,8 +168,8 @@ def _with_attribute(
         raise UsageError(
             f'--set {attribute}={value}: "{value}" is not a value of an attribute', hint=error.hint
         ) from None
-    before = [node for graph in parse(text).graphs.values() for node in all_nodes(graph)]
-    after = [node for graph in made.graphs.values() for node in all_nodes(graph)]
+    before = [*walk_nodes(parse(text))]
+    after = [*walk_nodes(made)]
     pairs = [*zip(before, after, strict=True)] if len(before) == len(after) else []
     different = [(a, b) for a, b in pairs if a != b]
     same_kind = all(

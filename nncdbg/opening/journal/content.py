@@ -16,7 +16,8 @@ import msgspec
 from nncdbg.engine.compilation.code import initial_data
 from nncdbg.engine.dtypes import name_of
 from nncdbg.engine.errors import LoadError, ParseError
-from nncdbg.engine.graph import Array, Constant, Graph, Program, Reference, RunLine, TensorType, Value
+from nncdbg.ir.records import Array, Constant, Program, Reference, RunLine, TensorType, Value
+from nncdbg.ir.walk import blocks
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal.inputs import supplied_inputs
 
@@ -59,9 +60,7 @@ def data_of(program: Program) -> dict[str, Array]:
 
 def references(program: Program) -> Iterator[Reference]:
     """Yield each reference of a program to data in a store; equal ones may be repeated."""
-    graphs: list[Graph] = [*program.graphs.values()]
-    for graph in graphs:
-        graphs.extend(inner for node in graph.nodes for inner in node.subgraphs)
+    for _, graph in blocks(program):
         yield from (each.data for each in graph.constants if isinstance(each.data, Reference))
     yield from (each.first for each in program.states if isinstance(each.first, Reference))
     for run in program.runs:

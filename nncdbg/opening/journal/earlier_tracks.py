@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from nncdbg.engine.compilation.code import initial_data
 from nncdbg.engine.compilation.tracked_values import TrackedLine, tracked_lines
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.graph import Constant, RunLine, Value
 from nncdbg.engine.time.step_starts import NumberedRun, lines_of
 from nncdbg.engine.tracking.series import LATEST, Point
 from nncdbg.engine.tracking.tracking import EarlierPoints
+from nncdbg.ir.records import Constant, RunLine, Value
 
 if TYPE_CHECKING:
     from nncdbg.journal import Journal

@@ -13,11 +13,11 @@ import numpy as np
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends import load
-from nncdbg.engine.graph import type_of
 from nncdbg.engine.inputs.binding import Note
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.time.step_starts import NumberedRun, lines_of, restored
+from nncdbg.ir.records import type_of
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal.changes import changed
 from nncdbg.opening.journal.content import program_of, text_of
@@ -27,7 +27,7 @@ from nncdbg.opening.journal_address import Address
 from nncdbg.textual_repr.parser import parse
 
 if TYPE_CHECKING:
-    from nncdbg.engine.graph import Program
+    from nncdbg.ir.records import Program
     from nncdbg.journal import Journal, Run
     from nncdbg.opening.journal.reopening import ReopenedRun
 

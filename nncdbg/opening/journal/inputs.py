@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 
 from nncdbg.engine.errors import LoadError, UsageError
-from nncdbg.engine.graph import Array
 from nncdbg.engine.inputs.data_specs import data_file
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Array
 from nncdbg.opening.configuration import RunConfiguration
 
 LARGE = 64 << 20

@@ -10,7 +10,7 @@ from typing import Any
 from nncdbg import journal as journals
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends import load
-from nncdbg.engine.graph import Program
+from nncdbg.ir.records import Program
 from nncdbg.opening.journal.recorded_steps import recorded_step
 from nncdbg.opening.journal.reopening import check_graph_run
 from nncdbg.opening.journal_address import Address, read_address

@@ -17,11 +17,11 @@ import numpy as np
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.findings import NUMERIC, Finding
-from nncdbg.engine.graph import Array
 from nncdbg.engine.stopping.stops import LogMessage
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.time.deviations import Detour, Edit, edits_of
 from nncdbg.engine.time.step_starts import NumberedRun, StepStart
+from nncdbg.ir.records import Array
 from nncdbg.opening.journal.content import data_of
 from nncdbg.opening.journal.policy import CheckpointPolicy
 from nncdbg.opening.journal.ranks import INF, NAN

@@ -28,7 +28,7 @@ from nncdbg.opening.journal.steps import run_to_step
 from nncdbg.opening.journal_address import Address, resumed_by_script
 
 if TYPE_CHECKING:
-    from nncdbg.engine.graph import Program
+    from nncdbg.ir.records import Program
     from nncdbg.journal import CheckpointRecord, Journal, Run
 
 FIXED = {

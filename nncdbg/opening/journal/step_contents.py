@@ -9,7 +9,8 @@ from nncdbg.engine.compilation.code import EPOCH, Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.execution.events import Event, Iterated, Popped
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.graph import Graph, Program
+from nncdbg.ir.records import Graph, Program
+from nncdbg.ir.walk import walk
 
 
 class StepContents:
@@ -71,7 +72,6 @@ def names_of_values(program: Program) -> Iterator[str]:
 
 
 def _names_in(name: str, graph: Graph, *, is_step: bool) -> Iterator[str]:
-    for node in graph.nodes:
-        yield from (_name(name, value.name, is_step) for value in node.outputs if value.name)
-        for block in node.subgraphs:
-            yield from _names_in(name, block, is_step=False)
+    for path, _, _, node in walk(graph):
+        own = is_step and len(path) == 1
+        yield from (_name(name, value.name, own) for value in node.outputs if value.name)

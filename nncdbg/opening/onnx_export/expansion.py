@@ -8,13 +8,20 @@ from dataclasses import dataclass, field, replace
 from nncdbg.engine.differentiation.backward import BackwardBuilder
 from nncdbg.engine.errors import GraphError, NncdbgError, UnsupportedOp
 from nncdbg.engine.frontends.formula import formula_of
-from nncdbg.engine.frontends.order import free_names
-from nncdbg.engine.graph import (
+from nncdbg.engine.inference.graphs import GraphInference, TypeRules
+from nncdbg.engine.inference.types import type_of_array
+from nncdbg.engine.ops.schema import schema, split, version_of
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.engine.text.listing import Site
+from nncdbg.ir.kinds import CONTROL
+from nncdbg.ir.names import free_names
+from nncdbg.ir.records import (
     Constant,
     Graph,
     Inline,
     Literal,
     Node,
+    Path,
     Program,
     TensorType,
     Type,
@@ -22,17 +29,12 @@ from nncdbg.engine.graph import (
     tensor_only,
     type_of,
 )
-from nncdbg.engine.inference.graphs import GraphInference, TypeRules
-from nncdbg.engine.inference.types import type_of_array
-from nncdbg.engine.ops.schema import schema, split, version_of
-from nncdbg.engine.text.lexemes import name_text
-from nncdbg.engine.text.listing import Path, Site
+from nncdbg.ir.rewrite import rewrite
 from nncdbg.opening.onnx_export.inlining import Inlining, ModelValues, Names, first_result
 
 _ONNX = frozenset({"", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "com.microsoft"})
 """The domains of ONNX and of onnxruntime."""
 
-_CONTROL = frozenset({"if", "while", "break"})
 _MOST = 10
 """Ops in one message."""
 
@@ -92,19 +94,13 @@ class Expansion:
 
         `site` is the place of the statement that they compute; None for statements of the program itself.
         """
-        found: list[Node] = []
-        for node in nodes:
-            place = site or self._model.places.get(first_result(node))
-            if node.subgraphs:
-                blocks = tuple(
-                    replace(each, nodes=tuple(self.expanded(each.nodes, site))) for each in node.subgraphs
-                )
-                found.append(replace(node, subgraphs=blocks))
-            elif node.op in _CONTROL or self._is_onnx(node.op):
-                found.append(node)
-            else:
-                found += self._through_formula(node, place)
-        return found
+
+        def statement(path: Path, pc: int, node: Node) -> Sequence[Node]:
+            if node.kind in CONTROL or self._is_onnx(node.op):
+                return [node]
+            return self._through_formula(node, site or self._model.places.get(first_result(node)))
+
+        return [*rewrite(Graph("", nodes=tuple(nodes)), statement).nodes]
 
     def _is_onnx(self, op: str) -> bool:
         return split(op)[0] in _ONNX and schema(op, version_of(op, self.opsets)) is not None

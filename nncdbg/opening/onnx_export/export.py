@@ -9,15 +9,16 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from nncdbg.engine.compilation.effects import all_nodes
 from nncdbg.engine.compilation.states import lowered
 from nncdbg.engine.differentiation.expansion import with_backward_graphs
 from nncdbg.engine.errors import UnsupportedOp, UsageError
 from nncdbg.engine.frontends import ProgramSource, load
-from nncdbg.engine.graph import Constant, Graph, Inline, Node, Program, Value, type_of
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.text.driver import driver_name, has_driver
 from nncdbg.engine.text.listing import Site
+from nncdbg.ir.records import Constant, Graph, Inline, Node, Program, Value, type_of
+from nncdbg.ir.rewrite import rewrite
+from nncdbg.ir.walk import calls_in
 from nncdbg.opening.onnx_export.expansion import Refusals
 from nncdbg.opening.onnx_export.inlining import ModelValues
 from nncdbg.opening.onnx_export.output_shapes import complete_outputs
@@ -241,15 +242,11 @@ def _without_origins(program: Program, written: Collection[str]) -> Program:
 
 
 def _without_comments(graph: Graph) -> Graph:
-    nodes = tuple(
-        replace(node, comment="", subgraphs=tuple(map(_without_comments, node.subgraphs)))
-        for node in graph.nodes
-    )
-    return replace(graph, nodes=nodes)
+    return rewrite(graph, lambda path, pc, node: replace(node, comment=""))
 
 
 def _calls(graph: Graph) -> set[str]:
-    return {node.op[1:] for node in all_nodes(graph) if node.op.startswith("@")}
+    return {*calls_in(graph)}
 
 
 def _domains(nodes: Any) -> Iterator[str]:

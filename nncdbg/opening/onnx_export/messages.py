@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.graph import (
+from nncdbg.engine.inference.graphs import TypeRules
+from nncdbg.engine.inference.statements import literal_dtype
+from nncdbg.engine.ops.onnx_messages import named_node_proto, type_proto
+from nncdbg.engine.ops.schema import version_of
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.names import claimed_name
+from nncdbg.ir.records import (
     Constant,
     Graph,
     Inline,
@@ -22,11 +28,6 @@ from nncdbg.engine.graph import (
     tensor_only,
     without_sizes,
 )
-from nncdbg.engine.inference.graphs import TypeRules
-from nncdbg.engine.inference.statements import literal_dtype
-from nncdbg.engine.ops.onnx_messages import named_node_proto, type_proto
-from nncdbg.engine.ops.schema import version_of
-from nncdbg.engine.text.lexemes import claimed_name
 from nncdbg.opening.onnx_export.expansion import Refusals
 from nncdbg.opening.onnx_export.inlining import ModelValues, first_result
 
@@ -55,7 +56,7 @@ class Messages:
         """Return the NodeProtos of statements; data in operands become constants of the model."""
         found = []
         for node in statements:
-            made = self._loop(node) if node.op == "while" else [self._node(node)]
+            made = self._loop(node) if node.kind is Kind.WHILE else [self._node(node)]
             for each in made[:1]:
                 self._describe(each, node)
             found += made
@@ -85,7 +86,7 @@ class Messages:
     def _node(self, node: Node) -> Any:
         inputs = self._operands(node)
         outputs = [value.name for value in node.outputs]
-        if node.op == "if":
+        if node.kind is Kind.IF:
             return self._branches(node.subgraphs, inputs[0], outputs)
         return named_node_proto(node.op, version_of(node.op, self._opsets), node.attributes, inputs, outputs)
 
@@ -103,7 +104,7 @@ class Messages:
         ]
         dtype = (
             "i64"
-            if node.op == "while" and not index
+            if node.kind is Kind.WHILE and not index
             else literal_dtype(operand, node, index, named, self._opsets)
         )
         return self._model.literal(operand, dtype)
@@ -160,7 +161,7 @@ class Messages:
         """Return the Loop of a ``while``, and the statements after it; none if it is refused."""
         body, breaks = (
             node.subgraphs[0],
-            [pc for pc, each in enumerate(node.subgraphs[0].nodes) if each.op == "break"],
+            [pc for pc, each in enumerate(node.subgraphs[0].nodes) if each.kind is Kind.BREAK],
         )
         times, *first = self._operands(node)
         carried, results = _names(body.inputs[1:]), _names(body.outputs)
@@ -232,7 +233,7 @@ class Messages:
         """
         from onnx import helper
 
-        at = next((pc for pc, each in enumerate(statements) if each.op == "break"), None)
+        at = next((pc for pc, each in enumerate(statements) if each.kind is Kind.BREAK), None)
         if at is None:
             count = len(body.inputs) - 1
             following = self._fresh("complete", _INDEX)

@@ -8,10 +8,10 @@ from typing import Any
 
 from nncdbg.engine.compilation.code import initial_data
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.frontends.shared_states import definitions
-from nncdbg.engine.graph import Constant, Graph, Literal, Node, Operand, Program, Value
 from nncdbg.engine.inference.statements import literal_dtype
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.names import all_defined
+from nncdbg.ir.records import Constant, Graph, Literal, Node, Operand, Program, Value
 from nncdbg.opening.onnx_export.expansion import Expansion, Refusals
 from nncdbg.opening.onnx_export.inlining import Inlining, ModelValues, first_result
 from nncdbg.opening.onnx_export.messages import Messages
@@ -60,7 +60,7 @@ class Parts:
                 )
         self._model.used |= {*operands.values(), *(each.value.name for each in given)}
         constants = {each.value.name for each in graph.constants}
-        own = {*definitions(graph)} - self._model.used - constants - {""}
+        own = {value.name for value in all_defined(graph)} - self._model.used - constants - {""}
         self._model.used |= own
         inlining = Inlining(self._program, self._model, self._statements)
         nodes, results = inlining.graph(graph, {**operands}, {name: name for name in own})

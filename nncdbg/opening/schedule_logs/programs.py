@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.execution.check_results import NOT_CHECKED, CheckResult
 from nncdbg.engine.execution.findings import RACE
-from nncdbg.engine.graph import Graph, Location, Node, Placement, Program, TensorType, Value
 from nncdbg.engine.memory.plan_file import PlacedPlan, PlannedBuffer
 from nncdbg.engine.schedules.launches import Site
 from nncdbg.engine.schedules.timeline import Times
 from nncdbg.engine.text.counting import counted
+from nncdbg.ir.records import Graph, Location, Node, Placement, Program, TensorType, Value
 from nncdbg.opening.schedule_logs.byte_ranges import ByteMap, ReadPart, WrittenBytes
 from nncdbg.opening.schedule_logs.kernel_names import short_name
 from nncdbg.opening.schedule_logs.records import (

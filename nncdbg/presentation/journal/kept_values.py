@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.graph import TensorType
+from nncdbg.ir.records import TensorType
 
 if TYPE_CHECKING:
     from nncdbg.journal import KeptValue

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.escaping import printable_line
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import TensorType
 from nncdbg.presentation.source_files import short_path
 
 if TYPE_CHECKING:

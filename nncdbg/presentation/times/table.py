@@ -17,9 +17,10 @@ from nncdbg.presentation.times.places import (
 )
 
 if TYPE_CHECKING:
-    from nncdbg.engine.compilation.code import Code, Path
+    from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.execution.loaded import Loaded
     from nncdbg.engine.observers.statement_times import StatementTime, StatementTimes
+    from nncdbg.ir.records import Path
 
 
 @dataclass(frozen=True, slots=True)

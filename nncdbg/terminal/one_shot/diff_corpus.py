@@ -14,7 +14,7 @@ from nncdbg.opening.command_line import ArgumentParser, configuration_of
 from nncdbg.opening.corpus.options import check_corpus, corpus_fields
 
 if TYPE_CHECKING:
-    from nncdbg.engine.graph import Program
+    from nncdbg.ir.records import Program
     from nncdbg.opening.diff_corpus.report import DiffCase, DiffCorpusReport
     from nncdbg.presentation.screen import Screen
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.divergence.golden import GoldenRun
     from nncdbg.engine.divergence.lockstep import Lockstep
     from nncdbg.engine.divergence.paired_runs import PairedRuns
-    from nncdbg.engine.graph import Array, Program
+    from nncdbg.ir.records import Array, Program
     from nncdbg.opening.programs import OpenedProgram
 
 Compiled: TypeAlias = "Callable[[Debugger], tuple[dict[str, Array], dict[str, str]]]"

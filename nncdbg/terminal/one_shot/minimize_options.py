@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine.errors import UsageError
 
 if TYPE_CHECKING:
-    from nncdbg.engine.graph import Program
+    from nncdbg.ir.records import Program
 
 _OTHERS = ("parameters", "freeze", "gradient", "optimizer", "batch", "epochs", "shuffle")
 """Options that need --minimize."""

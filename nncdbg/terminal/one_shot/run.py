@@ -232,7 +232,7 @@ def _kernels(debugger: Debugger | None) -> dict[str, Any]:
 
 
 def _output(name: str, content: Any, files: dict[str, str]) -> dict[str, Any]:
-    from nncdbg.engine.graph import holds_maps, type_of
+    from nncdbg.ir.records import holds_maps, type_of
     from nncdbg.presentation.tensor_files import maps_as_json
     from nncdbg.stats import summarize
 
@@ -247,7 +247,7 @@ def _output(name: str, content: Any, files: dict[str, str]) -> dict[str, Any]:
 
 def _save(debugger: Debugger, folder: str) -> dict[str, str]:
     """Write every output to a file; in file names, only letters, digits and `_ . -` are kept."""
-    from nncdbg.engine.graph import holds_maps
+    from nncdbg.ir.records import holds_maps
     from nncdbg.presentation.tensor_files import write_maps, write_tensors
 
     directory = Path(folder)

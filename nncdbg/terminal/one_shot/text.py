@@ -28,7 +28,7 @@ from nncdbg.terminal.one_shot.minimize_options import (
 )
 
 if TYPE_CHECKING:
-    from nncdbg.engine.graph import Program, Value
+    from nncdbg.ir.records import Program, Value
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -7,9 +7,9 @@ from contextlib import contextmanager, suppress
 
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.graph import Location
 from nncdbg.engine.ops.aten.names import WRITE
 from nncdbg.engine.stopping.stops import Stop
+from nncdbg.ir.records import Location
 from nncdbg.presentation.breakpoint_syntax import parse_place, split_source
 from nncdbg.torch.live.mode import LiveMode, LiveStop
 from nncdbg.torch.recorded_step import RecordedStep

@@ -14,11 +14,11 @@ from nncdbg.engine.errors import ExpressionError, NotComputed
 from nncdbg.engine.expression import STATEMENT_VARIABLE
 from nncdbg.engine.expression.derivatives import DerivativeRequest
 from nncdbg.engine.expression.operators import OperandError
-from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import current_autograd_node, sequence_number
 from nncdbg.engine.ops.aten.signatures import Kind, Signature, flat_results, written_tensors
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Array
 from nncdbg.stats import summarize
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER
 from nncdbg.torch.source_lines import Lines, calling_modules, user_lines

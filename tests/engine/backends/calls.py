@@ -6,9 +6,9 @@ from typing import Any
 
 from nncdbg.engine.backends import Call
 from nncdbg.engine.execution.random_streams import seeded_stream
-from nncdbg.engine.graph import Node, Value
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.schema import complete
+from nncdbg.ir.records import Node, Value
 from tests.engine.ops.onnx_cases import NodeCase
 
 

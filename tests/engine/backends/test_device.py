@@ -15,7 +15,7 @@ from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.backends import cupy as device
 from nncdbg.engine.backends.summing import COLUMNS, Composed, source_for
 from nncdbg.engine.errors import RunError, UnsupportedOp, UsageError
-from nncdbg.engine.graph import Array
+from nncdbg.ir.records import Array
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import row_of
 from tests.engine.backends.calls import call, call_of, results_of

@@ -13,7 +13,7 @@ import pytest
 import nncdbg
 from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.errors import RunError, UnsupportedOp, UsageError
-from nncdbg.engine.graph import Graph, Inline, Node, Program, TensorType, Value
+from nncdbg.ir.records import Graph, Inline, Node, Program, TensorType, Value
 from tests.engine.backends.calls import call
 
 pytest.importorskip("onnxruntime")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.graph import Location
+from nncdbg.ir.records import Location
 from tests.presence import present
 
 

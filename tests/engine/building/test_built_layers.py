@@ -12,7 +12,7 @@ import pytest
 import nncdbg
 from nncdbg.engine.building.layers import Initializer
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.graph import Node
+from nncdbg.ir.records import Node
 
 RESNET50, RESNET101 = (3, 4, 6, 3), (3, 4, 23, 3)
 WIDTH = 4

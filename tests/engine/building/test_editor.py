@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nncdbg
-from nncdbg.engine.graph import Graph
+from nncdbg.ir.records import Graph
 from tests.engine.programs import runnable
 
 X = np.array([0.5, -1.0, 2.0], np.float32)

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 import nncdbg
 from nncdbg.engine.errors import GraphError, NncdbgError, UsageError
-from nncdbg.engine.graph import Program
+from nncdbg.ir.records import Program
 from tests.engine.differentiation.gradients import differences
 from tests.presence import present
 

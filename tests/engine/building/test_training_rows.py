@@ -13,7 +13,7 @@ import pytest
 import nncdbg
 from nncdbg.engine.compilation.effects import effects_of
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import Graph, Program, TensorType
+from nncdbg.ir.records import Graph, Program, TensorType
 from tests.presence import present
 
 TEXT = """opset 18

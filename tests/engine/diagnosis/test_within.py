@@ -16,8 +16,8 @@ from nncdbg.engine.execution.linking import Allocation, Linker
 from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.execution.machine import Running
 from nncdbg.engine.execution.random_streams import generator_of
-from nncdbg.engine.graph import type_of
 from nncdbg.engine.ops.causes import Birth
+from nncdbg.ir.records import type_of
 from nncdbg.textual_repr.printer import listing
 from tests.engine.diagnosis.births import births, tensor
 

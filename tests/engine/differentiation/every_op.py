@@ -13,8 +13,8 @@ import numpy as np
 import nncdbg
 from nncdbg.engine.dtypes import name_of
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.graph import Program
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Program
 from nncdbg.textual_repr.parser import parse
 from tests.engine.differentiation.node_gradients import (
     COMPUTED,

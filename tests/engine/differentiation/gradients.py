@@ -10,7 +10,7 @@ import numpy as np
 
 import nncdbg
 from nncdbg.engine.differentiation.grad import GradientRequest, gradient_graph
-from nncdbg.engine.graph import Graph, Node, Program, TensorType, Value, type_of
+from nncdbg.ir.records import Graph, Node, Program, TensorType, Value, type_of
 from nncdbg.textual_repr.parser import parse
 from tests.presence import present
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from nncdbg.engine.differentiation.differentiability import differentiability, takes_and_gives_floats
-from nncdbg.engine.graph import Constant, Graph, Inline, Node, Program, Value, type_of
 from nncdbg.engine.ops.schema import schema_names
+from nncdbg.ir.records import Constant, Graph, Inline, Node, Program, Value, type_of
 from tests.engine.differentiation.every_op import disagreements, float_results, in_f64, problems
 from tests.engine.differentiation.gradients import differences, run, with_gradient
 from tests.engine.differentiation.gradients import program_of as loss_program

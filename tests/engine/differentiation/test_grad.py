@@ -10,8 +10,8 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.errors import GraphError, UnsupportedOp
-from nncdbg.engine.frontends.order import free_names
-from nncdbg.engine.graph import Node, Value
+from nncdbg.ir.names import free_names
+from nncdbg.ir.records import Node, Value
 from nncdbg.textual_repr.parser import parse
 from tests.engine.differentiation.gradients import (
     check,

@@ -21,7 +21,7 @@ from nncdbg.engine.divergence.inputs import inputs_like
 from nncdbg.engine.divergence.lockstep import compared
 from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.errors import NotComputed, RunError, UsageError
-from nncdbg.engine.graph import Program
+from nncdbg.ir.records import Program
 from tests.engine.planted import Planted, bumped, x_of
 from tests.engine.programs import runnable
 from tests.presence import present

@@ -10,8 +10,8 @@ from onnx.reference import ReferenceEvaluator
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends.formula import function_body
-from nncdbg.engine.frontends.order import free_names
-from nncdbg.engine.graph import Inline, TensorType
+from nncdbg.ir.names import free_names
+from nncdbg.ir.records import Inline, TensorType
 from nncdbg.textual_repr.parser import parse
 from tests.engine.frontends.onnx_models import info, model
 from tests.presence import present

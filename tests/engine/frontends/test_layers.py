@@ -10,8 +10,8 @@ from onnx import helper, numpy_helper
 
 from nncdbg.engine.frontends import load
 from nncdbg.engine.frontends.layers import group_layers
-from nncdbg.engine.frontends.order import free_names
-from nncdbg.engine.graph import Constant, Graph, Inline, Node, TensorType, Value
+from nncdbg.ir.names import free_names
+from nncdbg.ir.records import Constant, Graph, Inline, Node, TensorType, Value
 from tests.engine.frontends.onnx_models import model
 
 

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from nncdbg.engine.errors import LoadError, NncdbgError
 from nncdbg.engine.frontends import attach_stores, load, open_stores
 from nncdbg.engine.frontends.onnx_file import read_model
-from nncdbg.engine.graph import TensorType
+from nncdbg.ir.records import TensorType
 from tests.engine.frontends.onnx_models import info, model, save
 
 WEIGHT = np.arange(40, dtype=np.float32).reshape(8, 5)

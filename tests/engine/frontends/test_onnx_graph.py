@@ -14,7 +14,7 @@ import nncdbg
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import GraphError, UnsupportedOp, UsageError
 from nncdbg.engine.frontends import load
-from nncdbg.engine.graph import Graph, Inline, Literal, Location, Reference, SequenceType, TensorType, Value
+from nncdbg.ir.records import Graph, Inline, Literal, Location, Reference, SequenceType, TensorType, Value
 from tests.engine.frontends.onnx_models import BOOL, F32, I64, info, model, save
 
 

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 import nncdbg
 from nncdbg.engine.frontends import load
-from nncdbg.engine.graph import Location
+from nncdbg.ir.records import Location
 from nncdbg.terminal.main import main
 from tests.engine.frontends.onnx_models import info, model, save
 from tests.presence import present

@@ -7,10 +7,10 @@ from typing import Any, TypeAlias
 import pytest
 
 import nncdbg
-from nncdbg.engine.compilation.code import Compiler, Path, initial_data
+from nncdbg.engine.compilation.code import Compiler, initial_data
 from nncdbg.engine.errors import GraphError, NncdbgError
-from nncdbg.engine.graph import Program, Type
 from nncdbg.engine.text.listing import Listing
+from nncdbg.ir.records import Path, Program, Type
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
 from nncdbg.textual_repr.language_server.analysis.analyzing import Analyzer
 from nncdbg.textual_repr.parser import parse

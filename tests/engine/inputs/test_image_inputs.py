@@ -16,10 +16,10 @@ from PIL import Image
 import nncdbg
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import InputError, LoadError, UsageError
-from nncdbg.engine.graph import Graph, SequenceType, TensorType, Value
 from nncdbg.engine.inputs.binding import bind
 from nncdbg.engine.inputs.image_plan import MOST_PIXELS
 from nncdbg.engine.inputs.image_specs import Fitting, Linear, image_file
+from nncdbg.ir.records import Graph, SequenceType, TensorType, Value
 
 RNG = np.random.default_rng(0)
 COLORS = RNG.integers(0, 256, (6, 8, 3), dtype=np.uint8)

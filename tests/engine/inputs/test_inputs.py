@@ -15,10 +15,10 @@ import pytest
 
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
-from nncdbg.engine.graph import Graph, SequenceType, TensorType, Value
 from nncdbg.engine.inputs import npy
 from nncdbg.engine.inputs.binding import bind, parse_dim, parse_spec
 from nncdbg.engine.inputs.generated import GENERATED
+from nncdbg.ir.records import Graph, SequenceType, TensorType, Value
 
 
 def graph(**types):

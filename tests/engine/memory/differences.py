@@ -12,10 +12,10 @@ from nncdbg.engine.divergence.played import Played, Player
 from nncdbg.engine.errors import RunError
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.linking import Allocation
-from nncdbg.engine.graph import Program
 from nncdbg.engine.memory.arena import ArenaAllocation
 from nncdbg.engine.memory.planner import Plan, by_liveness
 from nncdbg.engine.values.values import copied
+from nncdbg.ir.records import Program
 
 
 @dataclass(frozen=True, slots=True)

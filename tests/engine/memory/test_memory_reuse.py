@@ -11,12 +11,13 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import nncdbg
-from nncdbg.engine.compilation.code import CONTROL, Code
+from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.liveness import last_uses
 from nncdbg.engine.divergence.played import digest
 from nncdbg.engine.memory.arena import ArenaAllocation
 from nncdbg.engine.memory.buffers import address_of
 from nncdbg.engine.memory.planner import Plan, by_liveness
+from nncdbg.ir.kinds import CONTROL_OPS
 from tests.engine.memory.differences import Difference, first_difference
 from tests.engine.programs import runnable
 from tests.presence import present
@@ -217,7 +218,7 @@ def _shortenable(code: Code) -> list[str]:
     passed = {
         slot
         for pc, node in enumerate(code.nodes)
-        if node.op in CONTROL or node.op.startswith("@")
+        if node.op in CONTROL_OPS or node.op.startswith("@")
         for slot in code.reads(pc)
     }
     return [
@@ -225,7 +226,7 @@ def _shortenable(code: Code) -> list[str]:
         for name, slot in code.slot_of.items()
         if slot not in passed
         and 0 <= code.definition[slot] < last[slot]
-        and code.nodes[code.definition[slot]].op not in CONTROL
+        and code.nodes[code.definition[slot]].op not in CONTROL_OPS
         and not code.nodes[code.definition[slot]].op.startswith("@")
     ]
 

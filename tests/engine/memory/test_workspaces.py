@@ -14,9 +14,9 @@ from nncdbg.commands.execute import execute
 from nncdbg.engine.errors import OutOfMemory
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.execution.machine import is_out_of_memory
-from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.debug import DebugAllocation
 from nncdbg.engine.ops.scratch import KEPT_BYTES, Workspaces, scratch
+from nncdbg.ir.records import Array
 
 TEXT = """
 graph @main(%x: f32[1,4,40,40], %w: f32[4,4,3,3], %sizes: i64[2]) -> (%y, %big: f32[400,400]) {

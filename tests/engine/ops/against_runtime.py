@@ -14,9 +14,9 @@ from onnx import numpy_helper
 
 import nncdbg
 from nncdbg.engine.dtypes import ONNX, name_of
-from nncdbg.engine.graph import Program
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import complete, split
+from nncdbg.ir.records import Program
 from tests.engine.ops.onnx_cases import assert_agrees, type_of
 
 OPSET = 21

@@ -9,10 +9,10 @@ import numpy as np
 from nncdbg.engine.diagnosis.explaining import cause_of, legal
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.graph import Inline, Node, Value
 from nncdbg.engine.ops.causes.places import flat
 from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.ops.schema import split
+from nncdbg.ir.records import Inline, Node, Value
 from nncdbg.textual_repr.printer import print_statement
 from tests.engine.diagnosis.births import births
 from tests.engine.differentiation.gradients import check

@@ -19,9 +19,9 @@ import onnx.numpy_helper
 
 from nncdbg.engine.dtypes import FLOATS, NUMPY, name_of
 from nncdbg.engine.execution.random_streams import seeded_stream
-from nncdbg.engine.graph import Inline, TensorType
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.schema import complete
+from nncdbg.ir.records import Inline, TensorType
 from tests.presence import present
 
 RANDOM = frozenset({"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomUniform"})

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.schema import complete
+from nncdbg.ir.records import TensorType
 from tests.engine.ops.one_node import (
     OPSET,
     assert_same,

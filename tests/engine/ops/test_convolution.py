@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import convolution
 from nncdbg.engine.ops.schema import complete
+from nncdbg.ir.records import TensorType
 from tests.engine.ops.one_node import (
     OPSET,
     assert_same,

@@ -9,9 +9,9 @@ import pytest
 
 from nncdbg.engine.dtypes import NUMPY, ONNX, name_of
 from nncdbg.engine.errors import GraphError, RunError
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import complete
+from nncdbg.ir.records import TensorType
 from tests.engine.ops.onnx_cases import execute, execute_into, type_of
 from tests.presence import present
 

@@ -14,7 +14,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 import nncdbg
-from nncdbg.engine.graph import Graph, Node, Program, Value, type_of
+from nncdbg.ir.records import Graph, Node, Program, Value, type_of
 from tests.engine.differentiation.node_gradients import with_loss
 from tests.engine.ops.one_node import by_formula
 

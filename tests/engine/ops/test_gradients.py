@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 
 from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.graph import Value
 from nncdbg.engine.ops import declared, names
+from nncdbg.ir.records import Value
 from tests.engine.differentiation.gradients import check, gradients, program_of, run, with_gradient
 from tests.engine.ops.one_node import by_formula, by_kernel
 

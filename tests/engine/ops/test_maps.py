@@ -15,11 +15,11 @@ from onnx import helper
 import nncdbg
 from nncdbg.engine.comparison.measure import measure
 from nncdbg.engine.comparison.tolerance import Tolerance
-from nncdbg.engine.graph import Map, MapType, SequenceType
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import complete
 from nncdbg.engine.text.lexemes import Flaw
 from nncdbg.engine.text.types import parse_type, print_type
+from nncdbg.ir.records import Map, MapType, SequenceType
 from nncdbg.presentation.tensor_text import described, maps_text
 
 ML = "ai.onnx.ml"

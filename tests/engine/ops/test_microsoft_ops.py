@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import declared, lookup, names
 from nncdbg.engine.ops.microsoft.schemas import DOMAINS, MicrosoftSchemas
 from nncdbg.engine.ops.schema import schema, split
+from nncdbg.ir.records import TensorType
 from tests.engine.ops import (
     test_microsoft_attention,
     test_microsoft_blocked,

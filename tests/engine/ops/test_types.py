@@ -9,10 +9,10 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import declared, lookup, names
 from nncdbg.engine.ops.schema import complete
 from nncdbg.engine.ops.types import broadcast_shapes, normal_axes, product, total
+from nncdbg.ir.records import TensorType
 
 
 def read(text: str | None) -> TensorType | None:

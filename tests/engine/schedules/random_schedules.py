@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from nncdbg.engine.graph import Graph, Node, Placement, Program, TensorType, Value
 from nncdbg.engine.schedules.launches import HOST, Launch
+from nncdbg.ir.records import Graph, Node, Placement, Program, TensorType, Value
 
 F32 = TensorType("f32", (8,))
 

@@ -9,7 +9,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Location
+from nncdbg.ir.records import Location
 from nncdbg.nan_watch.commands.races import main as races
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

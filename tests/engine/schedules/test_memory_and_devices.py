@@ -2,8 +2,8 @@
 
 import pytest
 
-from nncdbg.engine.graph import Program
 from nncdbg.engine.schedules.validation import validate
+from nncdbg.ir.records import Program
 from nncdbg.presentation.schedules import ScheduleWording
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from nncdbg.engine.graph import Program
 from nncdbg.engine.schedules.launches import launches
 from nncdbg.engine.schedules.ordering import Ordering
 from nncdbg.engine.schedules.races import conflict, races
+from nncdbg.ir.records import Program
 from tests.engine.schedules.random_schedules import begun_without_end_of, random_schedule
 
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 import nncdbg
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Program
 from nncdbg.engine.memory.plan_file import PlacedPlan, parse_plan
 from nncdbg.engine.schedules.launches import launches
 from nncdbg.engine.schedules.margins import margins_of, with_margins
@@ -21,6 +20,7 @@ from nncdbg.engine.schedules.ordering import Ordering
 from nncdbg.engine.schedules.player import SchedulePlayer, played
 from nncdbg.engine.schedules.scheduler import with_schedule
 from nncdbg.engine.schedules.validation import ScheduleProblem, validate
+from nncdbg.ir.records import Program
 from nncdbg.nan_watch.memory.comparison import memory_plan
 from nncdbg.nan_watch.schedules.observed import observed
 from tests.engine.schedules.random_schedules import layered, random_schedule

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.graph import Program
 from nncdbg.engine.ops.declaration import declared_together
 from nncdbg.engine.schedules.launches import launches
 from nncdbg.engine.schedules.ordering import Ordering
 from nncdbg.engine.schedules.player import SchedulePlayer
+from nncdbg.ir.records import Program
 from nncdbg.nan_watch.schedules.observed import observed
 from nncdbg.nan_watch.schedules.replicas import replica_differences
 from nncdbg.nan_watch.schedules.search import ScheduleSearch

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import nncdbg
 from nncdbg.engine.errors import ExpressionError, UsageError
-from nncdbg.engine.graph import Graph, Node, Program, Value
 from nncdbg.engine.text.short_names import LONG, ProgramNames, Scopes, ShortNames, meant
+from nncdbg.ir.records import Graph, Node, Program, Value
 
 DECODER = [
     f"/model/decoder/layers.{layer}/{attention}/{op}_output_0"

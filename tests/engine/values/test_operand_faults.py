@@ -11,8 +11,8 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.graph import Graph, Inline, Node, Program, Value
 from nncdbg.engine.ops.schema import split
+from nncdbg.ir.records import Graph, Inline, Node, Program, Value
 from tests.engine.ops.samples import Sample, by_entry
 
 F = np.arange(12, dtype=np.float32).reshape(3, 4)

@@ -12,7 +12,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.divergence.casting import cast_program
-from nncdbg.engine.graph import Program, Value
+from nncdbg.ir.records import Program, Value
 from nncdbg.nan_watch.records import Report, WatchFinding
 from tests.nan_watch.training_corpus import corpus
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
 from nncdbg.engine.frontends.exported.calls import positional_arguments, quiet, tracing
-from nncdbg.engine.graph import Program
 from nncdbg.engine.ops.aten.names import installed
+from nncdbg.ir.records import Program
 
 
 def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Program:

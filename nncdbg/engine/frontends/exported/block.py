@@ -11,7 +11,9 @@ import numpy as np
 from nncdbg.engine.frontends.exported.places import classes_of, place_of
 from nncdbg.engine.frontends.exported.values import refuse, type_of, type_of_node
 from nncdbg.engine.frontends.layers import ModulePath
-from nncdbg.engine.graph import (
+from nncdbg.engine.ops.aten.names import NUMBER, OPERAND
+from nncdbg.ir.names import claimed_name
+from nncdbg.ir.records import (
     Array,
     Attribute,
     Constant,
@@ -23,8 +25,6 @@ from nncdbg.engine.graph import (
     Reference,
     Value,
 )
-from nncdbg.engine.ops.aten.names import NUMBER, OPERAND
-from nncdbg.engine.text.lexemes import claimed_name
 
 _ACCUMULATING = ("aten._native_batch_norm_legit_functional.default", "aten.native_batch_norm.default")
 """Operators with statistics in f32 for operands in half precision, which tensors without data do not show."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.frontends.exported.values import refuse, type_of
-from nncdbg.engine.graph import Graph, Node, Operand, TensorType, Value
 from nncdbg.engine.ops.aten.names import OPERAND
+from nncdbg.ir.records import Graph, Node, Operand, TensorType, Value
 
 if TYPE_CHECKING:
     from nncdbg.engine.frontends.exported.block import ExportedBlock

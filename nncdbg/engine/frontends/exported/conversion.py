@@ -9,7 +9,7 @@ from nncdbg.engine.frontends.exported.block import ExportedBlock, ExportedNames
 from nncdbg.engine.frontends.exported.values import type_of
 from nncdbg.engine.frontends.layers import group_layers
 from nncdbg.engine.frontends.stores import ArrayStore
-from nncdbg.engine.graph import Array, Constant, Graph, Program, Reference, SavedRun, Value
+from nncdbg.ir.records import Array, Constant, Graph, Program, Reference, SavedRun, Value
 
 
 class ExportedConversion:

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from nncdbg.engine.frontends.layers import ModulePath
-from nncdbg.engine.graph import Location
+from nncdbg.ir.records import Location
 
 _LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.frontends.exported.places import place_of
-from nncdbg.engine.graph import TensorType
+from nncdbg.ir.records import TensorType
 
 
 def type_of_node(node: Any) -> TensorType | None:

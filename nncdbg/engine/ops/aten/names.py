@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nncdbg.engine.graph import Node
+    from nncdbg.ir.records import Node
 
 DOMAINS = ("aten", "prims", "torch")
 """Domains of PyTorch's operators; ``torch`` holds nncdbg's own and those of all other libraries."""

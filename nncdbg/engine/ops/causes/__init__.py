@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, TypeAlias, TypeVar, cast
 
-from nncdbg.engine.graph import Array
+from nncdbg.ir.records import Array
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 

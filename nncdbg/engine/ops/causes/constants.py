@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.causes import Birth, Cause, Maker
 from nncdbg.engine.ops.causes.numbers import EXACT, shown
 from nncdbg.engine.ops.causes.places import at, count, element, spelled, spot
 from nncdbg.engine.ops.causes.summing import cause_of_number, decimal
 from nncdbg.engine.text.counting import elements
+from nncdbg.ir.records import Array
 from nncdbg.stats.finiteness import bad
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.causes import Birth, Cause
 from nncdbg.engine.ops.causes.numbers import EXACT, shown
 from nncdbg.engine.ops.causes.places import Index, Place, element, part, spelled, spot
@@ -26,6 +25,7 @@ from nncdbg.engine.ops.causes.summing import (
 )
 from nncdbg.engine.ops.einsum_equation import einsum_terms
 from nncdbg.engine.ops.windows import WindowAxis, axes_of, transposed
+from nncdbg.ir.records import Array
 
 ALL = slice(None)
 

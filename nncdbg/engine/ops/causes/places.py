@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.causes import Birth
 from nncdbg.engine.ops.causes.numbers import exact, is_float
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import Array
 from nncdbg.stats.finiteness import bad
 
 Index: TypeAlias = "tuple[int, ...]"

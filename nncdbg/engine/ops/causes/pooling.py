@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.causes import Birth, Cause
 from nncdbg.engine.ops.causes.matrices import window_of
 from nncdbg.engine.ops.causes.numbers import EXACT, shown
@@ -16,6 +15,7 @@ from nncdbg.engine.ops.causes.reductions import empty_reduction
 from nncdbg.engine.ops.causes.summing import INFINITE, Sum, cause_of_sum, decimal, sum_of, too_large
 from nncdbg.engine.ops.pooling import divisors
 from nncdbg.engine.ops.windows import axes_of
+from nncdbg.ir.records import Array
 
 PADDING = "use less padding, so that each window contains an element; count_include_pad=1 counts the padding"
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.causes import Birth, Cause
 from nncdbg.engine.ops.causes.places import counted, spelled
 from nncdbg.engine.ops.causes.summing import INFINITE, zero_times_infinity
 from nncdbg.engine.ops.declaration import CauseRule
+from nncdbg.ir.records import Array
 
 
 def recurrent(birth: Birth) -> Cause | None:

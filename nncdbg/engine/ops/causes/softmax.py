@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.causes import Birth, Cause, Maker
 from nncdbg.engine.ops.causes.arithmetic import bracketed
 from nncdbg.engine.ops.causes.numbers import EXACT, shown
@@ -34,6 +33,7 @@ from nncdbg.engine.ops.causes.summing import (
     zero_times_infinity,
 )
 from nncdbg.engine.ops.softmax import rows_of
+from nncdbg.ir.records import Array
 
 MASKED = (
     "leave one element of each row unmasked, mask with -1e4 instead of -inf, "

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.causes import Birth, Cause
 from nncdbg.engine.ops.causes.numbers import EXACT, ends, largest, overflow_hint, overflows, shown
+from nncdbg.ir.records import Array
 
 CHUNK = 1 << 18
 """Elements converted to f64 at a time: 2 MB."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.aten.names import base_name
 from nncdbg.engine.ops.causes import Birth, Cause, arithmetic, reductions
 from nncdbg.engine.ops.causes.places import at, counted, element, part, spot
 from nncdbg.engine.ops.causes.torch_operands import as_op, paired
+from nncdbg.ir.records import Array
 
 
 def product_with_logarithm(birth: Birth) -> Cause | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.causes import Birth, Cause, reductions, softmax
 from nncdbg.engine.ops.causes.places import spelled
 from nncdbg.engine.ops.causes.torch_operands import as_op
 from nncdbg.engine.text.counting import counted
+from nncdbg.ir.records import Array
 
 _REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
 

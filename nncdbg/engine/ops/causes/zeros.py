@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nncdbg.engine.dtypes import name_of
-from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.causes import Cause
+from nncdbg.ir.records import Array
 
 Operands: TypeAlias = "Sequence[tuple[str, Array]]"
 """The names and values of the non-empty float operands."""

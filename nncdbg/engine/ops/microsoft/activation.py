@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops.declaration import Formula, composite
 from nncdbg.engine.ops.gates import activation_lines
 from nncdbg.engine.ops.microsoft.composing import formula, wide_formula
 from nncdbg.engine.ops.types import Attributes, Types, broadcast, same_as, shape_at, shaped
+from nncdbg.ir.records import Dim
 
 
 @composite("com.microsoft.Gelu", infer=same_as(0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops.declaration import composite
 from nncdbg.engine.ops.formula import cast, sizes_at, type_at, wide_name
 from nncdbg.engine.ops.microsoft.attention_lines import (
@@ -17,6 +16,7 @@ from nncdbg.engine.ops.microsoft.attention_lines import (
 from nncdbg.engine.ops.microsoft.composing import wide_formula
 from nncdbg.engine.ops.microsoft.quantizing import given
 from nncdbg.engine.ops.types import Attributes, Types, at, need_rank, shape_at, total, typed
+from nncdbg.ir.records import Dim
 
 # One product for query, key and value -----------------------------------------------------------
 

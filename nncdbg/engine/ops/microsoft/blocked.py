@@ -14,7 +14,6 @@ from functools import cache
 import numpy as np
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops.convolution import conv_types
 from nncdbg.engine.ops.declaration import composite
 from nncdbg.engine.ops.formula import sizes_at
@@ -23,6 +22,7 @@ from nncdbg.engine.ops.microsoft.composing import activation_of, formula, stated
 from nncdbg.engine.ops.microsoft.convolution import WINDOWS
 from nncdbg.engine.ops.pooling import pool_types
 from nncdbg.engine.ops.types import Attributes, Shape, Types, at, one_per_plane, shape_at, shaped
+from nncdbg.ir.records import Dim
 
 _NCHW = [0, 1, 4, 2, 3]
 """From [N, C / b, H, W, b] to [N, C / b, b, H, W]."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from nncdbg.engine.dtypes import FROM_ONNX
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import contracts, remarks
 from nncdbg.engine.ops.declaration import composite, op
 from nncdbg.engine.ops.formula import cast, sizes_at, type_at, wide_name
@@ -15,6 +14,7 @@ from nncdbg.engine.ops.microsoft.composing import formula, wide_formula
 from nncdbg.engine.ops.normalization import layer_formula, layer_normalization, layer_types, need_last
 from nncdbg.engine.ops.squares import Squares, in_rows
 from nncdbg.engine.ops.types import Attributes, Types, at, broadcast_shapes, normal_axis, shape_at, typed
+from nncdbg.ir.records import TensorType
 
 # onnxruntime also fuses a LayerNormalization of ONNX's domain into models older than opset 17.
 op(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops.declaration import composite
 from nncdbg.engine.ops.formula import sizes_at, type_at
 from nncdbg.engine.ops.microsoft.composing import wide_formula
 from nncdbg.engine.ops.microsoft.quantizing import element_of
 from nncdbg.engine.ops.types import Attributes, Types, at, normal_axis, shape_at, typed
+from nncdbg.ir.records import Dim
 
 _BITS = (2, 4, 8)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops.declaration import composite
 from nncdbg.engine.ops.formula import cast, sizes_at
@@ -38,6 +37,7 @@ from nncdbg.engine.ops.types import (
     total,
     typed,
 )
+from nncdbg.ir.records import TensorType
 
 # Sums and products ------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops.convolution import conv_types
 from nncdbg.engine.ops.declaration import composite
@@ -18,6 +17,7 @@ from nncdbg.engine.ops.microsoft.convolution import WINDOWS
 from nncdbg.engine.ops.microsoft.quantized_pools import in_channels_first
 from nncdbg.engine.ops.microsoft.quantizing import element_of, given, requantized, scalar
 from nncdbg.engine.ops.types import Attributes, Shape, Types, at, shape_at, typed
+from nncdbg.ir.records import TensorType
 
 
 def _spread(target: str, types: Types, index: int, source: str, shape: list[int]) -> list[str]:

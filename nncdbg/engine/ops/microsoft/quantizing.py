@@ -9,9 +9,9 @@ import numpy as np
 
 from nncdbg.engine.dtypes import NUMPY, ONNX
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.formula import cast, sizes_at, type_at
 from nncdbg.engine.ops.types import Types, at
+from nncdbg.ir.records import TensorType
 
 
 def scalar(target: str, types: Types, index: int, source: str) -> str:

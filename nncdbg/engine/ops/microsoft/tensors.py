@@ -6,7 +6,6 @@ from types import ModuleType
 from typing import Any
 
 from nncdbg.engine.errors import GraphError, RunError
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.declaration import composite, op
 from nncdbg.engine.ops.formula import cast, sizes_at
 from nncdbg.engine.ops.microsoft.composing import formula, wide_formula
@@ -23,6 +22,7 @@ from nncdbg.engine.ops.types import (
     shaped,
     typed,
 )
+from nncdbg.ir.records import TensorType
 
 
 @composite("com.microsoft.ExpandDims", infer=lambda attributes, types: [typed(at(types, 0), None)])

@@ -21,8 +21,8 @@ import numpy as np
 
 from nncdbg.engine.dtypes import FLOATS, ONNX
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import Dim, TensorType
 from nncdbg.engine.ops.types import Attributes, Types, agree, at
+from nncdbg.ir.records import Dim, TensorType
 
 STEP = "step"
 RATE = "rate"

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from nncdbg.engine.graph import Constant, Node, Type
 from nncdbg.engine.text.lexemes import PREFIX_END, Flaw
 from nncdbg.engine.text.prefixes import Prefixes
 from nncdbg.engine.text.types import parse_type
+from nncdbg.ir.records import Constant, Node, Type
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis.events import Closed, Left, Opened, StatementEntry
 from nncdbg.textual_repr.language_server.analysis.inferring import GraphTypes, HeaderSignature

@@ -12,10 +12,10 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from nncdbg.engine.graph import Graph, Type, Value
 from nncdbg.engine.ops.signatures import op_names
 from nncdbg.engine.text.lexemes import Flaw, name_text
 from nncdbg.engine.text.prefixes import NO_PREFIXES
+from nncdbg.ir.records import Graph, Type, Value
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis, Chunk
 from nncdbg.textual_repr.language_server.analysis.checking import unused_values
 from nncdbg.textual_repr.language_server.analysis.events import StatementEntry

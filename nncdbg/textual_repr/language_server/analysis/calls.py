@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.signatures import OpSignature
 from nncdbg.engine.text.prefixes import Prefixes
+from nncdbg.ir.records import TensorType
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
 from nncdbg.textual_repr.language_server.document.records import Token
 from nncdbg.textual_repr.language_server.document.tokens import tokens

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from nncdbg.engine.errors import GraphError, NncdbgError
-from nncdbg.engine.graph import DEFAULT_DOMAIN, Node, Operand
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import schema, split, version_of, versions_of
 from nncdbg.engine.text.lexemes import nearest
 from nncdbg.engine.text.prefixes import Prefixes
+from nncdbg.ir.records import DEFAULT_DOMAIN, Node, Operand
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis.events import (
     BlockEnded,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from nncdbg.engine.graph import Constant, Literal, Node, Type
+from nncdbg.ir.records import Constant, Literal, Node, Type
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.document.records import Problem
 from nncdbg.textual_repr.statements import Names, NameSpan

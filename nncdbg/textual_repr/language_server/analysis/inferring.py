@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.graph import Constant, Node, Type, Value
 from nncdbg.engine.inference.graphs import TypeRules
+from nncdbg.ir.records import Constant, Node, Type, Value
 from nncdbg.textual_repr.blocks import Block, BlockHeader
 from nncdbg.textual_repr.language_server.analysis.checking import problems_of, span_in_block
 from nncdbg.textual_repr.language_server.analysis.events import (

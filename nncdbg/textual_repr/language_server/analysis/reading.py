@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nncdbg.engine.graph import BackwardLine, Constant, Node, Type
 from nncdbg.engine.text.lexemes import Flaw
 from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
+from nncdbg.ir.records import BackwardLine, Constant, Node, Type
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis.events import (
     BlockEnded,

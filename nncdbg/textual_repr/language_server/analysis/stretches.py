@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from nncdbg.engine.graph import Constant, Node, Type
+from nncdbg.ir.records import Constant, Node, Type
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis.events import Event, StatementEntry
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TypeAlias
 
-from nncdbg.engine.text.listing import Listing, Path
+from nncdbg.engine.text.listing import Listing
+from nncdbg.ir.records import Path
 from nncdbg.textual_repr.language_server.document.tokens import kind_of_line, tokens
 
 Anchor: TypeAlias = "tuple[str, Path, int]"

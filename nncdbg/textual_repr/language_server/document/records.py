@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from nncdbg.engine.graph import Type
+from nncdbg.ir.records import Type
 from nncdbg.textual_repr.blocks import Block
 
 

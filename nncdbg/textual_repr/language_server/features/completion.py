@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from nncdbg.engine.graph import TensorType, Value
 from nncdbg.engine.ops.signatures import Formal
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.records import TensorType, Value
 from nncdbg.textual_repr.blocks import ENDS
 from nncdbg.textual_repr.language_server.analysis.calls import bound_variables, open_call
 from nncdbg.textual_repr.language_server.document.records import Span, Token

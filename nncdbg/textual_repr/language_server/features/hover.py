@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from lsprotocol import types
 
 from nncdbg.engine.expression.functions import FUNCTIONS, function_name
-from nncdbg.engine.graph import Constant, Inline
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.types import print_type, value_text
+from nncdbg.ir.records import Constant, Inline
 from nncdbg.textual_repr.language_server.analysis.analysis import Chunk
 from nncdbg.textual_repr.language_server.document.records import Definition, Span, Token
 from nncdbg.textual_repr.language_server.document.tokens import kind_of_line, stream_at, tokens

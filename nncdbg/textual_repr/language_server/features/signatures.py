@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nncdbg.engine.graph import TensorType, Type
 from nncdbg.engine.inference.types import common_type
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.ops.signatures import Formal, OpSignature, op_signature
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.types import print_type
+from nncdbg.ir.records import TensorType, Type
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
 
 

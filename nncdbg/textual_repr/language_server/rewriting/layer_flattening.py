@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from lsprotocol import types
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import Literal, Node, Type
 from nncdbg.engine.inference.statements import literal_dtype
 from nncdbg.engine.inference.types import bind_symbols, literal_array, type_of_array, with_symbols
-from nncdbg.engine.text.lexemes import Flaw, claimed_name, name_text
+from nncdbg.engine.text.lexemes import Flaw, name_text
 from nncdbg.engine.text.types import parse_type, print_type
+from nncdbg.ir.names import claimed_name
+from nncdbg.ir.records import Literal, Node, Type
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis, Chunk
 from nncdbg.textual_repr.language_server.document.document import Document

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from lsprotocol import types
 
-from nncdbg.engine.graph import Node, Type, Value
-from nncdbg.engine.text.lexemes import PREFIX_END, fresh_name, name_text
+from nncdbg.engine.text.lexemes import PREFIX_END, name_text
 from nncdbg.engine.text.types import value_text
+from nncdbg.ir.names import fresh_name
+from nncdbg.ir.records import Node, Type, Value
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
 from nncdbg.textual_repr.language_server.analysis.events import BlockEnded, Left, StatementEntry

@@ -7,8 +7,8 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 import nncdbg  # noqa: E402
 from nncdbg.engine.errors import GraphError, UnsupportedOp  # noqa: E402
-from nncdbg.engine.graph import TensorType  # noqa: E402
 from nncdbg.engine.ops.aten.decompositions import formula_of  # noqa: E402
+from nncdbg.ir.records import TensorType  # noqa: E402
 
 CALLS = [
     "%y: f32[3,5] = aten.mm.default(%a[3,4], %b[4,5])",

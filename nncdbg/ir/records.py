@@ -30,10 +30,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy.typing as npt
 
 from nncdbg.engine.dtypes import COMPLEX, FLOATS
+from nncdbg.ir.kinds import Kind, called_graph, kind_of
 from nncdbg.representation import RichOutput, representations
 
 if TYPE_CHECKING:
-    from nncdbg.engine.text.listing import Listing, Path
+    from nncdbg.engine.text.listing import Listing
+
+Path: TypeAlias = "tuple[str | int, ...]"
+"""The place of a block: ``("main",)`` is a graph, ``("main", 5, 0)`` block 0 of its node 5, and so on."""
 
 Dim: TypeAlias = "int | str | None"
 """A size, a symbol such as ``"N"``, or None for an unknown size (printed ``?``)."""
@@ -390,6 +394,16 @@ class Node:
 
     __hash__ = None  # type: ignore[assignment]
 
+    @property
+    def kind(self) -> Kind:
+        """Whether this is an op, a call or control flow."""
+        return kind_of(self.op)
+
+    @property
+    def called(self) -> str | None:
+        """The graph that the statement calls; None for other kinds."""
+        return called_graph(self.op)
+
     def text(self) -> str:
         """Return the line of the statement, without its location; for `if` and `while` the opening line."""
         return representations().statement(self)
@@ -596,7 +610,7 @@ class Program(RichOutput):
         Blocks of control flow are not entered.
         """
         for node in graph.nodes:
-            if node.op.startswith("@"):
-                yield from self.executed(self.graphs[node.op[1:]])
+            if (called := node.called) is not None:
+                yield from self.executed(self.graphs[called])
             else:
                 yield node

@@ -1,0 +1,1 @@
+"""The representation of programs: records, kinds of statements, walks, rewriting and emission."""
