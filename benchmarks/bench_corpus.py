@@ -24,8 +24,7 @@ import numpy as np
 from bench_models import models
 from timing import interleaved
 
-from nncdbg.nan_watch.corpus.corpus import run_corpus
-from nncdbg.nan_watch.corpus.task import WatchTask
+from nncdbg.nan_watch.corpus import WatchTask, run_corpus
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.corpus.engines import PROCESSES, open_engine
@@ -38,8 +37,8 @@ WORKERS, PAIRS = 2, 3
 _SCRIPT = """
 import sys
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
-from nncdbg.nan_watch.corpus.corpus import run_corpus
-from nncdbg.nan_watch.corpus.task import WatchTask
+from nncdbg.nan_watch.corpus import run_corpus
+from nncdbg.nan_watch.corpus import WatchTask
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.corpus.source import CorpusProgram

@@ -72,7 +72,7 @@ def against_plain(backend: str, runs: int) -> Iterator[dict[str, Any]]:
 STARTING = """
 import sys
 from time import perf_counter
-import nncdbg.nan_watch.commands.watch, nncdbg.engine.debugger, nncdbg.nan_watch.runs
+import nncdbg.nan_watch.commands.watch, nncdbg.engine.debugger, nncdbg.nan_watch.watching
 import nncdbg.nan_watch.reports.text, nncdbg.engine.frontends, rich.console
 before = perf_counter()
 sys.stdout = open("/dev/null", "w")

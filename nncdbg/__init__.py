@@ -87,7 +87,7 @@ _PUBLIC = {
     "parse": "nncdbg.textual_repr",
     "watch": "nncdbg.nan_watch.call",
     **dict.fromkeys(("reduce", "Reduced"), "nncdbg.nan_watch.reduction.reducing"),
-    **dict.fromkeys(("bisect", "BisectReport"), "nncdbg.nan_watch.bisection.report"),
+    **dict.fromkeys(("bisect", "BisectReport"), "nncdbg.nan_watch.bisection"),
     **dict.fromkeys(("Report", "WatchFinding"), "nncdbg.nan_watch.records"),
     **dict.fromkeys(("Summary", "summarize"), "nncdbg.stats"),
     **dict.fromkeys(
@@ -166,8 +166,8 @@ if TYPE_CHECKING:
     from nncdbg.ir.records import Node
     from nncdbg.ir.records import Program as Program
     from nncdbg.ir.records import TensorType as TensorType
-    from nncdbg.nan_watch.bisection.report import BisectReport as BisectReport
-    from nncdbg.nan_watch.bisection.report import bisect as bisect
+    from nncdbg.nan_watch.bisection import BisectReport as BisectReport
+    from nncdbg.nan_watch.bisection import bisect as bisect
     from nncdbg.nan_watch.call import watch as watch
     from nncdbg.nan_watch.records import Report as Report
     from nncdbg.nan_watch.records import WatchFinding as WatchFinding
@@ -250,8 +250,8 @@ class _Representations:
         return headline(finding)
 
     def report_lines(self, report: Report) -> Iterable[Text]:
+        from nncdbg.nan_watch.measuring.gates import Watched
         from nncdbg.nan_watch.reports.text import lines
-        from nncdbg.nan_watch.watched import Watched
 
         return lines(report, report.watched or Watched())
 

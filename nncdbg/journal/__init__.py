@@ -15,8 +15,8 @@ from __future__ import annotations
 from os import PathLike
 from pathlib import Path
 
-from nncdbg.journal.checkpoint import Checkpoint as Checkpoint
 from nncdbg.journal.journal import Journal as Journal
+from nncdbg.journal.records import Checkpoint as Checkpoint
 from nncdbg.journal.records import CheckpointRecord as CheckpointRecord
 from nncdbg.journal.records import KeptValue as KeptValue
 from nncdbg.journal.records import NewRun as NewRun

@@ -18,10 +18,10 @@ from nncdbg.engine.frontends.safetensors import SPELLINGS
 from nncdbg.engine.memory.region import available_memory
 from nncdbg.ir.records import Array
 from nncdbg.journal.checksums import damaged, verified_rows
-from nncdbg.journal.compression import NONE, Compression, compressor, decompressor
+from nncdbg.journal.codecs import NONE, Compression, compressor, decompressor
 from nncdbg.journal.log_files import bytes_on_disk
-from nncdbg.journal.row_types import Count, typed
-from nncdbg.journal.transaction import Transaction
+from nncdbg.journal.records import Count, typed
+from nncdbg.journal.writing import Transaction
 
 CHUNK = 4 << 20
 """Bytes of a row of `chunks`: far below the 1 GB that SQLite allows, so tensors can be larger than that."""
@@ -202,3 +202,53 @@ def verify_all(connection: sqlite3.Connection, path: Path) -> None:
     (chunks,) = connection.execute("SELECT count(part) FROM chunks").fetchone()
     if chunks != sum(-(-row[2] // CHUNK) for row in blobs):
         raise damaged(path, "the table chunks has rows that belong to no tensor")
+
+
+DEEPEST = 100
+"""Most objects and arrays inside each other: far below Python's limit of nested calls."""
+
+LONGEST = 64 << 20
+"""Most characters of a document, which takes about 20 times as many bytes of memory as an object."""
+
+
+def read_json(path: Path, what: str, text: str | bytes, kind: Any = dict[str, Any]) -> Any:
+    """Return a document as an object of a type.  Raises LoadError if it is not one."""
+    try:
+        if len(text) > LONGEST:
+            raise ValueError("too long")
+        document = json.loads(text)
+        if _is_deep(document):
+            raise ValueError("too deep")
+        return msgspec.convert(document, kind)
+    except (ValueError, RecursionError):
+        raise damaged(path, f"the {what} is not as nncdbg writes it") from None
+
+
+def write_json(value: Any, what: str) -> str:
+    """Return the document of an object.  Raises UsageError for one that `read_json` does not accept."""
+    why = "it has too many levels, or is too long"
+    try:
+        text = json.dumps(value)
+        if len(text) <= LONGEST and not _is_deep(json.loads(text)):
+            return text
+    except RecursionError:
+        pass
+    except (TypeError, ValueError) as error:
+        why = str(error)
+    raise UsageError(
+        f"the {what} cannot be stored as JSON: {why}", hint="put arrays into `tensors` of the checkpoint"
+    )
+
+
+def _is_deep(document: Any) -> bool:
+    """Return whether a document has more than `DEEPEST` levels."""
+    level = [document]
+    for _ in range(DEEPEST):
+        level = [
+            child
+            for each in level
+            for child in (each.values() if isinstance(each, dict) else each if isinstance(each, list) else ())
+        ]
+        if not level:
+            return False
+    return True

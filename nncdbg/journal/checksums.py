@@ -8,7 +8,7 @@ changed or there twice changes the sum.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from xxhash import xxh3_64_intdigest
 
 from nncdbg.engine.errors import LoadError
 from nncdbg.journal.log_files import bytes_on_disk
-from nncdbg.journal.row_types import COLUMNS, Row, typed
+from nncdbg.journal.records import COLUMNS, Row, typed
 
 KEYS: dict[str, str] = {
     "points": "track",
@@ -68,23 +68,14 @@ def _signed(total: int) -> int:
 
 def sum_of(table: str, rows: Sequence[Row]) -> int:
     """Return the sum of the hashes of rows, modulo 2^64."""
-    if table in _NUMERIC:
-        return _numeric_sum(rows)
-    return sum(xxh3_64_intdigest(msgspec.msgpack.encode(row)) for row in rows) % _MODULUS
-
-
-def _numeric_sum(rows: Sequence[Row]) -> int:
-    columns = zip(*rows, strict=True)
+    if table not in _NUMERIC:
+        return sum(xxh3_64_intdigest(msgspec.msgpack.encode(row)) for row in rows) % _MODULUS
     mixed = np.zeros(len(rows), np.uint64)
-    for number, column in enumerate(columns):
-        mixed = _mixed(mixed ^ _mixed(_bits(column) + np.uint64(number)))
+    for number, column in enumerate(zip(*rows, strict=True)):
+        # The bits of each number as a double; None has bits of its own.
+        numbers = np.array([-0.5 if each is None else each for each in column], np.float64)
+        mixed = _mixed(mixed ^ _mixed((numbers + 0.0).view(np.uint64) + np.uint64(number)))
     return int(np.add.reduce(mixed, dtype=np.uint64))
-
-
-def _bits(column: Iterable[int | float | None]) -> NDArray[np.uint64]:
-    """Return 64 bits for each number: those of the double; None has bits of its own."""
-    numbers = np.array([-0.5 if number is None else number for number in column], np.float64)
-    return (numbers + 0.0).view(np.uint64)
 
 
 def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:

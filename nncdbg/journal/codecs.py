@@ -13,13 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from nncdbg.engine.dtypes import NUMPY, name_of
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.ir.records import Array
 
 Blocks: TypeAlias = npt.NDArray[Any]
@@ -166,14 +167,6 @@ def _pieces(count: int) -> Iterator[slice]:
 # -- the codecs ----------------------------------------------------------------------------------------
 
 
-def _encode_exact(array: Array) -> tuple[bytes, CodecError]:
-    return array.tobytes(), EXACT
-
-
-def _decode_exact(data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    return np.frombuffer(data, dtype).reshape(shape).copy()
-
-
 def _encode_f16(array: Array) -> tuple[bytes, CodecError]:
     """Cast to f16.  Raises UsageError for finite elements that f16 has no finite number for."""
     with np.errstate(over="ignore", under="ignore"):
@@ -192,10 +185,6 @@ def _encode_f16(array: Array) -> tuple[bytes, CodecError]:
     return stored.tobytes(), measurement.error()
 
 
-def _decode_f16(data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    return np.frombuffer(data, "<f2").reshape(shape).astype(dtype)
-
-
 def _encode_blocks(array: Array) -> tuple[bytes, CodecError]:
     """Encode blocks; those with NaN, Inf, or an element beyond f16 follow unchanged after the others."""
     blocks, own = _blocks(array), _own(array.shape)
@@ -204,7 +193,7 @@ def _encode_blocks(array: Array) -> tuple[bytes, CodecError]:
     count, measurement = 0, _Measurement()
     for piece in _pieces(len(blocks)):
         part, before = cells[piece], _columns(blocks[piece])
-        numbers = _numbers(before)
+        numbers = before.astype(np.float64 if before.dtype == np.float64 else np.float32)
         low, high = numbers.min(axis=0), numbers.max(axis=0)
         # A comparison with NaN is False.
         fits: npt.NDArray[np.bool_] = (low >= -_LARGEST) & (high <= _LARGEST)
@@ -236,11 +225,6 @@ def _decode_blocks(data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) ->
         blocks[piece] = _unpacked(cells[piece], dtype).T
     blocks[unchanged] = raw
     return _joined(blocks, shape)
-
-
-def _numbers(blocks: Blocks) -> Blocks:
-    """Return the elements in the type of the arithmetic: f64 for f64, f32 for the others."""
-    return blocks.astype(np.float64 if blocks.dtype == np.float64 else np.float32)
 
 
 def _levels(numbers: Blocks, low: Blocks, high: Blocks) -> Blocks:
@@ -279,8 +263,14 @@ _Encode: TypeAlias = Callable[[Array], tuple[bytes, CodecError]]
 _Decode: TypeAlias = Callable[[bytes, np.dtype[Any], tuple[int, ...]], Array]
 
 CODECS: dict[str, tuple[_Encode, _Decode]] = {
-    "exact": (_encode_exact, _decode_exact),
-    "f16": (_encode_f16, _decode_f16),
+    "exact": (
+        lambda array: (array.tobytes(), EXACT),
+        lambda data, dtype, shape: np.frombuffer(data, dtype).reshape(shape).copy(),
+    ),
+    "f16": (
+        _encode_f16,
+        lambda data, dtype, shape: np.frombuffer(data, "<f2").reshape(shape).astype(dtype),
+    ),
     "blocks": (_encode_blocks, _decode_blocks),
 }
 """The functions of each codec."""
@@ -326,3 +316,54 @@ def _functions(codec: str) -> tuple[_Encode, _Decode]:
     if codec not in CODECS:
         raise UsageError(f"there is no codec {codec!r}", hint=f"use one of: {', '.join(CODECS)}")
     return CODECS[codec]
+
+
+# -- compression of the chunks of tensors --------------------------------------------------------------
+
+NONE = "none"
+ZSTD = "zstd"
+NAMES = (NONE, ZSTD)
+
+_LEVEL = 3
+_HINT = 'install it: pip install "nncdbg[journal]"'
+
+Compression = Callable[[Any], bytes]
+
+
+def compressor(name: str) -> Compression | None:
+    """Return the function that compresses a chunk; None for no compression.  Raises UsageError."""
+    if name not in NAMES:
+        raise UsageError(f'unknown compression "{name}"', hint=f"use one of {', '.join(NAMES)}")
+    if name == NONE:
+        return None
+    try:
+        import zstandard
+    except ImportError:
+        raise UsageError("compression with zstd needs the library zstandard", hint=_HINT) from None
+    return zstandard.ZstdCompressor(level=_LEVEL).compress
+
+
+def decompressor(name: str, size: int, path: Path) -> Compression | None:
+    """Return the function that restores a chunk of at most `size` bytes or raises ValueError.
+
+    None if the chunks are not compressed.
+
+    Raises LoadError without the library, or for the compression of a newer version.
+    """
+    if name == NONE:
+        return None
+    if name != ZSTD:
+        raise LoadError(f'{path} has tensors with the unknown compression "{name}"')
+    try:
+        import zstandard
+    except ImportError:
+        raise LoadError(f"{path} has tensors compressed with zstd", hint=_HINT) from None
+    decompress = zstandard.ZstdDecompressor().decompress
+
+    def restored(chunk: bytes) -> bytes:
+        try:
+            return decompress(chunk, max_output_size=size)
+        except zstandard.ZstdError as error:
+            raise ValueError(str(error)) from None
+
+    return restored

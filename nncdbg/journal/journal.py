@@ -1,11 +1,14 @@
-"""The class `Journal`: the runs of one file, read and written."""
+"""The class `Journal`: the runs of one file, read and written; SQL and data frames."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -13,33 +16,159 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.ir.records import Array
-from nncdbg.journal import blobs, kept_values
-from nncdbg.journal.checkpoint import Checkpoint, StoredTensors
-from nncdbg.journal.checksums import damaged, verified_rows
-from nncdbg.journal.codecs import CodecError
-from nncdbg.journal.compression import NONE, compressor
-from nncdbg.journal.connection import Database, open_to_read
-from nncdbg.journal.frames import data_frame
-from nncdbg.journal.processes import Writer
-from nncdbg.journal.queries import Queries
+from nncdbg.journal import blobs
+from nncdbg.journal.blobs import read_json
+from nncdbg.journal.checksums import damaged, verified_rows, verify_table
+from nncdbg.journal.codecs import NONE, CodecError, compressor
+from nncdbg.journal.connection import Database, is_damage, open_to_read
 from nncdbg.journal.records import (
+    COLUMNS,
+    Checkpoint,
     CheckpointRecord,
     KeptValue,
     NewRun,
+    Row,
     Run,
     RunCommand,
     RunEdit,
     RunEvent,
     RunNote,
+    StoredTensors,
+    Writer,
 )
-from nncdbg.journal.row_types import COLUMNS, Row
-from nncdbg.journal.run_writer import RunWriter
-from nncdbg.journal.statistics import names_of, read_statistics
-from nncdbg.journal.stored_json import read_json
+from nncdbg.journal.run_writer import RunWriter, kept_value_records, load_kept_value
+from nncdbg.journal.statistics import FIELDS, names_of, read_statistics
 from nncdbg.journal.writing import WriterThread
 from nncdbg.representation import RichOutput
+
+LIBRARIES = ("pandas", "polars")
+
+
+def _columns(journal: Journal, run: Run | int | None) -> dict[str, NDArray[Any]]:
+    """Return the columns of `Journal.frame`."""
+    found = journal.run(run.number if not isinstance(run, int) and run is not None else run)
+    steps = journal.steps(found)
+    tracks = {pair: journal.values(found, *pair) for pair in journal.tracks(found)}
+    index = np.unique(np.concatenate([steps["step"], *(each[0] for each in tracks.values())]))
+    rows = np.searchsorted(index, steps["step"])
+    epochs = np.full(len(index), -1, np.int64)
+    epochs[rows] = steps["epoch"]
+    columns = {"step": index, "epoch": epochs, "seconds": _spread(index, steps["step"], steps["seconds"])}
+    for (name, part), (at, numbers) in tracks.items():
+        title = name if part == "train" and name not in columns else f"{name} ({part})"
+        columns[title] = _spread(index, at, numbers)
+    return columns
+
+
+def _spread(index: NDArray[Any], steps: NDArray[Any], numbers: NDArray[Any]) -> NDArray[Any]:
+    column = np.full(len(index), np.nan)
+    column[np.searchsorted(index, steps)] = numbers
+    return column
+
+
+_VIEW = f"""CREATE TEMP VIEW statistics AS
+  SELECT run, name, json_extract(value, '$[0]') AS step,
+  {", ".join(f"json_extract(value, '$[{n}]') AS {field}" for n, field in enumerate(FIELDS, 1))}
+  FROM measured, json_each(_statistics_rows(run, name))"""
+
+_READING = frozenset(
+    {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+)
+
+_PRAGMAS = frozenset({"table_info", "table_xinfo", "table_list", "index_list", "index_info"})
+
+_STEPS = 100_000
+"""Instructions of SQLite's machine between two moments when Ctrl-C can stop a query."""
+
+
+class Queries:
+    """A connection for queries, with the view `statistics`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._database: Database = open_to_read(path)
+        self._tables: set[str] = set()
+        self._failure: Exception | None = None
+        connection = self._database.connection
+        connection.create_function("_statistics_rows", 2, self._statistics_rows)
+        connection.execute("PRAGMA query_only = OFF")
+        connection.execute(_VIEW)
+        connection.execute("PRAGMA query_only = ON")
+        self._verified: dict[str, int] = {}
+        """The state of the file in which each table was verified."""
+
+    def execute(self, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Return the names of the columns, and the rows.
+
+        Raises UsageError with the message of SQLite for a wrong query; LoadError if a table that the query
+        reads is damaged.
+        """
+        if not query.strip():
+            raise UsageError("cannot run the query: it is empty")
+        with self._database.snapshot() as connection:
+            self._tables.clear()
+            self._failure = None
+            connection.set_authorizer(self._authorize)
+            with suppress(sqlite3.Error, sqlite3.Warning):
+                # Only to learn the tables; the query itself reports its errors.
+                connection.execute(f"EXPLAIN {query}")
+            connection.set_authorizer(None)
+            self._verify(connection)
+            # A query may take any time; Ctrl-C stops it.
+            connection.set_progress_handler(lambda: 0, _STEPS)
+            connection.set_authorizer(self._authorize)
+            try:
+                cursor = connection.execute(query)
+                names = [column[0] for column in cursor.description or ()]
+                return names, cursor.fetchall()
+            except (sqlite3.Error, sqlite3.Warning) as error:
+                if self._failure is not None:
+                    raise self._failure from None
+                if is_damage(error) or getattr(error, "sqlite_errorname", "") == "SQLITE_INTERRUPT":
+                    raise
+                raise _wrong_query(error) from None
+            finally:
+                connection.set_authorizer(None)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._database.close()
+
+    def _authorize(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        if action == sqlite3.SQLITE_READ and first:
+            self._tables.add(first)
+        allowed = action in _READING or (action == sqlite3.SQLITE_PRAGMA and first in _PRAGMAS)
+        return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
+
+    def _verify(self, connection: sqlite3.Connection) -> None:
+        (version,) = connection.execute("PRAGMA data_version").fetchone()
+        for table in sorted(self._tables):
+            if self._verified.get(table) != version:
+                verify_table(connection, self._path, table)
+                if table == "chunks":
+                    blobs.verify_all(connection, self._path)
+                self._verified[table] = version
+
+    def _statistics_rows(self, run: int, name: str) -> str:
+        try:
+            rows = read_statistics(self._database.connection, self._path, run, name)
+        except (NncdbgError, sqlite3.Error) as error:
+            self._failure = error
+            raise
+        return json.dumps([[figure if figure == figure else None for figure in row] for row in rows.tolist()])
+
+
+def _wrong_query(error: Exception) -> UsageError:
+    message = str(error)
+    if "not authorized" in message or "prohibited" in message:
+        return UsageError(f"cannot run the query: {message}", hint="a query can only read: begin with SELECT")
+    return UsageError(
+        f"cannot run the query: {message}",
+        hint="some tables and views: runs, steps, track_values, statistics, checkpoints, notes, events",
+    )
+
 
 T = TypeVar("T")
 
@@ -158,7 +287,7 @@ class Journal(RichOutput):
         """Return what is kept for history of all values, or of one, by step."""
         parts = self._with_parents(
             run,
-            lambda connection, number: kept_values.records(connection, self.path, number),
+            lambda connection, number: kept_value_records(connection, self.path, number),
             lambda records, before: [record for record in records if record.step < before],
         )
         return [each for part in parts for each in part if name is None or each.name == name]
@@ -178,7 +307,7 @@ class Journal(RichOutput):
                     f'run {self._run_of(run).number} keeps no value of "{name}" at step {step}',
                     hint=f"it keeps the steps {_listed(steps)}" if steps else f"it keeps {_listed([*names])}",
                 )
-            return kept_values.load(connection, self.path, found), found.error
+            return load_kept_value(connection, self.path, found), found.error
 
     # -- checkpoints --------------------------------------------------------------------------------
 
@@ -247,7 +376,15 @@ class Journal(RichOutput):
         The columns are `step`, `epoch`, `seconds`, and each track under its name, or as ``name (part)`` for
         another part than "train".  A step without a value has NaN.  Raises UsageError without the library.
         """
-        return data_frame(self, run, library)
+        if library not in LIBRARIES:
+            raise UsageError(f'no data frames of the library "{library}"', hint="use pandas or polars")
+        try:
+            module = import_module(library)
+        except ImportError:
+            raise UsageError(
+                f"{library} is not installed", hint=f'install it: pip install "nncdbg[{library}]"'
+            ) from None
+        return module.DataFrame(_columns(self, run))
 
     # -- writing ------------------------------------------------------------------------------------
 
@@ -261,7 +398,7 @@ class Journal(RichOutput):
 
     def fork(self, run: Run | int | None, step: int, run_info: NewRun) -> RunWriter:
         """Start a run at the start of a step of another one.  Raises UsageError for an unknown step."""
-        return self.start(replace(run_info, parent=self._number(run), parent_step=step))
+        return self.start(replace(run_info, parent=self._run_of(run).number, parent_step=step))
 
     def flush(self) -> None:
         """Wait until all records of all runs of this object are committed."""
@@ -303,10 +440,6 @@ class Journal(RichOutput):
                 raise damaged(self.path, f"run {run.number} has only a part of the place of a fork")
             runs[run.number] = run
         return runs
-
-    def _number(self, run: Run | int | None) -> int:
-        with self._database.snapshot():
-            return self._run_of(run).number
 
     def _run_of(self, run: Run | int | None) -> Run:
         with self._database.snapshot() as connection:

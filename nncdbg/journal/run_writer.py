@@ -1,27 +1,220 @@
-"""Writing one run: its methods hand records to the writer thread and return."""
+"""Write a run: its methods hand records to the writer thread, which inserts the rows, and return."""
 
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Annotated, Any
 
+import numpy as np
+from msgspec import Meta
 from xxhash import xxh3_128_hexdigest
 
+from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import UsageError
+from nncdbg.ir.records import Array
 from nncdbg.journal import blobs
-from nncdbg.journal.codecs import check_codec
-from nncdbg.journal.processes import this_process
-from nncdbg.journal.records import NewRun
-from nncdbg.journal.row_types import LARGEST
-from nncdbg.journal.run_rows import RunRows
-from nncdbg.journal.statistics import packed
-from nncdbg.journal.stored_json import write_json
-from nncdbg.journal.transaction import Transaction
-from nncdbg.journal.writing import WriterThread
+from nncdbg.journal.blobs import read_json, write_json
+from nncdbg.journal.checksums import damaged, verified_rows
+from nncdbg.journal.codecs import CODECS, EXACT, CodecError, EncodedTensor, check_codec, decode, encode
+from nncdbg.journal.records import COLUMNS, LARGEST, Count, KeptValue, NewRun, Row, this_process
+from nncdbg.journal.statistics import StatisticsWriter, packed
+from nncdbg.journal.writing import Transaction, WriterThread
 from nncdbg.stats import Summary
+
+_TABLE = "kept_values"
+
+_AXES = 64
+"""Most axes of an array of NumPy."""
+
+
+def keep_values(
+    transaction: Transaction, run: int, step: int, arrays: Mapping[str, Array], codec: str, compression: str
+) -> int:
+    """Store the values of a step instead of earlier ones of the same step; return their size in bytes.
+
+    A tensor that the codec cannot store is stored exactly.
+    """
+    remove_kept_values(transaction, run, step)
+    rows: list[Row] = []
+    for name, array in arrays.items():
+        used, stored, error = _encoded(array, codec)
+        digest = blobs.store(transaction, stored, compression)
+        figures = (error.absolute, error.relative, error.rms)
+        dtype, shape = name_of(array.dtype), json.dumps(array.shape)
+        rows.append((step, run, name, used, dtype, shape, stored.nbytes, *figures, digest))
+    transaction.insert_rows(_TABLE, run, rows)
+    return sum(row[6] for row in rows)
+
+
+def remove_kept_values(transaction: Transaction, run: int, step: int) -> None:
+    """Delete the values of a step; their space in the file is used again."""
+    found = transaction.connection.execute(
+        f"SELECT DISTINCT hash FROM {_TABLE} WHERE run = ? AND step = ?", (run, step)
+    ).fetchall()
+    if found:
+        transaction.delete(_TABLE, run, step)
+        blobs.remove_unused(transaction, [digest for (digest,) in found])
+
+
+def _encoded(array: Array, codec: str) -> tuple[str, Array, CodecError]:
+    """Return the codec that was used, the array to store, and the error."""
+    if codec != "exact":
+        try:
+            encoded = encode(array, codec)
+        except UsageError:
+            # Integers, or elements beyond the range of f16: `used` in the file says so.
+            return "exact", array, EXACT
+        return codec, np.frombuffer(encoded.data, np.uint8), encoded.error
+    return codec, array, EXACT
+
+
+def kept_value_records(connection: sqlite3.Connection, path: Path, run: int) -> list[KeptValue]:
+    """Return the values that are kept of one run, by step and name."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version < 2:
+        return []
+    rows = verified_rows(connection, path, _TABLE, run)
+    return [_record(path, row) for row in sorted(rows, key=lambda row: row[:3])]
+
+
+def _record(path: Path, row: Row) -> KeptValue:
+    step, run, name, codec, dtype, shape, size, absolute, relative, rms, _ = row
+    if codec not in CODECS or dtype not in NUMPY or dtype == "str":
+        raise damaged(path, f'the value "{name}" has an unknown codec or type')
+    error = CodecError(absolute, relative, rms)
+    sizes = read_json(path, f'shape of "{name}"', shape, Annotated[list[Count], Meta(max_length=_AXES)])
+    return KeptValue(run, step, name, codec, dtype, tuple(sizes), size, error)
+
+
+def load_kept_value(connection: sqlite3.Connection, path: Path, record: KeptValue) -> Array:
+    """Return a value that is kept.  Raises LoadError if it is damaged."""
+    rows = verified_rows(connection, path, _TABLE, record.run)
+    digest = next(row[-1] for row in rows if row[0] == record.step and row[2] == record.name)
+    stored = blobs.load(connection, path, record.name, digest)
+    if record.codec == "exact":
+        if (name_of(stored.dtype), stored.shape) != (record.dtype, record.shape):
+            raise damaged(path, f'the value "{record.name}" has another type than its record')
+        return stored
+    encoded = EncodedTensor(record.codec, record.dtype, record.shape, stored.tobytes(), record.error)
+    try:
+        array = decode(encoded)
+    except UsageError as error:
+        raise damaged(path, f'the value "{record.name}" cannot be decoded: {error.message}') from None
+    array.flags.writeable = False
+    return array
+
+
+_FIELDS = {name: number for number, name in enumerate(COLUMNS["runs"])}
+
+
+class RunRows:
+    """Inserts the records of a run; its methods are called with the transaction in the writer thread."""
+
+    def __init__(self, row: Row, compression: str) -> None:
+        self._compression = compression
+        self.number: int = row[0]
+        self._row = list(row)
+        self._parent_step: int = row[_FIELDS["parent_step"]] or 0
+        self._last_step = -1
+        self._tracks: dict[tuple[str, str], list[int]] = {}
+        self._statistics = StatisticsWriter(self.number)
+
+    def step(
+        self,
+        transaction: Transaction,
+        step: int,
+        epoch: int | None,
+        seconds: float | None,
+        values: Sequence[tuple[str, str, float]],
+    ) -> None:
+        put = transaction.add if step > self._last_step else transaction.replace
+        put("steps", self.number, (self.number, step, epoch, seconds))
+        self._last_step = max(self._last_step, step)
+        self._raise("steps", step + 1, transaction)
+        if epoch is not None:
+            self._raise("epochs", epoch + 1, transaction)
+        for name, part, number in values:
+            self.value(transaction, name, part, step, number)
+
+    def value(self, transaction: Transaction, name: str, part: str, step: int, number: float) -> None:
+        track = self._tracks.get((name, part))
+        if track is None:
+            key = transaction.insert("tracks", self.number, (None, self.number, name, part))
+            track = self._tracks[name, part] = [key, -1]
+        put = transaction.add if step > track[1] else transaction.replace
+        put("points", track[0], (track[0], step, number + 0.0 if number == number else None))
+        track[1] = max(track[1], step)
+
+    def statistics(self, transaction: Transaction, name: str, row: bytes) -> None:
+        self._statistics.add(transaction, name, row)
+
+    def checkpoint(self, transaction: Transaction, record: Row, tensors: Mapping[str, Array]) -> None:
+        step, epoch, seconds, position = record
+        size = sum(array.nbytes for array in tensors.values())
+        row = (None, self.number, step, epoch, seconds, size, position)
+        number = transaction.insert("checkpoints", self.number, row)
+        for name, array in tensors.items():
+            digest = blobs.store(transaction, array, self._compression)
+            transaction.add("checkpoint_tensors", number, (number, name, digest))
+
+    def remove_checkpoint(self, transaction: Transaction, step: int) -> None:
+        connection = transaction.connection
+        numbers = connection.execute(
+            "SELECT checkpoint FROM checkpoints WHERE run = ? AND step = ?", (self.number, step)
+        ).fetchall()
+        for (number,) in numbers:
+            digests = connection.execute(
+                "SELECT DISTINCT hash FROM checkpoint_tensors WHERE checkpoint = ?", (number,)
+            ).fetchall()
+            transaction.delete("checkpoint_tensors", number)
+            transaction.delete("checkpoints", self.number, number)
+            blobs.remove_unused(transaction, [digest for (digest,) in digests])
+
+    def keep_values(
+        self,
+        transaction: Transaction,
+        step: int,
+        arrays: Mapping[str, Array],
+        codec: str,
+        drop: Callable[[int, int], Iterable[int]] | None,
+    ) -> None:
+        size = keep_values(transaction, self.number, step, arrays, codec, self._compression)
+        for each in drop(step, size) if drop is not None else ():
+            remove_kept_values(transaction, self.number, each)
+
+    def entry(
+        self, transaction: Transaction, kind: str, step: int | None, time: float, name: str | None, text: str
+    ) -> None:
+        transaction.insert("entries", self.number, (None, self.number, kind, step, time, name, text))
+
+    def end(self, transaction: Transaction, status: str, time: float) -> None:
+        self._row[_FIELDS["status"]] = status
+        self._row[_FIELDS["ended"]] = time
+        self._statistics.finish(transaction)
+        self._changed(transaction)
+
+    def remove(self, transaction: Transaction) -> None:
+        """Delete the rows of a run without steps: its checkpoints, its remarks and itself."""
+        found = transaction.connection.execute("SELECT step FROM checkpoints WHERE run = ?", (self.number,))
+        for (step,) in found.fetchall():
+            self.remove_checkpoint(transaction, step)
+        transaction.delete("entries", self.number)
+        transaction.delete("runs", 0, self.number)
+        transaction.at_end(self.number, lambda _: None)
+
+    def _raise(self, field: str, number: int, transaction: Transaction) -> None:
+        if number > self._row[_FIELDS[field]]:
+            self._row[_FIELDS[field]] = number
+            self._changed(transaction)
+
+    def _changed(self, transaction: Transaction) -> None:
+        transaction.at_end(self.number, lambda last: last.update("runs", 0, tuple(self._row)))
+
 
 ENDS = ("ended", "failed", "interrupted")
 
@@ -187,7 +380,12 @@ def _start(transaction: Transaction, new: NewRun, started: float, compression: s
     if (new.parent is None) != (new.parent_step is None):
         raise UsageError("a fork needs both `parent` and `parent_step`")
     if new.parent is not None:
-        _check_parent(transaction, new.parent, new.parent_step or 0)
+        step = new.parent_step or 0
+        found = connection.execute("SELECT steps FROM runs WHERE run = ?", (new.parent,)).fetchone()
+        if found is None:
+            raise UsageError(f"there is no run {new.parent} to fork")
+        if not 0 <= step <= found[0]:
+            raise UsageError(f"run {new.parent} has no step {step} to fork at: it has {found[0]} steps")
     writer = this_process()
     head = (None, new.parent, new.parent_step, _text(new.kind), _text(new.name), "running", started, None)
     details = (
@@ -197,14 +395,6 @@ def _start(transaction: Transaction, new: NewRun, started: float, compression: s
     )
     number = transaction.insert("runs", 0, (*head, *details))
     return RunRows((number, *head[1:], *details), compression)
-
-
-def _check_parent(transaction: Transaction, parent: int, step: int) -> None:
-    found = transaction.connection.execute("SELECT steps FROM runs WHERE run = ?", (parent,)).fetchone()
-    if found is None:
-        raise UsageError(f"there is no run {parent} to fork")
-    if not 0 <= step <= found[0]:
-        raise UsageError(f"run {parent} has no step {step} to fork at: it has {found[0]} steps")
 
 
 def _count(number: int) -> int:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nncdbg.journal.checksums import damaged, verified_rows
-from nncdbg.journal.transaction import Transaction
+from nncdbg.journal.writing import Transaction
 from nncdbg.stats import Summary
 
 FIELDS = ("min", "max", "mean", "std", "nan", "posinf", "neginf", "zero", "subnormal", "count")

@@ -1,21 +1,107 @@
-"""The thread that writes a journal: it collects records and commits them together."""
+"""The thread that writes a journal: it collects records and commits them together, with their checksums."""
 
 from __future__ import annotations
 
 import atexit
 import os
+import sqlite3
 import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import sleep
 from typing import Any, NamedTuple, TypeVar
 
 from nncdbg.engine.errors import NncdbgError, RunError, UsageError
+from nncdbg.journal.checksums import KEYS, Sums
 from nncdbg.journal.connection import explained, open_to_write
-from nncdbg.journal.transaction import Transaction
+from nncdbg.journal.records import COLUMNS, Row
+
+
+class Transaction:
+    """The changes of one commit."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self._sums = Sums()
+        self._rows: dict[tuple[str, int], list[Row]] = {}
+        self._last: dict[int, Callable[[Transaction], None]] = {}
+        self.committed: list[Callable[[], object]] = []
+        """Functions to call when the transaction is committed."""
+
+    def add(self, table: str, key: int, row: Row) -> None:
+        """Insert a new row into a part of a table at the end of the transaction."""
+        self._rows.setdefault((table, key), []).append(row)
+
+    def replace(self, table: str, key: int, row: Row) -> None:
+        """Insert a row, instead of the row with the same first two columns if there is one."""
+        self._write(table, key)
+        first, second = COLUMNS[table][:2]
+        where = f"WHERE {first} = ? AND {second} = ?"
+        self._delete(table, key, where, row[:2])
+        self.add(table, key, row)
+
+    def insert(self, table: str, key: int, row: Row) -> int:
+        """Insert a row at once, with a new number instead of None in its first column; return it."""
+        number_column = COLUMNS[table][0]
+        (number,) = self.connection.execute(
+            f"SELECT coalesce(max({number_column}), 0) + 1 FROM {table}"
+        ).fetchone()
+        self.connection.execute(_insertion(table), (number, *row[1:]))
+        self._sums.add(table, key, [(number, *row[1:])])
+        return int(number)
+
+    def insert_rows(self, table: str, key: int, rows: Sequence[Row]) -> None:
+        """Insert new rows into a part of a table at once."""
+        self.connection.executemany(_insertion(table), rows)
+        self._sums.add(table, key, rows)
+
+    def update(self, table: str, key: int, row: Row) -> None:
+        """Change the row with the number in the first column of `row`."""
+        self._delete(table, key, f"WHERE {COLUMNS[table][0]} = ?", row[:1])
+        self.connection.execute(_insertion(table), row)
+        self._sums.add(table, key, [row])
+
+    def delete(self, table: str, key: int, number: int | None = None) -> None:
+        """Delete the rows of a part, or only the one with a number in its first column."""
+        self._write(table, key)
+        conditions = {KEYS[table]: key} if table in KEYS else {}
+        if number is not None:
+            conditions[COLUMNS[table][0]] = number
+        where = "WHERE " + " AND ".join(f"{column} = ?" for column in conditions)
+        self._delete(table, key, where, tuple(conditions.values()))
+
+    def at_end(self, key: int, finish: Callable[[Transaction], None]) -> None:
+        """Call `finish` at the end of the transaction, once per key."""
+        self._last[key] = finish
+
+    def finish(self) -> None:
+        """Insert the rows that were added, and the checksums."""
+        for finish in self._last.values():
+            finish(self)
+        for table, key in list(self._rows):
+            self._write(table, key)
+        self._sums.store(self.connection)
+
+    def _write(self, table: str, key: int) -> None:
+        rows = self._rows.pop((table, key), None)
+        if rows:
+            self.insert_rows(table, key, rows)
+
+    def _delete(self, table: str, key: int, where: str, values: Row) -> None:
+        columns = ", ".join(COLUMNS[table])
+        rows = self.connection.execute(f"SELECT {columns} FROM {table} {where}", values).fetchall()
+        if rows:
+            self._sums.add(table, key, rows, sign=-1)
+            self.connection.execute(f"DELETE FROM {table} {where}", values)
+
+
+def _insertion(table: str) -> str:
+    columns = COLUMNS[table]
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+
 
 INTERVAL = 0.25
 """Seconds in which records are collected for one commit."""
@@ -70,8 +156,12 @@ class WriterThread:
         Raises the error of an earlier commit, and UsageError after `close` or in a child process.
         """
         self._check()
-        if len(self._waiting) >= MOST_WAITING or (size and self._bytes):
-            self._wait_for_room(size)
+        while len(self._waiting) >= MOST_WAITING or (
+            size and self._bytes and self._bytes + size > MOST_BYTES
+        ):
+            self._urgent.set()
+            sleep(_PAUSE)
+            self._check()
         if size:
             with self._bytes_lock:
                 self._bytes += size
@@ -102,7 +192,7 @@ class WriterThread:
         """Wait until all earlier records are committed.  Raises the error of a commit."""
         self._check()
         done = threading.Event()
-        self.put(lambda transaction: transaction.after_commit(done.set))
+        self.put(lambda transaction: transaction.committed.append(done.set))
         self._urgent.set()
         while not done.wait(0.05):
             self._check()
@@ -130,12 +220,6 @@ class WriterThread:
             raise self._error.with_traceback(None)
         if self._closing:
             raise UsageError(f"the journal {self._path} is closed")
-
-    def _wait_for_room(self, size: int) -> None:
-        while len(self._waiting) >= MOST_WAITING or (self._bytes and self._bytes + size > MOST_BYTES):
-            self._urgent.set()
-            sleep(_PAUSE)
-            self._check()
 
     # -- in the thread ------------------------------------------------------------------------------
 

@@ -13,16 +13,14 @@ from nncdbg.engine.execution.findings import STATE_RESET
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.ops.declaration import revision
-from nncdbg.nan_watch.measuring.gates import USUAL, Gates
+from nncdbg.nan_watch.measuring.gates import USUAL, Gates, Watched
 from nncdbg.nan_watch.records import Report
-from nncdbg.nan_watch.runs import watch_runs
-from nncdbg.nan_watch.watched import Watched
-from nncdbg.nan_watch.watching import MAX_FINDINGS, usual_allocation
+from nncdbg.nan_watch.watching import MAX_FINDINGS, usual_allocation, watch_runs
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from nncdbg.nan_watch.baselines.recording import Recording
+    from nncdbg.nan_watch.recording import Recording
 
 
 def watch(
@@ -65,26 +63,35 @@ def watch(
     an unknown gate, and the errors of Debugger; with cases, LoadError for an unreadable folder.
     """
     if (inputs_dir, jobs, executor, budget) != (None,) * 4:
-        machine = {"backend": backend, "allocator": allocator, "seed": seed}
-        return _watch_corpus(
-            program,
-            inputs,
-            {**machine, "in_place_states": in_place_states, **fields},
-            Gates.of(fail_on, strict=strict, in_place_states=in_place_states),
-            max_findings,
-            against,
+        from nncdbg.nan_watch.corpus import WatchTask, run_corpus
+        from nncdbg.opening.corpus.engines import PROCESSES
+        from nncdbg.opening.corpus.source import called_program
+
+        gates = Gates.of(fail_on, strict=strict, in_place_states=in_place_states)
+        machine = {
+            "backend": backend,
+            "allocator": allocator,
+            "seed": seed,
+            "in_place_states": in_place_states,
+        }
+        source, loaded = called_program(program, inputs, {**machine, **fields})
+        report = run_corpus(
+            WatchTask(source, gates, max_findings, good=good_run(against)),
             inputs_dir,
-            executor,
             runs=runs,
             jobs=jobs,
             budget=budget,
             record_to=record,
+            seed=source.configuration.seed,
+            executor=executor or PROCESSES,
         )
+        report.watched = Watched.of(loaded, gates)
+        return report
     program = load(program)
     arguments = program.saved.completed(backend=backend, allocator=allocator, seed=seed)
     backend, allocator, seed = arguments["backend"], arguments["allocator"], arguments["seed"]
     gates = Gates.of(fail_on, strict=strict, in_place_states=in_place_states)
-    good = _good(against)
+    good = good_run(against)
     measured = gates.measured or gates.ranges or good is not None or record is not None
     on_host = isinstance(backend, str) and backend_of(backend).on_host
     reused = on_host and runs == 1 and not measured and allocator is None and fields.keys() <= {"dims"}
@@ -124,35 +131,10 @@ def watch(
     return report
 
 
-def _good(against: str | os.PathLike[str] | None) -> Recording | None:
+def good_run(against: str | os.PathLike[str] | None) -> Recording | None:
     """Return the recording of a good run to compare with."""
     if against is None:
         return None
-    from nncdbg.nan_watch.baselines.recording import read
+    from nncdbg.nan_watch.recording import read
 
     return read(against)
-
-
-def _watch_corpus(
-    program: ProgramSource,
-    inputs: Mapping[str, Any] | None,
-    arguments: Mapping[str, Any],
-    gates: Gates,
-    max_findings: int,
-    against: str | os.PathLike[str] | None,
-    folder: str | os.PathLike[str] | None,
-    executor: str | Executor | None,
-    **fields: Any,
-) -> Report:
-    """Watch the cases of a folder, or several runs, in other processes."""
-    from nncdbg.nan_watch.corpus.corpus import run_corpus
-    from nncdbg.nan_watch.corpus.task import WatchTask
-    from nncdbg.opening.corpus.engines import PROCESSES
-    from nncdbg.opening.corpus.source import called_program
-
-    source, loaded = called_program(program, inputs, arguments)
-    task = WatchTask(source, gates, max_findings, good=_good(against))
-    fields = {**fields, "seed": source.configuration.seed, "executor": executor or PROCESSES}
-    report = run_corpus(task, folder, **fields)
-    report.watched = Watched.of(loaded, gates)
-    return report

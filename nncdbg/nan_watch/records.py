@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nncdbg.engine.errors import StoppedRun, failure_code
 from nncdbg.engine.execution import check_results
@@ -19,8 +21,95 @@ if TYPE_CHECKING:
 
     from nncdbg.engine.divergence.observers import Verification
     from nncdbg.engine.tracking.series import TrackedSeries
-    from nncdbg.nan_watch.step_history import TrainingHistory
-    from nncdbg.nan_watch.watched import Watched
+    from nncdbg.ir.records import Node
+    from nncdbg.nan_watch.measuring.gates import Watched
+
+
+@dataclass(slots=True)
+class ParameterHistory:
+    """The Euclidean norms of a parameter at the steps of a `TrainingHistory`; NaN where one is not finite.
+
+    `norms` are those of the parameter before the step, `ratios` those of its update divided by them, and
+    `gradient_norms` those of the gradient that the update uses; `gradient` is its name ("" if unknown).
+    """
+
+    name: str
+    gradient: str = ""
+    norms: list[float] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+    gradient_norms: list[float] = field(default_factory=list)
+    shrinkage: list[float] = field(default_factory=list)
+    """The share of the parameter that each update takes away: 0.1 if it is multiplied by 0.9."""
+
+    @property
+    def series(self) -> tuple[list[float], ...]:
+        """Return every list with one element per step."""
+        return self.norms, self.ratios, self.gradient_norms, self.shrinkage
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the norms as a JSON object."""
+        return {
+            "name": self.name,
+            "gradient": self.gradient,
+            "norm": list(self.norms),
+            "update_ratio": list(self.ratios),
+            "gradient_norm": list(self.gradient_norms),
+        }
+
+
+@dataclass(slots=True)
+class ActivationHistory:
+    """The units (channels, neurons) of an activation over the steps of a `TrainingHistory`.
+
+    `dead` has the number of units that were flat for every sample of a step, None where it is not known.
+    `dead_now` units were flat in all of the last steps; `since` is the first measured step from which on all
+    of these were (None without one).  `line` counts from 1 in the program's text.
+    """
+
+    name: str
+    graph: str
+    line: int | None
+    units: int
+    dead: list[int | None]
+    dead_now: int = 0
+    since: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the record as a JSON object."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class TrainingHistory:
+    """The measured steps of one ``run`` line: all of the first and the last, and some between them.
+
+    `results` maps each scalar float result of the graph to its values.  All lists have the length of `steps`.
+    """
+
+    graph: str
+    steps: list[int] = field(default_factory=list)
+    results: dict[str, list[float]] = field(default_factory=dict)
+    parameters: list[ParameterHistory] = field(default_factory=list)
+    activations: list[ActivationHistory] = field(default_factory=list)
+    rates: dict[str, list[float]] = field(default_factory=dict)
+    """The learning rates that the steps compute, by name."""
+
+    @property
+    def series(self) -> Sequence[list[Any]]:
+        """Return every list with one element per step."""
+        scalars = (*self.results.values(), *self.rates.values())
+        return [self.steps, *scalars, *(one for each in self.parameters for one in each.series)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the history as a JSON object."""
+        return {
+            "graph": self.graph,
+            "steps": list(self.steps),
+            "results": {name: list(values) for name, values in self.results.items()},
+            "parameters": [each.as_dict() for each in self.parameters],
+            "activations": [each.as_dict() for each in self.activations],
+        }
+
 
 ROLES = ("birth", "masked", "healed", "propagated")
 """Origin; origin without effect on an output; finite result of non-finite operands; propagation."""
@@ -44,11 +133,8 @@ class Operand:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the operand as a JSON object."""
-        return {
-            "name": self.name,
-            "type": self.type,
-            "stats": self.stats.as_dict() if self.stats is not None else None,
-        }
+        stats = None if self.stats is None else self.stats.as_dict()
+        return {"name": self.name, "type": self.type, "stats": stats}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +154,14 @@ class FindingSite:
     file: str | None = None
     source_line: int | None = None
     text: str = field(default="", compare=False)
+
+    @classmethod
+    def of(cls, line: int | None, graph: str, node: Node, value: str, text: str) -> FindingSite:
+        """Return the location of a node, with that in the user's model."""
+        place = node.location
+        if place is None:
+            return cls(line, graph, "", node.op, value, text=text)
+        return cls(line, graph, place.name or "", node.op, value, place.file, place.line, text)
 
     def location(self) -> dict[str, Any] | None:
         """Return `{"file", "line"}` in the user's model; None if it is unknown."""
@@ -97,12 +191,8 @@ class FindingUse:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the visit as a JSON object."""
-        found = dict(_site_fields(self.site) or {})
-        return {
-            **found,
-            **_visit_fields(self.iteration, self.at_step),
-            "calls": [*map(_site_fields, self.calls)],
-        }
+        visit = _visit_fields(self.iteration, self.at_step)
+        return {**(_site_fields(self.site) or {}), **visit, "calls": [*map(_site_fields, self.calls)]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,3 +448,19 @@ class Report(PrintedRecord):
         if self.cases:
             found["cases"] = [case.as_dict() for case in self.cases]
         return found
+
+
+Key: TypeAlias = "tuple[str, str, str, str, str]"
+"""(graph, value, op, kind, cause) of a finding; without its line, its numbers and its case."""
+
+
+def key_of(finding: WatchFinding) -> Key:
+    """Return the identity of a finding."""
+    site = finding.site
+    return (site.graph, site.value, site.op, finding.kind, finding.cause)
+
+
+def fingerprint(finding: WatchFinding) -> str:
+    """Return the key as a digest of 32 characters, the same in every process."""
+    content = json.dumps(key_of(finding)).encode()
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

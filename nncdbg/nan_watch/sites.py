@@ -48,11 +48,14 @@ def site_of(code: Code, pc: int, value: str, debugger: Debugger) -> FindingSite:
     text = debugger.loaded.listing_of(code).lines[line - 1].strip() if line is not None else ""
     if pc >= len(code.nodes):
         return FindingSite(line, graph, "", "return", value, text=text)
-    node = code.nodes[pc]
-    place = node.location
-    if place is None:
-        return FindingSite(line, graph, "", node.op, value, text=text)
-    return FindingSite(line, graph, place.name or "", node.op, value, place.file, place.line, text)
+    return FindingSite.of(line, graph, code.nodes[pc], value, text)
+
+
+def site_at(statement: Statement, debugger: Debugger, value: str = "") -> FindingSite:
+    """Return the location of a statement, by default with the name of its first result."""
+    code, pc = statement.code, statement.pc
+    outputs = code.nodes[pc].outputs if pc < len(code.nodes) else ()
+    return site_of(code, pc, value or (outputs[0].name if outputs else ""), debugger)
 
 
 def _line_of_input(code: Code, name: str, debugger: Debugger) -> int | None:
@@ -65,11 +68,4 @@ def _line_of_input(code: Code, name: str, debugger: Debugger) -> int | None:
 
 def calls_of(calls: Sequence[Statement], debugger: Debugger) -> tuple[FindingSite, ...]:
     """Return the locations of the statements that called the enclosing functions."""
-    return tuple(site_of(each.code, each.pc, first_output(each), debugger) for each in calls)
-
-
-def first_output(statement: Statement) -> str:
-    """Return the name of the first result of a statement; "" without one."""
-    nodes = statement.code.nodes
-    outputs = nodes[statement.pc].outputs if statement.pc < len(nodes) else ()
-    return outputs[0].name if outputs else ""
+    return tuple(site_at(each, debugger) for each in calls)

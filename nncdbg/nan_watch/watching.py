@@ -1,9 +1,10 @@
-"""Watch one run of a program and report its findings."""
+"""Watch one run of a program, or several with different seeds, and report the findings."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,38 +12,118 @@ from typing import TYPE_CHECKING
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.compilation.code import Statement
+from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.register import NONE
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
-from nncdbg.engine.errors import StoppedRun
-from nncdbg.engine.execution.check_results import NOT_CHECKED, CheckResult
-from nncdbg.engine.execution.findings import NUMERIC, STATE_RESET
+from nncdbg.engine.dtypes import COMPLEX, FLOATS
+from nncdbg.engine.errors import StoppedRun, UnsupportedOp, UsageError
+from nncdbg.engine.execution.check_results import NOT_APPLICABLE, NOT_CHECKED, PASSED, CheckResult
+from nncdbg.engine.execution.findings import NUMERIC, RACE, STATE_RESET
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.lean import LeanAllocation
-from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.aten.names import allocates_only, is_torch, overwrites
+from nncdbg.engine.ops import Op, lookup
+from nncdbg.engine.ops.aten.names import allocates_only, is_torch, of_other_library, overwrites
 from nncdbg.engine.ops.causes import RECEIVED
 from nncdbg.engine.ops.influence import Infinities
+from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.schedules.streams import streams_of
 from nncdbg.engine.text.lexemes import name_text
-from nncdbg.nan_watch.measuring.dead_units import dead_unit_warnings
-from nncdbg.nan_watch.measuring.gate_results import gate_results
-from nncdbg.nan_watch.measuring.gates import Gates
-from nncdbg.nan_watch.measuring.index_faults import index_fault
+from nncdbg.ir.records import TensorType
+from nncdbg.ir.walk import blocks
+from nncdbg.nan_watch.measuring.gates import KINDS, RANGE, Gates
 from nncdbg.nan_watch.measuring.progress import KIND as PROGRESS
 from nncdbg.nan_watch.measuring.progress import progress_of
-from nncdbg.nan_watch.measuring.state_resets import ResetGate
-from nncdbg.nan_watch.measuring.step_norms import StepNorms
-from nncdbg.nan_watch.measuring.steps import FirstBadStep, step_at
+from nncdbg.nan_watch.measuring.step_norms import StepNorms, dead_unit_warnings, update_warnings
+from nncdbg.nan_watch.measuring.steps import FirstBadStep, ResetGate, index_fault, step_at
 from nncdbg.nan_watch.measuring.training import TrainingJudge
-from nncdbg.nan_watch.measuring.update_warnings import update_warnings
-from nncdbg.nan_watch.records import FindingSite, FindingUse, Operand, Report, WatchFinding
+from nncdbg.nan_watch.records import OK, TRIPPED, FindingUse, Operand, Report, WatchFinding
 from nncdbg.nan_watch.schedules.findings import schedule_findings
-from nncdbg.nan_watch.sites import calls_of, first_output, in_text_order, site_of
+from nncdbg.nan_watch.sites import calls_of, in_text_order, site_at, site_of
+from nncdbg.opening.corpus.cases import FAILED, UNSUPPORTED, Case
 
 if TYPE_CHECKING:
-    from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.stopping.stops import Stop
     from nncdbg.nan_watch.measuring.measuring import Measuring
+    from nncdbg.nan_watch.recording import Recording
+
+_MEMORY = ("uninitialized", "guard")
+
+
+def gate_results(debugger: Debugger, gates: Gates, left: Sequence[CheckResult] = ()) -> list[CheckResult]:
+    """Return the result of each gate after a run; `left` are those of gates that measure."""
+    known = {each.check for each in left}
+    ranges = [CheckResult(f"{RANGE}:{each}", PASSED) for each in gates.ranges]
+    measured = [CheckResult(str(each), PASSED) for each in gates.thresholds]
+    program = debugger.program
+    names = dict.fromkeys(node.op for _, graph in blocks(program) for node in graph.nodes)
+    ops = [op for name in names if (op := lookup(name, version_of(name, program.opsets))) is not None]
+    kinds = [_of_kind(kind, debugger, ops) for kind in KINDS if kind in gates.kinds]
+    return [*(each for each in (*kinds, *measured, *ranges) if each.check not in known), *left]
+
+
+def _of_kind(kind: str, debugger: Debugger, ops: Iterable[Op]) -> CheckResult:
+    beyond = debugger.observers.beyond()
+    if kind in _MEMORY and not debugger.backend.runs_op_kernels:
+        return _of_memory_of_runtime(kind, debugger, ops)
+    if kind in beyond:
+        return CheckResult(kind, NOT_CHECKED, beyond[kind][0])
+    if kind in _MEMORY:
+        return _of_memory(kind, debugger, ops)
+    without = {
+        "integer": "no statement divides integers, casts, quantizes or indexes"
+        if not any(op.integer_fault or op.integers for op in ops)
+        else "",
+        "contract": "" if any(op.contract for op in ops) else "no op has a contract that is checked",
+        STATE_RESET: "" if debugger.program.states else "the program has no states",
+        RACE: "" if streams_of(debugger.program) else "the program has no schedule",
+    }.get(kind, "")
+    return CheckResult(kind, NOT_APPLICABLE, without) if without else CheckResult(kind, PASSED)
+
+
+def _of_memory(kind: str, debugger: Debugger, ops: Iterable[Op]) -> CheckResult:
+    """Return the result of a check of memory, which needs kernels that write to buffers of nncdbg."""
+    allocation = debugger.loaded.linker.allocation
+    if allocation.own_memory:
+        return CheckResult(kind, NOT_CHECKED, own_memory_words(allocation.own_memory))
+    if allocation.trusts_kernels and not any(
+        (op.foreign and not op.reference) or op.name == "nncdbg.Empty" for op in ops
+    ):
+        return CheckResult(kind, NOT_APPLICABLE, "the kernels are those of nncdbg, which its tests check")
+    return CheckResult(kind, PASSED)
+
+
+def _of_memory_of_runtime(kind: str, debugger: Debugger, ops: Iterable[Op]) -> CheckResult:
+    """Return the result of a check of memory where another runtime allocates the results of its kernels."""
+    backend, nodes = debugger.backend, [node for _, graph in blocks(debugger.program) for node in graph.nodes]
+    other = sorted(
+        op.name
+        for op in ops
+        if of_other_library(op.name) or (op.foreign and not (op.reference or is_torch(op.name)))
+    )
+    if other:
+        return CheckResult(kind, NOT_CHECKED, f"the kernels of {', '.join(other)} allocate their results")
+    if kind == "uninitialized":
+        allocated = [value for node in nodes if allocates_only(node.op) for value in node.outputs]
+        # PyTorch fills such memory with NaN, so reads of it are found; only floats have a NaN.
+        unfilled = [
+            value
+            for value in allocated
+            if not (isinstance(value.type, TensorType) and value.type.dtype in FLOATS | COMPLEX)
+        ]
+        unfilled += [value for node in nodes if node.op == "nncdbg.Empty" for value in node.outputs]
+        if unfilled:
+            names = f"%{name_text(unfilled[0].name)}" + ", ..." * (len(unfilled) > 1)
+            why = f"a NaN marks such memory, and {names} has no floats"
+            return CheckResult(kind, NOT_CHECKED, why)
+        if allocated:
+            return CheckResult(kind, PASSED)
+    return CheckResult(kind, NOT_APPLICABLE, f"{backend.name} allocates the memory of its kernels")
+
+
+def own_memory_words(ops: Iterable[str]) -> str:
+    """Return why the memory of ops was not checked that did not allocate it through `xp`."""
+    return f"{', '.join(sorted(ops))} returned memory that is not from xp.empty, xp.zeros or `out`"
+
 
 MAX_FINDINGS = 20
 """Findings that a report lists by default."""
@@ -116,9 +197,13 @@ def watch_run(
         left = [*left, CheckResult(PROGRESS, NOT_CHECKED, "the training did not run to its end")]
     _tell(report, trail.sightings, measured, gates, debugger, max_findings)
     if bad.step is not None:
-        report.notes.append(bad.note())
+        report.notes.append(f"the watch ended after {bad.step}: later steps use its values")
     elif stop.reason != "end":
-        report.error = _failure(stop)
+        report.error = (
+            stop.error
+            if isinstance(stop.error, Exception)
+            else StoppedRun(f"the run was stopped: {stop.detail or stop.reason}")
+        )
         rest = f"statements after line {stop.line}"
         report.results.append(CheckResult(rest, NOT_CHECKED, "the run did not finish"))
     failed = (CheckResult(failure, NOT_CHECKED) for failure in debugger.observers.failed_rules)
@@ -134,12 +219,6 @@ def _remarks(debugger: Debugger) -> Iterator[str]:
         yield f"%{name_text(node.outputs[0].name)} at {node.op}, line {line}: {words}"
 
 
-def _failure(stop: Stop) -> Exception:
-    if isinstance(stop.error, Exception):
-        return stop.error
-    return StoppedRun(f"the run was stopped: {stop.detail or stop.reason}")
-
-
 def _tell(
     report: Report,
     sightings: list[Sighting],
@@ -149,9 +228,13 @@ def _tell(
     max_findings: int,
 ) -> None:
     """Fill in the findings: those that trip, then those with effect on an output, then the others."""
-    ordered = sorted(
-        in_text_order(_with_content(sightings), debugger.loaded.places), key=lambda each: each.dropped
-    )
+    # Memory that was only allocated, or is not read, is no finding if it has no effect.
+    unused = {each.number for each in sightings if each.born and _allocates(each.statement)}
+    unused |= _unread(sightings)
+    relevant = [
+        each for each in sightings if each.reaches_output or not (each.roots or {each.number}) <= unused
+    ]
+    ordered = sorted(in_text_order(relevant, debugger.loaded.places), key=lambda each: each.dropped)
     judge = TrainingJudge(debugger)
     received = _received(sightings)
     found = [(_finding(each, gates, debugger, judge), each.number in received) for each in ordered]
@@ -160,7 +243,8 @@ def _tell(
         found = [(each, theirs) for each, theirs in found if not each.is_warning]
     found.sort(key=lambda pair: (not pair[0].trips, pair[1], not pair[0].reaches_output))
     own = [each for each, theirs in found if not theirs]
-    origin = next((each for each in own if each.trips), None) or next(filter(_originates, own), None)
+    originating = (each for each in own if each.role in ("birth", "masked") and not each.is_warning)
+    origin = next((each for each in own if each.trips), None) or next(originating, None)
     report.findings = [replace(each, first=True) if each is origin else each for each, _ in found]
     for finding in report.findings:
         report.counts[finding.role] += 1
@@ -175,17 +259,6 @@ def _received(sightings: Sequence[Sighting]) -> set[int]:
         if (each.cause is not None and each.cause.name == RECEIVED) or (origins and origins <= found):
             found.add(each.number)
     return found
-
-
-def _originates(finding: WatchFinding) -> bool:
-    return finding.role in ("birth", "masked") and not finding.is_warning
-
-
-def _with_content(sightings: Sequence[Sighting]) -> list[Sighting]:
-    """Return the findings without those of memory that was only allocated, or is not read, without effect."""
-    unused = {each.number for each in sightings if each.born and _allocates(each.statement)}
-    unused |= _unread(sightings)
-    return [each for each in sightings if each.reaches_output or not (each.roots or {each.number}) <= unused]
 
 
 def _unread(sightings: Sequence[Sighting]) -> set[int]:
@@ -216,7 +289,7 @@ def _finding(sighting: Sighting, gates: Gates, debugger: Debugger, judge: Traini
     role = sighting.role
     if role == "birth" and not sighting.reaches_output and sighting.kind in NUMERIC:
         role = "masked"
-    cause = sighting.cause
+    cause, inside = sighting.cause, sighting.within
     loop = judge.verdict(sighting)
     evidence = [cause.evidence if cause else "", loop.evidence if loop else "", sighting.effect]
     hints = [loop.hint if loop else "", cause.hint if cause else ""]
@@ -232,8 +305,8 @@ def _finding(sighting: Sighting, gates: Gates, debugger: Debugger, judge: Traini
         evidence="; ".join(filter(None, evidence)),
         hint=next(filter(None, hints), ""),
         verdict=loop.name if loop else "",
-        within=_within(sighting, debugger),
-        other=_other(sighting, debugger),
+        within=None if inside is None else site_at(Statement(inside.code, inside.pc), debugger),
+        other=None if sighting.other is None else site_at(sighting.other, debugger),
         calls=calls_of(sighting.calls, debugger),
         used=_used(sighting, debugger),
         count=sighting.count,
@@ -242,24 +315,72 @@ def _finding(sighting: Sighting, gates: Gates, debugger: Debugger, judge: Traini
     )
 
 
-def _within(sighting: Sighting, debugger: Debugger) -> FindingSite | None:
-    if sighting.within is None:
-        return None
-    code, pc = sighting.within.code, sighting.within.pc
-    return site_of(code, pc, code.nodes[pc].outputs[0].name, debugger)
-
-
 def _used(sighting: Sighting, debugger: Debugger) -> FindingUse | None:
     visit = sighting.used
     if visit is None:
         return None
-    at = visit.statement
-    site = site_of(at.code, at.pc, first_output(at), debugger)
+    site = site_at(visit.statement, debugger)
     return FindingUse(site, visit.iteration, calls_of(visit.calls, debugger), step_at(visit))
 
 
-def _other(sighting: Sighting, debugger: Debugger) -> FindingSite | None:
-    if sighting.other is None:
-        return None
-    at = sighting.other
-    return site_of(at.code, at.pc, first_output(at), debugger)
+MakeDebugger = Callable[[int, bool], Debugger]
+"""Return a debugger at its start, for a seed and whether to log statistics."""
+
+Move = Callable[[Debugger], "Stop"]
+
+
+def watch_runs(
+    make: MakeDebugger,
+    gates: Gates,
+    *,
+    model: str = "",
+    seed: int = 0,
+    runs: int = 1,
+    max_findings: int = MAX_FINDINGS,
+    good: Recording | None = None,
+    record_to: str | os.PathLike[str] | None = None,
+    move: Move = Debugger.run,
+) -> Report:
+    """Run a program `runs` times, with the seeds from `seed` on, and return one report.
+
+    With several runs, `Report.cases` holds each verdict, and a finding names the run of its first occurrence.
+    `good` is a recording to compare with, `record_to` the file of a recording to write.  Raises UsageError
+    for a gate that matches nothing, LoadError for a recording that cannot be written.
+    """
+    if runs < 1:
+        raise UsageError(f"invalid number of runs: {runs}", hint="use 1 or more, such as --runs 1")
+    measures = gates.measured or good is not None or record_to is not None
+    if runs == 1 and not measures and not gates.ranges:
+        debugger = make(seed, False)
+        report = watch_run(debugger, gates, max_findings=max_findings, run=lambda: move(debugger))
+        report.model = model
+        return report
+    from nncdbg.nan_watch.corpus import CorpusReport
+    from nncdbg.nan_watch.measuring.measuring import Measuring, check_good
+    from nncdbg.nan_watch.recording import fingerprint, record, write
+
+    check_good(gates, good)
+    whole = CorpusReport(model, gates, max_findings, named=runs > 1)
+    for each in range(seed, seed + runs):
+        debugger = make(each, measures)
+        measuring = Measuring(debugger, gates, keep=measures, good=good)
+        report = watch_run(
+            debugger,
+            gates,
+            max_findings=max_findings,
+            run=lambda debugger=debugger: move(debugger),  # type: ignore[misc]
+            measuring=measuring,
+        )
+        whole.add(case_of(f"seed {each}", report), report, measuring.tracks)
+    if record_to is not None:
+        write(record(fingerprint(debugger.program), model, whole.tracks.ordered()), record_to)
+    return whole.finished(good)
+
+
+def case_of(name: str, report: Report) -> Case:
+    """Return the result of a run as a case of a corpus."""
+    words = str(report.error) if report.error is not None else ""
+    status = FAILED if words else OK if report.ok else TRIPPED
+    if isinstance(report.error, UnsupportedOp):
+        status = UNSUPPORTED
+    return Case(name, status, report.ops, report.seconds, words)

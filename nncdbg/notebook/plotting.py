@@ -104,7 +104,12 @@ def plot(program: Program, inputs: Mapping[str, Any], axes: Any = None) -> Any:
     Return matplotlib's axes, which are new if none are given.  Raises UsageError without matplotlib, RunError
     if the program fails.
     """
-    pyplot = _pyplot()
+    try:
+        pyplot = import_module("matplotlib.pyplot")
+    except ModuleNotFoundError:
+        raise UsageError(
+            "a plot needs the package matplotlib, which is not installed", hint="pip install nncdbg[plots]"
+        ) from None
     found = statement_statistics(program, inputs)
     if axes is None:
         axes = pyplot.subplots(figsize=(10, 4), layout="constrained")[1]
@@ -138,19 +143,9 @@ def _mark_not_finite(axes: Any, found: Sequence[StatementStatistics]) -> None:
 def _plot_phase(axes: Any, phase: str, entries: Sequence[StatementStatistics], color: str) -> None:
     numbers = [each.number for each in entries]
     # A logarithmic axis has no zero: such a statement is a gap.
-    norms, extremes = ([value or math.nan for value in values] for values in _columns(entries))
+    norms, extremes = (
+        [each.norm or math.nan for each in entries],
+        [each.largest or math.nan for each in entries],
+    )
     axes.plot(numbers, norms, color=color, linewidth=1.2, label=f"@{phase}")
     axes.plot(numbers, extremes, color=color, linestyle="none", marker=".", markersize=3)
-
-
-def _columns(entries: Sequence[StatementStatistics]) -> tuple[list[float], list[float]]:
-    return [each.norm for each in entries], [each.largest for each in entries]
-
-
-def _pyplot() -> Any:
-    try:
-        return import_module("matplotlib.pyplot")
-    except ModuleNotFoundError:
-        raise UsageError(
-            "a plot needs the package matplotlib, which is not installed", hint="pip install nncdbg[plots]"
-        ) from None

@@ -1,38 +1,276 @@
-"""HTML representation of each type of object in a notebook."""
+"""HTML representation of each type of object in a notebook.
+
+Text from models is escaped in `escape` only.  Colors are readable on light and dark pages: plain text has the
+page's own color, and colored text has a medium brightness.
+"""
 
 from __future__ import annotations
 
+import base64
+import html
+import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.terminal_theme import TerminalTheme
+from rich.text import Text
 
 from nncdbg.engine.comparison.report import DiffReport
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.escaping import printable_line
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.short_names import names_of
 from nncdbg.engine.values.tensor import Tensor
 from nncdbg.engine.values.values import Outputs
-from nncdbg.ir.records import Program
-from nncdbg.notebook.markup import WIDTH, document, escape, heading, note, printed, printed_lines, table
-from nncdbg.notebook.phases import phase_rows
-from nncdbg.notebook.pictures import caption, picture
+from nncdbg.ir.records import Array, Graph, Program
 from nncdbg.opening.diff_corpus.report import DiffCorpusReport
+from nncdbg.presentation.character_images import MARK_COLORS
 from nncdbg.presentation.corpus_divergence import print_corpus_report
 from nncdbg.presentation.divergence import print_report
 from nncdbg.presentation.elements import SMALL, elements, is_text
 from nncdbg.presentation.listing_window import LineMarks, window
+from nncdbg.presentation.png_images import encoded, painted
+from nncdbg.presentation.screen import Screen
 from nncdbg.presentation.stops import operand_names, show_stop, unique
 from nncdbg.representation import PrintedRecord
 from nncdbg.stats import Summary
+from nncdbg.stats.blocks import NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY, BlockReduction, reduce_blocks
 
 if TYPE_CHECKING:
     from nncdbg.journal import Journal, Run
     from nncdbg.torch.recorded_step import RecordedStep
+
+_STYLE = """
+.nncdbg {font-size: 13px; line-height: 1.4; overflow-x: auto}
+.nncdbg pre, .nncdbg code {font-family: ui-monospace, Menlo, Consolas, monospace; font-size: 12px;
+ color: inherit; background: transparent; padding: 0; margin: 4px 0; border: 0; white-space: pre}
+.nncdbg pre.wrap {white-space: pre-wrap; overflow-wrap: anywhere}
+.nncdbg table {color: inherit; font: inherit; border-collapse: collapse; margin: 4px 0; width: auto}
+.nncdbg th, .nncdbg td {padding: 2px 8px; border: 0; border-bottom: 1px solid rgba(128,128,128,.35);
+ text-align: right; white-space: nowrap; color: inherit; background: transparent}
+.nncdbg th {font-weight: 600; opacity: .75} .nncdbg .text {text-align: left}
+.nncdbg .bad {color: #d03a3a; font-weight: 600} .nncdbg .note {opacity: .7}
+.nncdbg img {image-rendering: pixelated; vertical-align: middle; border: 1px solid rgba(128,128,128,.35)}
+.nncdbg svg {vertical-align: middle}
+"""
+
+WIDTH = 120
+"""Columns of program text; long names are shortened to fit."""
+
+_MIDDLE = (128, 128, 128)
+
+_THEME = TerminalTheme(
+    _MIDDLE,
+    _MIDDLE,
+    [
+        _MIDDLE,
+        (208, 58, 58),
+        (46, 139, 70),
+        (166, 120, 20),
+        (58, 120, 208),
+        (160, 85, 180),
+        (20, 135, 150),
+        _MIDDLE,
+    ],
+)
+"""Colors of terminal output; only `dim` uses foreground and background, which it mixes."""
+
+
+def document(*parts: str) -> str:
+    """Return one rendering with its style sheet."""
+    return f'<div class="nncdbg"><style>{_STYLE}</style>{"".join(parts)}</div>'
+
+
+def escape(text: str) -> str:
+    """Return text as HTML on one line."""
+    return html.escape(printable_line(text))
+
+
+def heading(text: str) -> str:
+    """Return a line in bold."""
+    return f"<div><b>{escape(text)}</b></div>"
+
+
+def note(text: str) -> str:
+    """Return a line in gray."""
+    return f'<div class="note">{escape(text)}</div>'
+
+
+def printed(show: Callable[[Screen], None], *, wrap: bool = False) -> str:
+    """Return the output of `show` on a screen, errors included, with its colors.
+
+    With `wrap`, lines are wrapped at the width of the page, which otherwise scrolls.
+    """
+    screen = Screen(StringIO(), StringIO(), width=WIDTH, color=True)
+    screen.err = screen.out
+    screen.out.record = True
+    show(screen)
+    code = screen.out.export_html(theme=_THEME, code_format="{code}", inline_styles=True)
+    return f"<pre{' class=wrap' if wrap else ''}>{code.rstrip()}</pre>"
+
+
+def printed_lines(lines: Iterable[Text], *, wrap: bool = False) -> str:
+    """Return styled lines as a terminal shows them; see `printed`."""
+
+    def show(screen: Screen) -> None:
+        for line in lines:
+            screen.put(line)
+
+    return printed(show, wrap=wrap)
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> str:
+    """Return a table; `rows` hold HTML, the first `texts` columns are left-aligned."""
+    kinds = [' class="text"' if column < texts else "" for column in range(len(heads))]
+    head = "".join(f"<th{kind}>{escape(text)}</th>" for kind, text in zip(kinds, heads, strict=True))
+    lines = [
+        "<tr>" + "".join(f"<td{kind}>{cell}</td>" for kind, cell in zip(kinds, row, strict=True)) + "</tr>"
+        for row in rows
+    ]
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+
+
+def phase_rows(program: Program) -> Iterator[list[str]]:
+    """Yield a row of HTML for each graph that the entry graph calls.
+
+    The cells are its name, its number of operators, its number of layers, and its source lines.
+    """
+    for node in program.graph.nodes:
+        if node.op.startswith("@"):
+            graphs = [*_with_called(program, node.op)]
+            operators = sum(not each.op.startswith("@") for graph in graphs for each in graph.nodes)
+            yield [escape(node.op), f"{operators:,}", f"{len(graphs) - 1:,}", escape(_source(graphs))]
+
+
+def _with_called(program: Program, op: str) -> Iterator[Graph]:
+    """Yield the graph of a call, and the graphs that it calls."""
+    graph = program.graphs[op.removeprefix("@")]
+    yield graph
+    for node in graph.nodes:
+        if node.op.startswith("@"):
+            yield from _with_called(program, node.op)
+
+
+def _source(graphs: Iterable[Graph]) -> str:
+    """Return the first and the last line in the file of the first operator."""
+    places = [node.location for graph in graphs for node in graph.nodes if node.location is not None]
+    lines = [(place.file, place.line) for place in places if place.file and place.line]
+    if not lines:
+        return ""
+    file = lines[0][0]
+    within = [line for each, line in lines if each == file]
+    low, high = min(within), max(within)
+    return f"{file}:{low}" if low == high else f"{file}:{low}-{high}"
+
+
+_CELLS = 128
+"""Most cells of an image along an axis, and most points of a line."""
+_CHANNELS = 6
+"""Most images of a tensor with three axes or more."""
+
+
+def picture(array: Array, height: int) -> str:
+    """Return HTML of a picture `height` pixels high; "" if there is nothing to draw.
+
+    Each cell is the mean of the finite elements of its block.  A block with any NaN or Inf has the color of
+    that value.
+    """
+    blocks = [_blocks(part) for part in _parts(array)]
+    if not blocks:
+        return ""
+    if blocks[0].data.ndim == 1:
+        return _line(blocks[0], height)
+    low, high = _scale([block.data for block in blocks])
+    return " ".join(_image(block, low, high, height) for block in blocks)
+
+
+def caption(array: Array) -> str:
+    """Return the legend of a picture: the scale, the number of images, and the elements of a cell."""
+    parts = _parts(array)
+    if not parts:
+        return ""
+    low, high = _scale([_blocks(part).data for part in parts])
+    words = [f"scale {low:.4g} to {high:.4g}"]
+    total = array.size // max(1, parts[0].size)
+    if total > 1:
+        words.append(f"images 1 to {len(parts)} of {total}")
+    steps = _steps(parts[0])
+    if max(steps) > 1:
+        words.append(f"each cell is the mean of {' x '.join(map(str, steps))} elements")
+    return "; ".join(words)
+
+
+def _parts(array: Array) -> list[Array]:
+    """Return the line or the images to draw; none for strings and scalars."""
+    shown = array.squeeze()
+    if is_text(array) or array.size == 0 or shown.ndim == 0:
+        return []
+    return [shown] if shown.ndim == 1 else [*shown.reshape(-1, *shown.shape[-2:])[:_CHANNELS]]
+
+
+def _steps(array: Array) -> list[int]:
+    """Return the number of elements per cell along each axis."""
+    return [-(-size // _CELLS) for size in array.shape]
+
+
+def _blocks(array: Array) -> BlockReduction:
+    return reduce_blocks(array, _steps(array), "mean", lambda: None)
+
+
+def _scale(parts: list[Array]) -> tuple[float, float]:
+    """Return the smallest and the largest mean; 0 and 0 if no element is finite."""
+    known = [part[np.isfinite(part)] for part in parts]
+    flat = np.concatenate([part.reshape(-1) for part in known])
+    return (float(flat.min()), float(flat.max())) if flat.size else (0.0, 0.0)
+
+
+def _image(blocks: BlockReduction, low: float, high: float, height: int) -> str:
+    """Return an image with the colors of blocks, scaled from `low` to `high`."""
+    colors = painted(blocks.data, low, high)
+    for bit, color in zip((NEGATIVE_INFINITY, POSITIVE_INFINITY, NAN), reversed(MARK_COLORS), strict=True):
+        colors[(blocks.flags & bit) > 0] = color
+    rows, columns = colors.shape[:2]
+    # Keep the aspect ratio as long as a strip of one row or one column stays visible.
+    width = min(max(round(height * columns / rows), 8), 4 * height)
+    source = "data:image/png;base64," + base64.b64encode(encoded(colors)).decode("ascii")
+    return f'<img src="{source}" width="{width}" height="{height}" alt="">'
+
+
+def _line(blocks: BlockReduction, height: int) -> str:
+    """Return a line over the elements, with a mark at non-finite ones."""
+    low, high = _scale([blocks.data])
+    count, width = len(blocks.data), 2 * height
+    span = high / 2 - low / 2
+
+    def x(index: int) -> float:
+        return round((index + 0.5) * width / count, 2)
+
+    def y(value: float) -> float:
+        level = 0.5 if span == 0 else (value / 2 - low / 2) / span
+        return round(1.5 + (height - 3) * (1 - level), 2)
+
+    points = [f"{x(index)},{y(value)}" for index, value in enumerate(blocks.data) if math.isfinite(value)]
+    marks = [
+        f'<rect x="{x(index) - 1}" width="2" height="{height}" fill="{_name(int(flags))}"/>'
+        for index, flags in enumerate(blocks.flags)
+        if flags
+    ]
+    line = f'<polyline points="{" ".join(points)}" fill="none" stroke="#2a8f8f" stroke-width="1.5"/>'
+    return f'<svg width="{width}" height="{height}">{"".join(marks)}{line}</svg>'
+
+
+def _name(flags: int) -> str:
+    """Return the color of a block with these flags; NaN takes precedence over Inf."""
+    bits = (NAN, POSITIVE_INFINITY, NEGATIVE_INFINITY)
+    color = next(color for bit, color in zip(bits, MARK_COLORS, strict=True) if flags & bit)
+    return "rgb({},{},{})".format(*color)
+
 
 _INPUTS = 12
 """Most inputs of a recorded step."""
@@ -103,18 +341,6 @@ def _program(program: Program) -> Iterable[str]:
         yield note(f"{count - _LINES:,} more lines: use print(program) to see all")
 
 
-def _printed(record: PrintedRecord) -> Iterable[str]:
-    yield printed_lines(record.lines(), wrap=True)
-
-
-def _difference(report: DiffReport) -> Iterable[str]:
-    yield printed(lambda screen: print_report(screen, report))
-
-
-def _corpus_difference(report: DiffCorpusReport) -> Iterable[str]:
-    yield printed(lambda screen: print_corpus_report(screen, report))
-
-
 def _debugger(debugger: Debugger) -> Iterable[str]:
     stop = debugger.stop
     yield heading(debugger.program.summary())
@@ -153,10 +379,6 @@ def _stop(stop: Stop) -> Iterable[str]:
         yield note(stop.detail)
 
 
-def _outputs(outputs: Outputs) -> Iterable[str]:
-    yield _values(outputs.items())
-
-
 def _tensor(tensor: Tensor) -> Iterable[str]:
     array = tensor.array
     name = f"%{name_text(tensor.name)} " if tensor.name else ""
@@ -167,10 +389,6 @@ def _tensor(tensor: Tensor) -> Iterable[str]:
         yield _statistics(tensor.stats)
         yield picture(array, _LARGE)
         yield note(caption(array))
-
-
-def _summary(summary: Summary) -> Iterable[str]:
-    yield _statistics(summary)
 
 
 # -- tables ------------------------------------------------------------------------------------
@@ -216,12 +434,12 @@ def _cells(summary: Summary) -> list[str]:
 
 _RENDERINGS: dict[type, Callable[[Any], Iterable[str]]] = {
     Program: _program,
-    PrintedRecord: _printed,
-    DiffReport: _difference,
-    DiffCorpusReport: _corpus_difference,
+    PrintedRecord: lambda record: [printed_lines(record.lines(), wrap=True)],
+    DiffReport: lambda report: [printed(lambda screen: print_report(screen, report))],
+    DiffCorpusReport: lambda report: [printed(lambda screen: print_corpus_report(screen, report))],
     Debugger: _debugger,
     Stop: _stop,
-    Outputs: _outputs,
+    Outputs: lambda outputs: [_values(outputs.items())],
     Tensor: _tensor,
-    Summary: _summary,
+    Summary: lambda summary: [_statistics(summary)],
 }

@@ -29,7 +29,7 @@ from nncdbg.stats import summarize
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from nncdbg.stats.histogram import Histogram
+    from nncdbg.stats.histograms import Histogram
     from nncdbg.stats.summary import Summary
 
 _SIDE = 16

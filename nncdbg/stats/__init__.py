@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from nncdbg.stats.comparison import Comparison, compare
-from nncdbg.stats.histogram import Histogram, histogram
+from nncdbg.stats.histograms import Histogram, histogram
 from nncdbg.stats.preparation import failure, prepare, ready
-from nncdbg.stats.summarization import summarize
-from nncdbg.stats.summary import Summary
+from nncdbg.stats.summary import Summary, summarize
 
 __all__ = [
     "Comparison",

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
-from nncdbg.stats.piecewise import Between
-from nncdbg.stats.plain import absolute
+from nncdbg.stats.histograms import Between
+from nncdbg.stats.summary import absolute
 
 Reduction: TypeAlias = Literal["mean", "min", "max", "absmax", "range"]
 """`absmax` is the element farthest from zero, with its sign; `range` is the minimum and the maximum."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +12,11 @@ import numpy.typing as npt
 
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
-from nncdbg.stats.piecewise import Between
-from nncdbg.stats.summarization import summarize
+from nncdbg.stats.blocks import check_same_shape
+from nncdbg.stats.histograms import Between
+from nncdbg.stats.summary import summarize
 
 _BLOCK = 65536
-
-
-def _go_on() -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,29 +113,30 @@ def _dot(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
     return float(np.add.reduce((a.conj() * b).real if a.dtype.kind == "c" else a * b))
 
 
-def compare(a: npt.ArrayLike, b: npt.ArrayLike, between: Between = _go_on) -> Comparison:
+def compare(a: npt.ArrayLike, b: npt.ArrayLike, between: Between = lambda: None) -> Comparison:
     """Compare two tensors of one shape, of any dtypes and strides, block by block.
 
     `between` is called before each block; an exception from it ends the comparison. Raises UsageError
     if the shapes differ, or if only one of the two contains strings.
     """
     left, right = np.asarray(a), np.asarray(b)
-    if left.shape != right.shape:
-        raise UsageError(
-            f"tensors of shape {list(left.shape)} and {list(right.shape)} cannot be compared",
-            hint="compare tensors of the same shape",
-        )
+    check_same_shape(left, right)
     strings = [array.dtype.kind in "OUST" for array in (left, right)]
     if any(strings):
         if not all(strings):
             raise UsageError("a tensor of strings cannot be compared with a tensor of numbers")
-        return _compare_strings(left, right)
+        differ = np.asarray(left != right)
+        worst = _index(int(np.argmax(differ)), left.shape) if differ.any() else None
+        return Comparison(None, None, None, None, None, int(differ.sum()), 0, 0, left.size, worst)
     ulps = left.dtype == right.dtype and dtypes.name_of(left.dtype) in dtypes.FLOATS
     distance = _Distance((_exponent(left), _exponent(right)))
     with np.errstate(over="ignore", invalid="ignore"):
-        for start, x, y in _pairs(left, right):
+        # In C order.
+        flat_left, flat_right = left.reshape(-1), right.reshape(-1)
+        for start in range(0, left.size, _BLOCK):
             between()
-            distance.add(start, x, y, ulps)
+            end = start + _BLOCK
+            distance.add(start, flat_left[start:end], flat_right[start:end], ulps)
     return _result(distance, left.shape, ulps)
 
 
@@ -162,21 +159,6 @@ def _result(distance: _Distance, shape: tuple[int, ...], ulps: bool) -> Comparis
 
 def _index(place: int | None, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     return None if place is None else tuple(int(i) for i in np.unravel_index(place, shape))
-
-
-def _compare_strings(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Comparison:
-    differ = np.asarray(a != b)
-    worst = _index(int(np.argmax(differ)), a.shape) if differ.any() else None
-    return Comparison(None, None, None, None, None, int(differ.sum()), 0, 0, a.size, worst)
-
-
-def _pairs(
-    a: npt.NDArray[Any], b: npt.NDArray[Any]
-) -> Iterator[tuple[int, npt.NDArray[Any], npt.NDArray[Any]]]:
-    """Yield blocks of both in C order, with the flat index of their first element."""
-    flat_a, flat_b = a.reshape(-1), b.reshape(-1)
-    for start in range(0, a.size, _BLOCK):
-        yield start, flat_a[start : start + _BLOCK], flat_b[start : start + _BLOCK]
 
 
 def _widen(block: npt.NDArray[Any]) -> npt.NDArray[Any]:

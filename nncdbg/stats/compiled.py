@@ -26,7 +26,7 @@ from numba import carray, njit, types
 from numba.extending import intrinsic, overload
 
 from nncdbg.engine import dtypes
-from nncdbg.stats.kernel import MODERATE, Kernel
+from nncdbg.stats.preparation import MODERATE, Kernel
 
 _BLOCK = 2048
 """Elements per block: few enough that the second loop over them reads from the L1 cache."""

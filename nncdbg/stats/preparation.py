@@ -1,7 +1,7 @@
 """Background compilation of the compiled pass, off the start-up path.
 
 Importing numba and compiling take seconds the first time (later runs load from numba's cache). Until a
-dtype is ready, `plain` computes the same numbers more slowly.
+dtype is ready, the plain pass computes the same numbers more slowly.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,31 @@ import numpy as np
 
 from nncdbg.engine import dtypes
 from nncdbg.engine.process.threads import BackgroundThread, parsed
-from nncdbg.stats.kernel import Kernel
+
+MODERATE = 20
+"""The exponent of the power of two below which the numbers of a usual training are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A compiled pass for one dtype.
+
+    ``entry(*leading, address, count, guard_bytes, row_address) -> flags``; with `exact`, the address of
+    two i64 for the exact extremes (0 for none) follows `leading`.
+    """
+
+    entry: Callable[..., int]
+    leading: tuple[int | float, ...]
+    exact: bool
+    all_finite: Callable[[int, int], bool] | None = None
+    """``all_finite(address, count)``: whether there is no NaN or Inf; for floats of 16 bits and more."""
+    squares_finite: Callable[[int, int, int], bool] | None = None
+    """``squares_finite(addresses, counts, arrays)``: whether the square of each element of several arrays is.
+
+    The first two arguments are addresses of one i64 per array."""
+    moderate: Callable[[int, int, int], bool] | None = None
+    """The same: whether the magnitude of each element is below ``2**MODERATE``."""
+
 
 _FIRST = ("f32", "i64", "bool", "f64", "f16", "bf16", "i32")
 

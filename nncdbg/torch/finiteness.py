@@ -13,8 +13,7 @@ import torch
 
 from nncdbg.engine.ops.aten.inspection import is_dense
 from nncdbg.engine.ops.aten.internals import norms_of, with_elements, without_dispatch
-from nncdbg.stats.kernel import MODERATE
-from nncdbg.stats.preparation import kernel_of
+from nncdbg.stats.preparation import MODERATE, kernel_of
 from nncdbg.torch import guard_kernels
 from nncdbg.torch.sharded_tensors import PLAIN, local_part
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nncdbg.journal.checksums import KEYS, sum_of
-from nncdbg.journal.row_types import COLUMNS
+from nncdbg.journal.records import COLUMNS
 
 
 def _rewrite_checksums(connection: sqlite3.Connection) -> None:

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import nncdbg
+from nncdbg.nan_watch.measuring.gates import Watched
 from nncdbg.nan_watch.records import Report
 from nncdbg.nan_watch.reports import FORMS
 from nncdbg.nan_watch.reports.wording import verdict
-from nncdbg.nan_watch.watched import Watched
 
 Kernel = Callable[..., Any]
 

@@ -20,9 +20,8 @@ from nncdbg.presentation.character_images import channel_strip, image, spark
 from nncdbg.presentation.element_grid import grid
 from nncdbg.presentation.elements import Layout
 from nncdbg.presentation.tensor_text import histogram_bars, show, value_line
-from nncdbg.stats.histogram import Histogram
-from nncdbg.stats.summarization import summarize
-from nncdbg.stats.summary import Summary
+from nncdbg.stats.histograms import Histogram
+from nncdbg.stats.summary import Summary, summarize
 
 WIDE, NARROW = Layout(80), Layout(20)
 PLAIN = Layout(20, unicode=False)

@@ -22,5 +22,5 @@ def either_pass(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
         request.getfixturevalue("compiled")
     else:
         monkeypatch.setattr(preparation, "kernels", {})
-        monkeypatch.setattr("nncdbg.stats.summarization.kernels", {})
+        monkeypatch.setattr("nncdbg.stats.summary.kernels", {})
     return str(request.param)

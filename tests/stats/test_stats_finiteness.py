@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nncdbg.engine import dtypes
 from nncdbg.stats import prepare
-from nncdbg.stats.finiteness import is_finite
+from nncdbg.stats.inspection import is_finite
 from nncdbg.stats.preparation import kernel_of
 
 FLOATS = sorted(dtypes.FLOATS | dtypes.COMPLEX)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nncdbg.ir.records import Array
-from nncdbg.stats import blocks, histogram, piecewise, summarize
+from nncdbg.stats import blocks, histogram, histograms, summarize
 from nncdbg.stats.blocks import next_nonfinite
 
 
@@ -38,22 +38,22 @@ ARRAYS = {
 
 @pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
 def test_statistics_by_pieces_equal_those_of_the_whole(array: Array, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(piecewise, "_PIECE", 64)
+    monkeypatch.setattr(histograms, "_PIECE", 64)
     calls: list[int] = []
-    found = piecewise.summarize_by_pieces(array, lambda: calls.append(1))
+    found = histograms.summarize_by_pieces(array, lambda: calls.append(1))
     whole = summarize(array)
     assert len(calls) >= -(-array.size // 64)
     for name, number in whole.as_dict().items():
         assert found.as_dict()[name] == (number if number is None else pytest.approx(number, rel=1e-6))
     for limits in (None, (-1.0, 1.0)):
-        spread = piecewise.histogram_by_pieces(array, 7, limits, lambda: None)
+        spread = histograms.histogram_by_pieces(array, 7, limits, lambda: None)
         ends = (whole.min, whole.max) if whole.min is not None and whole.max is not None else (0.0, 1.0)
         expected = histogram(array, 7, limits or ends)
         assert spread.as_dict() == expected.as_dict()
 
 
 def test_statistics_can_be_cancelled_between_two_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(piecewise, "_PIECE", 64)
+    monkeypatch.setattr(histograms, "_PIECE", 64)
     left = iter([None, None])
 
     def between() -> None:
@@ -61,7 +61,7 @@ def test_statistics_can_be_cancelled_between_two_pieces(monkeypatch: pytest.Monk
             raise CancelledError
 
     with pytest.raises(CancelledError):
-        piecewise.summarize_by_pieces(np.zeros(1000), between)
+        histograms.summarize_by_pieces(np.zeros(1000), between)
 
 
 @pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)

@@ -16,9 +16,7 @@ from hypothesis.extra import numpy as hnp
 from nncdbg import stats
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
-from nncdbg.stats import summarization
-from nncdbg.stats.plain import combine, summarize_plain
-from nncdbg.stats.summary import Summary
+from nncdbg.stats.summary import Summary, combine, summarize_plain
 from tests.stats.statistics_reference import assert_agrees, expected
 
 NUMBERS = [name for name in dtypes.NUMPY if name != "str"]
@@ -162,7 +160,7 @@ def test_byte_order_and_alignment_do_not_matter(either_pass: str, dtype: str) ->
 
 
 def test_a_large_tensor_is_summarized_in_threads(compiled: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summarization, "_cores", lambda: 3)
+    monkeypatch.setattr("nncdbg.stats.summary._cores", lambda: 3)
     array = np.random.default_rng(0).standard_normal(5_000_001, dtype=np.float32)
     array[[5, 4_999_999]] = np.nan, np.inf
     finite = array[np.isfinite(array)].astype(np.float64)

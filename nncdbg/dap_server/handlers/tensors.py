@@ -41,13 +41,13 @@ from nncdbg.stats.blocks import (
     next_nonfinite,
     reduce_blocks,
 )
-from nncdbg.stats.piecewise import histogram_by_pieces
+from nncdbg.stats.histograms import histogram_by_pieces
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.values.values import Values
     from nncdbg.ir.records import Array
-    from nncdbg.stats.histogram import Histogram
+    from nncdbg.stats.histograms import Histogram
 
 MAX_ELEMENTS = 1 << 18
 """Elements of the largest sample."""

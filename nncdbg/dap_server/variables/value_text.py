@@ -25,8 +25,8 @@ from nncdbg.ir.records import Map, TensorType
 from nncdbg.presentation.elements import SMALL, count_of, elements, is_text
 from nncdbg.presentation.tensor_text import map_text
 from nncdbg.stats import Summary
+from nncdbg.stats.histograms import summarize_by_pieces
 from nncdbg.stats.inspection import summary_of
-from nncdbg.stats.piecewise import summarize_by_pieces
 
 if TYPE_CHECKING:
     from nncdbg.engine.compilation.code import Code

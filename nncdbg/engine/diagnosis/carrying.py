@@ -21,7 +21,7 @@ from nncdbg.engine.observers.nonfinite import array_of, influenced, shaped
 from nncdbg.engine.ops import Op
 from nncdbg.engine.ops.aten.names import VIEWS, base_name, is_torch
 from nncdbg.engine.ops.influence import EVERYTHING, NOTHING, Infinities, Marked, whole
-from nncdbg.stats.finiteness import bad
+from nncdbg.stats.inspection import bad
 
 _SELECTING = frozenset({Infinities.KEPT, Infinities.ABSORBED})
 """How ops treat an infinity that they only move or select."""

@@ -23,7 +23,7 @@ from nncdbg.engine.ops.causes import RECEIVED, SET_BY_HAND, Cause
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.records import Array
 from nncdbg.stats import summarize
-from nncdbg.stats.finiteness import bad, is_finite
+from nncdbg.stats.inspection import bad, is_finite
 
 _LATER = re.compile(r"(\.\d+)+$")
 """The end of the name of a later value: a gradient after clipping is ``fc.weight.grad.1``."""

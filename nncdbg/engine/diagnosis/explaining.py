@@ -23,7 +23,7 @@ from nncdbg.engine.ops.contracts import BrokenContract
 from nncdbg.engine.ops.integer_faults import DIVISION, RANGE, SCALE, IntegerFault
 from nncdbg.engine.text.counting import elements
 from nncdbg.ir.records import Array
-from nncdbg.stats.finiteness import bad
+from nncdbg.stats.inspection import bad
 
 
 def cause_of(birth: Birth) -> Cause:

@@ -15,7 +15,7 @@ from typing import Any
 from nncdbg.engine.diagnosis.marks import Marks, Role, Stage
 from nncdbg.engine.ops.influence import Infinities, Influence, Marked
 from nncdbg.engine.ops.influence_selection import WHERE
-from nncdbg.stats.finiteness import bad
+from nncdbg.stats.inspection import bad
 
 
 @dataclass(frozen=True, slots=True)

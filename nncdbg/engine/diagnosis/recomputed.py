@@ -27,7 +27,7 @@ from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.ops.schema import split, versions_of
 from nncdbg.engine.text.counting import elements
 from nncdbg.ir.records import Array
-from nncdbg.stats.finiteness import bad
+from nncdbg.stats.inspection import bad
 
 MOST = 1 << 20
 """Maximum number of elements of operands and result to run an op again: about ten milliseconds."""

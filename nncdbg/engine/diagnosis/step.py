@@ -14,7 +14,7 @@ from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Binding
 from nncdbg.engine.observers.nonfinite import array_of, bad_in
 from nncdbg.engine.ops.influence import Application, Marked
-from nncdbg.stats.finiteness import bad
+from nncdbg.stats.inspection import bad
 
 
 class Position(Protocol):

@@ -37,7 +37,7 @@ from nncdbg.engine.ops.aten.names import autograd_nodes, base_name, is_torch
 from nncdbg.engine.ops.causes import WHERE_TRAP, Cause
 from nncdbg.engine.ops.influence import CHECK, NOTHING, Application, Infinities, Marked, whole
 from nncdbg.ir.kinds import Kind
-from nncdbg.stats.finiteness import bad, is_finite
+from nncdbg.stats.inspection import bad, is_finite
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.diagnosing import Diagnosing

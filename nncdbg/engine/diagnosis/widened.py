@@ -28,7 +28,7 @@ from nncdbg.engine.ops.causes.places import at, first, flat
 from nncdbg.engine.ops.declaration import Op
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.records import Array
-from nncdbg.stats.finiteness import bad
+from nncdbg.stats.inspection import bad
 
 MOST_ELEMENTS = 1 << 22
 """Maximum number of elements of operands and results of a statement that is computed again."""

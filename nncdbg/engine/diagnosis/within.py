@@ -28,7 +28,7 @@ from nncdbg.engine.ops.causes import Birth, Cause
 from nncdbg.engine.ops.causes.numbers import overflow_hint, shown
 from nncdbg.engine.ops.causes.places import at, flat, spot
 from nncdbg.engine.ops.schema import for_rules, version_of
-from nncdbg.stats.finiteness import holds
+from nncdbg.stats.inspection import holds
 
 MOST_WORK = 1 << 22
 """Maximum multiplications, or elements of operands, of a micro program: about a second at most."""

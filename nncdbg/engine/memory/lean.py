@@ -17,7 +17,7 @@ from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.memory.debug import DebugAllocation
 from nncdbg.engine.memory.inspected import INF, NAN
 from nncdbg.engine.ops.influence import Content
-from nncdbg.stats.finiteness import holds, is_finite
+from nncdbg.stats.inspection import holds, is_finite
 
 _NONFINITE = NAN | INF
 

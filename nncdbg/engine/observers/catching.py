@@ -14,8 +14,7 @@ from nncdbg.engine.observers.allocations import is_written_first
 from nncdbg.engine.observers.nonfinite import array_of, born_in
 from nncdbg.engine.ops.influence import Application
 from nncdbg.engine.text.lexemes import name_text
-from nncdbg.stats.finiteness import holds
-from nncdbg.stats.inspection import Flag
+from nncdbg.stats.inspection import Flag, holds
 
 _FLAGS = {
     "nan": Flag.NAN,

@@ -10,7 +10,7 @@ import numpy as np
 
 from nncdbg.engine.ops.influence import Application, Marked, everything_in, whole
 from nncdbg.ir.records import Array
-from nncdbg.stats.finiteness import bad, is_finite
+from nncdbg.stats.inspection import bad, is_finite
 
 KINDS = ("nan", "inf")
 

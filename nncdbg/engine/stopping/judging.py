@@ -28,7 +28,7 @@ from nncdbg.engine.values.current import Current
 from nncdbg.engine.values.explanation import explained, size_origins
 from nncdbg.engine.values.values import Values
 from nncdbg.ir.records import Array
-from nncdbg.stats.finiteness import holds
+from nncdbg.stats.inspection import holds
 
 _TOLD_AS = {"nan": ("nan",), "inf": ("inf", "overflow")}
 

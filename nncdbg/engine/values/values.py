@@ -36,7 +36,7 @@ from nncdbg.engine.values.straight_line import Source, slot_in_caller
 from nncdbg.ir.records import Array
 from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary
-from nncdbg.stats.piecewise import summarize_by_pieces
+from nncdbg.stats.histograms import summarize_by_pieces
 
 _VARIABLE = re.compile(r"\$[A-Za-z_]\w*", re.ASCII)
 

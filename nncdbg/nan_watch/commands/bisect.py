@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.check_results import not_checked
+from nncdbg.engine.text.counting import counted
+from nncdbg.nan_watch.commands.races import opened_schedule, search_of
 from nncdbg.nan_watch.commands.reduce import INTERRUPTED, terminable
 from nncdbg.opening.command_line import (
     ArgumentParser,
@@ -29,8 +31,9 @@ from nncdbg.presentation.run_progress import print_notes
 
 if TYPE_CHECKING:
     from nncdbg.engine.divergence.mixing import Place
-    from nncdbg.nan_watch.bisection.bisection import Bisection
-    from nncdbg.nan_watch.bisection.narrow_trial import Kept
+    from nncdbg.nan_watch.bisection import Bisection, Kept
+    from nncdbg.nan_watch.schedules.order_findings import SyncPlace
+    from nncdbg.presentation.schedules import ScheduleWording
     from nncdbg.presentation.screen import Screen
 
 
@@ -40,11 +43,7 @@ def main(arguments: Sequence[str]) -> int:
 
     options = _options(arguments)
     with errors_in_json(options):
-        if options.sync:
-            from nncdbg.nan_watch.commands.bisect_sync import bisect_sync
-
-            return bisect_sync(options, Screen())
-        return _bisect(options, Screen())
+        return (_bisect_sync if options.sync else _bisect)(options, Screen())
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
@@ -86,7 +85,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 def _bisect(options: Namespace, screen: Screen) -> int:
     from nncdbg.engine.comparison.tolerance import Tolerance
-    from nncdbg.nan_watch.bisection.bisection import Bisection
+    from nncdbg.nan_watch.bisection import Bisection
     from nncdbg.nan_watch.configuration import watch_configuration
     from nncdbg.opening.programs import open_program
 
@@ -106,7 +105,10 @@ def _bisect(options: Namespace, screen: Screen) -> int:
     for words in search.notes:
         screen.note(words)
     if options.output:
-        _write_mixed(search, places, Path(options.output))
+        from nncdbg.presentation.program_text import stores_from, write_text
+
+        path = Path(options.output)
+        write_text(path, stores_from(search.mixed(places), path.parent).text())
     seconds = time.perf_counter() - started
     if options.json:
         print(json.dumps(_document(search, places, kept, seconds, interrupted)))
@@ -125,12 +127,6 @@ def _searched(search: Bisection) -> tuple[list[Place], list[Kept], bool]:
         if search.best is None:
             raise
         return search.ordered(search.best), [], True
-
-
-def _write_mixed(search: Bisection, places: Sequence[Place], path: Path) -> None:
-    from nncdbg.presentation.program_text import stores_from, write_text
-
-    write_text(path, stores_from(search.mixed(places), path.parent).text())
 
 
 @contextmanager
@@ -154,7 +150,7 @@ def shown(screen: Screen, search: Bisection) -> Iterator[None]:
 def _document(
     search: Bisection, places: Sequence[Place], kept: Sequence[Kept], seconds: float, interrupted: bool
 ) -> dict[str, Any]:
-    from nncdbg.nan_watch.bisection.report import search_checks
+    from nncdbg.nan_watch.bisection import search_checks
 
     return {
         "status": "interrupted" if interrupted else "ok",
@@ -177,7 +173,7 @@ def _print(
     kept: Sequence[Kept],
     interrupted: bool,
 ) -> None:
-    from nncdbg.nan_watch.bisection.report import kept_lines, search_checks
+    from nncdbg.nan_watch.bisection import kept_lines, search_checks
 
     for left in not_checked(search_checks(interrupted=interrupted)):
         screen.note(f"not checked: {left}; this is the smallest set so far")
@@ -186,3 +182,63 @@ def _print(
         screen.put(line)
     if options.output:
         screen.note(f"the mixed-precision program is in {options.output}")
+
+
+ORDERS = 100
+"""The number of orders that are played unless the user gives one."""
+
+
+def _bisect_sync(options: Namespace, screen: Screen) -> int:
+    """Return 0 with the points, or if there is no race to hide; 1 if no wait hides a fault."""
+    from nncdbg.nan_watch.schedules.order_findings import played_orders, smallest_syncs
+    from nncdbg.presentation.schedules import ScheduleWording
+
+    started = time.perf_counter()
+    search = search_of(*opened_schedule(options))
+    with terminable():
+        found = search.run(options.schedules or ORDERS)
+        places = smallest_syncs(search) if found.differing else []
+    wording = ScheduleWording(search.program)
+    failed = bool(found.differing) and not places
+    if options.json:
+        document: dict[str, Any] = {
+            "status": "failed" if failed else "ok",
+            "sync": [_sync_document(each, wording) for each in places],
+            "outcomes": found.outcomes,
+            "orders": found.orders,
+            "complete": found.complete,
+            "differing": len(found.differing),
+            "seconds": time.perf_counter() - started,
+        }
+        print(json.dumps(document))
+        return int(failed)
+    screen.note(played_orders(found))
+    if failed:
+        screen.put("no wait of the host hides the faults; `nncdbg races` lists them")
+    elif not places:
+        screen.put("there is no race to hide: no order has other values")
+    else:
+        hides = "hides" if len(places) == 1 else "hide"
+        screen.put(f"{counted(len(places), 'wait')} of the host for all streams {hides} the races:")
+        for each in places:
+            for line in _lines(each, wording):
+                screen.put(line)
+    return int(failed)
+
+
+def _sync_document(place: SyncPlace, wording: ScheduleWording) -> dict[str, int | None]:
+    """Return the lines between which the host waits; only the second one inside of a called graph."""
+    if place.after == place.before:
+        return {"after": None, "before": wording.line(place.inside)}
+    return {"after": wording.line(place.after), "before": wording.line(place.before)}
+
+
+def _lines(place: SyncPlace, wording: ScheduleWording) -> list[str]:
+    from nncdbg.nan_watch.schedules.order_findings import sync_words
+
+    sites = [place.inside] if place.after == place.before else [place.after, place.before]
+    numbers = [wording.line(each) for each in sites]
+    return [
+        f"  {sync_words(place, wording)}",
+        *(f"  {number:>5} | {wording.listing.lines[number - 1]}" for number in numbers),
+    ]

@@ -69,11 +69,10 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 
 def _races(options: Namespace, screen: Screen) -> int:
+    from nncdbg.nan_watch.measuring.gates import Watched
     from nncdbg.nan_watch.reports import FORMS, write
     from nncdbg.nan_watch.reports.text import lines
-    from nncdbg.nan_watch.schedules.findings import schedule_report
-    from nncdbg.nan_watch.schedules.timelines import violation_notes, write_timeline
-    from nncdbg.nan_watch.watched import Watched
+    from nncdbg.nan_watch.schedules.findings import schedule_report, violation_notes, write_timeline
 
     opened, program, plan = opened_schedule(options)
     unchecked = () if opened.log is None else opened.log.unchecked
@@ -146,7 +145,7 @@ def _play(
 ) -> None:
     """Play orders of the schedule, and add what they show to the report."""
     from nncdbg.nan_watch.schedules.order_findings import add_orders, add_replicas
-    from nncdbg.nan_watch.schedules.replicas import replica_differences
+    from nncdbg.nan_watch.schedules.search import replica_differences
 
     search = search_of(opened, program, plan)
     if options.replicas:

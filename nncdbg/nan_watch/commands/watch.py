@@ -2,28 +2,275 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.nan_watch.commands.watch_options import FILES, watch_options, watch_parser
-from nncdbg.nan_watch.commands.watch_runs import run_watch
+from nncdbg.engine.errors import NncdbgError, StoppedRun, UsageError
 from nncdbg.nan_watch.commands.watch_script import main as watch_script
 from nncdbg.nan_watch.commands.watch_script import script_in
-from nncdbg.opening.command_line import configuration_of, errors_in_json
-from nncdbg.presentation.run_progress import verify_observers
+from nncdbg.opening.command_line import (
+    ArgumentParser,
+    add_journal,
+    add_kernels,
+    add_machine,
+    add_model,
+    add_states_in_place,
+    add_tracks,
+    add_verification,
+    configuration_of,
+    errors_in_json,
+)
+from nncdbg.opening.corpus.options import add_corpus, check_corpus
+from nncdbg.presentation.run_progress import (
+    case_progress,
+    hearing,
+    note_messages,
+    under_way,
+    verify_observers,
+)
 
 if TYPE_CHECKING:
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.stopping.stops import Stop
     from nncdbg.ir.records import Program
     from nncdbg.nan_watch.configuration import WatchConfiguration
+    from nncdbg.nan_watch.measuring.gates import Gates, Watched
     from nncdbg.nan_watch.records import Report
-    from nncdbg.nan_watch.watched import Watched
     from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
+
+FILES = ("junit", "sarif", "markdown")
+"""Reports that are written to a file, each with an option of its name."""
+
+_CORPUS = "--inputs-dir and --runs"
+
+_EXIT_CODES = """exit code: 0 fine, 1 a gate tripped, 2 wrong usage, 3 a file could not be read or written,
+           4 the graph failed while running, 130 interrupted; of several codes, the highest"""
+
+
+def _parser() -> ArgumentParser:
+    """Return the parser of the options."""
+    from nncdbg.nan_watch.measuring.gates import USUAL, table
+
+    width = max(len(gate) for gate, _ in table()) + 2
+    gates = "\n".join(f"  {gate:<{width}}{meaning}" for gate, meaning in table())
+    parser = ArgumentParser(
+        "nncdbg watch",
+        "Run a graph and report the op where the first NaN originates, and why.",
+        epilog=(
+            f"gates, separated by commas:\n{gates}\n\n{_EXIT_CODES}\n\n"
+            "To watch the training of a PyTorch script: nncdbg watch SCRIPT.py --help"
+        ),
+    )
+    add_model(parser)
+    add_machine(parser)
+    add_kernels(parser)
+    add_states_in_place(parser)
+    add_journal(parser)
+    add_tracks(parser)
+    add_verification(parser)
+    add = parser.add_argument
+    add(
+        "--fail-on",
+        metavar="GATES",
+        help=f"the gates ({','.join(USUAL)})",
+    )
+    add(
+        "--assert", action="append", default=[], dest="asserted", metavar="EXPR", help="fail if EXPR is false"
+    )
+    add("--strict", action="store_true", help="also fail on findings that do not affect an output")
+    add("--max-findings", type=int, default=20, metavar="N", help="list at most N findings (default: 20)")
+    add_corpus(parser, runs=True)
+    add(
+        "--memory", action="store_true", help="find memory errors: compare runs with and without memory reuse"
+    )
+    add("--plan", metavar="FILE", help="with --memory: check the offsets planned by another framework")
+    add("--write-plan", metavar="FILE", help="with --memory: write nncdbg's own plan of offsets")
+    add("--record", metavar="FILE", help="write the statistics of this run, for --against")
+    add("--against", metavar="FILE", help="compare with the good run recorded in FILE (gate: change)")
+    add(
+        "--baseline",
+        metavar="FILE",
+        help="accept the known findings in FILE; fail only on new findings",
+    )
+    add("--write-baseline", metavar="FILE", help="write the current findings as the baseline")
+    add("--bundle", metavar="DIR", help="write a repro of the first finding; `nncdbg DIR` opens it")
+    add("--json", action="store_true", help="print one JSON document on standard output")
+    for form in FILES:
+        add(f"--{form}", metavar="FILE", help=f"write a {form} report")
+    add("--github", action="store_true", help="print annotations for GitHub Actions")
+    return parser
+
+
+def _check(parser: ArgumentParser, options: Namespace) -> None:
+    if options.max_findings < 1:
+        parser.error(f"--max-findings {options.max_findings}: list at least one")
+    check_corpus(parser, options)
+    if options.runs < 1:
+        parser.error(f"--runs {options.runs}: use 1 or more; --runs 1 runs the program once")
+    for name in ("plan", "write_plan"):
+        if getattr(options, name) and not options.memory:
+            parser.error(f"--{name.replace('_', '-')} needs --memory")
+    if options.bundle and (options.kernels or options.kernel_file):
+        parser.error("--bundle cannot be combined with --kernel and --kernels: a bundle does not keep them")
+    if options.memory:
+        for name, given in (
+            (_CORPUS, options.inputs_dir or options.runs > 1),
+            ("--record and --against", options.record or options.against),
+            ("--allocator", options.allocator),
+            ("--backend", options.backend not in (None, "numpy")),
+            ("--kernel and --kernels", options.kernels or options.kernel_file),
+        ):
+            if given:
+                parser.error(f"--memory cannot be combined with {name}")
+
+
+_ALL = 1 << 20
+"""A limit above any number of findings."""
+
+
+def _run_watch(
+    options: Namespace, screen: Screen, opened: OpenedProgram, gates: Gates
+) -> tuple[Report, dict[str, Any]]:
+    """Return the report of the runs that the options describe, and the inputs of a single run.
+
+    Raises UsageError for a journal of several runs.
+    """
+    flags = {"--memory": options.memory, "--inputs-dir": options.inputs_dir, "--runs": options.runs > 1}
+    several = next((flag for flag, used in flags.items() if used), None)
+    if several is not None and (options.journal or opened.restart is not None):
+        raise UsageError(
+            f"a journal is for one run of a training, and {several} watches several",
+            hint=f"leave out {several}",
+        )
+    if options.memory:
+        return _in_memories(options, opened), opened.configuration.inputs
+    if options.inputs_dir or options.runs > 1:
+        return _corpus(options, screen, opened, gates), opened.configuration.inputs
+    return _once(options, screen, opened, gates)
+
+
+def _most(options: Namespace) -> int:
+    """Return the number of findings that a run reports; a baseline needs all of them."""
+    return _ALL if options.baseline or options.write_baseline else int(options.max_findings)
+
+
+def _once(
+    options: Namespace, screen: Screen, opened: OpenedProgram, gates: Gates
+) -> tuple[Report, dict[str, Any]]:
+    """Run once in this process; return the report and the inputs."""
+    from nncdbg.nan_watch.call import good_run
+    from nncdbg.nan_watch.watching import usual_allocation, watch_runs
+    from nncdbg.opening.journal.journaling import journaled
+
+    configuration = opened.configuration
+    made: list[Debugger] = []
+    interrupted, why = False, ""
+
+    def make(seed: int, statistics: bool) -> Debugger:
+        in_place = configuration.in_place_states
+        allocator = usual_allocation(configuration.allocator, configuration.backend, statistics, in_place)
+        debugger = opened.debugger(allocator=allocator, seed=seed, statistics=statistics)
+        note_messages(debugger, screen)
+        made.append(debugger)
+        return debugger
+
+    def move(debugger: Debugger) -> Stop:
+        def interrupt() -> None:
+            nonlocal interrupted, why
+            interrupted, why = True, "the run was interrupted"
+            debugger.pause()
+
+        def end() -> None:
+            nonlocal why
+            why = f"the budget of {options.budget:g} s expired"
+            debugger.pause()
+
+        with (
+            journaled(opened, debugger) as recorder,
+            under_way(debugger, screen, interrupt),
+            hearing(signal.SIGTERM, interrupt),
+            _bounded(options, end),
+        ):
+            stop = debugger.run()
+        if recorder is not None:
+            if recorder.problem is None:
+                screen.note(f"wrote {recorder}")
+            else:
+                screen.complain(recorder.problem)
+        return stop
+
+    report = watch_runs(
+        make,
+        gates,
+        model=options.model,
+        seed=configuration.seed,
+        max_findings=_most(options),
+        good=good_run(options.against or None),
+        record_to=options.record,
+        move=move,
+    )
+    report.interrupted = interrupted
+    if why:
+        report.error = StoppedRun(why)
+    return report, dict(made[-1].inputs)
+
+
+@contextmanager
+def _bounded(options: Namespace, end: Callable[[], None]) -> Iterator[None]:
+    """Call `end` when the budget is spent."""
+    if options.budget is None:
+        yield
+        return
+    timer = threading.Timer(options.budget, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _in_memories(options: Namespace, opened: OpenedProgram) -> Report:
+    from nncdbg.nan_watch.memory.comparison import memory_plan, watch_memory, write_plan
+
+    backend = opened.configuration.backend
+    if backend != "numpy":
+        raise UsageError(
+            f"--memory needs the backend numpy, but {options.model} is saved for {backend}",
+            hint="omit --memory, or add --backend numpy",
+        )
+    names = ("inputs", "dims", "seed", "max_ops", "history", "backend", "in_place_states")
+    fields = {name: getattr(opened.configuration, name) for name in names}
+    if options.write_plan:
+        write_plan(memory_plan(opened.program, **fields), options.write_plan)
+    return watch_memory(opened.program, plan=options.plan, max_findings=_most(options), **fields)
+
+
+def _corpus(options: Namespace, screen: Screen, opened: OpenedProgram, gates: Gates) -> Report:
+    from nncdbg.nan_watch.call import good_run
+    from nncdbg.nan_watch.corpus import WatchTask, run_corpus
+    from nncdbg.opening.corpus.options import corpus_fields
+    from nncdbg.opening.corpus.source import CorpusProgram
+
+    source = CorpusProgram(opened.configuration, opened.program)
+    task = WatchTask(source, gates, max_findings=_most(options), good=good_run(options.against or None))
+    with case_progress(screen) as progress:
+        return run_corpus(
+            task,
+            options.inputs_dir,
+            seed=opened.configuration.seed,
+            record_to=options.record,
+            progress=progress,
+            **corpus_fields(options),
+        )
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,16 +280,18 @@ def main(arguments: Sequence[str]) -> int:
     """
     from nncdbg.presentation.screen import Screen
 
-    if script_in(arguments, watch_parser()):
+    parser = _parser()
+    if script_in(arguments, parser):
         return watch_script(arguments)
-    options = watch_options(arguments)
+    options = parser.parse_args(arguments)
+    _check(parser, options)
     with errors_in_json(options):
         return _watch(options, Screen())
 
 
 def _watch(options: Namespace, screen: Screen) -> int:
     from nncdbg.nan_watch.configuration import watch_configuration
-    from nncdbg.nan_watch.watched import Watched
+    from nncdbg.nan_watch.measuring.gates import Watched
     from nncdbg.opening.programs import open_program
 
     opened = open_program(configuration_of(options))
@@ -51,39 +300,36 @@ def _watch(options: Namespace, screen: Screen) -> int:
     asserted = [f"range:not ({each})" for each in options.asserted]
     configuration = replace(configuration, fail_on=[*configuration.fail_on, *asserted])
     gates = configuration.gates
-    known = _known(options, program)
+    known = None
+    if options.baseline:
+        from nncdbg.nan_watch.baseline import compare, read_baseline
+
+        known = read_baseline(options.baseline)
+        # Before the run, which may take long.
+        known.check(options.model, program)
     verified = verify_observers(opened, screen) if options.verify_observers else None
-    report, inputs = run_watch(options, screen, opened, gates)
+    report, inputs = _run_watch(options, screen, opened, gates)
     report.model = options.model
     report.observers = verified
     if known is not None:
-        from nncdbg.nan_watch.baselines.baseline import compare
-
         report = compare(report, known, program).report
     watched = Watched.of(program, gates)
-    problems = _write_baseline(options, report, program)
+    problems: list[NncdbgError] = []
+    if options.write_baseline:
+        from nncdbg.nan_watch.baseline import write_baseline
+
+        try:
+            write_baseline(options.write_baseline, report, program)
+        except NncdbgError as error:
+            problems.append(error)
     report.limit(options.max_findings)
     _say(options, screen, report, _on_screen(screen, program, watched))
-    problems += _write(options, report, watched)
+    from nncdbg.nan_watch.reports import write
+
+    problems += write(report, {form: file for form in FILES if (file := getattr(options, form))}, watched)
     problems += _bundle(options, screen, opened, configuration, report, inputs)
     for problem in problems:
         screen.complain(problem)
-    return _exit_code(options, report, problems)
-
-
-def _known(options: Namespace, program: Program) -> Any:
-    """Return the baseline, read and checked against the model before the run."""
-    if not options.baseline:
-        return None
-    from nncdbg.nan_watch.baselines.baseline import read_baseline
-
-    known = read_baseline(options.baseline)
-    known.check(options.model, program)
-    return known
-
-
-def _exit_code(options: Namespace, report: Report, problems: list[NncdbgError]) -> int:
-    """Return the highest exit code of the report, failed writes, and observers that changed bits."""
     code = report.exit_code
     if code == 1 and options.write_baseline:
         code = 0
@@ -125,26 +371,6 @@ def _say(options: Namespace, screen: Screen, report: Report, watched: Any) -> No
         stream.flush()
 
 
-def _write(options: Namespace, report: Report, watched: Any) -> list[NncdbgError]:
-    """Write the requested files; return the errors of those that could not be written."""
-    from nncdbg.nan_watch.reports import write
-
-    forms = {form: getattr(options, form) for form in FILES if getattr(options, form)}
-    return write(report, forms, watched)
-
-
-def _write_baseline(options: Namespace, report: Report, program: Program) -> list[NncdbgError]:
-    if not options.write_baseline:
-        return []
-    from nncdbg.nan_watch.baselines.baseline import write_baseline
-
-    try:
-        write_baseline(options.write_baseline, report, program)
-    except NncdbgError as error:
-        return [error]
-    return []
-
-
 def _bundle(
     options: Namespace,
     screen: Screen,
@@ -169,28 +395,22 @@ def _bundle(
                 hint=f"`nncdbg {options.model} --in-place-states`, then `continue`, stops at the statement",
             )
         ]
-    from nncdbg.nan_watch.bundles.excerpt import bundle_finding
+    from nncdbg.nan_watch.reduction.bundles import bundle_finding
 
     program = opened.program
     try:
         if finding.case is not None:
-            seed, given = _of_case(options, program, configuration.seed, finding.case)
-            configuration = replace(configuration, seed=seed)
-            case = opened.debugger(inputs={**inputs, **given}, seed=seed, statistics=False)
+            from nncdbg.opening.corpus.files import case_inputs
+            from nncdbg.opening.corpus.running import jobs_of
+
+            jobs, _ = jobs_of(options.inputs_dir, options.runs, configuration.seed)
+            job = next(each for each in jobs if each.name == finding.case)
+            given = {} if job.case is None else case_inputs(job.case, program.graphs[program.entry])
+            configuration = replace(configuration, seed=job.seed)
+            case = opened.debugger(inputs={**inputs, **given}, seed=job.seed, statistics=False)
             inputs = dict(case.inputs)
         bundle_finding(Path(options.bundle), program, inputs, finding, configuration, model=options.model)
     except NncdbgError as error:
         return [error]
     screen.note(f"`nncdbg {options.bundle}` opens the finding")
     return []
-
-
-def _of_case(options: Namespace, program: Program, seed: int, name: str) -> tuple[int, dict[str, Any]]:
-    """Return the seed of a case of the corpus, and the inputs in its file."""
-    from nncdbg.opening.corpus.files import case_inputs
-    from nncdbg.opening.corpus.running import jobs_of
-
-    jobs, _ = jobs_of(options.inputs_dir, options.runs, seed)
-    job = next(each for each in jobs if each.name == name)
-    given = {} if job.case is None else case_inputs(job.case, program.graphs[program.entry])
-    return job.seed, given

@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -46,7 +46,10 @@ def main(arguments: Sequence[str]) -> int:
     Raises LoadError for a script that cannot be read, RunError for one that fails, and UsageError for one
     that trains nothing.
     """
-    options = _options(arguments)
+    parser = _parser()
+    own, of_script = script_arguments(parser, arguments)
+    options = parser.parse_args(own)
+    options.arguments = of_script
     with errors_in_json(options):
         return _watch(options)
 
@@ -92,16 +95,12 @@ def _parser() -> ArgumentParser:
     return parser
 
 
-def _options(arguments: Sequence[str]) -> Namespace:
-    parser = _parser()
-    own, of_script = script_arguments(parser, arguments)
-    options = parser.parse_args(own)
-    options.arguments = of_script
-    return options
-
-
 def _watch(options: Namespace) -> int:
-    script = _runner(options)
+    from nncdbg.torch.script import run_to_end, script_runner
+
+    if not options.module and not options.script:
+        raise UsageError("there is no script", hint="nncdbg watch train.py")
+    script = script_runner(options.script, options.module, options.arguments)
     target = options.module or options.script
     if options.bundle:
         options.bundle = folder_of_rank(options.bundle)
@@ -110,7 +109,6 @@ def _watch(options: Namespace) -> int:
         check_folder(Path(options.bundle))
     from nncdbg.nan_watch.training.records import TrainingReport
     from nncdbg.nan_watch.training.watching import watch
-    from nncdbg.torch.script import run_to_end
 
     report = TrainingReport()
     on_nan = options.on_nan or ("stop" if sys.stdin.isatty() and sys.stderr.isatty() else "raise")
@@ -194,15 +192,6 @@ def _ended(options: Namespace, target: str, report: TrainingReport, failure: Nnc
         for line in report.summary():
             screen.put_wrapped(line)
     return report.exit_code if interrupted is None else interrupted.exit_code
-
-
-def _runner(options: Namespace) -> Callable[[], None]:
-    """Return a function that runs the script.  Raises UsageError or LoadError for one that does not exist."""
-    from nncdbg.torch.script import script_runner
-
-    if not options.module and not options.script:
-        raise UsageError("there is no script", hint="nncdbg watch train.py")
-    return script_runner(options.script, options.module, options.arguments)
 
 
 def _keep(options: Namespace, bad: BadStep) -> None:

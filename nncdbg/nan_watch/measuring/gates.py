@@ -9,13 +9,14 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.findings import NUMERIC, STATE_RESET
+from nncdbg.ir.records import Program, SourceLines
 from nncdbg.nan_watch.records import REUSE
 
 if TYPE_CHECKING:
@@ -180,7 +181,11 @@ class Gates:
             if text in KINDS:
                 kinds.add(text)
             elif colon and name.strip() == RANGE:
-                ranges.append(_expression(text, rest.strip()))
+                if not rest.strip():
+                    raise UsageError(
+                        f"the gate {text!r} has no expression", hint="write range:max(abs(%h)) > 1e4"
+                    )
+                ranges.append(rest.strip())
             else:
                 thresholds.append(_threshold(text))
         return cls(frozenset(kinds), strict, tuple(thresholds), tuple(ranges))
@@ -247,12 +252,6 @@ def table() -> list[tuple[str, str]]:
     return rows
 
 
-def _expression(text: str, expression: str) -> str:
-    if not expression:
-        raise UsageError(f"the gate {text!r} has no expression", hint="write range:max(abs(%h)) > 1e4")
-    return expression
-
-
 def _threshold(text: str) -> Threshold:
     found = _MEASURED.fullmatch(text)
     name = found["name"] if found else re.split(r"[^A-Za-z_]", text, maxsplit=1)[0]
@@ -289,3 +288,39 @@ def _unknown(text: str, name: str) -> UsageError:
     near = difflib.get_close_matches(name, gate_names(), 1)
     hint = f"did you mean {near[0]}?" if near else f"the gates are {', '.join(gate_names())}"
     return UsageError(f"there is no gate {text!r}", hint=hint)
+
+
+class OnScreen(Protocol):
+    """Fits the lines of a report to a screen."""
+
+    def statement(self, text: str) -> str:
+        """Return a statement of the program, shortened to one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The parts of a watch that are not in its report.
+
+    `lines` is the program's text, from which statements are quoted; `gates` are the requested gates, so
+    that reports can name those that passed.
+    """
+
+    lines: Sequence[str] = ()
+    gates: Sequence[str] = ()
+    screen: OnScreen | None = None
+    """Fits lines to a screen; None for complete lines."""
+    unicode: bool = True
+    """Whether the output can have characters beyond ASCII, such as bars."""
+    sources: Mapping[str, SourceLines] = field(default_factory=dict)
+    """The user's lines that a recorded step has."""
+
+    @classmethod
+    def of(cls, program: Program, gates: Gates | None = None) -> Watched:
+        """Return the context of a program: its text with numbered lines, and its gates."""
+        lines = program.as_listing().full_lines()
+        if gates is None:
+            return cls(lines, sources=program.saved.sources)
+        kinds = [kind for kind in KINDS if kind in gates.kinds]
+        ranges = [f"{RANGE}:{expression}" for expression in gates.ranges]
+        shown = (*kinds, *map(str, gates.thresholds), *ranges)
+        return cls(lines, shown, sources=program.saved.sources)

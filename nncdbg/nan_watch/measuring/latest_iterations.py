@@ -1,4 +1,4 @@
-"""The history of a loop in the journal: the carried values, and the data, of its latest iterations."""
+"""The history of a loop in the journal: the carried values of its latest iterations, and the data."""
 
 from __future__ import annotations
 
@@ -16,11 +16,44 @@ from nncdbg.engine.compilation.driver_graph import BATCH
 from nncdbg.engine.compilation.trained import is_changed_by_sum, parameters_of
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import Sighting
-from nncdbg.engine.execution.transfers import FramePopped, IterationEnded
-from nncdbg.nan_watch.measuring.norms import norm_and_change, root_mean_square
+from nncdbg.engine.dtypes import FLOATS, name_of
+from nncdbg.engine.execution.transfers import FramePopped
+from nncdbg.stats import summarize
 
 if TYPE_CHECKING:
     from nncdbg.engine.execution.machine import Machine
+
+_BLOCK = 1 << 16
+"""Elements per block."""
+
+
+def is_float_tensor(content: Any) -> bool:
+    """Return whether a content is a tensor of floats on the host."""
+    is_tensor = isinstance(content, (np.ndarray, np.generic)) and not content.dtype.hasobject
+    return is_tensor and name_of(content.dtype) in FLOATS
+
+
+def root_mean_square(content: Any) -> float | None:
+    """Return the root of the mean square; None for non-finite contents, and for non-float values."""
+    if not is_float_tensor(content):
+        return None
+    summary = summarize(np.asarray(content))
+    if summary.mean is None or summary.std is None or summary.finite < summary.count:
+        return None
+    return math.hypot(summary.mean, summary.std)
+
+
+def norm_and_change(old: Any, new: Any) -> tuple[float, float]:
+    """Return (norm of `old`, norm of `new` - `old`) of two float tensors of the same shape, in f64."""
+    before = change = 0.0
+    flat_old, flat_new = np.asarray(old).reshape(-1), np.asarray(new).reshape(-1)
+    for start in range(0, flat_old.size, _BLOCK):
+        part = flat_old[start : start + _BLOCK].astype(np.float64)
+        before = math.hypot(before, float(np.linalg.norm(part)))
+        part -= flat_new[start : start + _BLOCK].astype(np.float64)
+        change = math.hypot(change, float(np.linalg.norm(part)))
+    return before, change
+
 
 LATEST = 16
 """Latest iterations that are examined."""
@@ -111,7 +144,9 @@ class LatestIterations:
             contents.append(self._host(self.previous[-1][after]))
             norms, ratios = _norms(contents)
             if norms and value.name:
-                learns = _is_updated(code, value.name, after) if learned is None else value.name in learned
+                pc = code.definition[after]
+                summed = pc >= 0 and is_changed_by_sum(code.nodes[pc], value.name)
+                learns = summed if learned is None else value.name in learned
                 yield CarriedCourse(value.name, norms, learns, ratios, np.shape(contents[0]))
 
     def batches(self) -> Iterator[tuple[str, Any, list[Any]]]:
@@ -126,7 +161,8 @@ class LatestIterations:
                 continue
             for source, slot in zip(code.operands[pc][1:], code.result_slots(pc), strict=True):
                 batches = [self._host(slots[slot]) for slots in entries]
-                yield code.names[slot], self._host(entries[-1][source]), [*map(_tensor, batches)]
+                held = [each if isinstance(each, (np.ndarray, np.generic)) else None for each in batches]
+                yield code.names[slot], self._host(entries[-1][source]), held
 
     def _host(self, content: Any) -> Any:
         return self._debugger.backend.to_host(content)
@@ -152,8 +188,8 @@ def data_of(code: Code) -> set[str]:
 def step_frame(machine: Machine, code: Code) -> FramePopped | None:
     """Return the frame of the graph that a ``run`` line, whose block is `code`, called last."""
     graph = next(node.op[1:] for node in code.nodes if node.op.startswith("@"))
-    entries = islice(machine.finished(), _NEAR)
-    return next((each for each in entries if _is_frame(each, graph)), None)  # type: ignore[return-value]
+    popped = (each for each in islice(machine.finished(), _NEAR) if isinstance(each, FramePopped))
+    return next((each for each in popped if each.code.path == (graph,)), None)
 
 
 def maker_of(state: str, code: Code) -> tuple[int, int]:
@@ -167,10 +203,6 @@ def maker_of(state: str, code: Code) -> tuple[int, int]:
                 (maker, [*code.result_slots(maker)].index(slot)) if maker >= 0 else (pc, names.index(state))
             )
     return len(code.nodes), 0
-
-
-def _is_frame(entry: FramePopped | IterationEnded, graph: str) -> bool:
-    return isinstance(entry, FramePopped) and entry.code.path == (graph,)
 
 
 def _iterations(
@@ -208,13 +240,3 @@ def _norms(contents: Sequence[Any]) -> tuple[list[float], list[float]]:
             ratios.append(change / before if before else math.inf if change else 0.0)
         norms.append(size * math.sqrt(np.size(content)))
     return norms, ratios
-
-
-def _is_updated(code: Code, name: str, after: int) -> bool:
-    """Return whether the next carried value is a sum or difference with the current one, of this name."""
-    pc = code.definition[after]
-    return pc >= 0 and is_changed_by_sum(code.nodes[pc], name)
-
-
-def _tensor(content: Any) -> Any:
-    return content if isinstance(content, (np.ndarray, np.generic)) else None

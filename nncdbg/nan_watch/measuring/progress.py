@@ -29,9 +29,8 @@ from nncdbg.engine.tracking.series import TrackedSeries, weighted_mean
 from nncdbg.ir.records import Array, Graph, Literal, Node, Program, has_cotangent
 from nncdbg.nan_watch.measuring.latest_iterations import maker_of
 from nncdbg.nan_watch.measuring.step_norms import StepNorms
-from nncdbg.nan_watch.records import Report, WatchFinding
+from nncdbg.nan_watch.records import Report, TrainingHistory, WatchFinding
 from nncdbg.nan_watch.sites import site_of
-from nncdbg.nan_watch.step_history import TrainingHistory
 
 KIND = "training"
 STEPS = 20
@@ -336,8 +335,7 @@ def _log_softmax(graph: Graph, name: str, depth: int = 6) -> tuple[str, int] | N
 
 
 def _maker(graph: Graph, name: str) -> Node | None:
-    nodes = (node for node in graph.nodes if node.op != "update")
-    return next((node for node in nodes if any(value.name == name for value in node.outputs)), None)
+    return next((node for node in graph.nodes if _makes(node, name)), None)
 
 
 def _finding(verdict: _Verdict, code: Code, debugger: Debugger, trips: bool) -> WatchFinding:

@@ -1,12 +1,18 @@
-"""Measures norms of parameters, updates and gradients, and dead units, at some steps of a running training.
+"""Norms of parameters, updates and gradients, and dead units, at some steps of a training; their warnings.
 
 A step ends with the states and the frame of the step's graph in the journal, so measuring changes nothing.
+
+One dead unit of many is usual after ReLU.  So only a quarter of the units of a layer counts as a fault, over
+enough steps and samples that a unit which is rarely active is not taken for a dead one.
+
+In a training that learns well, an update changes a weight matrix by about a thousandth of its norm, but small
+networks may begin with updates of a tenth.  So only updates of a third of the norm count as a fault.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -16,12 +22,92 @@ import numpy as np
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.trained import LearnedState, parameters_of
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.diagnosis.unit_activity import TrainingUnits, UnitActivity, Visits, steps_in_journal
+from nncdbg.engine.diagnosis.unit_activity import (
+    DeadUnits,
+    TrainingUnits,
+    UnitActivity,
+    Visits,
+    steps_in_journal,
+)
 from nncdbg.engine.execution.events import Event, Iterated
 from nncdbg.engine.execution.transfers import FramePopped
-from nncdbg.nan_watch.measuring.dead_units import activation_history
-from nncdbg.nan_watch.measuring.norms import is_float_tensor
-from nncdbg.nan_watch.step_history import ParameterHistory, TrainingHistory
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.nan_watch.measuring.latest_iterations import is_float_tensor, maker_of
+from nncdbg.nan_watch.records import ActivationHistory, ParameterHistory, TrainingHistory, WatchFinding
+from nncdbg.nan_watch.sites import calls_of, site_of
+
+VERDICT = "dead units"
+
+LATEST = 16
+"""The latest measured steps in which a dead unit is flat for every sample."""
+
+SHARE = 0.25
+"""Least share of dead units in a layer for a warning."""
+
+_FEWEST = 2
+"""Least number of dead units."""
+
+FEWEST_RECORDS = 10
+"""Least number of measured steps."""
+
+SAMPLES = 100
+"""Least number of samples of each unit in these steps."""
+
+
+def activation_history(activity: UnitActivity, steps: Sequence[int], debugger: Debugger) -> ActivationHistory:
+    """Return the plain record of the units of an activation."""
+    at, dead = activity.at, activity.dead_since(LATEST)
+    return ActivationHistory(
+        activity.name,
+        at.code.graph.name or str(at.code.path[0]),
+        debugger.loaded.line(at.code, at.pc),
+        activity.last_alive.size,
+        [activity.dead.get(step) for step in steps],
+        dead.count if dead is not None else 0,
+        dead.since if dead is not None else None,
+    )
+
+
+def dead_unit_warnings(activities: Iterator[UnitActivity], debugger: Debugger) -> Iterator[WatchFinding]:
+    """Yield a finding, which trips no gate, for each activation with many dead units."""
+    for each in activities:
+        dead = each.dead_since(LATEST)
+        if dead is None or dead.share < SHARE or dead.count < _FEWEST:
+            continue
+        if dead.steps >= FEWEST_RECORDS and dead.samples >= SAMPLES:
+            yield _dead_units_finding(each, dead, debugger)
+
+
+def _dead_units_finding(activity: UnitActivity, dead: DeadUnits, debugger: Debugger) -> WatchFinding:
+    at = activity.at
+    rectifies = activity.flat == (0.0,)
+    result = " or ".join(f"{each:g}" for each in activity.flat)
+    evidence = (
+        f"{VERDICT}: {dead.count} of {dead.units} units of %{name_text(activity.name)} are {result} for all "
+        f"{dead.samples:,} samples of the {dead.steps} measured steps since step {dead.since}"
+    )
+    if 0 < dead.never < dead.count:
+        evidence += f"; {dead.never} of them since the first step"
+    return WatchFinding(
+        "dead",
+        "birth",
+        site_of(at.code, at.pc, activity.name, debugger),
+        calls=calls_of(activity.calls, debugger),
+        evidence=evidence,
+        hint=_hint(rectifies, begins_dead=2 * dead.never >= dead.count),
+        actual=dead.share,
+        threshold=SHARE,
+        verdict=VERDICT,
+    )
+
+
+def _hint(rectifies: bool, begins_dead: bool) -> str:
+    other = "LeakyRelu, whose gradient is never 0" if rectifies else "a normalization before the activation"
+    if not begins_dead:
+        return f"use a smaller learning rate, or {other}"
+    weights = "weights scaled by sqrt(2 / inputs) (He initialization)" if rectifies else "smaller weights"
+    return f"initialize with a bias of 0 and {weights}, scale the data, or use {other}"
+
 
 _EVERY = 20
 """First steps that are all measured."""
@@ -67,7 +153,9 @@ class StepNorms:
             for step, slots, visits in reversed(latest):
                 if step not in known:
                     self._measure(run, slots, visits)
-            _sort(run.history)
+            # The last steps are measured after the run.
+            steps = run.history.steps
+            _keep_rows(run.history, sorted(range(len(steps)), key=steps.__getitem__))
             run.history.activations = [
                 activation_history(each, run.history.steps, self._debugger) for each in run.units.found
             ]
@@ -107,7 +195,11 @@ class StepNorms:
             found = next(steps_in_journal(self._debugger.control.machine, code), None)
             self._measure(run, event.before, [] if found is None else found[2])
             if len(run.history.steps) > _MOST:
-                _thin(run)
+                # Drop every second step after the first ones.
+                run.stride *= 2
+                steps = enumerate(run.history.steps)
+                kept = [row for row, number in steps if number < _EVERY or number % run.stride == 0]
+                _keep_rows(run.history, kept)
 
     def _begin(self, code: Code, slots: Sequence[Any]) -> _Run:
         learned = parameters_of(self._debugger.program)
@@ -197,17 +289,97 @@ def _number(content: Any) -> float:
     return number if math.isfinite(number) else math.nan
 
 
-def _sort(history: TrainingHistory) -> None:
-    """Sort the steps: the last ones are measured after the run."""
-    order = sorted(range(len(history.steps)), key=history.steps.__getitem__)
+def _keep_rows(history: TrainingHistory, rows: Sequence[int]) -> None:
+    """Keep these rows of each series, in this order."""
     for series in history.series:
-        series[:] = [series[index] for index in order]
+        series[:] = [series[row] for row in rows]
 
 
-def _thin(run: _Run) -> None:
-    """Drop every second step after the first ones."""
-    run.stride *= 2
-    steps = run.history.steps
-    kept = [index for index, step in enumerate(steps) if step < _EVERY or step % run.stride == 0]
-    for series in run.history.series:
-        series[:] = [series[index] for index in kept]
+LARGE = 0.3
+"""Least norm of an update that is too large, as a share of the norm of the parameter."""
+
+SHRINKING = 0.05
+"""Least share of a parameter that an update of a too strong weight decay takes away."""
+
+_AGAINST = 0.7
+"""Least share of such an update that points against the parameter."""
+
+STEPS = 10
+"""Least number of successive steps with such updates."""
+
+DECAY, UPDATES = "weight decay too strong", "updates too large"
+
+_HINTS = {
+    DECAY: "use a smaller weight decay: the parameter loses 1 - learning rate * decay in each step",
+    UPDATES: "use a smaller learning rate",
+}
+
+
+def update_warnings(
+    norms: StepNorms, histories: Sequence[TrainingHistory], debugger: Debugger
+) -> Iterator[WatchFinding]:
+    """Yield a finding, which trips no gate, for each weight matrix with updates that are too large."""
+    shapes = {each.value.name: getattr(each.value.type, "shape", None) for each in debugger.program.states}
+    for history in histories:
+        code = norms.code_of(history)
+        for parameter in history.parameters:
+            # Biases and gains, with one axis, may change fast.
+            if code is None or len(shapes[parameter.name] or ()) < 2:
+                continue
+            for verdict, holds in _RULES.items():
+                rows = _longest(parameter, history.steps, holds)
+                if rows:
+                    yield _update_finding(verdict, parameter, history, rows, code, debugger)
+                    break
+
+
+_RULES: dict[str, Callable[[ParameterHistory, int], bool]] = {
+    DECAY: lambda each, row: each.shrinkage[row] >= max(SHRINKING, _AGAINST * each.ratios[row]),
+    UPDATES: lambda each, row: each.ratios[row] >= LARGE,
+}
+
+
+def _longest(
+    parameter: ParameterHistory, steps: Sequence[int], holds: Callable[[ParameterHistory, int], bool]
+) -> list[int]:
+    """Return the longest series of rows of successive steps for which a rule holds; empty if it is short."""
+    longest: list[int] = []
+    series: list[int] = []
+    for row in range(len(steps)):
+        if series and steps[row] != steps[series[-1]] + 1:
+            series = []
+        series = [*series, row] if holds(parameter, row) else []
+        longest = max(longest, series, key=len)
+    return longest if len(longest) >= STEPS else []
+
+
+def _update_finding(
+    verdict: str,
+    parameter: ParameterHistory,
+    history: TrainingHistory,
+    rows: list[int],
+    code: Code,
+    debugger: Debugger,
+) -> WatchFinding:
+    name = parameter.name
+    ratios = [parameter.ratios[row] for row in rows]
+    first, last = history.steps[rows[0]], history.steps[rows[-1]]
+    did = "shrank" if verdict == DECAY else "changed"
+    evidence = (
+        f"{verdict}: from step {first} to {last}, each update {did} %{name_text(name)} by "
+        f"{100 * min(ratios):.3g} to "
+        f"{100 * max(ratios):.3g} % of its norm, which went from {parameter.norms[rows[0]]:.4g} to "
+        f"{parameter.norms[rows[-1]]:.4g}; 0.1 % is usual"
+    )
+    site = site_of(code, maker_of(name, code)[0], name, debugger)
+    return WatchFinding(
+        "update",
+        "birth",
+        site,
+        evidence=evidence,
+        hint=_HINTS[verdict],
+        actual=float(np.median(ratios)),
+        threshold=SHRINKING if verdict == DECAY else LARGE,
+        count=len(rows),
+        verdict=verdict,
+    )

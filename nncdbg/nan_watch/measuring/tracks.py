@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from nncdbg.nan_watch.measuring.gates import Threshold
 from nncdbg.nan_watch.records import FindingSite, Operand
-from nncdbg.stats.plain import combine
-from nncdbg.stats.summary import Summary
+from nncdbg.stats.summary import Summary, combine
 
 Key: TypeAlias = "tuple[str, str, str]"
 """(graph path, name of the value, op); edits elsewhere in the model do not change it."""
@@ -81,7 +80,7 @@ class Track:
         self.visits += 1
         self.summary = summary if self.summary is None else combine((self.summary, summary))
 
-    def see_units(self, alive: npt.NDArray[np.bool_], samples: int) -> None:
+    def see_units(self, alive: npt.NDArray[np.bool_] | None, samples: int) -> None:
         """Add the units of a result that are nonzero."""
         if self.units is None:
             self.units = LiveUnits(alive, samples)
@@ -125,10 +124,7 @@ def _merge(known: Track, other: Track) -> None:
     if other.summary is not None:
         known.summary = other.summary if known.summary is None else combine((known.summary, other.summary))
     if other.units is not None:
-        if known.units is None:
-            known.units = other.units
-        else:
-            known.units.add(other.units.alive, other.units.samples)
+        known.see_units(other.units.alive, other.units.samples)
     for gate, trip in other.trips.items():
         if gate in known.trips:
             known.trips[gate].again(trip.worst, trip.count)

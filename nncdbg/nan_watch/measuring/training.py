@@ -15,14 +15,146 @@ otherwise the value just grew.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+
+from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
+from nncdbg.engine.dtypes import FLOATS, NUMPY
 from nncdbg.engine.text.lexemes import name_text
-from nncdbg.nan_watch.measuring.latest_iterations import CarriedCourse, LatestIterations, data_of, loop_of
-from nncdbg.nan_watch.measuring.loss_scale import loss_scale_of
-from nncdbg.nan_watch.measuring.outliers import Outlier, outlier_in
+from nncdbg.nan_watch.measuring.latest_iterations import (
+    CarriedCourse,
+    LatestIterations,
+    data_of,
+    is_float_tensor,
+    loop_of,
+)
+
+_LEAST = 64.0
+"""Least factor that counts as a loss scale."""
+
+
+def loss_scale_of(sighting: Sighting, debugger: Debugger) -> tuple[str, str] | None:
+    """Return (element type, factor) of an infinite narrow result with a loss scale; None without one.
+
+    The cotangent of a call of a gradient is a loss scale.  A factor in a statement must be a power of two.
+    """
+    if sighting.kind != "inf":
+        return None
+    code, pc = sighting.statement.code, sighting.statement.pc
+    type_ = code.types.get(sighting.value) if sighting.value in code.slot_of else None
+    dtype = getattr(type_, "dtype", "")
+    if dtype not in FLOATS or NUMPY[dtype].itemsize > 2:
+        return None
+    for name, factor in (*_factors(code, pc), *_cotangents(sighting, debugger)):
+        return dtype, f"%{name_text(name)} = {factor:g}" if name else f"{factor:g}"
+    return None
+
+
+def _cotangents(sighting: Sighting, debugger: Debugger) -> Iterator[tuple[str, float]]:
+    """Return the loss scales that the calls around a statement give to gradients, the innermost first."""
+    gradients = {f"@{line.name}" for line in debugger.program.backwards}
+    states = {state.value.name for state in debugger.program.states}
+    for call in reversed(sighting.calls):
+        if call.code.nodes[call.pc].op not in gradients:
+            continue
+        for slot in call.code.operands[call.pc]:
+            factor = _scalar(_content(debugger, call.code, slot))
+            if factor is not None and factor >= _LEAST:
+                # A number in the call has a generated name.
+                name = call.code.names[slot]
+                yield name if name in states else "", factor
+
+
+def _content(debugger: Debugger, code: Code, slot: int) -> Any:
+    """Return a constant of a block, else what its latest frame has in a slot."""
+    machine = debugger.control.machine
+    for frame in (*reversed(machine.frames), *machine.finished()):
+        if frame.code is code:
+            return debugger.backend.to_host(frame.slots[slot])
+    return code.template[slot]
+
+
+def _factors(code: Code, pc: int) -> Iterator[tuple[str, float]]:
+    """Return the large powers of two that a statement's operands were multiplied by, nearest first."""
+    waiting, seen = [pc], {pc}
+    while waiting:
+        current = waiting.pop(0)
+        for slot in code.operands[current]:
+            if code.nodes[current].op == "Mul":
+                factor = _scalar(code.template[slot])
+                if factor is not None and factor >= _LEAST and math.frexp(factor)[0] == 0.5:
+                    yield code.names[slot], factor
+            before = code.definition[slot]
+            if before >= 0 and before not in seen:
+                seen.add(before)
+                waiting.append(before)
+
+
+def _scalar(content: Any) -> float | None:
+    """Return the magnitude of a tensor of one number; None for other contents."""
+    if not isinstance(content, (np.ndarray, np.generic)) or content.size != 1 or content.dtype.hasobject:
+        return None
+    return abs(float(content.reshape(())))
+
+
+_FAR = 1e3
+"""Least largest element of an outlier, as a multiple of the median of the samples."""
+
+_FEWEST = 4
+"""Least number of samples for a median."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlier:
+    """A sample whose largest element is `largest`, used first in the iteration `at` of the history.
+
+    `index` is its place along the first axis of the data; `median` is that of the samples of the batches.
+    """
+
+    name: str
+    index: int
+    at: int
+    largest: float
+    median: float
+
+
+def outlier_in(history: LatestIterations) -> Outlier | None:
+    """Return the first outlier in the latest batches of a training; None if there is none."""
+    found = [
+        _outlier(name, data, [_sizes(batch, data) for batch in batches])
+        for name, data, batches in history.batches()
+        if is_float_tensor(data)
+    ]
+    return min((each for each in found if each is not None), key=lambda each: each.at, default=None)
+
+
+def _outlier(name: str, data: Any, sizes: Sequence[Any]) -> Outlier | None:
+    """Return the first outlier among the batches with these sizes of their samples."""
+    every = np.concatenate(sizes)
+    every = every[np.isfinite(every)]
+    median = float(np.median(every)) if len(every) >= _FEWEST else 0.0
+    for at, each in enumerate(sizes):
+        largest = float(np.max(each, initial=0.0))
+        if median and _FAR * median <= largest < np.inf:
+            index = int(np.argmax(_sizes(data, data) == largest))
+            return Outlier(name, index, at, largest, median)
+    return None
+
+
+def _sizes(batch: Any, data: Any) -> Any:
+    """Return f64[samples]: the largest magnitude of each sample of a batch; empty for a lost batch."""
+    if batch is None or not np.size(data):
+        return np.zeros(0)
+    one = np.ndim(batch) < np.ndim(data)
+    rows = np.asarray(batch, np.float64).reshape(1 if one else len(batch), -1)
+    return np.abs(rows).max(axis=1, initial=0.0)
+
 
 _GROWN = 10.0
 """Least growth factor of a norm over the latest iterations for a trend."""
@@ -83,7 +215,11 @@ class TrainingJudge:
         outlier = outlier_in(history)
         if outlier is not None and not any(_has_diverged(each.until(outlier.at)) for each in learned):
             return _bad_input(outlier, history)
-        diverged = max(filter(_has_diverged, learned), key=_divergence, default=None)
+        diverged = max(
+            filter(_has_diverged, learned),
+            key=lambda each: (each.growth, max(each.ratios, default=0.0)),
+            default=None,
+        )
         if diverged is not None:
             return _learning_rate(diverged, history)
         scale = self._loss_scale(sighting)
@@ -91,7 +227,9 @@ class TrainingJudge:
 
     def _of_loop(self, history: LatestIterations, sighting: Sighting) -> TrainingVerdict | None:
         courses = [course for course in history.courses if len(course.norms) > 1]
-        grown = max(filter(_is_grown, courses), key=lambda each: (each.learns, each.growth), default=None)
+        # One iteration is enough for a jump.
+        trends = [each for each in courses if each.growth >= (_GROWN if len(each.norms) > 2 else _JUMP)]
+        grown = max(trends, key=lambda each: (each.learns, each.growth), default=None)
         if grown is not None:
             return _learning_rate(grown, history) if grown.learns else TrainingVerdict(GROWTH, _grew(grown))
         scale = self._loss_scale(sighting)
@@ -106,18 +244,9 @@ class TrainingJudge:
         return TrainingVerdict(LOSS_SCALE, evidence, "use a smaller or a dynamic loss scale")
 
 
-def _is_grown(course: CarriedCourse) -> bool:
-    """Return whether a norm shows a trend; one iteration is enough for a jump."""
-    return course.growth >= (_GROWN if len(course.norms) > 2 else _JUMP)
-
-
 def _has_diverged(course: CarriedCourse) -> bool:
     """Return whether the updates of a parameter were too large, and the parameter is."""
     return course.gain >= _LARGE and (course.growth >= _GROWN or max(course.ratios, default=0.0) >= _LEAP)
-
-
-def _divergence(course: CarriedCourse) -> tuple[float, float]:
-    return course.growth, max(course.ratios, default=0.0)
 
 
 def _learning_rate(course: CarriedCourse, history: LatestIterations) -> TrainingVerdict:

@@ -10,10 +10,11 @@ import difflib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.units import alive_units, cuts, saturated, unit_axis
@@ -25,13 +26,73 @@ from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.records import Program, type_of
 from nncdbg.ir.walk import blocks
 from nncdbg.nan_watch.measuring.gates import Threshold
-from nncdbg.nan_watch.measuring.levels import Level, Levels, origin_of
 from nncdbg.nan_watch.measuring.tracks import Track
 from nncdbg.nan_watch.records import Operand
 from nncdbg.nan_watch.sites import site_of
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import row_of, summary_of
 from nncdbg.stats.summary import Summary
+
+
+class Level(NamedTuple):
+    """The largest magnitude in a tensor, the smallest one on its path, and whether a constant caused it.
+
+    The path follows the largest operand at each statement.  If a result is no larger than a constant among
+    its operands, its magnitude comes from the constant: masks of -10000 or of the lowest number are
+    intentional.
+    """
+
+    high: float
+    base: float
+    constant: bool
+
+
+_ROUNDING = 1 + 2.0**-6
+"""Largest ratio of a sum to its constant operand for which its magnitude comes from the constant."""
+
+
+class Levels:
+    """Levels of the live tensors, by identity; the tensors are referenced weakly.
+
+    `high_of` returns the largest magnitude of a tensor that no statement computed.
+    """
+
+    def __init__(self, high_of: Callable[[Any], float | None]) -> None:
+        self._high_of = high_of
+        # NumPy scalars have no weak references: they are measured at each read.
+        self._known: ByIdentity[Level] = ByIdentity(weak_only=True)
+
+    def of(self, value: Any, constant: bool) -> Level | None:
+        """Return the level of an operand; None if it has no finite number except 0."""
+        known = self._known.get(value)
+        if known is not None:
+            return known
+        high = self._high_of(value)
+        if not high:
+            return None
+        level = Level(high, high, constant)
+        self._known.set(value, level)
+        return level
+
+    def follow(self, result: Any, high: float, operands: Iterable[Level]) -> Level:
+        """Return the level of a result with this largest magnitude and operands of these levels."""
+        origin = origin_of(high, operands)
+        if origin is None or not high:
+            level = Level(high, high, False)
+        else:
+            level = Level(high, min(origin.base, high), origin.constant and high <= origin.high * _ROUNDING)
+        self._known.set(result, level)
+        return level
+
+
+def origin_of(high: float, operands: Iterable[Level]) -> Level | None:
+    """Return the operand that the largest magnitude of a result comes from."""
+    known = list(operands)
+    constants = [level for level in known if level.constant]
+    meant = [level for level in constants if high <= level.high * _ROUNDING]
+    others = [level for level in known if not level.constant]
+    return max(meant or others or constants, key=lambda level: level.high, default=None)
+
 
 _GIVEN = (Content.CONSTANT, Content.GENERATED)
 """Contents of results that no operand changes."""
@@ -133,7 +194,10 @@ class Trouble:
         if dtype is None or 0 in result.shape:
             return
         row = self.row(result)
-        level = self._level(spot, inputs, result, row) if self._relative else None
+        level = None
+        if self._relative:
+            high = 0.0 if math.isnan(row[0]) else max(abs(row[0]), abs(row[1]))
+            level = self._levels.follow(result, high, self._operand_levels(spot, inputs))
         if not spot.measured:
             return
         summary = summary_of(row, dtype)
@@ -214,9 +278,10 @@ class Trouble:
         if kind == "saturated":
             return self._saturated(spot, result, name)
         if kind == "dead":
-            if self._is_written(spot.binding.code) and cuts(
-                spot.binding.code, spot.binding.pc, spot.binding.op
-            ):
+            code = spot.binding.code
+            # In the program's text, rather than in the graph of a gradient.
+            written = code.path[0] in self._debugger.program.graphs
+            if written and cuts(code, spot.binding.pc, spot.binding.op):
                 self._see_units(spot, result, track)
             return None
         if level is None or not level.high:
@@ -238,10 +303,6 @@ class Trouble:
         ends, of = saturated(op, np.asarray(self._to_host(result)), spot.binding.attributes)
         what = "elements" if op.shares is None else "rows"
         return (ends / of, f"{ends} of {of} {what} of %{name_text(name)} are at their limits") if of else None
-
-    def _is_written(self, code: Code) -> bool:
-        """Return whether a block is in the program's text, rather than in the graph of a gradient."""
-        return code.path[0] in self._debugger.program.graphs
 
     def _see_units(self, spot: _Spot, result: Any, track: Track) -> None:
         if track.units is not None and (track.units.alive is None or track.units.alive.all()):
@@ -266,10 +327,6 @@ class Trouble:
         return actual, words
 
     # -- levels ------------------------------------------------------------------------------------
-
-    def _level(self, spot: _Spot, inputs: Sequence[Any], result: Any, row: Sequence[float]) -> Level:
-        high = 0.0 if math.isnan(row[0]) else max(abs(row[0]), abs(row[1]))
-        return self._levels.follow(result, high, self._operand_levels(spot, inputs))
 
     def _operand_levels(self, spot: _Spot, inputs: Sequence[Any]) -> Iterable[Level]:
         for index, value in enumerate(inputs):

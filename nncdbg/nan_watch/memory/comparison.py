@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
@@ -22,18 +22,117 @@ from nncdbg.engine.divergence.memory_reuse import Start, who_changed, who_is_sti
 from nncdbg.engine.divergence.played import Played, Player, digest
 from nncdbg.engine.errors import StoppedRun, UsageError
 from nncdbg.engine.execution.check_results import NOT_CHECKED, PASSED, CheckResult
-from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.packing import pack
 from nncdbg.engine.memory.placed import PlacedAllocation
-from nncdbg.engine.memory.plan_file import PlacedPlan, Site, plan_text, read_plan
+from nncdbg.engine.memory.plan_check import PlannedValue, PlanProblem, problems
+from nncdbg.engine.memory.plan_file import PlacedPlan, Site, key_of, plan_text, read_plan
 from nncdbg.engine.memory.reusing import ReusingAllocation
 from nncdbg.engine.memory.states_in_place import arena_of
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.records import Program
-from nncdbg.nan_watch.measuring.gate_results import own_memory_words
-from nncdbg.nan_watch.memory import plans as plan_words
 from nncdbg.nan_watch.memory import wording as words
+from nncdbg.nan_watch.memory.wording import lines
+from nncdbg.nan_watch.records import FindingSite as Line
 from nncdbg.nan_watch.records import Report, WatchFinding
+from nncdbg.nan_watch.sites import site_of
+from nncdbg.nan_watch.watching import own_memory_words
+
+_NAMED = 5
+"""Most names of unchecked values in a list."""
+
+
+def _problem(debugger: Debugger, problem: PlanProblem) -> WatchFinding:
+    value, other = problem.value, problem.other
+    name, place = value.name, value.place
+    first, last = problem.first, problem.last
+    if problem.kind == "small":
+        evidence = f"%{name_text(name)} needs {first} bytes, but its place has {last}"
+        hint = "compute sizes from the type and shape at run time, and round them up"
+    elif problem.kind == "misaligned":
+        evidence = f"%{name_text(name)} is at byte {first}, which is not a multiple of {last}"
+        hint = f"use a multiple of {last} as its offset"
+    elif problem.kind == "outlived":
+        begin, _ = lines(debugger, value.code, name)
+        evidence = (
+            f"%{name_text(name)} is live from line {begin} to line {last}; the plan frees "
+            f"it after line {first}"
+        )
+        hint = f"keep %{name_text(name)} live until its last reader"
+    else:
+        assert other is not None
+        evidence = _sharing(debugger, problem, other)
+        hint = f"place %{name_text(other.name)} and %{name_text(name)} at different bytes"
+    return WatchFinding(
+        "plan",
+        "birth",
+        _defined(debugger, other if other is not None else value),
+        cause="wrong plan",
+        evidence=evidence,
+        hint=hint
+        if place.root == (value.code.path, name)
+        else f"{hint}; %{name_text(name)} is an alias of %{name_text(place.root[1])}",
+        other=None if other is None else _defined(debugger, value),
+        reaches_output=False,
+    )
+
+
+def _sharing(debugger: Debugger, problem: PlanProblem, other: PlannedValue) -> str:
+    lives = [
+        "%{} (live from line {} to line {})".format(each.name, *lines(debugger, each.code, each.name))
+        for each in (problem.value, other)
+    ]
+    shared = f"share bytes {problem.first}..{problem.last}"
+    if problem.kind == "overlap":
+        return f"{lives[0]} and {lives[1]} {shared}"
+    op = other.code.nodes[other.live.definition].op
+    return (
+        f"{op} writes %{name_text(other.name)} over its operand {lives[0]} while it reads the "
+        f"operand: they {shared}"
+    )
+
+
+def _defined(debugger: Debugger, value: PlannedValue) -> Line:
+    """Return the statement that writes a value or passes it to a loop; for an input, the first statement."""
+    code, pc = value.code, value.live.definition
+    if pc >= 0:
+        return site_of(code, pc, value.name, debugger)
+    if code.parent is not None:
+        return site_of(code.parent, int(code.path[-2]), value.name, debugger)
+    return site_of(code, 0, value.name, debugger)
+
+
+def _left_out(arena: PlacedAllocation) -> list[CheckResult]:
+    """Return which values were in memory outside the plan, so that it was not checked for them."""
+    without = {"without a place in the plan": arena.apart, "that do not fit in the arena": arena.beyond}
+    return [
+        _left(f"values {what}, which used separate memory: {_listed(sites)}")
+        for what, sites in without.items()
+        if sites
+    ]
+
+
+def _unrun(debugger: Debugger, plan: PlacedPlan, played: Played) -> list[CheckResult]:
+    """Return the places whose statements did not run, as not checked."""
+    graphs = debugger.program.graphs.items()
+    inputs = {((name,), value.name) for name, graph in graphs for value in graph.inputs}
+    missing = {site: None for site in plan.places if site not in played.sizes and site not in inputs}
+    if not missing:
+        return []
+    names = _listed(missing)
+    words = f"places of values that were not computed in this run, so their readers are unknown: {names}"
+    return [_left(words)]
+
+
+def _left(words: str) -> CheckResult:
+    return CheckResult("plan", NOT_CHECKED, words)
+
+
+def _listed(sites: dict[Site, None]) -> str:
+    names = [f"%{name_text(name)} of {key_of(path)}" for path, name in list(sites)[:_NAMED]]
+    more = len(sites) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
+
 
 KINDS = ("reuse", "uninitialized", "guard", "state", "plan")
 """Kinds of findings: a read of memory owned by another value, an uninitialized read, an out-of-bounds
@@ -138,7 +237,7 @@ class _Watch:
             for poison in (False, True):
                 self._compare(base, poison, report)
             if self.plan is not None:
-                report.results += plan_words.unrun(debugger, self.plan, base.played)
+                report.results += _unrun(debugger, self.plan, base.played)
             own = base.debugger.loaded.linker.allocation.own_memory
             if own:
                 report.results.append(CheckResult("guard", NOT_CHECKED, own_memory_words(own)))
@@ -214,7 +313,8 @@ class _Watch:
     def _misuse(self, run: _Run) -> None:
         """Add the findings of the allocator itself: out-of-bounds writes, uninitialized elements."""
         for moment, finding in run.played.findings:
-            if not _is_reuse(finding):
+            # A read of reused memory is a `Misread` of the arena too, which has more detail.
+            if finding.kind != "guard" or finding.output is not None:
                 self._add(moment.tick, words.misuse(run.debugger, moment, finding))
 
     def _changed(self, run: _Run, allocator: str | Allocation) -> None:
@@ -244,21 +344,12 @@ class _Watch:
     def _planned(self, base: _Run, arena: PlacedAllocation, report: Report) -> None:
         """Add errors of the plan that no run shows, and note what the plan leaves out."""
         assert self.plan is not None
-        shown = set(_shown(arena))
-        for index, problem in enumerate(plan_words.plan_problems(base.debugger, self.plan, base.played)):
-            if problem.sites not in shown:
-                self._add(base.played.ticks + 1 + index, problem.finding)
-        report.results += plan_words.left_out(base.debugger, arena)
-
-
-def _is_reuse(finding: Finding) -> bool:
-    """Return whether the finding duplicates a `Misread` of the arena, which has more detail."""
-    return finding.kind == "guard" and finding.output is None
-
-
-def _shown(arena: PlacedAllocation) -> Iterator[frozenset[Site]]:
-    """Return the pairs of owner and taker of the bytes of each misread."""
-    for misread in arena.misreads.values():
-        taker = misread.block.successor
-        if taker is not None:
-            yield frozenset((misread.block.owner.site, taker.site))
+        pairs = [(each.block.owner, each.block.successor) for each in arena.misreads.values()]
+        shown = {frozenset((owner.site, taker.site)) for owner, taker in pairs if taker is not None}
+        loaded = base.debugger.loaded
+        found = problems(self.plan, loaded.codes, base.played.sizes, loaded.line)
+        for tick, problem in enumerate(found, base.played.ticks + 1):
+            pair = [each for each in (problem.value, problem.other) if each is not None]
+            if frozenset((each.code.path, each.name) for each in pair) not in shown:
+                self._add(tick, _problem(base.debugger, problem))
+        report.results += _left_out(arena)

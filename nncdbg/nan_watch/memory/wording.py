@@ -17,7 +17,7 @@ from nncdbg.engine.memory.reusing import Misread, overwrites_state, verb
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.nan_watch.records import FindingSite as Line
 from nncdbg.nan_watch.records import Operand, WatchFinding
-from nncdbg.nan_watch.sites import site_of
+from nncdbg.nan_watch.sites import site_at, site_of
 
 CAUSES = (
     "wrong reuse",
@@ -50,10 +50,11 @@ def reuse(debugger: Debugger, misread: Misread, plan: PlacedPlan | None, reaches
     elif taker is not None:
         first, last = block.taken or (block.start, block.start + block.size)
         begin, end = lines(debugger, taker.code, taker.value)
+        iteration = f" (iteration {taker.iteration})" if taker.iteration else ""
         evidence += (
             f"; %{name_text(taker.value)} reused its bytes {first}..{last} at line "
             f"{_line(debugger, taker.statement)}"
-            f"{_round(taker)} and is live from line {begin} to line {end}"
+            f"{iteration} and is live from line {begin} to line {end}"
         )
     elif block.freed is not None:
         evidence += f"; its memory was freed at line {_line(debugger, block.freed)}"
@@ -73,7 +74,7 @@ def reuse(debugger: Debugger, misread: Misread, plan: PlacedPlan | None, reaches
         cause="overwritten state" if overwritten else "wrong reuse",
         evidence=evidence,
         hint=_reuse_hint(block, taker),
-        other=None if other is None else _site(debugger, other, taker.value if taker else ""),
+        other=None if other is None else site_at(other, debugger, taker.value if taker else ""),
         count=misread.count,
     )
 
@@ -90,10 +91,6 @@ def _reuse_hint(block: MemoryBlock, taker: Owner | None) -> str:
         f"place %{name_text(taker.value)} at other bytes, or free "
         f"%{name_text(block.owner.value)} only after its last reader"
     )
-
-
-def _round(taker: Owner) -> str:
-    return f" (iteration {taker.iteration})" if taker.iteration else ""
 
 
 def _life(debugger: Debugger, misread: Misread) -> str:
@@ -130,7 +127,7 @@ def misuse(debugger: Debugger, moment: Moment, finding: Finding) -> WatchFinding
         cause=cause,
         evidence=finding.detail,
         hint=hint,
-        other=None if finding.other is None else _site(debugger, finding.other, ""),
+        other=None if finding.other is None else site_at(finding.other, debugger),
     )
 
 
@@ -154,7 +151,7 @@ def changed(debugger: Debugger, found: Changed, culprit: Moment | None) -> Watch
         cause="write into foreign memory" if culprit is not None else "unknown",
         evidence=evidence,
         hint="write only to the op's own result; copy operands, and do not keep buffers between calls",
-        other=None if culprit is None else _site(debugger, culprit.statement, ""),
+        other=None if culprit is None else site_at(culprit.statement, debugger),
     )
 
 
@@ -213,13 +210,11 @@ def _taker(debugger: Debugger, block: MemoryBlock) -> tuple[Line | None, str]:
     taker = block.successor
     if taker is not None:
         line = _line(debugger, taker.statement)
-        return _site(
-            debugger, taker.statement, taker.value
-        ), f"; %{name_text(taker.value)} reused its bytes at line {line}"
+        words = f"; %{name_text(taker.value)} reused its bytes at line {line}"
+        return site_at(taker.statement, debugger, taker.value), words
     if block.freed is not None:
-        return _site(
-            debugger, block.freed, ""
-        ), f"; its memory was freed at line {_line(debugger, block.freed)}"
+        words = f"; its memory was freed at line {_line(debugger, block.freed)}"
+        return site_at(block.freed, debugger), words
     return None, ""
 
 
@@ -234,12 +229,6 @@ def lines(debugger: Debugger, code: Code, name: str) -> Sequence[Any]:
     """Return the first and the last line at which a value of a block is live."""
     slot = code.slot_of.get(name)
     return (None, None) if slot is None else lines_of(code, slot, debugger.loaded.line)
-
-
-def _site(debugger: Debugger, statement: Statement, value: str) -> Line:
-    outputs = statement.code.nodes[statement.pc].outputs if statement.pc < len(statement.code.nodes) else ()
-    named = value or (outputs[0].name if outputs else "")
-    return site_of(statement.code, statement.pc, named, debugger)
 
 
 def _operands(statement: Statement) -> tuple[Operand, ...]:

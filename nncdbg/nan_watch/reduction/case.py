@@ -145,15 +145,17 @@ def bytes_of(content: Any) -> int:
 
 def unsized(node: Node) -> Node:
     """Return a statement whose results have element types but no sizes, as sizes may change."""
-    outputs = tuple(replace(each, type=each.type and without_sizes(each.type)) for each in node.outputs)
-    return replace(node, outputs=outputs, subgraphs=tuple(map(unsized_graph, node.subgraphs)))
-
-
-def unsized_graph(graph: Graph) -> Graph:
-    """Return a graph without sizes."""
-    return replace(
-        graph,
-        inputs=tuple(replace(each, type=each.type and without_sizes(each.type)) for each in graph.inputs),
-        outputs=tuple(replace(each, type=each.type and without_sizes(each.type)) for each in graph.outputs),
-        nodes=tuple(map(unsized, graph.nodes)),
+    blocks = tuple(
+        replace(
+            graph,
+            inputs=_unsized_values(graph.inputs),
+            outputs=_unsized_values(graph.outputs),
+            nodes=tuple(map(unsized, graph.nodes)),
+        )
+        for graph in node.subgraphs
     )
+    return replace(node, outputs=_unsized_values(node.outputs), subgraphs=blocks)
+
+
+def _unsized_values(values: Iterable[Value]) -> tuple[Value, ...]:
+    return tuple(replace(each, type=each.type and without_sizes(each.type)) for each in values)

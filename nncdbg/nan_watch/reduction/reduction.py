@@ -1,24 +1,187 @@
-"""Find the smallest program and inputs that still show a finding.
+"""Find the smallest program and inputs that still show a finding, by delta debugging.
 
 The run up to the finding is recorded as a straight line and cut near the finding; removed statements become
-inputs with their values.  Delta debugging then removes statements, and after that elements of the data.
-Each step is accepted only if a watch reports the same finding.
+inputs with their values.  Delta debugging then removes statements, and after that indices and elements of the
+data.  Source: Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", IEEE TSE 28 (2002).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
+import numpy as np
+
+from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.errors import RunError
-from nncdbg.ir.records import Program
+from nncdbg.ir.records import Array, Program
 from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.reduction.case import ReducedCase, case_of_program
-from nncdbg.nan_watch.reduction.minimizing import minimized
 from nncdbg.nan_watch.reduction.sameness import Probe
-from nncdbg.nan_watch.reduction.shrinking import shrunk
-from nncdbg.nan_watch.reduction.straight_line import Line, flat_line, outer_line
+from nncdbg.nan_watch.reduction.straight_line import lines_of
+
+T = TypeVar("T")
+
+
+def minimized(items: Sequence[T], test: Callable[[Sequence[T]], bool], most: int | None = None) -> list[T]:
+    """Return a part of `items`, in order, from which no single item can be removed.
+
+    `test` returns whether a part is sufficient; all items together must be.  After `most` tests, the smallest
+    part so far is returned.
+    """
+    current, parts, left = list(items), 2, most
+    while current:
+        parts = min(parts, len(current))
+        for candidate, following in _candidates(current, parts):
+            if left is not None:
+                if left <= 0:
+                    return current
+                left -= 1
+            if test(candidate):
+                current, parts = candidate, following
+                break
+        else:
+            if parts >= len(current):
+                return current
+            parts *= 2
+    return current
+
+
+def _candidates(current: list[T], parts: int) -> list[tuple[list[T], int]]:
+    """Return each part alone, then all but each part, with the number of parts to divide it into next."""
+    edges = [len(current) * at // parts for at in range(parts + 1)]
+    slices = [slice(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+    alone = [(current[each], 2) for each in slices] if parts > 1 else []
+    without = [(current[: each.start] + current[each.stop :], max(parts - 1, 2)) for each in slices]
+    # With two parts, removing one leaves the other.
+    return alone if parts == 2 else [*alone, *without]
+
+
+_PROBES = 60
+"""Most runs per axis or tensor."""
+_ELEMENTS = 1 << 14
+"""Most elements of a tensor whose single elements are set to 0."""
+
+Try = Callable[[ReducedCase], bool]
+
+
+def shrunk(case: ReducedCase, attempt: Try) -> ReducedCase:
+    """Return the case with the least data for which `attempt` finds the same.
+
+    After fewer indices along the axes, zeros or ones replace tensors, else zeros replace single elements.
+    """
+    case = _shorter(case, attempt)
+    for name in _data(case):
+        case = _zeros_or_ones(case, name, attempt) or _sparse(case, name, attempt)
+    return case
+
+
+def _data(case: ReducedCase) -> dict[str, Array]:
+    """Return the tensors of numbers that may be reduced."""
+    held = {**case.inputs, **case.constants}
+    return {
+        name: array for name, array in held.items() if isinstance(array, np.ndarray) and array.dtype != object
+    }
+
+
+def _with(case: ReducedCase, changed: Mapping[str, Array]) -> ReducedCase:
+    return replace(
+        case,
+        inputs={name: changed.get(name, content) for name, content in case.inputs.items()},
+        constants={name: changed.get(name, array) for name, array in case.constants.items()},
+    )
+
+
+# -- axes ------------------------------------------------------------------------------------------
+
+
+def _shorter(case: ReducedCase, attempt: Try) -> ReducedCase:
+    """Remove indices: from all axes of one size together, as they are often related, then from each axis."""
+    sizes = sorted({size for array in _data(case).values() for size in array.shape if size > 1}, reverse=True)
+    for size in sizes:
+        case = _cut(case, attempt, _axes(case, size), size)
+    for name, array in _data(case).items():
+        for axis in range(array.ndim):
+            size = _data(case)[name].shape[axis]
+            if size > 1:
+                case = _cut(case, attempt, [(name, axis)], size)
+    return case
+
+
+def _axes(case: ReducedCase, size: int) -> list[tuple[str, int]]:
+    return [
+        (name, axis)
+        for name, array in _data(case).items()
+        for axis in range(array.ndim)
+        if array.shape[axis] == size
+    ]
+
+
+def _cut(case: ReducedCase, attempt: Try, axes: Sequence[tuple[str, int]], size: int) -> ReducedCase:
+    """Return the case with the fewest indices along these axes of equal size."""
+    best = case
+
+    def test(indices: Sequence[int]) -> bool:
+        nonlocal best
+        if not indices:
+            return False
+        data, changed = _data(case), dict[str, Array]()
+        for name, axis in axes:
+            changed[name] = np.take(changed.get(name, data[name]), list(indices), axis)
+        smaller = _with(case, changed)
+        if not attempt(smaller):
+            return False
+        best = smaller
+        return True
+
+    minimized(range(size), test, _PROBES)
+    return best
+
+
+# -- elements ----------------------------------------------------------------------------------------
+
+
+def _zeros_or_ones(case: ReducedCase, name: str, attempt: Try) -> ReducedCase | None:
+    array = _data(case)[name]
+    for make in (np.zeros_like, np.ones_like):
+        plain: Any = make(array)
+        if _same(array, plain):
+            return case
+        simpler = _with(case, {name: plain})
+        if attempt(simpler):
+            return simpler
+    return None
+
+
+def _sparse(case: ReducedCase, name: str, attempt: Try) -> ReducedCase:
+    """Set as many elements to 0 as possible."""
+    array = _data(case)[name]
+    flat = array.reshape(-1)
+    with np.errstate(all="ignore"):
+        places = [int(at) for at in np.flatnonzero(flat != 0)] if array.size <= _ELEMENTS else []
+    best = case
+
+    def test(kept: Sequence[int]) -> bool:
+        nonlocal best
+        sparse = np.zeros_like(flat)
+        sparse[list(kept)] = flat[list(kept)]
+        simpler = _with(case, {name: sparse.reshape(array.shape)})
+        if not attempt(simpler):
+            return False
+        best = simpler
+        return True
+
+    minimized(places, test, _PROBES)
+    return best
+
+
+def _same(a: Array, b: Array) -> bool:
+    if name_of(a.dtype) in FLOATS:
+        with np.errstate(all="ignore"):
+            return bool(np.array_equal(a.astype(np.float64), b.astype(np.float64), equal_nan=True))
+    return bool(np.array_equal(a, b))
+
 
 ROUNDS = 4
 """Most passes over statements and data."""
@@ -54,8 +217,8 @@ class Reduction:
         """
         self.probe.asked = lambda runs: self._tell()
         self._enter("cutting near the finding")
-        for line in self._lines(program, inputs, finding):
-            for kept in _surroundings(line):
+        for line in lines_of(self.probe.trace(program, inputs, finding)):
+            for kept in line.surroundings():
                 if self._try(line.case(kept)):
                     return
         if not self._try(case_of_program(program, inputs)):
@@ -83,24 +246,14 @@ class Reduction:
         self._enter("reducing the statements")
         finding = self.probe.finding(self.best)
         assert finding is not None
-        for line in self._lines(self.best.program(), self.best.inputs, finding):
+        for line in lines_of(self.probe.trace(self.best.program(), self.best.inputs, finding)):
             everything = line.case(range(len(line.nodes)))
-            if everything.statements > self.best.statements or not self.probe(everything):
-                continue
-            self._minimize(line)
+            if everything.statements <= self.best.statements and self.probe(everything):
+                break
+        else:
             return
-
-    def _minimize(self, line: Line) -> None:
-        kept = [at for at in sorted(line.distances()) if at != len(line.nodes) - 1]
-        minimized(kept, lambda part: self._try(line.case(part)))
-
-    def _lines(self, program: Program, inputs: Mapping[str, Any], finding: WatchFinding) -> Iterator[Line]:
-        """Return the run up to the finding, first without control flow, then as in the program."""
-        traced = self.probe.trace(program, inputs, finding)
-        for view in (flat_line, outer_line):
-            line = view(traced)
-            if line is not None:
-                yield line
+        others = [at for at in sorted(line.distances()) if at != len(line.nodes) - 1]
+        minimized(others, lambda part: self._try(line.case(part)))
 
     def _try(self, case: ReducedCase) -> bool:
         """Return whether a case shows the finding; if it does, make it the best one."""
@@ -123,14 +276,3 @@ class Reduction:
 
 def _size(case: ReducedCase) -> tuple[int, int]:
     return case.statements, case.bytes
-
-
-def _surroundings(line: Line) -> Iterator[Sequence[int]]:
-    """Yield the finding's statement alone, then with those up to 1, 2, 4 ... statements away."""
-    distances = line.distances()
-    farthest, reach = max(distances.values()), 0
-    while True:
-        yield [at for at, distance in distances.items() if distance <= reach]
-        if reach >= farthest:
-            return
-        reach = min(2 * reach or 1, farthest)

@@ -12,9 +12,9 @@ from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.records import Program
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.measuring.gates import KINDS, Gates
-from nncdbg.nan_watch.records import Report, WatchFinding
+from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.reduction.case import ReducedCase
-from nncdbg.nan_watch.reduction.tracing import StatementTrace, TraceTarget, trace
+from nncdbg.nan_watch.reduction.straight_line import StatementTrace, TraceTarget, trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +56,13 @@ class FindingSignature:
         return f"{self.kind} {where}: {self.cause}" if self.cause else f"{self.kind} {where}"
 
 
-def tripping(report: Report) -> WatchFinding | None:
-    """Return the first finding that trips a gate."""
-    return next(report.tripping, None)
-
-
 def found_first(program: Program, inputs: Any, configuration: WatchConfiguration) -> WatchFinding:
     """Return the finding that trips a watch of this program.
 
     Raises UsageError if there is none, or the error of a run that did not finish.
     """
     report = configuration.watch(program, inputs)
-    found = tripping(report)
+    found = next(report.tripping, None)
     if found is not None:
         return found
     if report.error is not None:
@@ -99,7 +94,7 @@ class Probe:
     def finding_in(self, program: Program, inputs: Any) -> WatchFinding | None:
         """Return the first tripping finding in a program if it is the same one."""
         try:
-            found = tripping(self.configuration.watch(program, inputs, max_findings=1))
+            found = next(self.configuration.watch(program, inputs, max_findings=1).tripping, None)
         except NncdbgError:
             # A program that cannot run does not show the finding.
             return None

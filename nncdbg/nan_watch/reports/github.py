@@ -9,13 +9,22 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from nncdbg.nan_watch.measuring.gates import Watched
 from nncdbg.nan_watch.records import Report, WatchFinding
-from nncdbg.nan_watch.reports.bounds import left_out, sentence, visible
-from nncdbg.nan_watch.reports.places import is_text, relative
 from nncdbg.nan_watch.reports.rules import rule_of
-from nncdbg.nan_watch.reports.step_norms import norm_lines
-from nncdbg.nan_watch.reports.wording import explanation, headline, remarks, subject, verdict
-from nncdbg.nan_watch.watched import Watched
+from nncdbg.nan_watch.reports.wording import (
+    explanation,
+    headline,
+    is_text,
+    left_out,
+    norm_lines,
+    relative,
+    remarks,
+    sentence,
+    subject,
+    verdict,
+    visible,
+)
 
 _MOST = 10
 _LONGEST = 4_000
@@ -75,14 +84,11 @@ def _annotation(level: str, finding: WatchFinding, report: Report, watched: Watc
 
 def _command(name: str, properties: dict[str, str], message: str) -> str:
     """Return `::error file=net.py,line=12,title=NaN::message`, escaped for the runner."""
-    given = ",".join(f"{key}={_property(value)}" for key, value in properties.items() if value)
+    written = {key: _data(visible(value)) for key, value in properties.items() if value}
+    given = ",".join(f"{key}={v.replace(':', '%3A').replace(',', '%2C')}" for key, v in written.items())
     lines = (sentence(line) for line in message.split("\n"))
     return f"::{name} {given}::{_data(chr(10).join(lines)[:_LONGEST])}"
 
 
 def _data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(visible(text)).replace(":", "%3A").replace(",", "%2C")

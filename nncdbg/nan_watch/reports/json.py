@@ -8,10 +8,9 @@ from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
 
-from nncdbg.nan_watch.records import Report, WatchFinding
-from nncdbg.nan_watch.reports.bounds import FINDINGS, OPERANDS, first
-from nncdbg.nan_watch.reports.wording import headline
-from nncdbg.nan_watch.watched import Watched
+from nncdbg.nan_watch.measuring.gates import Watched
+from nncdbg.nan_watch.records import Report
+from nncdbg.nan_watch.reports.wording import FINDINGS, OPERANDS, first, headline
 
 _LONGEST = 1_000
 """Most characters of a string; shorter names are complete, so that scripts can look them up."""
@@ -22,18 +21,16 @@ def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  
 
     Each finding has its headline as `message`.  `unlisted` counts the findings that are not in `findings`.
     """
-    listed = [_short(finding) for finding in first(report.findings, FINDINGS)]
+    listed = [
+        replace(finding, inputs=tuple(first(finding.inputs, OPERANDS)))
+        for finding in first(report.findings, FINDINGS)
+    ]
     cut = len(report.findings) - len(listed)
     short = replace(report, findings=listed, unlisted=report.unlisted + cut)
     content = short.as_dict()
     for record, finding in zip(content["findings"], listed, strict=True):
         record["message"] = headline(finding)
     return json.dumps(strict(content), allow_nan=False)
-
-
-def _short(finding: WatchFinding) -> WatchFinding:
-    """Return the finding with at most as many operands as reports list."""
-    return replace(finding, inputs=tuple(first(finding.inputs, OPERANDS)))
 
 
 def strict(content: Any) -> Any:

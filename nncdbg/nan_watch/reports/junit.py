@@ -11,12 +11,21 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 from nncdbg.engine.execution.check_results import NOT_APPLICABLE, NOT_CHECKED
+from nncdbg.nan_watch.measuring.gates import Watched
 from nncdbg.nan_watch.records import TRIPPED, Report, WatchFinding
-from nncdbg.nan_watch.reports.bounds import NAME, SENTENCE, sentence, visible
 from nncdbg.nan_watch.reports.rules import rule_of
-from nncdbg.nan_watch.reports.step_norms import norm_lines
-from nncdbg.nan_watch.reports.wording import explanation, headline, remarks, subject, verdict
-from nncdbg.nan_watch.watched import Watched
+from nncdbg.nan_watch.reports.wording import (
+    NAME,
+    SENTENCE,
+    explanation,
+    headline,
+    norm_lines,
+    remarks,
+    sentence,
+    subject,
+    verdict,
+    visible,
+)
 from nncdbg.opening.corpus.cases import FAILED, Case
 
 _SKIPPED = (NOT_APPLICABLE, NOT_CHECKED)
@@ -100,7 +109,8 @@ def _add_cases(suite: Element, report: Report, watched: Watched) -> None:
         ).text = f"{left:,} cases are not listed: each repeats a finding of a listed case"
     for case in chosen:
         _add_case(_test(suite, report, case.name, case.seconds), case, by_case, report, watched)
-    _add_failure_without_case(suite, by_case.get(None, []), report, watched)
+    if None in by_case:
+        _add_failure(_test(suite, report, "all cases", 0.0), by_case[None], report, watched)
 
 
 def _add_case(
@@ -119,13 +129,6 @@ def _add_case(
         _add(test, "skipped", case.status, sentence(case.error or case.status), [])
     elif case.error or case.status == FAILED:
         _add(test, "error", case.status, sentence(case.error or case.status), [case.error])
-
-
-def _add_failure_without_case(
-    suite: Element, found: Sequence[WatchFinding], report: Report, watched: Watched
-) -> None:
-    if found:
-        _add_failure(_test(suite, report, "all cases", 0.0), found, report, watched)
 
 
 def _add_failure(test: Element, found: Sequence[WatchFinding], report: Report, watched: Watched) -> None:

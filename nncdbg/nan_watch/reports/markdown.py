@@ -7,20 +7,26 @@ import re
 from collections.abc import Iterator
 
 from nncdbg.engine.execution.check_results import NOT_CHECKED
+from nncdbg.nan_watch.measuring.gates import Watched
 from nncdbg.nan_watch.records import OK, TRIPPED, Report, WatchFinding
-from nncdbg.nan_watch.reports.bounds import left_out, sentence, visible
-from nncdbg.nan_watch.reports.step_norms import COLUMNS, courses, head, parameter_rows, remaining
 from nncdbg.nan_watch.reports.wording import (
+    COLUMNS,
+    courses,
     explanation,
+    head,
     headline,
     is_shown_in_full,
+    left_out,
+    parameter_rows,
+    remaining,
     remarks,
+    sentence,
     source,
     subject,
     value_of,
     verdict,
+    visible,
 )
-from nncdbg.nan_watch.watched import Watched
 from nncdbg.opening.corpus.cases import FAILED
 
 _ROWS = 50

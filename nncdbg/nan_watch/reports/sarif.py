@@ -9,26 +9,30 @@ results.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nncdbg.nan_watch.fingerprint import fingerprint
-from nncdbg.nan_watch.records import FindingSite, Report, WatchFinding
-from nncdbg.nan_watch.reports.bounds import FINDINGS, NOTES, STATEMENT, first, sentence, visible
+from nncdbg.nan_watch.measuring.gates import Watched
+from nncdbg.nan_watch.records import FindingSite, Report, WatchFinding, fingerprint
 from nncdbg.nan_watch.reports.json import strict
-from nncdbg.nan_watch.reports.places import is_text, uri
 from nncdbg.nan_watch.reports.rules import Rule, rule_of
 from nncdbg.nan_watch.reports.wording import (
+    FINDINGS,
+    NOTES,
+    STATEMENT,
     explanation,
+    first,
     headline,
     is_shown_in_full,
+    is_text,
     place,
+    sentence,
     statement,
     subject,
+    uri,
+    visible,
 )
-from nncdbg.nan_watch.watched import Watched
 from nncdbg.opening.corpus.cases import FAILED
 from nncdbg.version import __version__
 
@@ -139,18 +143,18 @@ class _Run:
         related = [] if self._is_primary(site) else [(f"in the program's text: {place(site)}", site)]
         if finding.other is not None:
             related.append((f"because of {place(finding.other)}", finding.other))
-        related += [(f"propagated: {place(each.site)}", each.site) for each in self._handed_on(finding)]
+        same = [each for each in self.report.findings if each.kind == finding.kind]
+        if next((each for each in same if each.role != "propagated"), None) is finding:
+            passing = [each.site for each in same if each.role == "propagated" and not each.trips]
+            related += [(f"propagated: {place(site)}", site) for site in passing]
         return [
-            {"id": number} | self._in_text(where) | {"message": {"text": visible(words, STATEMENT)}}
+            {
+                "id": number,
+                "physicalLocation": self._physical(self._text(), where.line or 1),
+                "message": {"text": visible(words, STATEMENT)},
+            }
             for number, (words, where) in enumerate(related[:_MOST_RELATED], 1)
         ]
-
-    def _handed_on(self, finding: WatchFinding) -> Iterator[WatchFinding]:
-        """Return the statements that propagate the first finding of this kind."""
-        same = [each for each in self.report.findings if each.kind == finding.kind]
-        begun = next((each for each in same if each.role != "propagated"), None)
-        if begun is finding:
-            yield from (each for each in same if each.role == "propagated" and not each.trips)
 
     # -- places ------------------------------------------------------------------------------------
 
@@ -167,9 +171,6 @@ class _Run:
     def _is_primary(self, site: FindingSite) -> bool:
         """Return whether the result's location is the line of the program's text."""
         return site.file is None and is_text(self._model())
-
-    def _in_text(self, site: FindingSite) -> dict[str, Any]:
-        return {"physicalLocation": self._physical(self._text(), site.line or 1)}
 
     def _physical(self, file: str, line: int, snippet: str = "") -> dict[str, Any]:
         region: dict[str, Any] = {"startLine": max(1, line)}

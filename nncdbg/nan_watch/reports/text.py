@@ -7,21 +7,22 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from nncdbg.nan_watch.measuring.gates import Watched
 from nncdbg.nan_watch.records import OK, TRIPPED, Report
-from nncdbg.nan_watch.reports.bounds import left_out, sentence, visible
-from nncdbg.nan_watch.reports.step_norms import norm_lines
 from nncdbg.nan_watch.reports.wording import (
     explanation,
     headline,
     in_passing,
     is_shown_in_full,
+    left_out,
+    norm_lines,
     remarks,
+    sentence,
     subject,
     unlisted_of_chain,
     verdict,
+    visible,
 )
-from nncdbg.nan_watch.watched import Watched
-from nncdbg.opening.corpus.cases import Case
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -59,7 +60,10 @@ def lines(report: Report, watched: Watched = Watched()) -> Iterator[Text]:  # no
             style = "bold red" if finding.trips else "bold"
             yield Text(f"{number}. ", "dim").append(headline(finding), style)
             for line in explanation(finding, report, watched):
-                yield _styled(line)
+                styled = Text(line)
+                for pattern, pattern_style in _STYLES:
+                    styled.highlight_regex(pattern, pattern_style)
+                yield styled
     yield from map(Text, left_out(report.findings, _MOST, "findings"))
     for words in _failures(report):
         yield Text("error: ", "bold red").append(words)
@@ -74,18 +78,6 @@ def _failures(report: Report) -> Iterator[str]:
     if report.error is not None:
         yield "\n".join(visible(line, 2_000) for line in str(report.error).split("\n"))
     broken = [case for case in report.cases if case.error]
-    yield from (_case(case) for case in broken[:_MOST])
+    for case in broken[:_MOST]:
+        yield f"case {visible(case.name)}: {visible(case.status)}: {sentence(case.error)}"
     yield from left_out(broken, _MOST, "cases that could not be run")
-
-
-def _case(case: Case) -> str:
-    return f"case {visible(case.name)}: {visible(case.status)}: {sentence(case.error)}"
-
-
-def _styled(line: str) -> Text:
-    from rich.text import Text
-
-    text = Text(line)
-    for pattern, style in _STYLES:
-        text.highlight_regex(pattern, style)
-    return text

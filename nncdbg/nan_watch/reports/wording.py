@@ -1,20 +1,102 @@
-"""Sentences about a finding that all reports share."""
+"""Sentences about findings and trainings that all reports share, with limits on their size.
+
+A model can hold a name of a megabyte, a control character, or a bidirectional override; none of these
+makes a report grow or changes how it is displayed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
 
 from nncdbg.engine.errors import Excerpt
+from nncdbg.engine.escaping import printable_line
 from nncdbg.engine.execution.check_results import NOT_CHECKED
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.ops.aten.names import named_place
 from nncdbg.engine.ops.causes import RECEIVED
-from nncdbg.nan_watch.records import OK, FindingSite, FindingUse, Operand, Report, WatchFinding
-from nncdbg.nan_watch.reports.bounds import NOTES, OPERANDS, STATEMENT, first, left_out, sentence, visible
+from nncdbg.nan_watch.measuring.gates import Watched
+from nncdbg.nan_watch.records import (
+    OK,
+    FindingSite,
+    FindingUse,
+    Operand,
+    Report,
+    TrainingHistory,
+    WatchFinding,
+)
 from nncdbg.nan_watch.reports.rules import kind_words
-from nncdbg.nan_watch.watched import Watched
 from nncdbg.opening.corpus.cases import FAILED
+from nncdbg.presentation.sparkline import sparkline
+
+T = TypeVar("T")
+
+NAME = 200
+"""Most characters of a name, or of a path."""
+SENTENCE = 2_000
+"""Most characters of an evidence, a hint, or an error."""
+STATEMENT = 400
+"""Most characters of a statement of the program."""
+OPERANDS = 16
+"""Most operands listed for a statement."""
+FINDINGS = 1_000
+"""Most findings in a machine-readable report; a watch lists far fewer by default."""
+NOTES = 50
+"""Most notes, and most unchecked things."""
+
+
+def visible(text: str, most: int = NAME) -> str:
+    """Return one line of at most `most` characters without invisible or bidirectional control characters.
+
+    A longer text is cut in the middle: names of layers differ at either end.
+    """
+    if len(text) > most:
+        head = (most - 1) * 2 // 3
+        text = f"{text[:head]}…{text[len(text) - (most - 1 - head) :]}"
+    return printable_line(text)
+
+
+def sentence(text: str) -> str:
+    """Return evidence, a hint or an error with its lines joined, cut at the end."""
+    joined = " ".join(text.split("\n"))
+    return visible(joined if len(joined) <= SENTENCE else joined[: SENTENCE - 1] + "…", SENTENCE)
+
+
+def first(items: Iterable[T], most: int) -> list[T]:
+    """Return the first `most` items."""
+    return list(islice(items, most))
+
+
+def left_out(items: Sequence[object], most: int, what: str) -> list[str]:
+    """Return `["and 12 more findings"]` if some were left out, else nothing."""
+    more = len(items) - most
+    return [f"and {more} more {what}"] if more > 0 else []
+
+
+def is_text(model: str) -> bool:
+    """Return whether lines of the program are lines of the model's own file."""
+    return Path(model).suffix == ".nnc"
+
+
+def relative(path: str, root: Path) -> str:
+    """Return `path` relative to `root`, with slashes; unchanged if it is not below it or is not a path."""
+    if not path:
+        return ""
+    whole = Path(path)
+    try:
+        return (whole if whole.is_absolute() else Path.cwd() / whole).relative_to(root).as_posix()
+    except ValueError:
+        return whole.as_posix()
+
+
+def uri(path: str, root: Path) -> str:
+    """Return a URI reference: relative if below `root`, else absolute (`file:///...`)."""
+    spelled = quote(relative(path, root).encode(errors="replace"))
+    return f"file://{spelled}" if spelled.startswith("/") else spelled
 
 
 def value_of(site: FindingSite) -> str:
@@ -55,7 +137,9 @@ def headline(finding: WatchFinding) -> str:
             "propagated": " of the NaN or Inf found earlier",
         }.get(finding.role, "")
         return f"{name} is in {value}: {op} produced it{ending}"
-    if _inside(finding):
+    stats = finding.stats
+    made = finding.role in ("birth", "masked") and finding.kind in ("inf", "overflow")
+    if made and stats is not None and not (stats.posinf or stats.neginf):
         ending = _NO_EFFECT if finding.role == "masked" else ""
         return (
             f"{name} is inside {op}: the elements of {value} that depend on it are finite but wrong{ending}"
@@ -73,13 +157,6 @@ def headline(finding: WatchFinding) -> str:
     which = f"the first {name}" if finding.first else name
     ending = _NO_EFFECT if finding.role == "masked" else ""
     return f"{which} is in {value}: {op} produced it from {_made_of(finding)} without {name}{ending}"
-
-
-def _inside(finding: WatchFinding) -> bool:
-    """Return whether the finding is an Inf inside an op whose result has none."""
-    stats = finding.stats
-    made = finding.role in ("birth", "masked") and finding.kind in ("inf", "overflow")
-    return made and stats is not None and not (stats.posinf or stats.neginf)
 
 
 _NO_EFFECT = ", without effect on an output"
@@ -159,12 +236,14 @@ def explanation(finding: WatchFinding, report: Report, watched: Watched) -> Iter
     if finding.stats is not None and site.op:
         yield f"  gives {value_of(site)} {finding.stats}"
     if finding.cause or finding.evidence:
-        words = ": ".join(part for part in (finding.cause, finding.evidence) if part)
-        yield f"  cause: {sentence(words)}"
+        why = ": ".join(part for part in (finding.cause, finding.evidence) if part)
+        yield f"  cause: {sentence(why)}"
     if finding.within is not None:
         yield f"  inside {visible(site.op)}: {visible(finding.within.op)} makes {value_of(finding.within)}"
     if finding.used is not None:
-        yield f"  first used by {_use(finding.used)}"
+        use = finding.used
+        words = [visible(use.site.op), place(use.site), *_called(use.calls), *_loops(use)]
+        yield f"  first used by {', '.join(words)}"
     if finding.other is not None:
         yield f"  because of {maker(finding.other)}, {place(finding.other)}"
     yield from (f"  {words}" for words in _how_often(finding))
@@ -190,12 +269,6 @@ def _loops(visit: WatchFinding | FindingUse) -> list[str]:
 def _called(calls: Sequence[FindingSite]) -> list[str]:
     """Return `called at line 12 of @main`, the innermost call first."""
     return [f"called at {place(call)}" for call in reversed(calls[-OPERANDS:])]
-
-
-def _use(use: FindingUse) -> str:
-    """Return `Mul, line 9 of @layer, called at line 14 of @main, iteration 1`."""
-    words = [visible(use.site.op), place(use.site), *_called(use.calls), *_loops(use)]
-    return ", ".join(words)
 
 
 def _how_often(finding: WatchFinding) -> list[str]:
@@ -309,3 +382,82 @@ def remarks(report: Report, counted: int = 0) -> list[str]:
     lines += [f"note: {sentence(words)}" for words in first(report.notes, NOTES)]
     lines += [] if report.observers is None else [f"note: {report.observers}"]
     return lines + left_out(report.notes, NOTES, "notes")
+
+
+_MOST = 6
+"""Most parameters in a report, those with the largest gradients; and most activations with dead units."""
+
+_WIDTH = 8
+"""Bars of a series."""
+
+COLUMNS = ("norm", "update / norm", "gradient norm")
+"""The series of a parameter."""
+
+
+def norm_lines(report: Report, *, bars: bool = True) -> Iterator[str]:
+    """Yield a line for each training, for each parameter with a large gradient, and about dead units."""
+    for history in courses(report):
+        yield head(history, bars=bars)
+        for name, series in parameter_rows(history, bars=bars):
+            words = [f"{label} {each}" for label, each in zip(COLUMNS, series, strict=True) if each]
+            yield f"  {name}: {', '.join(words)}"
+        yield from (f"  {words}" for words in remaining(history))
+    for track in report.tracks:
+        values = f" {_from_to(track.steps, track.numbers, bars)}" if track.steps else ": no values"
+        yield f"track {visible(track.name)} ({track.part}){values}"
+
+
+def courses(report: Report) -> list[TrainingHistory]:
+    """Return the trainings with more than one measured step."""
+    return [each for each in report.training if len(each.steps) > 1]
+
+
+def head(history: TrainingHistory, *, bars: bool = True) -> str:
+    """Return `steps 0 to 299 of @train, %l 0.7078 to 0.1327 █▄▁`."""
+    results = [
+        f"{visible(spelled(name))} {_from_to(history.steps, values, bars)}"
+        for name, values in history.results.items()
+    ]
+    named = f", {', '.join(results)}" if results else ""
+    return f"steps {history.steps[0]} to {history.steps[-1]} of @{visible(history.graph)}{named}"
+
+
+def parameter_rows(
+    history: TrainingHistory, *, bars: bool = True
+) -> Iterator[tuple[str, tuple[str, str, str]]]:
+    """Yield the name of each parameter with a large gradient, and its series as `COLUMNS` ("" if unknown)."""
+    ranked = sorted(history.parameters, key=lambda each: -_largest(each.gradient_norms))
+    for each in ranked[:_MOST]:
+        steps, norms = history.steps, each.gradient_norms
+        gradient, largest = "", _largest(norms)
+        if largest > -math.inf:
+            at = steps[norms.index(largest)]
+            gradient = f"{_from_to(steps, norms, bars)}, largest {largest:.4g} in step {at}"
+        series = _from_to(steps, each.norms, bars), _from_to(steps, each.ratios, bars), gradient
+        yield visible(spelled(each.name)), series
+
+
+def remaining(history: TrainingHistory) -> Iterator[str]:
+    """Yield sentences about activations with dead units, and about parameters that are not shown."""
+    more = len(history.parameters) - _MOST
+    if more > 0:
+        yield f"{more} more parameters: see --json"
+    dead = [each for each in history.activations if each.dead_now]
+    for each in dead[:_MOST]:
+        where = f"@{visible(each.graph)}" + (f", line {each.line}" if each.line is not None else "")
+        count = f"{each.dead_now} of {each.units} units dead since step {each.since}"
+        yield f"{visible(spelled(each.name))} in {where}: {count}"
+    yield from left_out(dead, _MOST, "activations with dead units")
+
+
+def _largest(numbers: Sequence[float]) -> float:
+    return max((number for number in numbers if math.isfinite(number)), default=-math.inf)
+
+
+def _from_to(steps: Sequence[int], numbers: Sequence[float], bars: bool) -> str:
+    """Return `0.74 to 0.05 █▄▁`: the first and the last finite number, and all of them as bars."""
+    finite = [number for number in numbers if math.isfinite(number)]
+    if not finite:
+        return "not finite"
+    words = f"{finite[0]:.4g} to {finite[-1]:.4g}"
+    return f"{words} {sparkline(steps, numbers, _WIDTH)}" if bars else words

@@ -1,17 +1,24 @@
-"""The problems of a schedule as findings: both statements, their streams, and the missing edge."""
+"""The problems of a schedule as findings, its timeline as a file, and notes about the order of its run."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
 
 from nncdbg.engine.execution.check_results import PASSED, CheckResult
 from nncdbg.engine.execution.findings import RACE
+from nncdbg.engine.expression import spelled
 from nncdbg.engine.memory.plan_file import PlacedPlan
+from nncdbg.engine.schedules.launches import THE_HOST, stream_name
+from nncdbg.engine.schedules.timeline import Times, order_violations, timeline
 from nncdbg.engine.schedules.validation import Party, ScheduleProblem, Validation, validate, validated
 from nncdbg.engine.text.counting import counted
 from nncdbg.ir.records import Program
 from nncdbg.nan_watch.records import FindingSite, Report, WatchFinding
+from nncdbg.presentation.program_text import write_text
 from nncdbg.presentation.schedules import ScheduleWording
 
 
@@ -81,7 +88,30 @@ def schedule_site(party: Party, wording: ScheduleWording) -> FindingSite:
     value = "" if scratch else party.name
     if not value and node.outputs:
         value = node.outputs[0].name
-    place = node.location
-    if place is None:
-        return FindingSite(line, graph, "", node.op, value, text=text)
-    return FindingSite(line, graph, place.name or "", node.op, value, place.file, place.line, text)
+    return FindingSite.of(line, graph, node, value, text)
+
+
+MOST_NOTED = 10
+
+
+def write_timeline(file: str, program: Program, times: Times | None) -> None:
+    """Write a Chrome trace of the schedule of a program; raises UsageError if the file cannot be written."""
+    document = {"displayTimeUnit": "ms", "traceEvents": timeline(program, times or None)}
+    write_text(Path(file), msgspec.json.encode(document).decode() + "\n")
+
+
+def violation_notes(program: Program, plan: PlacedPlan | None, times: Times) -> Iterator[str]:
+    """Yield a sentence for each pair of conflicting statements that ran in another order than the text."""
+    found = order_violations(program, plan, times) if times else []
+    wording = ScheduleWording(program)
+    for each in found[:MOST_NOTED]:
+        first, second = (
+            f"line {wording.line(party.site)} on {stream_name(party.stream, THE_HOST)}"
+            for party in (each.first, each.second)
+        )
+        yield (
+            f"order violation: {second} began {each.early:.3g} us before the end of {first}, although they "
+            f"conflict over {spelled(each.first.name)} ({each.access})"
+        )
+    if len(found) > MOST_NOTED:
+        yield f"{len(found) - MOST_NOTED} more order violations"

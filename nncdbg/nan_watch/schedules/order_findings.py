@@ -1,18 +1,89 @@
-"""What a search of orders found, in a report: the first value that differs, the seed, and the sync points."""
+"""What a search of orders found, in a report: the first value that differs, the seed, and the sync points.
+
+At a sync point, the host waits for all streams, which orders the launches before it with those after it.  A
+race is hidden exactly if a point lies between its two launches, so the smallest set of points is that of a
+greedy stabbing of intervals.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from nncdbg.engine.schedules.flattening import FlatStatement
 from nncdbg.engine.schedules.launches import HOST, Site
+from nncdbg.engine.schedules.player import SyncPoint
 from nncdbg.engine.schedules.validation import Party
 from nncdbg.engine.text.counting import counted
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.nan_watch.schedules.findings import schedule_site
-from nncdbg.nan_watch.schedules.replicas import ReplicaDifference
-from nncdbg.nan_watch.schedules.search import OrderDifference, OrderSearch, ScheduleSearch
-from nncdbg.nan_watch.schedules.synchronizing import SyncPlace, smallest_syncs
+from nncdbg.nan_watch.schedules.search import OrderDifference, OrderSearch, ReplicaDifference, ScheduleSearch
 from nncdbg.presentation.schedules import HIDDEN, ORDER, OVERWRITTEN, REPLICA, ScheduleWording
+
+_ORDERS = 50
+"""The number of orders that are drawn to verify that the points hide the fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPlace:
+    """A point before statement `before`, and after statement `after`, of the graph that the run begins with.
+
+    Both are the same call if no point between two statements of that graph hides the races; then `inside` is
+    the statement of the called graph before which the host waits.  `point` is its place for the player.
+    """
+
+    point: SyncPoint
+    after: Site
+    before: Site
+    inside: Site
+
+
+def smallest_syncs(search: ScheduleSearch) -> list[SyncPlace]:
+    """Return the fewest points that hide every race that changes a value.
+
+    A race counts if the order that reverses it, with only what it needs, has another value.  If only several
+    reversed races together change a value, all races count.
+    """
+    harmful = _places(search, harmful=True)
+    syncs = [each.point for each in harmful]
+    synchronized = ScheduleSearch(search.program, search.plan, search.inputs, syncs=syncs, **search.options)
+    return _places(search, harmful=False) if synchronized.run(_ORDERS).differing else harmful
+
+
+def _places(search: ScheduleSearch, *, harmful: bool) -> list[SyncPlace]:
+    places = []
+    for number, segment in enumerate(search.player.segments):
+        intervals = []
+        for first, second in segment.pairs:
+            orders = [*search.player.issued()]
+            orders[number] = segment.reversed_pair(first, second)
+            if not harmful or search.difference(tuple(orders)) is not None:
+                intervals.append((first, second))
+        places += [
+            _place(number, low, high, search.player.statements[number]) for low, high in _stabbed(intervals)
+        ]
+    return places
+
+
+def _stabbed(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return for each point of the smallest set the first and last launch that it may precede."""
+    found: list[tuple[int, int]] = []
+    for first, second in sorted(intervals, key=lambda each: each[1]):
+        if found and first < found[-1][1]:
+            found[-1] = max(found[-1][0], first + 1), found[-1][1]
+        else:
+            found.append((first + 1, second))
+    return found
+
+
+def _place(number: int, low: int, high: int, statements: list[FlatStatement]) -> SyncPlace:
+    """Return the point before one of the launches `low` to `high`, between two statements if possible."""
+    at = next((at for at in range(low, high + 1) if statements[at].at != statements[at - 1].at), high)
+    after, before = statements[at - 1].at, statements[at].at
+    assert after is not None
+    assert before is not None
+    return SyncPlace((number, at), after, before, statements[at].launch.site)
+
 
 _PAIRS = 3
 """The number of reversed pairs that a finding names."""
@@ -119,10 +190,6 @@ def _finding(
     )
 
 
-def _order(difference: OrderDifference) -> str:
-    return "an order" if difference.seed is None else f"order {difference.seed}"
-
-
 def _cause(difference: OrderDifference, wording: ScheduleWording) -> str:
     if not difference.reversed:
         return "other bits than without a schedule: a value is read after its memory was freed or used again"
@@ -130,4 +197,5 @@ def _cause(difference: OrderDifference, wording: ScheduleWording) -> str:
     more = len(difference.reversed) - _PAIRS
     words = ", ".join([*pairs, *([f"and {more} more"] if more > 0 else [])])
     failed = f", and the run fails: {difference.error}" if difference.error is not None else ""
-    return f"other bits than without a schedule in {_order(difference)}, where {words}{failed}"
+    order = "an order" if difference.seed is None else f"order {difference.seed}"
+    return f"other bits than without a schedule in {order}, where {words}{failed}"

@@ -1,18 +1,90 @@
-"""Search for orders of a schedule with other values: each outcome is played once."""
+"""Search for orders of a schedule with other values: each outcome is played once; replicas are compared."""
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
+import numpy as np
+
+from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.divergence.played import digest
+from nncdbg.engine.divergence.side import Side
+from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.schedules.launches import Site
 from nncdbg.engine.schedules.player import Orders, SchedulePlayer, SyncPoint
-from nncdbg.ir.records import Program
+from nncdbg.ir.records import Program, TensorType, type_of
 from nncdbg.ir.walk import walk_nodes
-from nncdbg.nan_watch.schedules.observed import ObservedRun, observed
+
+
+@dataclass(slots=True)
+class ObservedRun:
+    """The digests of all values of a run by name, one per execution of the statement.
+
+    Digests are equal for all NaNs.  `types` are the types of the values.  `error` ended the run.
+    """
+
+    values: dict[str, list[int]] = field(default_factory=dict)
+    order: list[tuple[str, int]] = field(default_factory=list)
+    """The values in the order in which they were computed, with the number of the execution."""
+    types: dict[str, TensorType] = field(default_factory=dict)
+    outputs: dict[str, Any] = field(default_factory=dict)
+    norms: dict[str, list[float]] = field(default_factory=dict)
+    """The Euclidean norms of the numeric values, beside `values`."""
+    error: NncdbgError | None = None
+
+    def first_difference(self, other: ObservedRun) -> str | None:
+        """Return the first value, in the order of this run, that has other bits in the other run.
+
+        A value that the other run does not compute differs only if that run ended with an error.
+        """
+        for name, number in self.order:
+            theirs = other.values.get(name, [])
+            if number < len(theirs):
+                if theirs[number] != self.values[name][number]:
+                    return name
+            elif other.error is not None:
+                return name
+        return None
+
+
+def observed(
+    program: Program, inputs: Mapping[str, Any] | None, *, norms: bool = False, **options: Any
+) -> ObservedRun:
+    """Run a program to its end, and return the digests of its values, and with `norms` their norms.
+
+    `options` are those of Debugger.
+    """
+    debugger = Debugger(program, inputs, allocator="plain", statistics=False, **options)
+    side, run = Side(debugger, "the run"), ObservedRun()
+    try:
+        for written in side.all():
+            for name, content in zip(written.names, written.contents, strict=False):
+                digests = run.values.setdefault(name, [])
+                run.order.append((name, len(digests)))
+                digests.append(digest(content))
+                if norms:
+                    run.norms.setdefault(name, []).append(_norm(content))
+                found = type_of(content)
+                if found is not None:
+                    run.types[name] = found
+        run.outputs = side.outputs()
+    except NncdbgError as error:
+        run.error = error
+    return run
+
+
+def _norm(content: Any) -> float:
+    if not isinstance(content, np.ndarray) or content.dtype.hasobject:
+        return math.nan
+    return float(np.linalg.norm(content.astype(np.complex128 if content.dtype.kind == "c" else np.float64)))
+
 
 REPEATS = 5
 """The number of further orders with the outcome of the text that are played, to find hidden state."""
@@ -161,3 +233,51 @@ class ScheduleSearch:
             if len(played) > REPEATS:
                 break
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaDifference:
+    """A statement of a graph that computes another value in one call than in most others.
+
+    `call` is that call.  `iteration` counts the executions of the statement, from 0.  `ratio` is the
+    Euclidean norm of the value, divided by the median of the norms in the other calls.
+    """
+
+    site: Site
+    call: Site
+    iteration: int
+    ratio: float
+
+
+def replica_differences(search: ScheduleSearch, orders: Orders | None = None) -> list[ReplicaDifference]:
+    """Compare the calls of each graph that is called several times, and return what differs, in order.
+
+    The program runs in these orders; None: in the order of the text, without races.  The first entry of an
+    iteration is where its difference originates.
+    """
+    player = search.player
+    program = player.reference() if orders is None else player.program(orders)
+    run = observed(program, search.inputs, norms=True, **search.options)
+    groups: dict[tuple[Site, int], dict[Site, str]] = {}
+    for name, digests in run.values.items():
+        site, call = player.sites.get(name), player.calls.get(name)
+        if site is not None and call is not None and site != call:
+            for iteration in range(len(digests)):
+                groups.setdefault((site, iteration), {}).setdefault(call, name)
+    ordered = sorted(groups.items(), key=lambda group: group[0][1])
+    return [each for (site, number), calls in ordered for each in _differing(run, site, number, calls)]
+
+
+def _differing(
+    run: ObservedRun, site: Site, iteration: int, calls: dict[Site, str]
+) -> Iterator[ReplicaDifference]:
+    """Yield the calls whose value is not that of the most calls; none if all values differ."""
+    digests = {call: run.values[name][iteration] for call, name in calls.items()}
+    (usual, count), *_ = Counter(digests.values()).most_common(1)
+    if len(calls) < 2 or (count == 1 and len(calls) > 2):
+        return
+    norms = {call: run.norms[name][iteration] for call, name in calls.items()}
+    for call, own in digests.items():
+        if own != usual:
+            others = statistics.median(norm for other, norm in norms.items() if other != call)
+            yield ReplicaDifference(site, call, iteration, norms[call] / others if others else math.inf)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nncdbg.nan_watch.training.records import TrainingReport
-from nncdbg.nan_watch.training.training_watch import TrainingWatch
+from nncdbg.nan_watch.training.watching import TrainingWatch
 from nncdbg.torch.libraries import lightning_callback_class
 
 

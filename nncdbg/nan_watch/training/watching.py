@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -13,23 +14,60 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.ops.causes import RECEIVED
-from nncdbg.nan_watch.measuring.gates import Gates
+from nncdbg.nan_watch.measuring.gates import Gates, Watched
+from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.training.records import BadStep, NaNFound, TrainingReport
-from nncdbg.nan_watch.training.step_facts import with_facts
-from nncdbg.nan_watch.watched import Watched
 from nncdbg.nan_watch.watching import usual_allocation, watch_run
 from nncdbg.presentation.run_progress import under_way
 from nncdbg.presentation.screen import Screen
-from nncdbg.stats.finiteness import is_finite
+from nncdbg.stats.inspection import is_finite
 from nncdbg.torch.compiled_search import smallest_compiled_part
 from nncdbg.torch.guard import Guard
 from nncdbg.torch.named_models import Models, Optimizers
 from nncdbg.torch.ranks import no_origin_note, origin_ranks
 from nncdbg.torch.recorded_step import RecordedStep
+from nncdbg.torch.tape_rerun import UNREPEATED
 from nncdbg.torch.trips import ERROR, GRADIENTS, LOSS, RESULTS, STATES, UPDATE, GuardTrip
 
 if TYPE_CHECKING:
     from nncdbg.engine.stopping.stops import Stop
+
+
+def with_facts(finding: WatchFinding, trip: GuardTrip) -> WatchFinding:
+    """Return a finding with a hint that agrees with what is known about the step."""
+    if not finding.site.op and finding.cause == "bad parameter":
+        return replace(finding, hint=_hint_of_state(finding.site.value, trip))
+    if not finding.site.op and trip.where == UPDATE:
+        return replace(finding, hint="the update reads it: check the options and the state of the optimizer")
+    if finding.cause == "bad input" and trip.where == STATES and finding.site.value in trip.bad:
+        return replace(finding, hint="the call at the line of this step gave it memory that was bad already")
+    if finding.cause == "bad input" and any(each.startswith(UNREPEATED) for each in trip.notes):
+        return replace(
+            finding, hint="see the note about a call without gradients; to record it, use --tier live"
+        )
+    if finding.cause == "overflow" and trip.where != UPDATE:
+        if trip.moved:
+            clip = "clip gradients with torch.nn.utils.clip_grad_norm_"
+            return replace(finding, hint=f"lower the learning rate, or {clip}")
+        smaller = "use a smaller initialization" if trip.step == 1 else "lower the learning rate"
+        return replace(finding, hint=f"{finding.hint}, or {smaller}")
+    return finding
+
+
+def _hint_of_state(name: str, trip: GuardTrip) -> str:
+    """Return the hint for a parameter, buffer or moment that was NaN or Inf before the step."""
+    if trip.step == 1:
+        return (
+            "it was so before the first step: initialize it, which torch.empty does not do, or check the "
+            "file from which it was loaded"
+        )
+    if name in trip.written:
+        return (
+            "no update made it: look for code between the steps that writes it without an operator of the "
+            f"step, such as `{name}.data = ...` or its NumPy array"
+        )
+    return f"step {trip.step - 1}, or code after it, may have written it: record that step, and watch it"
+
 
 TIERS = ("guard", "hooks", "native", "live")
 REACTIONS = ("raise", "report", "skip", "stop")
@@ -134,7 +172,9 @@ class _Watching:
             self._found(bad)
         if self._on_nan == "raise" and not self._interrupted and bad.where != ERROR:
             raise NaNFound(bad, report)
-        _show(bad)
+        screen = Screen()
+        for line in bad.lines():
+            screen.err.print(line, soft_wrap=True)
         if self._interrupted:
             self._interrupted = False
             signal.raise_signal(signal.SIGINT)
@@ -237,12 +277,6 @@ def _search_compiled(bad: BadStep, recorded: RecordedStep, compiler: Any) -> Non
             bad.notes.append("compiled as one graph each, the passes have no NaN or Inf of their own")
 
 
-def _show(bad: BadStep) -> None:
-    screen = Screen()
-    for line in bad.lines():
-        screen.err.print(line, soft_wrap=True)
-
-
 def _open_prompt(bad: BadStep) -> None:
     """Open the prompt at the origin, if there is a terminal; `continue` returns to the training."""
     origin = bad.origin
@@ -256,3 +290,34 @@ def _open_prompt(bad: BadStep) -> None:
         f"step {bad.step}, before the operator of finding 1"
     )
     debugger.step_over()
+
+
+class TrainingWatch:
+    """The watch of one training; `options` are those of `nncdbg.torch.watch`.
+
+    It also ends when it raises NaNFound: libraries do not report each exception to their callbacks.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.report = TrainingReport()
+        """The report of this training, or of the last one."""
+        self._options = options
+        self._found = options.pop("found", None)
+        self._entered = ExitStack()
+
+    def begin(self, model: Models, optimizer: Optimizers) -> None:
+        """Watch a training.  Raises UsageError for unknown options, and inside of another watch."""
+        self.end()
+        self.report = self._entered.enter_context(
+            watch(model, optimizer, found=self._on_found, **self._options)
+        )
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the watch, if it is active; `error` is that of a training that failed."""
+        self._entered.__exit__(None if error is None else type(error), error, None)
+
+    def _on_found(self, bad: BadStep) -> None:
+        if self._found is not None:
+            self._found(bad)
+        if self._options.get("on_nan", "raise") == "raise":
+            self.end()

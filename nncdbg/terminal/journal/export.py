@@ -29,13 +29,13 @@ def main(arguments: Sequence[str]) -> int:
         last = chosen_run(journal, address)
         runs = journal.runs() if address.run is None else [last]
         if options.tensorboard is not None:
-            from nncdbg.journal.export.tensorboard_events import write_event_files
+            from nncdbg.journal.export import write_event_files
 
             for folder in write_event_files(journal, runs, Path(options.tensorboard)):
                 screen.put(f"wrote {folder}")
             screen.note(f"show them: tensorboard --logdir {options.tensorboard}")
         if options.mlflow is not None:
-            from nncdbg.journal.export.mlflow_runs import log_runs
+            from nncdbg.journal.export import log_runs
 
             identifiers = log_runs(
                 journal, runs, options.mlflow, options.experiment or Path(address.file).stem

@@ -15,7 +15,7 @@ import torch
 import nncdbg.journal
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.journal import Journal, Run
-from nncdbg.journal.row_types import Count
+from nncdbg.journal.records import Count
 from nncdbg.opening.journal.reopening import step_of
 from nncdbg.opening.journal_address import Address, read_address
 from nncdbg.torch.journal.random_states import python_state

@@ -12,7 +12,7 @@ from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.causes import Birth
 from nncdbg.engine.ops.causes.places import flat
 from nncdbg.engine.ops.schema import complete, newest_opset, split
-from nncdbg.stats.finiteness import holds
+from nncdbg.stats.inspection import holds
 
 
 def tensor(data: Any, dtype: str = "f32") -> Any:

@@ -7,9 +7,9 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.ops.causes.numbers import exact
+from nncdbg.nan_watch.measuring.gates import Watched
 from nncdbg.nan_watch.records import Report
 from nncdbg.nan_watch.reports.text import render
-from nncdbg.nan_watch.watched import Watched
 
 HEAD = "#nncdbg 1\nopset 18\n"
 MOMENTS = "%sq = Mul(%x, %x); %mean.sq = ReduceMean(%sq, [1]); %mean = ReduceMean(%x, [1])"

@@ -15,10 +15,8 @@ from nncdbg.engine.schedules.launches import launches
 from nncdbg.engine.schedules.ordering import Ordering
 from nncdbg.engine.schedules.player import SchedulePlayer
 from nncdbg.ir.records import Program
-from nncdbg.nan_watch.schedules.observed import observed
-from nncdbg.nan_watch.schedules.replicas import replica_differences
-from nncdbg.nan_watch.schedules.search import ScheduleSearch
-from nncdbg.nan_watch.schedules.synchronizing import smallest_syncs
+from nncdbg.nan_watch.schedules.order_findings import smallest_syncs
+from nncdbg.nan_watch.schedules.search import ScheduleSearch, observed, replica_differences
 from tests.engine.schedules.random_schedules import random_schedule
 
 INPUTS = {"x": np.arange(1, 9, dtype=np.float32)}

@@ -12,7 +12,8 @@ import pytest
 
 from nncdbg import journal
 from nncdbg.engine.errors import LoadError
-from nncdbg.journal import Journal, NewRun, schema
+from nncdbg.journal import Journal, NewRun
+from nncdbg.journal.connection import VERSION
 
 VERSION_1 = Path(__file__).with_name("version_1.sql")
 """A file that was written with version 1: a run of 6 steps with two checkpoints, and a fork."""
@@ -72,7 +73,7 @@ def test_a_file_of_version_1_is_migrated_when_it_is_written(old: Path) -> None:
     reader = journal.open(old)
     assert content(reader) == EXPECTED
     with journal.open(old, write=True) as file:
-        assert version(old) == schema.VERSION == 2
+        assert version(old) == VERSION == 2
         assert content(file) == EXPECTED
         with file.fork(1, 2, NewRun(kind="graph", name="new")) as run:
             run.step(2, values=[("loss", 3.0, "train")])

@@ -11,15 +11,14 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.errors import LoadError, RunError, UsageError
-from nncdbg.nan_watch.baselines.baseline import (
+from nncdbg.nan_watch.baseline import (
     Baseline,
     BaselineComparison,
     compare,
     read_baseline,
     write_baseline,
 )
-from nncdbg.nan_watch.fingerprint import key_of
-from nncdbg.nan_watch.records import FindingSite, Report, WatchFinding
+from nncdbg.nan_watch.records import FindingSite, Report, WatchFinding, key_of
 from nncdbg.nan_watch.reports import NotWritten
 from nncdbg.opening.corpus.cases import Case
 from tests.nan_watch.reports.made_reports import INF_BORN, MASKED, NAN_BORN, failed, plain

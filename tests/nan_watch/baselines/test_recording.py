@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.nan_watch.baselines.recording import read
+from nncdbg.nan_watch.recording import read
 
 TEXT = """#nncdbg 1
 graph @main(%x: f32[8,4]) -> (%y: f32[8,4]) {

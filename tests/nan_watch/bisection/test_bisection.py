@@ -15,7 +15,7 @@ import nncdbg
 from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.divergence.mixing import mixed_program
 from nncdbg.engine.errors import UsageError
-from nncdbg.nan_watch.bisection.bisection import Bisection
+from nncdbg.nan_watch.bisection import Bisection
 from nncdbg.nan_watch.configuration import WatchConfiguration
 
 HEAD = "#nncdbg 1\nopset 21\n"

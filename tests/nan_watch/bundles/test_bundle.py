@@ -17,9 +17,8 @@ from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.frontends.folder_files import FILES
 from nncdbg.engine.frontends.program_folder import open_program_folder
 from nncdbg.engine.frontends.tensor_file import TensorEntry, pack, unpack, write_tensors
-from nncdbg.nan_watch.bundles.excerpt import bundle_finding
-from nncdbg.nan_watch.bundles.writing import write_bundle
 from nncdbg.nan_watch.configuration import WatchConfiguration
+from nncdbg.nan_watch.reduction.bundles import bundle_finding, write_bundle
 from nncdbg.nan_watch.reduction.case import ReducedCase, case_of_program
 from nncdbg.nan_watch.reduction.sameness import FindingSignature, found_first
 from nncdbg.opening import folder_writing
@@ -148,7 +147,7 @@ graph @main(%x: f32[2]) -> (%y) {
 
 
 def test_a_bundle_starts_behind_large_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nncdbg.nan_watch.bundles.excerpt.LARGEST", 100)
+    monkeypatch.setattr("nncdbg.nan_watch.reduction.bundles.LARGEST", 100)
     text = """#nncdbg 1
 graph @main(%x: f32[64,64]) -> (%y) {
   %a = ReduceSum(%x, [0, 1], keepdims=0)

@@ -18,10 +18,9 @@ import pytest
 from onnx import numpy_helper
 
 import nncdbg
-from nncdbg.nan_watch.baselines.recording import read
-from nncdbg.nan_watch.corpus.corpus import run_corpus
-from nncdbg.nan_watch.corpus.task import WatchTask
+from nncdbg.nan_watch.corpus import WatchTask, run_corpus
 from nncdbg.nan_watch.measuring.gates import Gates
+from nncdbg.nan_watch.recording import read
 from nncdbg.nan_watch.records import Report
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.corpus import running
@@ -214,8 +213,8 @@ def test_a_signal_ends_the_watch_with_the_finished_cases(tmp_path: Path, number:
     script = f"""
 import json, sys
 from pathlib import Path
-from nncdbg.nan_watch.corpus.corpus import run_corpus
-from nncdbg.nan_watch.corpus.task import WatchTask
+from nncdbg.nan_watch.corpus import run_corpus
+from nncdbg.nan_watch.corpus import WatchTask
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.corpus.source import CorpusProgram
@@ -419,8 +418,8 @@ def test_the_memory_of_a_case_is_released(tmp_path: Path) -> None:
     cases = corpus(tmp_path, {f"{i:02}": np.full((50_000, 4), 2.0) for i in range(40)})
     script = f"""
 import resource
-from nncdbg.nan_watch.corpus.corpus import run_corpus
-from nncdbg.nan_watch.corpus.task import WatchTask
+from nncdbg.nan_watch.corpus import run_corpus
+from nncdbg.nan_watch.corpus import WatchTask
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.corpus.source import CorpusProgram

@@ -10,7 +10,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.schedules.launches import launches
-from nncdbg.nan_watch.corpus.task import WatchTask
+from nncdbg.nan_watch.corpus import WatchTask
 from nncdbg.nan_watch.measuring.gates import USUAL, Gates
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.corpus.running import jobs_of

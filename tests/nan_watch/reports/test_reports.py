@@ -13,15 +13,13 @@ import pytest
 import nncdbg
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops.causes import NAMES
-from nncdbg.nan_watch.measuring.gates import gate_names
+from nncdbg.nan_watch.measuring.gates import Watched, gate_names
 from nncdbg.nan_watch.memory import wording as memory_words
 from nncdbg.nan_watch.records import FindingSite, WatchFinding
 from nncdbg.nan_watch.reports import FORMS
-from nncdbg.nan_watch.reports.bounds import sentence, visible
 from nncdbg.nan_watch.reports.rules import CAUSES, rule_of
 from nncdbg.nan_watch.reports.text import lines
-from nncdbg.nan_watch.reports.wording import headline
-from nncdbg.nan_watch.watched import Watched
+from nncdbg.nan_watch.reports.wording import headline, sentence, visible
 from nncdbg.presentation.schedules import CAUSES as SCHEDULE_CAUSES
 from nncdbg.presentation.screen import Screen
 from nncdbg.presentation.short_statements import FittedText

@@ -11,8 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from nncdbg.nan_watch.fingerprint import fingerprint
-from nncdbg.nan_watch.records import FindingSite, Report, WatchFinding
+from nncdbg.nan_watch.records import FindingSite, Report, WatchFinding, fingerprint
 from nncdbg.nan_watch.reports.sarif import render
 from tests.nan_watch.reports.made_reports import INF_BORN, NAN_BORN, REPORTS, WATCHED, failed, of_text, plain
 

@@ -14,7 +14,7 @@ from nncdbg.engine.ops.causes.numbers import EXACT, ends, is_float, largest, sho
 from nncdbg.engine.ops.causes.places import Index, at, count, spelled, spot
 from nncdbg.engine.ops.causes.summing import INFINITE, cause_of_number, decimal, zero_times_infinity
 from nncdbg.engine.ops.types import normal_axis
-from nncdbg.stats.finiteness import bad
+from nncdbg.stats.inspection import bad
 
 SATURATE = (
     "keep the value in a wider type, or scale it into range first; saturate=1 limits it to the largest number"

@@ -13,7 +13,7 @@ from nncdbg.engine.ops.causes.places import at, count, element, spelled, spot
 from nncdbg.engine.ops.causes.summing import cause_of_number, decimal
 from nncdbg.engine.text.counting import elements
 from nncdbg.ir.records import Array
-from nncdbg.stats.finiteness import bad
+from nncdbg.stats.inspection import bad
 
 
 def constant(birth: Birth) -> Cause | None:

@@ -12,7 +12,7 @@ from nncdbg.engine.ops.causes import Birth
 from nncdbg.engine.ops.causes.numbers import exact, is_float
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.records import Array
-from nncdbg.stats.finiteness import bad
+from nncdbg.stats.inspection import bad
 
 Index: TypeAlias = "tuple[int, ...]"
 Place: TypeAlias = "Sequence[int | slice]"

@@ -19,7 +19,7 @@ from nncdbg.engine.ops.causes.training_backward import in_backward
 from nncdbg.engine.ops.causes.training_forward import HALF, in_forward
 from nncdbg.engine.ops.causes.training_optimizer import in_optimizer
 from nncdbg.engine.text.counting import elements
-from nncdbg.stats.finiteness import bad
+from nncdbg.stats.inspection import bad
 
 
 def cause(birth: Birth) -> Cause | None:

@@ -136,7 +136,7 @@ def _data(place: Place, constant: Constant) -> str:
     """Return the statistics of data in the text, or the location of data outside it."""
     data = constant.data
     if isinstance(data, Inline):
-        from nncdbg.stats.plain import summarize_plain
+        from nncdbg.stats.summary import summarize_plain
 
         return str(summarize_plain(data.array))
     stores = place.analysis.chunks[0].reading.stores

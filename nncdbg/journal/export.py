@@ -1,16 +1,52 @@
-"""Runs as runs of MLflow, written by the library `mlflow` or `mlflow-skinny`."""
+"""Exports of runs: to MLflow, by the library `mlflow` or `mlflow-skinny`, and to TensorBoard event files."""
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.journal.export.run_facts import remarks, step_times
+from nncdbg.engine.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.journal import Journal, Run
+
+Times = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.float64]]
+
+
+def step_times(journal: Journal, run: Run) -> Times:
+    """Return the function from step numbers to their ends, in seconds since 1970.
+
+    A step ends after the durations of the run's steps up to it.  A duration that was not recorded counts as
+    0, and a step of a parent ends at the start of the run.
+    """
+    recorded = journal.steps(run)
+    own = recorded[recorded["step"] >= (run.parent_step or 0)]
+    ends = np.cumsum(np.concatenate([[run.started.timestamp()], np.nan_to_num(own["seconds"])]))
+    return lambda steps: ends[np.searchsorted(own["step"], steps, side="right")]
+
+
+def remarks(journal: Journal, run: Run) -> dict[str, list[tuple[int | None, str]]]:
+    """Return the step and the text of each note, event and edit of a run, by kind; no empty lists."""
+    found: dict[str, list[tuple[int | None, str]]] = {
+        "notes": [(each.step, each.text) for each in journal.notes(run)],
+        "events": [(each.step, f"{each.kind}: {each.message}") for each in journal.events(run)],
+        "edits": [(each.step, f"%{name_text(each.name)}: {each.text}") for each in journal.edits(run)],
+    }
+    return {kind: texts for kind, texts in found.items() if texts}
+
+
+def file_name(name: str) -> str:
+    """Return a name with `_` for all characters except letters, digits, `.`, `_` and `-`."""
+    return re.sub(r"[^\w.-]", "_", name).strip(".") or "_"
+
 
 _BATCH = 1000
 """Most metrics of a request to MLflow."""
@@ -137,3 +173,81 @@ def _failure(uri: str, error: Exception) -> UsageError:
         why = "this version of MLflow writes to folders only on request"
         hint = "use a server or a database, or set MLFLOW_ALLOW_FILE_STORE=true"
     return UsageError(f"cannot export to MLflow at {uri}: {why.strip()}", hint=hint)
+
+
+def write_event_files(journal: Journal, runs: Sequence[Run], folder: Path) -> list[Path]:
+    """Write an event file for each run and part, and return their folders, as `2-train_mlp/test`.
+
+    A track is a series of scalars; its times are those of the steps.  The notes, events, edits, the
+    configuration and the program are texts of the part train.  Raises UsageError without `tensorboard`, and
+    for a folder that already has event files, because TensorBoard would show their values twice.
+    """
+    try:
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    except ImportError:
+        raise UsageError(
+            "event files need the package tensorboard, which is not installed",
+            hint="pip install nncdbg[tensorboard]",
+        ) from None
+    targets = {
+        folder / f"{run.number}-{file_name(run.name)}" / file_name(part): (run, part)
+        for run in runs
+        for part in sorted({"train", *(part for _, part in journal.tracks(run))})
+    }
+    for target in targets:
+        if target.is_dir() and any(target.glob("events.out.tfevents.*")):
+            raise UsageError(
+                f"{target} already has event files, and TensorBoard would show both",
+                hint="delete the folder, or choose another one",
+            )
+    for target, (run, part) in targets.items():
+        try:
+            writer = EventFileWriter(str(target))
+            for event in _events(journal, run, part):
+                writer.add_event(event)
+            writer.close()
+        except OSError as error:
+            raise UsageError(f"cannot write event files in {target}: {error.strerror or error}") from None
+    return [*targets]
+
+
+def _events(journal: Journal, run: Run, part: str) -> Iterator[Any]:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.text.metadata import create_summary_metadata
+    from tensorboard.util.tensor_util import make_tensor_proto
+
+    times = step_times(journal, run)
+    for name, of_part in journal.tracks(run):
+        if of_part != part:
+            continue
+        steps, values = journal.values(run, name, part)
+        for step, value, time in zip(steps.tolist(), values.tolist(), times(steps).tolist(), strict=True):
+            scalar = Summary.Value(tag=name, simple_value=value)
+            yield Event(wall_time=time, step=step, summary=Summary(value=[scalar]))
+    if part == "train":
+        metadata = create_summary_metadata(display_name=None, description=None)
+        for tag, text in _texts(journal, run):
+            value = Summary.Value(tag=tag, metadata=metadata, tensor=make_tensor_proto(text))
+            summary = Summary(value=[value])
+            yield Event(wall_time=run.started.timestamp(), step=run.parent_step or 0, summary=summary)
+
+
+def _texts(journal: Journal, run: Run) -> Iterator[tuple[str, str]]:
+    """Yield tags and their texts in Markdown."""
+    facts = {
+        "configuration": run.configuration,
+        "versions": run.versions,
+        "command": run.command,
+        "seed": run.seed,
+    }
+    yield "run", _code(json.dumps(facts, indent=1))
+    program = journal.program(run)
+    if program is not None:
+        yield "program", _code(program)
+    for kind, texts in remarks(journal, run).items():
+        yield kind, "\n".join(f"- {'' if step is None else f'step {step}: '}{text}" for step, text in texts)
+
+
+def _code(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())

@@ -1,21 +1,28 @@
-"""One report of many runs: findings at the same statement are merged."""
+"""Watch a program with many cases, in parallel processes or on an executor; the reports become one."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from nncdbg.engine.execution.check_results import NOT_CHECKED, PASSED, CheckResult
-from nncdbg.nan_watch.baselines.recording import Recording
+from nncdbg.engine.execution.linking import Allocation
 from nncdbg.nan_watch.measuring.gates import Gates
-from nncdbg.nan_watch.measuring.measuring import verdict
+from nncdbg.nan_watch.measuring.measuring import Measuring, check_good, verdict
 from nncdbg.nan_watch.measuring.tracks import Track, Tracks
+from nncdbg.nan_watch.recording import Recording, fingerprint, record, write
 from nncdbg.nan_watch.records import OK, TRIPPED, Report, WatchFinding
-from nncdbg.opening.corpus.cases import Case, sentences
-from nncdbg.opening.corpus.running import CorpusEnd
+from nncdbg.nan_watch.watching import case_of, usual_allocation, watch_run
+from nncdbg.opening.corpus.cases import Case, CaseResult, CaseRun, sentences
+from nncdbg.opening.corpus.running import CorpusEnd, run_cases
+from nncdbg.opening.corpus.source import CorpusProgram, check_machine, inputs_of_case
+from nncdbg.opening.corpus.worker import reading_inputs
+from nncdbg.opening.programs import OpenedProgram
 
 _SEED = re.compile(r"seed \d+")
 
@@ -123,3 +130,89 @@ def _key(finding: WatchFinding) -> tuple[Any, ...]:
     place = (site.graph, site.line, site.op, site.value)
     inner = None if within is None else (within.line, within.op)
     return finding.kind, finding.role, place, inner, finding.cause, finding.trips
+
+
+@dataclass(frozen=True, slots=True)
+class WatchTask:
+    """The program and the gates that all cases share.
+
+    With `keep` the statistics of every statement are sent back; `good` is the recording to compare with.
+    """
+
+    source: CorpusProgram
+    gates: Gates
+    max_findings: int = 20
+    keep: bool = False
+    good: Recording | None = None
+
+    def open(self) -> OpenedWatch:
+        """Load the program; raises the errors that affect every case."""
+        watch = OpenedWatch(self, self.source.opened())
+        check_machine(watch.opened, watch.allocator)
+        return watch
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedWatch:
+    """A watch in a worker."""
+
+    task: WatchTask
+    opened: OpenedProgram
+
+    @property
+    def statistics(self) -> bool:
+        """Return whether the runs must log statistics."""
+        return self.task.gates.measured or self.task.keep
+
+    @property
+    def allocator(self) -> str | Allocation | None:
+        configuration = self.opened.configuration
+        in_place = configuration.in_place_states
+        return usual_allocation(configuration.allocator, configuration.backend, self.statistics, in_place)
+
+    def run(self, job: CaseRun, boxes: Path | None) -> CaseResult:
+        """Watch a case; raises the error of a gate that matches nothing, in this and every other case."""
+        task = self.task
+        with reading_inputs():
+            debugger = self.opened.debugger(
+                inputs={**self.opened.configuration.inputs, **inputs_of_case(self.opened, job)},
+                allocator=self.allocator,
+                seed=job.seed,
+                statistics=self.statistics,
+                boxes=boxes,
+            )
+        measuring = Measuring(debugger, task.gates, keep=task.keep, good=task.good)
+        report = watch_run(debugger, task.gates, max_findings=task.max_findings, measuring=measuring)
+        return CaseResult(job.index, case_of(job.name, report), (report, measuring.tracks))
+
+
+def run_corpus(
+    task: WatchTask,
+    folder: str | os.PathLike[str] | None,
+    *,
+    record_to: str | os.PathLike[str] | None = None,
+    **fields: Any,
+) -> Report:
+    """Watch a program with each case of a folder, or several times without one; `fields` as for `run_cases`.
+
+    `record_to` is the file of a recording of all runs together.  After an interruption, or if the executor
+    fails, the report covers the finished cases, with `Report.interrupted` or `Report.error`.
+
+    A case is `ok`, `tripped`, `failed` (the run), `crashed` (the process), `unreadable`, `unfit`
+    (its inputs do not fit) or `not run`.
+    """
+    check_good(task.gates, task.good)
+    task = replace(task, keep=task.keep or record_to is not None or task.good is not None)
+    model = task.source.configuration.program
+    whole = CorpusReport(model, task.gates, task.max_findings)
+
+    def add(result: CaseResult) -> None:
+        report, tracks = result.found or (Report(), ())
+        whole.add(result.case, report, tracks)
+
+    end = run_cases(task, folder, add, **fields)
+    whole.end(end)
+    if record_to is not None:
+        program = task.source.program or task.source.opened().program
+        write(record(fingerprint(program), model, whole.tracks.ordered()), record_to)
+    return whole.finished(task.good)

@@ -85,10 +85,11 @@ def record(program: str, model: str, tracks: Iterable[Track]) -> Recording:
 
 def write(recording: Recording, path: str | os.PathLike[str]) -> None:
     """Write a recording atomically.  Raises LoadError if that fails."""
-    lines = ",\n".join(
-        f"  {json.dumps(key)}: {json.dumps(_document(each))}"
+    statements = {
+        key: {"order": each.order, "visits": each.visits, "dtype": each.dtype, **each.summary.as_dict()}
         for key, each in sorted(recording.statements.items())
-    )
+    }
+    lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(each)}" for key, each in statements.items())
     text = (
         f'{{"nncdbg_recording": {VERSION}, "model": {json.dumps(recording.model)},\n'
         f' "program": {json.dumps(recording.program)},\n "statements": {{\n{lines}\n }}}}\n'
@@ -141,7 +142,8 @@ def check_model(good: Recording, program: Program) -> None:
         for node in graph.nodes
         for value in node.outputs
     }
-    shared = sum(1 for key in good.statements if _value_and_op(key) in names)
+    places = [key.rpartition(" ") for key in good.statements]
+    shared = sum((place.partition(" %")[2], op) in names for place, _, op in places)
     if shared < _LEAST_SHARED * len(good.statements):
         raise UsageError(
             f"the recording is for another model, {good.model}: "
@@ -232,16 +234,6 @@ def _key(track: Track) -> str:
     """Return graph, value and op; the op comes last and has no blanks, so the value's name may have some."""
     graph, value, op = track.key
     return f"{graph} %{value} {op}"
-
-
-def _value_and_op(key: str) -> tuple[str, str]:
-    place, _, op = key.rpartition(" ")
-    return place.partition(" %")[2], op
-
-
-def _document(each: Recorded) -> dict[str, Any]:
-    head = {"order": each.order, "visits": each.visits, "dtype": each.dtype}
-    return {**head, **each.summary.as_dict()}
 
 
 def _recorded(document: Mapping[str, Any]) -> Recorded:

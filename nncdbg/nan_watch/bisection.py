@@ -1,37 +1,166 @@
-"""Find the statements that must keep their wide float type when all others run in f16 or bf16.
+"""`nncdbg.bisect`: find the statements that must keep their wide float type when all others run in f16.
 
 If the program fails with all statements narrow, each statement is run alone in the narrow type with its
 actual operands.  Those that overflow are the first guess; the least exact ones are added until the outputs
-are within tolerance; delta debugging then removes those that are not needed.
+are within tolerance.  Delta debugging then removes the statements that are not needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.comparison.measure import measure
 from nncdbg.engine.comparison.report import NOWHERE, Match
 from nncdbg.engine.comparison.tolerance import DEFAULTS, Tolerance
+from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.divergence.mixing import NARROW, Place, is_wide, mixed_program
+from nncdbg.engine.divergence.casting import cast_array
+from nncdbg.engine.divergence.mixing import NARROW, Place, fixed, is_wide, mixed_program, narrow_node
+from nncdbg.engine.divergence.narrow_causes import operand_words, overflow_of
 from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.engine.execution.check_results import NOT_CHECKED, PASSED, CheckResult
 from nncdbg.engine.execution.events import Failed
 from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.linking import Allocation, Linker
+from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
+from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.listing import Listing
-from nncdbg.ir.records import Program, TensorType, Type, type_of
-from nncdbg.nan_watch.bisection.narrow_trial import Alone, Kept, Outcome, Trial
+from nncdbg.ir.records import Node, Program, TensorType, Type, Value, type_of
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import FindingSite
-from nncdbg.nan_watch.reduction.minimizing import minimized
+from nncdbg.nan_watch.reduction.case import ReducedCase
+from nncdbg.nan_watch.reduction.reduction import minimized
 from nncdbg.nan_watch.sites import site_of
-from nncdbg.stats.finiteness import holds
+from nncdbg.stats.inspection import holds
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A statement that has to stay wide, and why.
+
+    `reason` is overflow, not a number, unsupported or error; `detail` gives the numbers, `hint` another fix.
+    `factor` is the error of an output without it, in tolerances; infinite for a non-finite output.
+    """
+
+    place: Place
+    site: FindingSite
+    reason: str
+    detail: str
+    hint: str
+    factor: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the record as a JSON object."""
+        site = self.site
+        return {
+            "line": site.line,
+            "graph": site.graph,
+            "node": site.node,
+            "op": site.op,
+            "value": site.value,
+            "location": site.location(),
+            "reason": self.reason,
+            "detail": self.detail,
+            "hint": self.hint,
+            "factor": self.factor if np.isfinite(self.factor) else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The error of a mixed program's outputs against the wide ones: at most `factor` tolerances."""
+
+    factor: float
+    words: str
+
+    @property
+    def fine(self) -> bool:
+        return self.factor <= 1
+
+
+@dataclass(slots=True)
+class Alone:
+    """A statement run alone: its worst error in tolerances, and the reason if it is too large."""
+
+    factor: float = 0.0
+    reason: str = ""
+    detail: str = ""
+    hint: str = ""
+    times: int = 0
+
+
+@dataclass(slots=True)
+class Trial:
+    """Executes statements of the program that `debugger` runs, in `dtype`."""
+
+    debugger: Debugger
+    configuration: WatchConfiguration
+    dtype: str
+    tolerance: Tolerance
+
+    def __call__(self, code: Code, pc: int, operands: Sequence[Any], results: Sequence[Any]) -> Alone:
+        """Run a statement with these operands on the host, and compare with its wide results."""
+        tried = self._narrowed(code, pc, operands, results)
+        return tried if tried.reason or np.isfinite(tried.factor) else self._beyond(code, pc, operands)
+
+    def _narrowed(self, code: Code, pc: int, operands: Sequence[Any], results: Sequence[Any]) -> Alone:
+        """Run once with the operands cast, and compare with the results of the wide run."""
+        debugger, backend, node = self.debugger, self.debugger.backend, code.nodes[pc]
+        cast = [
+            content if fixed(node, index, code.opsets) else cast_array(content, self.dtype)
+            for index, content in enumerate(operands)
+        ]
+        try:
+            covers = [Fallback(backend).cover] if self.configuration.fallback else []
+            linker = Linker(backend, Allocation(), debugger.loaded.linker.generator, covers)
+            binding = linker.bind(code, pc, narrow_node(node, self.dtype, code.opsets))
+            with np.errstate(all="ignore"):
+                found = binding.kernel(*(each if each is None else backend.to_device(each) for each in cast))
+        except Exception as error:  # noqa: BLE001  a kernel may raise anything; the statement stays wide
+            said = error.message if isinstance(error, NncdbgError) else str(error)
+            return Alone(np.inf, "unsupported", f"{node.op} does not run in {self.dtype}: {said}")
+        narrow = [*map(backend.to_host, found if binding.several else [found])]
+        pairs = [pair for pair in zip(results, narrow, strict=False) if pair[0] is not None]
+        matches = [measure(NOWHERE, NOWHERE, "name", pair, self.tolerance) for pair in pairs]
+        return Alone(max((match.excess.factor for match in matches), default=0.0))
+
+    def _beyond(self, code: Code, pc: int, operands: Sequence[Any]) -> Alone:
+        """Return why a result is not finite in the narrow type."""
+        node, dtype = code.nodes[pc], self.dtype
+        for index, content in enumerate(operands):
+            words = overflow_of(operand_words(node.inputs, index), content, dtype)
+            if words:
+                return Alone(np.inf, "overflow", words)
+        case = _alone(node, operands, code.opsets, dtype)
+        configuration = replace(self.configuration, fail_on=["nan", "inf"], strict=True)
+        report = configuration.watch(case.program(), case.inputs)
+        found = next(iter(report.tripping), None)
+        if found is None:
+            return Alone(np.inf, "not a number", f"{node.op} gives different infinities or NaN in {dtype}")
+        reason = "overflow" if found.kind == "inf" else "not a number"
+        said = ": ".join(part for part in (found.cause, found.evidence) if part)
+        return Alone(np.inf, reason, said or f"{node.op} gives {found.kind} in {dtype}", found.hint)
+
+
+def _alone(node: Node, operands: Sequence[Any], opsets: Mapping[str, int], dtype: str) -> ReducedCase:
+    """Return a statement as its own program, with its operands cast."""
+    inputs = {
+        operand: content if fixed(node, index, opsets) else cast_array(content, dtype)
+        for index, (operand, content) in enumerate(zip(node.inputs, operands, strict=True))
+        if isinstance(operand, str)
+    }
+    narrow = narrow_node(node, dtype, opsets)
+    nodes = (replace(narrow, outputs=tuple(Value(each.name) for each in node.outputs)),)
+    return ReducedCase(nodes, tuple(each.name for each in node.outputs if each.name), inputs, {}, opsets)
+
 
 _FULL = 4
 """Executions of a statement that are all tried; later only the 8th, 16th and so on."""
@@ -139,10 +268,8 @@ class Bisection:
             raise KeyboardInterrupt
         if stop.reason != "end":
             return Outcome(np.inf, stop.detail or str(stop.error))
-        return self._distance(debugger.outputs or {})
-
-    def _distance(self, outputs: Mapping[str, Any]) -> Outcome:
         worst = Outcome(0.0, "every output is the same")
+        outputs: Mapping[str, Any] = debugger.outputs or {}
         for name, wanted in self._wanted.items():
             match = measure(NOWHERE, NOWHERE, "name", (wanted, outputs.get(name)), self.tolerance)
             if match.excess.factor > worst.factor:
@@ -159,8 +286,8 @@ class Bisection:
         self._note_types(debugger.control.stack[0])
         while not debugger.ended:
             frame = debugger.control.stack[-1]
-            pc = frame.pc
-            operands = _operands(frame)
+            code, pc = frame.code, frame.pc
+            operands = list(code.operands_of(pc, frame.slots)) if code.runs_kernel(pc) else None
             outcome = debugger.timeline.step()
             if isinstance(outcome, Failed):
                 raise debugger.control.judge.explain(outcome.error, frame, pc) from outcome.error
@@ -255,14 +382,6 @@ class Bisection:
         return Kept(place, self._sites[place], alone.reason or "error", detail, alone.hint, without.factor)
 
 
-def _operands(frame: Frame) -> list[Any] | None:
-    """Return the operands of the next statement; None if it runs no kernel."""
-    code, pc = frame.code, frame.pc
-    if not code.runs_kernel(pc):
-        return None
-    return list(code.operands_of(pc, frame.slots))
-
-
 def _results(frame: Frame, pc: int) -> list[Any]:
     return frame.code.results_of(pc, frame.slots)
 
@@ -278,3 +397,87 @@ def _difference(name: str, match: Match) -> str:
 
 def _times(factor: float) -> str:
     return f"{factor:.3g} times the tolerance"
+
+
+@dataclass(frozen=True, slots=True)
+class BisectReport:
+    """The statements that must keep their types when all others run in `dtype`.
+
+    `kept` is in execution order, `program` is the mixed program, `statements` the number of statements
+    that compute with floats, `runs` the number of programs run, `notes` sentences about the search.  A report
+    prints as `nncdbg bisect` does.
+    """
+
+    kept: tuple[Kept, ...]
+    program: Program
+    dtype: str
+    statements: int
+    runs: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def checks(self) -> list[CheckResult]:
+        """Return what was checked of the mixed program."""
+        return search_checks()
+
+    def __str__(self) -> str:
+        return "\n".join(kept_lines(self.kept, self.statements, self.dtype))
+
+
+def search_checks(*, interrupted: bool = False) -> list[CheckResult]:
+    """Return what a search has checked of the mixed program: its outputs, and its minimal set."""
+    least = CheckResult("minimal set", PASSED)
+    if interrupted:
+        least = CheckResult("minimal set", NOT_CHECKED, "the search was interrupted")
+    return [CheckResult("outputs", PASSED), least]
+
+
+def kept_lines(kept: tuple[Kept, ...], total: int, dtype: str) -> Iterator[str]:
+    """Return the lines about the statements that keep their types."""
+    if not kept:
+        yield f"all {counted(total, 'statement')} can run in {dtype}"
+        return
+    yield f"{len(kept)} of {counted(total, 'statement')} must keep their types; all others run in {dtype}:"
+    for each in kept:
+        yield f"{each.site.line or '':>5} | {each.site.text or each.site.op}"
+        said = "; ".join(part for part in (each.detail, each.hint) if part)
+        if said:
+            yield f"        {each.reason}: {said}"
+
+
+def bisect(
+    program: ProgramSource,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    dtype: str = "f16",
+    rtol: float | None = None,
+    atol: float | None = None,
+    backend: str | None = None,
+    fallback: bool | None = None,
+    allocator: str = "plain",
+    dims: Mapping[str, int] | None = None,
+    seed: int | None = None,
+    max_ops: int | None = None,
+) -> BisectReport:
+    """Find the statements that must stay f32 when all others run in f16 or bf16 (`dtype`).
+
+    `rtol` and `atol` are the tolerances of the outputs against the run in the declared types (by default
+    f16 2e-2 and 5e-3, bf16 1e-1 and 3e-2).  The other arguments are as for Debugger.
+
+    Raises UsageError for an unknown `dtype`, a program without floats, or a run whose outputs already have
+    NaN; and the errors of Debugger.
+    """
+    program = load(program)
+    arguments = program.saved.completed(backend=backend, fallback=fallback, seed=seed, max_ops=max_ops)
+    configuration = WatchConfiguration(allocator=allocator, **arguments)
+    drawn = configuration.debugger(program, inputs, dims=dims).inputs
+    search = Bisection(program, drawn, configuration, dtype, Tolerance(rtol, atol))
+    places = search.run()
+    return BisectReport(
+        tuple(search.reasons(places)),
+        search.mixed(places),
+        dtype,
+        len(search.alone),
+        search.runs,
+        tuple(search.notes),
+    )

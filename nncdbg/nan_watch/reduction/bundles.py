@@ -1,17 +1,19 @@
-"""Write repro bundles: a case, its finding, and its run configuration, as a program folder."""
+"""Repro bundles: the part of a program before a finding, with bounded data, as a program folder."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from nncdbg.engine.errors import RunError
 from nncdbg.ir.records import Graph, Program, TensorType, Value, type_of
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import WatchFinding
-from nncdbg.nan_watch.reduction.case import ReducedCase
+from nncdbg.nan_watch.reduction.case import ReducedCase, case_of_program
 from nncdbg.nan_watch.reduction.sameness import FindingSignature, Probe
-from nncdbg.nan_watch.reduction.tracing import StatementTrace
+from nncdbg.nan_watch.reduction.straight_line import StatementTrace, lines_of
 from nncdbg.opening.folder_writing import FolderFinding, check_folder, write_folder
 
 
@@ -81,3 +83,48 @@ def _readme(folder: Path, signature: FindingSignature, finding: WatchFinding) ->
         f"nncdbg {name}          stopped at the statement; `next` executes it\n"
         f"nncdbg watch {name}    reports it again\n"
     )
+
+
+LARGEST = 16 << 20
+"""Most bytes of data in an excerpt; the values at its edge become inputs."""
+
+LONGEST = 500
+"""Most statements in an excerpt; results of earlier ones become inputs."""
+
+
+def bundle_finding(
+    folder: Path,
+    program: Program,
+    inputs: Mapping[str, Any],
+    finding: WatchFinding,
+    configuration: WatchConfiguration,
+    *,
+    model: str = "",
+) -> WatchFinding:
+    """Write a bundle of a finding that a watch of `program` reported; return the bundle's finding.
+
+    `inputs` are those of the watched run, arrays by name.  The bundle holds the backward slice with calls and
+    loops unrolled, cut where the data would exceed `LARGEST`: the values at the cut become inputs.
+    If only the complete program shows the finding, the bundle holds that.
+
+    Raises RunError if the finding does not recur, and the errors of `write_bundle`.
+    """
+    probe = Probe(FindingSignature.of(finding), configuration)
+    return write_bundle(
+        folder, excerpt(program, inputs, finding, probe), probe.signature, configuration, model=model
+    )
+
+
+def excerpt(program: Program, inputs: Mapping[str, Any], finding: WatchFinding, probe: Probe) -> ReducedCase:
+    """Return the largest part within the limits that shows the finding, else the whole program."""
+    for line in lines_of(probe.trace(program, inputs, finding)):
+        fitting: list[ReducedCase] = []
+        for kept in line.surroundings():
+            case = line.case(kept)
+            # The smallest part is always tried.
+            if not fitting or (case.bytes <= LARGEST and case.statements <= LONGEST):
+                fitting.append(case)
+        for case in reversed(fitting):
+            if probe(case):
+                return case
+    return case_of_program(program, inputs)

@@ -34,9 +34,8 @@ from nncdbg.engine.process.regular_file import read_regular
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.records import Program
-from nncdbg.nan_watch.fingerprint import Key, key_of
-from nncdbg.nan_watch.records import Report, WatchFinding
-from nncdbg.nan_watch.reports.writing import not_written, write_file
+from nncdbg.nan_watch.records import Key, Report, WatchFinding, key_of
+from nncdbg.nan_watch.reports import not_written, write_file
 
 _VERSION = 1
 _FIELDS = ("graph", "value", "op", "kind", "cause")
@@ -264,7 +263,11 @@ def read_baseline(file: str | Path) -> Baseline:
         raise LoadError(
             f"{path} is not a baseline: {wrong}", hint="write one with --write-baseline"
         ) from None
-    return Baseline(read.model, read.inputs, read.outputs, tuple(map(_known, read.findings)))
+    known = (
+        AcceptedFinding((row.graph, row.value, row.op, row.kind, row.cause), row.role, row.note)
+        for row in read.findings
+    )
+    return Baseline(read.model, read.inputs, read.outputs, tuple(known))
 
 
 def write_baseline(file: str | Path, report: Report, program: Program) -> Baseline:
@@ -306,7 +309,3 @@ class _Document(msgspec.Struct):
     findings: list[_Row]
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
-
-
-def _known(row: _Row) -> AcceptedFinding:
-    return AcceptedFinding((row.graph, row.value, row.op, row.kind, row.cause), row.role, row.note)

@@ -1,1 +1,0 @@
-"""Runs of a journal for other programs, written by their own libraries."""
