@@ -24,12 +24,11 @@ import torch
 from nncdbg import stats
 from nncdbg.torch import watch
 from nncdbg.torch.guard import Guard
-from nncdbg.torch.safe_updates import SafeUpdates
+from nncdbg.torch.named_models import Trained
 from nncdbg.torch.step_calls import StepCalls
 from nncdbg.torch.step_state import KeptBuffers, RandomState
 from nncdbg.torch.tape import Tape
-from nncdbg.torch.trained import Trained
-from nncdbg.torch.update_check import UpdateCheck
+from nncdbg.torch.updates import SafeUpdates, UpdateCheck
 
 STEPS = 300
 """How many steps are measured."""

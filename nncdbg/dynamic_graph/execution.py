@@ -10,36 +10,110 @@ from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
-from nncdbg.dynamic_graph.call_sites import name_in_frame
 from nncdbg.dynamic_graph.gradients import Gradient
-from nncdbg.dynamic_graph.leaves import library_of, owned
-from nncdbg.dynamic_graph.needed_values import keep_needed, pending_statements, value_in
-from nncdbg.dynamic_graph.plans import Attributes, OpPlan, literal_key, make_plan
-from nncdbg.dynamic_graph.symbol_table import SymbolTable
-from nncdbg.dynamic_graph.symbols import Symbol
+from nncdbg.dynamic_graph.plans import Attributes, OpPlan, TypeNumbers, literal_key, make_plan
+from nncdbg.dynamic_graph.trace import Symbol, name_in_frame, wanted_name
 from nncdbg.dynamic_graph.variable import EagerVariable
-from nncdbg.engine import backends
+from nncdbg.engine import backends, extensions
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.building.python_lines import locate, user_frame
 from nncdbg.engine.building.values import SCALARS, wrong_literal
 from nncdbg.engine.compilation.code import UNSET
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.execution.random_streams import seeded_stream
+from nncdbg.engine.frontends.folder_files import STORE
+from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.values.operand_faults import fault_of
-from nncdbg.ir.records import Location
+from nncdbg.ir.names import claimed_name
+from nncdbg.ir.records import Graph, Location
 
 if TYPE_CHECKING:
-    pass
+    from nncdbg.dynamic_graph.models import Model
 
 
-class Execution(SymbolTable):
-    """Runs ops, and records their symbols."""
+def owned(array: Any) -> Any:
+    """Return the array of a leaf: writes of the user to a NumPy array must not change the trace.
+
+    A read-only NumPy array, a tensor of torch and an array of CuPy are used without a copy.
+    """
+    if isinstance(array, (np.ndarray, np.generic)):
+        array = np.asarray(array)
+        if array.flags.writeable or not array.flags.c_contiguous:
+            array = np.array(array, order="C")
+            array.flags.writeable = False
+        return array
+    # The graph has its own gradients.
+    return array.detach() if hasattr(array, "detach") else array
+
+
+def pending_statements(wanted: Iterable[Symbol]) -> list[Symbol]:
+    """Return the statements to execute for these symbols, in order."""
+    found: dict[int, Symbol] = {}
+    stack = [*wanted]
+    while stack:
+        symbol = stack.pop()
+        if symbol.value is not UNSET or symbol.statement.number in found:
+            continue
+        statement = found[symbol.statement.number] = symbol.statement
+        stack += [each for each in (*statement.operands, statement.after) if isinstance(each, Symbol)]
+    return [found[number] for number in sorted(found)]
+
+
+def value_in(symbol: Symbol, done: Mapping[int, Any]) -> Any:
+    """Return the value of a symbol from its statement's results, if it has none yet."""
+    if symbol.value is not UNSET:
+        return symbol.value
+    results, plan = done[symbol.statement.number], symbol.statement.plan
+    return results if plan is None or len(plan.node.outputs) == 1 else results[symbol.index]
+
+
+def keep_needed(
+    symbols: Iterable[Symbol],
+    done: Mapping[int, Any],
+    wanted: Sequence[Symbol],
+    types: TypeNumbers,
+    *,
+    everything: bool,
+) -> None:
+    """Keep the values that are needed again; the others are computed again if they are inspected.
+
+    `symbols` are those of the trace; `done` has the results of the executed statements by number.
+    """
+    cut = []
+    for symbol in symbols:
+        if symbol.statement.number not in done or symbol.value is not UNSET:
+            continue
+        plan = symbol.statement.plan
+        variable = symbol.handle() if symbol.handle is not None else None
+        needed = everything or symbol.tracked or (plan is not None and plan.once)
+        if needed or symbol in wanted or (variable is not None and variable._symbol is symbol):
+            symbol.value = value_in(symbol, done)
+            symbol.type = types.of(symbol.value)
+            cut += [symbol] if symbol.cut else []
+    for symbol in cut:
+        symbol.become_leaf(symbol.value)
+
+
+class Execution:
+    """Runs ops, and records their symbols.
+
+    It refers weakly to the symbols, so that they are freed with their variables.
+    """
 
     def __init__(
         self, opsets: Mapping[str, int], backend: str | Backend | None, lazy: bool, memo: bool, seed: int
     ) -> None:
-        super().__init__()
+        self.types = TypeNumbers()
+        self.graphs: dict[str, Graph] = {}
+        """The graphs that statements may call."""
+        self.models: list[Model] = []
+        """The programs that statements call."""
+        self.weights: dict[str, Any] = {}
+        """The weights of these programs, by key in the store of the trace."""
+        self._live: set[ref[Symbol]] = set()
+        self.lives, self.dies = self._live.add, self._live.discard
+        """Add and remove the reference to a symbol."""
         self.syncs = 0
         """How often a value was inspected; in a lazy session an inspection may wait."""
         self.hits = 0
@@ -61,6 +135,43 @@ class Execution(SymbolTable):
         self._numbers = count()
         self._computing = False
 
+    # -- symbols ---------------------------------------------------------------------------------
+
+    def symbols(self) -> list[Symbol]:
+        """Return the symbols of the trace, in order."""
+        found = [symbol for each in tuple(self._live) if (symbol := each()) is not None]
+        return sorted(found, key=lambda symbol: symbol.number)
+
+    def named_symbols(self) -> list[Symbol]:
+        """Return the symbols of the trace, in order; each has a name that no other one and no state has."""
+        found = self.symbols()
+        states = (state.value.name for model in self.models for state in model.program.states)
+        used = {*states, *(symbol.name for symbol in found)}
+        for symbol in found:
+            symbol.name = symbol.name or claimed_name(wanted_name(symbol), used)
+        return found
+
+    def name_of(self, symbol: Symbol) -> str:
+        """Return the name of a symbol in the text of the trace."""
+        return symbol.name or next(each.name for each in self.named_symbols() if each is symbol)
+
+    # -- called programs -------------------------------------------------------------------------
+
+    def add_model(self, model: Model) -> None:
+        """Add the graphs of a program, which can be called from now on."""
+        self.graphs.update(model.program.graphs)
+        self.models.append(model)
+
+    def model_of(self, op: str) -> Model | None:
+        """Return the program with the graph that a statement calls."""
+        called = (model for model in self.models if op[1:] in model.program.graphs)
+        return next(called, None) if op.startswith("@") else None
+
+    @property
+    def stores(self) -> tuple[tuple[str, ...], tuple[ArrayStore, ...]]:
+        """The stores of the trace, with their readers."""
+        return ((STORE,), (ArrayStore(self.weights),)) if self.weights else ((), ())
+
     # -- statements ------------------------------------------------------------------------------
 
     def execute(
@@ -74,12 +185,7 @@ class Execution(SymbolTable):
         return self.record(plan, symbols, result, number, tracked, frame.f_code, frame.f_lasti)
 
     def execute_several(
-        self,
-        op: str,
-        operands: Sequence[Any],
-        attributes: Attributes,
-        outputs: int,
-        frame: FrameType,
+        self, op: str, operands: Sequence[Any], attributes: Attributes, outputs: int, frame: FrameType
     ) -> tuple[EagerVariable, ...]:
         """Execute an op with several outputs, and return its results."""
         if outputs == 1:
@@ -122,12 +228,7 @@ class Execution(SymbolTable):
         return variable
 
     def _run(
-        self,
-        op: str,
-        operands: Sequence[Any],
-        attributes: Attributes,
-        outputs: int,
-        frame: FrameType,
+        self, op: str, operands: Sequence[Any], attributes: Attributes, outputs: int, frame: FrameType
     ) -> tuple[OpPlan | None, tuple[Any, ...], Any, bool]:
         """Execute an op: return its plan, the operands as in Symbol, the result, and whether it is tracked.
 
@@ -240,7 +341,8 @@ class Execution(SymbolTable):
 
     def leaf(self, array: Any, name: str, frame: FrameType) -> EagerVariable:
         """Return a variable of data from outside."""
-        library = library_of(array)
+        library = type(array).__module__.partition(".")[0]
+        library = library if library in extensions.BUILT_IN[extensions.BACKENDS] else "numpy"
         if self._backend is None:
             self._backend = backends.backend(library)
         if library not in ("numpy", self.backend.name):
@@ -252,7 +354,8 @@ class Execution(SymbolTable):
                 frame,
             )
         try:
-            content = owned(array) if library != "numpy" else self.backend.to_device(owned(array))
+            content = owned(array)
+            content = content if library != "numpy" else self.backend.to_device(content)
             number = self.types.of(content)
         except KeyError as error:
             self.fail(f"the array is not a tensor: {error.args[0]}", "convert it to a type of numbers", frame)

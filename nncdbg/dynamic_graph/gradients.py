@@ -9,8 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.dynamic_graph.plans import NO_ATTRIBUTES, Attributes
-from nncdbg.dynamic_graph.symbols import Symbol
-from nncdbg.dynamic_graph.trace import statements, trace_node, wanted_name
+from nncdbg.dynamic_graph.trace import Symbol, statements, trace_node, wanted_name
 from nncdbg.engine.building.python_lines import locate
 from nncdbg.engine.differentiation.grad import GradientRequest, gradient_graph
 from nncdbg.engine.errors import GraphError
@@ -28,7 +27,9 @@ def add_gradients(loss: EagerVariable, frame: FrameType) -> None:
     Errors are those of `EagerVariable.backward`.
     """
     session = loss._session
-    _check_loss(loss, frame)
+    if not has_cotangent(loss.type) or not isinstance(loss.type, TensorType) or prod(loss.shape) != 1:
+        hint = "reduce it first, for example with ReduceMean(loss, keepdims=0)"
+        session.fail(f"backward needs one float, not {loss.type}", hint, frame)
     parameters = sorted(session.parameters.values(), key=lambda each: each._symbol.number)
     traced = TracedSlice.before(loss._symbol, [each._symbol for each in parameters])
     reached = [each for each in parameters if each._symbol in traced.ends]
@@ -45,13 +46,6 @@ def add_gradients(loss: EagerVariable, frame: FrameType) -> None:
         if each.grad is not None:
             part = session.execute("Add", (each.grad, part), NO_ATTRIBUTES, frame)
         each.grad = part
-
-
-def _check_loss(loss: EagerVariable, frame: FrameType) -> None:
-    known = loss.type
-    if not has_cotangent(known) or not isinstance(known, TensorType) or prod(loss.shape) != 1:
-        hint = "reduce it first, for example with ReduceMean(loss, keepdims=0)"
-        loss._session.fail(f"backward needs one float, not {known}", hint, frame)
 
 
 @dataclass(frozen=True, slots=True)

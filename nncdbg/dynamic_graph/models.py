@@ -9,8 +9,7 @@ from sys import _getframe
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.dynamic_graph.plans import NO_ATTRIBUTES
-from nncdbg.dynamic_graph.symbols import Symbol
-from nncdbg.dynamic_graph.trace import ENTRY
+from nncdbg.dynamic_graph.trace import ENTRY, Symbol
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.states import Lowering, rebound, without_states
 from nncdbg.engine.errors import UsageError

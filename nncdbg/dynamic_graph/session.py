@@ -13,9 +13,10 @@ import numpy as np
 from nncdbg.dynamic_graph.execution import Execution
 from nncdbg.dynamic_graph.models import Model
 from nncdbg.dynamic_graph.plans import CallAttributes
-from nncdbg.dynamic_graph.trace import input_data, statements, trace_graph
+from nncdbg.dynamic_graph.trace import statements, trace_graph
 from nncdbg.dynamic_graph.variable import EagerVariable
 from nncdbg.engine.backends import Backend
+from nncdbg.engine.compilation.code import UNSET
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.ops.schema import check_opsets
@@ -150,7 +151,8 @@ class Eager(RichOutput):
         run = self._execution
         symbols = run.named_symbols()
         graph = trace_graph(symbols, run.types)
-        data = input_data(graph, symbols, run.backend.to_host)
+        held = {symbol.name: symbol.value for symbol in symbols if symbol.value is not UNSET}
+        data = {value.name: run.backend.to_host(held[value.name]) for value in graph.inputs}
         saved = SavedRun(origin="the eager trace", inputs=data, backend=run.backend.name)
         stores, readers = run.stores
         called = [model for node in graph.nodes if (model := run.model_of(node.op)) is not None]

@@ -1,35 +1,138 @@
-"""The text of a trace: its symbols as a graph, named after the user's Python code."""
+"""The trace of a dynamic graph: its symbols, their places in the user's Python code, and its text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+import dis
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+from weakref import ref
 
-from nncdbg.dynamic_graph.call_sites import assigned_names
+from msgspec import Struct
+
 from nncdbg.dynamic_graph.plans import TypeNumbers
-from nncdbg.dynamic_graph.symbols import Symbol
 from nncdbg.engine.building.values import literal_data
 from nncdbg.engine.compilation.code import UNSET
-from nncdbg.ir.names import claimed_name
-from nncdbg.ir.records import Graph, Literal, Node, Operand, Value
+from nncdbg.ir.records import Graph, Literal, Location, Node, Operand, Value
+
+if TYPE_CHECKING:
+    from nncdbg.dynamic_graph.plans import OpPlan
+
+
+# -- call sites in the user's Python code --------------------------------------------------
+
+_SKIPPED = frozenset({"CACHE", "EXTENDED_ARG", "COPY", "NOP"})
+
+
+def name_in_frame(frame: FrameType, value: object) -> str:
+    """Return the name of a local or global variable that is this very object; "" if there is none."""
+    for names in (frame.f_locals, frame.f_globals):
+        for name, each in names.items():
+            if each is value and not name.startswith("_"):
+                return str(name)
+    return ""
+
+
+@lru_cache(maxsize=65536)
+def _site(identity: int, position: int, code: CodeType) -> tuple[Location, tuple[str, ...]]:
+    """Return the line of an instruction, and the names to which its results are assigned."""
+    line = next((line for start, end, line in code.co_lines() if start <= position < end), None)
+    return Location(code.co_filename, line), _names_after(code, position)
+
+
+def _names_after(code: CodeType, position: int) -> tuple[str, ...]:
+    """Return the targets of the store instructions that follow the one at `position`."""
+    names: list[str] = []
+    count = 1
+    for instruction in dis.get_instructions(code):
+        if instruction.offset <= position or instruction.opname in _SKIPPED:
+            continue
+        kind, target = instruction.opname, instruction.argval
+        if kind == "UNPACK_SEQUENCE" and not names:
+            count = int(target)
+            continue
+        if not kind.startswith("STORE_") or kind in ("STORE_SUBSCR", "STORE_SLICE"):
+            # `self.h = ...` loads `self` between the call and the store.
+            if count == 1 and not names and kind.startswith("LOAD_") and "FAST" in kind:
+                continue
+            break
+        if kind == "STORE_FAST_LOAD_FAST":
+            target = target[:1]
+        names.extend(target if isinstance(target, tuple) else (target,))
+        if len(names) >= count:
+            break
+    return tuple(names[:count]) if len(names) >= count else ()
+
+
+# -- symbols: the values of a trace --------------------------------------------------------
+
+
+class Symbol(Struct, eq=False, weakref=True):
+    """A result of a statement, or a leaf: data from outside of the trace.
+
+    Each statement holds its operands, so reference counting frees what no variable depends on.  The place in
+    the user's code is resolved only for print: creating a symbol takes part of a microsecond.
+    """
+
+    number: int
+    """The order in which the symbols of a session were made."""
+    plan: OpPlan | None
+    """The op with its kernel; None for a leaf."""
+    operands: tuple[Any, ...]
+    """Symbols, literals, and None for an omitted operand."""
+    code: CodeType | None
+    position: int
+    """The offset of the calling instruction in `code`."""
+    type: int
+    """The number of the type, see `plans.TypeNumbers`."""
+    tracked: bool
+    """True if the value depends on one that requires a gradient."""
+    value: Any = UNSET
+    """The array, where it is needed again: of leaves, for gradients, and of lazy values."""
+    wanted: str = ""
+    """The name that the user gave; the printed one has a number if several symbols want it."""
+    name: str = ""
+    """The name in the text, "" before the first print."""
+    first: Symbol | None = None
+    """For a further result of a statement: the symbol of its first result."""
+    index: int = 0
+    """The number of the result."""
+    after: Symbol | None = None
+    """The call before this one, if it updates the states that this call reads."""
+    cut: bool = False
+    """True if the symbol becomes a leaf once it is computed."""
+    handle: ref[Any] | None = None
+    """In a lazy session, the variable that was made with the symbol."""
+
+    @property
+    def statement(self) -> Symbol:
+        """The symbol with plan and operands: that of the first result."""
+        return self if self.first is None else self.first
+
+    @property
+    def location(self) -> Location | None:
+        """The user's Python line."""
+        return None if self.code is None else _site(id(self.code), self.position, self.code)[0]
+
+    def become_leaf(self, value: Any) -> None:
+        """Forget the statement of a value: its operands are freed."""
+        self.plan, self.operands, self.first, self.index = None, (), None, 0
+        self.value, self.cut = value, False
+
+
+# -- the text of a trace -------------------------------------------------------------------
 
 ENTRY = "trace"
 """The name of the graph of the statements that ran."""
-
-
-def claim_names(symbols: Sequence[Symbol], states: Iterable[str]) -> None:
-    """Give each symbol a name that no other one and no state has; symbols keep the names that they have."""
-    used = {*states, *(symbol.name for symbol in symbols)}
-    for symbol in symbols:
-        if not symbol.name:
-            symbol.name = claimed_name(wanted_name(symbol), used)
 
 
 def wanted_name(symbol: Symbol) -> str:
     """Return the given name of a symbol, the Python name that it is assigned to, or one by its op."""
     if symbol.wanted:
         return symbol.wanted
-    names = assigned_names(symbol.code, symbol.position) if symbol.code is not None else ()
+    code = symbol.code
+    names = _site(id(code), symbol.position, code)[1] if code is not None else ()
     if len(names) > symbol.index and names[symbol.index] != "_":
         return names[symbol.index]
     plan = symbol.statement.plan
@@ -85,9 +188,3 @@ def _operand(operand: Any, names: Mapping[int, str]) -> Operand:
     if isinstance(operand, Symbol):
         return names[operand.number]
     return None if operand is None else Literal(literal_data(operand))
-
-
-def input_data(graph: Graph, symbols: Sequence[Symbol], to_host: Callable[[Any], Any]) -> Mapping[str, Any]:
-    """Return the arrays of the inputs of a trace by name."""
-    held = {symbol.name: symbol.value for symbol in symbols if symbol.value is not UNSET}
-    return {value.name: to_host(held[value.name]) for value in graph.inputs}

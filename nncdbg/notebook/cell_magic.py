@@ -37,7 +37,7 @@ def _record_cell(shell: Any, name: str, cell: str) -> None:
     import torch
     from IPython.display import display
 
-    from nncdbg.torch.found_models import live_objects, models_of
+    from nncdbg.torch.named_models import live_objects, models_of
     from nncdbg.torch.step_recording import record
 
     optimizers = live_objects(torch.optim.Optimizer)

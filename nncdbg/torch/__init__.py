@@ -16,7 +16,20 @@ import random
 from importlib import import_module
 from typing import Any
 
-from nncdbg.torch.installation import check_torch
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.ops.aten.names import installed
+
+
+def check_torch() -> None:
+    """Raise UsageError without torch, or with a version that is not supported."""
+    if not installed():
+        raise UsageError(
+            "nncdbg.torch needs the package torch, which is not installed", hint="pip install nncdbg[torch]"
+        )
+    from nncdbg.engine.ops.aten.versions import check_version
+
+    check_version()
+
 
 check_torch()
 
@@ -28,7 +41,7 @@ from nncdbg.torch.step_recording import record  # noqa: E402
 
 _JOURNAL = {
     "FlightRecorder": "nncdbg.torch.journal.flight_recorder",
-    "SpikeRule": "nncdbg.torch.journal.spikes",
+    "SpikeRule": "nncdbg.torch.journal.tracking",
     "flight_recorder": "nncdbg.torch.journal.flight_recorder",
     "resume": "nncdbg.torch.journal.resuming",
     "track": "nncdbg.torch.journal.tracking",

@@ -77,10 +77,7 @@ class CudaStreams:
 
 @contextmanager
 def record_accesses(
-    path: str | os.PathLike[str],
-    model: torch.nn.Module | None = None,
-    *,
-    streams: StreamSource | None = None,
+    path: str | os.PathLike[str], model: torch.nn.Module | None = None, *, streams: StreamSource | None = None
 ) -> Iterator[None]:
     """Write the operators, streams and events of the block to an access log, for ``nncdbg races PATH``.
 

@@ -41,7 +41,9 @@ def compiled_values(
     copied, given = copy.deepcopy((module, (positional_arguments(arguments), dict(keywords or {}))))
     inside: dict[str, Any] = {}
     for name, part in copied.named_modules():
-        if name and _is_plain(part):
+        # Only there is the output of a module the first result of its last statement.
+        plain = type(part).__module__.startswith("torch.nn.modules.") and not list(part.children())
+        if name and plain:
             part.register_forward_hook(_keeping(inside, name))
     positional, named = given
     with _running(copied, positional, named, backend):
@@ -144,11 +146,6 @@ def _run_backward(outputs: Sequence[torch.Tensor]) -> None:
         outputs = outputs[:1]
     wanted = [each for each in outputs if each.requires_grad]
     torch.autograd.backward(wanted, [torch.ones_like(each) for each in wanted])
-
-
-def _is_plain(module: torch.nn.Module) -> bool:
-    """Return whether a module's output is the first result of its last statement."""
-    return type(module).__module__.startswith("torch.nn.modules.") and not list(module.children())
 
 
 def _keeping(found: dict[str, Any], name: str) -> Callable[..., None]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from inspect import CO_OPTIMIZED
+from traceback import walk_tb
 from types import FrameType
 from typing import Any
 
@@ -19,31 +22,42 @@ from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.ops.aten.internals import current_autograd_node, not_compiled, seen_by_functions
 from nncdbg.presentation.screen import Screen
 from nncdbg.torch import guard_kernels
-from nncdbg.torch.failed_steps import may_be_of_nan, user_lines_of
 from nncdbg.torch.finiteness import not_finite, suspicious
+from nncdbg.torch.hooks import on_skipped_step
 from nncdbg.torch.live.recording_watch import RecordingWatch
-from nncdbg.torch.module_states import ModuleState, ModuleStates, named_states
+from nncdbg.torch.module_states import ModuleState, ModuleStates, WrittenState, named_states, named_written
 from nncdbg.torch.module_watch import ModuleWatch
-from nncdbg.torch.named_models import Models, Optimizers
+from nncdbg.torch.named_models import (
+    Models,
+    Optimizers,
+    Trained,
+    closure_of,
+    drop_gradients,
+    gradients_of,
+    parameters_of,
+)
 from nncdbg.torch.operator_watch import OperatorWatch
-from nncdbg.torch.origin_watch import OriginWatch
 from nncdbg.torch.ranks import bucket_notes, levels_of_ranks, rank_notes, searching
 from nncdbg.torch.recorded_step import RecordedStep
-from nncdbg.torch.replaced_memory import memory_notes, replaced_memory
-from nncdbg.torch.safe_updates import SafeUpdates
-from nncdbg.torch.second_run import StepFunction, UpdateReached, record_again
+from nncdbg.torch.second_run import StepFunction, UpdateReached, memory_notes, record_again, replaced_memory
 from nncdbg.torch.sharded_tensors import meshes_of
-from nncdbg.torch.skipped_steps import on_skipped_step
-from nncdbg.torch.source_lines import Lines, user_lines
+from nncdbg.torch.source_lines import Lines, is_user_code, user_lines
 from nncdbg.torch.step_call import BACKWARD, GRADIENT, StepCall, tensors_in
 from nncdbg.torch.step_calls import StepCalls
 from nncdbg.torch.step_function import ACTIVE
-from nncdbg.torch.step_observer import StepObserver
 from nncdbg.torch.step_state import BufferState, KeptBuffers, KeptState, RandomState
-from nncdbg.torch.trained import Trained, closure_of, drop_gradients, gradients_of, parameters_of
-from nncdbg.torch.trips import ERROR, GRADIENTS, LOSS, RESULTS, STATES, GuardTrip, UpdateCounts
-from nncdbg.torch.update_check import UpdateCheck
-from nncdbg.torch.written_states import WrittenState, named_written
+from nncdbg.torch.trips import (
+    ERROR,
+    GRADIENTS,
+    LOSS,
+    RESULTS,
+    STATES,
+    GuardTrip,
+    OriginWatch,
+    StepObserver,
+    UpdateCounts,
+)
+from nncdbg.torch.updates import SafeUpdates, UpdateCheck
 
 PATIENCE = 20
 """The number of backward passes without an update, or of skips by a gradient scaler, that is a finding."""
@@ -414,7 +428,9 @@ class Guard:
             return (args[0], checked, *args[2:]), kwargs
         with self._tape.own_work():
             self._updates.begin(optimizer)
-            if _is_skipped(optimizer):
+            # A fused optimizer leaves out the update itself, as its gradient scaler tells it to.
+            bad_scale = getattr(optimizer, "found_inf", None)
+            if isinstance(bad_scale, torch.Tensor) and bool(bad_scale.item()):
                 self._check_skipped(optimizer, lines)
             else:
                 if self._skipping:
@@ -845,7 +861,33 @@ def _lines_of(states: Sequence[ModuleState | WrittenState]) -> Lines:
     return next((each.call.lines for each in states if isinstance(each, WrittenState)), ())
 
 
-def _is_skipped(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether a fused optimizer leaves out this update, as its gradient scaler tells it to."""
-    found = getattr(optimizer, "found_inf", None)
-    return isinstance(found, torch.Tensor) and bool(found.item())
+_SUSPICIOUS = re.compile(
+    r"\bnan\b|\binf\b|finite|invalid value|converge|singular|positive.definite|between 0 and 1|probabilit",
+    re.IGNORECASE,
+)
+"""Words of messages for which NaN may be the reason."""
+
+
+def may_be_of_nan(error: BaseException) -> bool:
+    """Return whether NaN or Inf may have raised an error: by its message, or the variables of its frames."""
+    return bool(_SUSPICIOUS.search(str(error))) or any(
+        isinstance(value, torch.Tensor) and not_finite(value)
+        for frame, _ in walk_tb(error.__traceback__)
+        for value in _values(frame)
+    )
+
+
+def _values(frame: FrameType) -> list[Any]:
+    """Return the values of the variables of a frame."""
+    variables = frame.f_locals
+    values = [*variables.values()]
+    if type(variables) is dict and frame.f_code.co_flags & CO_OPTIMIZED:
+        # A copy, which a frame that still runs would keep, and with it the error and the tensors of the step.
+        variables.clear()
+    return values
+
+
+def user_lines_of(error: BaseException) -> Lines:
+    """Return the user's lines that an error has passed, innermost first."""
+    passed = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)]
+    return tuple((code.co_filename, line) for code, line in reversed(passed) if is_user_code(code))

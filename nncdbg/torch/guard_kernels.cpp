@@ -1,7 +1,7 @@
 // The work of a guard in each step without Python: reading tensors, checking the outputs of modules, keeping the
 // state of generators and buffers, and leaving a dispatch mode.  A recording has the memory of operands from it.
 //
-// All of it does what Python does too (finiteness.py, module_watch.py, step_state.py, mode_pauses.py,
+// All of it does what Python does too (finiteness.py, module_watch.py, step_state.py, tape.py,
 // source_lines.py, recording.py).  What is out of the ordinary is left to Python, and so is everything that is found.
 
 #include <Python.h>
@@ -263,7 +263,7 @@ bool add_optimizer(Writes& writes, PyObject* groups, PyObject* state) {
   return true;
 }
 
-// writes(param_groups, state): what `safe_updates._writes_of` returns, as bytes; None for other values than tensors
+// writes(param_groups, state): what `updates._writes_of` returns, as bytes; None for other values than tensors
 PyObject* writes(PyObject*, Given given, Py_ssize_t count) {
   if (count != 2 || !PyList_CheckExact(given[0]) || !PyDict_Check(given[1])) {
     PyErr_SetString(PyExc_TypeError, "writes takes the groups and the state of an optimizer");
@@ -536,7 +536,7 @@ PyTypeObject OutputCheckType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 using Mode = c10::impl::PyObject_TorchDispatchMode;
 using Modes = c10::impl::TorchDispatchModeTLS;
 
-// `_Pause` of mode_pauses.py.  The mode is entered and left as `DispatchMode` does it.
+// `_Pause` of tape.py.  The mode is entered and left as `DispatchMode` does it.
 struct Pause {
   PyObject_HEAD
   PyObject* mode;
@@ -674,7 +674,7 @@ PyMemberDef pause_members[] = {
 
 PyTypeObject PauseType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-// `_OwnWork` of mode_pauses.py.
+// `_OwnWork` of tape.py.
 struct OwnWork {
   PyObject_HEAD
   PyObject* watch;    // or None

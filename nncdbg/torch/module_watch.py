@@ -27,11 +27,11 @@ from nncdbg.engine.ops.aten.internals import (
 )
 from nncdbg.torch.finiteness import finite_in_memory, is_finite, not_finite
 from nncdbg.torch.guard_kernels import LIBRARY
-from nncdbg.torch.hidden_hooks import untraced_hooks
-from nncdbg.torch.origin_watch import UserPlace
+from nncdbg.torch.hooks import untraced_hooks
 from nncdbg.torch.sharded_tensors import PLAIN, is_sharded
 from nncdbg.torch.source_lines import Lines, kind_of_frame, line_at, user_lines
-from nncdbg.torch.step_call import tensors_in
+from nncdbg.torch.step_call import no_tensor, tensors_in, version_of
+from nncdbg.torch.trips import UserPlace
 
 if TYPE_CHECKING:
     from nncdbg.torch.trips import GuardTrip
@@ -130,7 +130,7 @@ class ModuleWatch:
         self.idle = False
         self._seen: list[SeenModule] = []
         self._thread = 0
-        self._checked: Any = _nothing
+        self._checked: Any = no_tensor
         """A weak reference to the output that was checked last: outer modules return it again."""
         self._version = 0
         """The version of that output, which a write in place increases."""
@@ -191,7 +191,7 @@ class ModuleWatch:
         if is_compiling() or not self.active or get_ident() != self._thread or not is_grad_enabled():
             return
         single = result.__class__ is torch.Tensor
-        if single and self._checked() is result and self._version == _version(result):
+        if single and self._checked() is result and self._version == version_of(result):
             return
         if transformation() is not None or is_tracing():
             return
@@ -205,7 +205,7 @@ class ModuleWatch:
                 continue
             kept = type(module) in _KEEP_FINITE and self._stays_finite(module, args, output)
             finite = kept or _finite(output)
-            self._checked, self._version, self._was_finite = weakref.ref(output), _version(output), finite
+            self._checked, self._version, self._was_finite = weakref.ref(output), version_of(output), finite
             lines = lines or user_lines(sys._getframe(1), most=1)
             if not finite:
                 self._add("forward", module, output, lines, _operands(module, args, kwargs))
@@ -216,7 +216,7 @@ class ModuleWatch:
 
     def _is_checked(self, output: Any) -> bool:
         """Return whether an output is the one that was checked last, unchanged."""
-        return self._checked() is output and self._version == _version(output)
+        return self._checked() is output and self._version == version_of(output)
 
     def _stays_finite(self, module: torch.nn.Module, args: Sequence[Any], output: Any) -> bool:
         """Return whether a module of `_KEEP_FINITE` made the output from an input that was finite.
@@ -228,7 +228,7 @@ class ModuleWatch:
         if len(args) != 1 or self._checked() is not args[0]:
             return False
         own_writes = bool(getattr(module, "inplace", False)) and not output.is_inference()
-        return _version(args[0]) == self._version + own_writes
+        return version_of(args[0]) == self._version + own_writes
 
     def _check_gradient(
         self, module: torch.nn.Module, lines: Lines, index: int, gradients: Sequence[Any]
@@ -282,10 +282,6 @@ class SeenModule:
     bad: BadModule
 
 
-def _version(tensor: Any) -> int:
-    return 0 if tensor.is_inference() else int(tensor._version)
-
-
 def _can_be_bad(tensor: Any) -> bool:
     """Return whether a tensor is one of torch's own that can be checked now, or has a shard on this rank."""
     return (
@@ -315,10 +311,6 @@ def _operands(
     named += module.named_parameters(recurse=False)
     named += module.named_buffers(recurse=False)
     return [(name, each) for name, each in named if _can_be_bad(each)]
-
-
-def _nothing() -> None:
-    """Return None, as a reference to an output that no longer exists does."""
 
 
 def _type(module: torch.nn.Module) -> str:

@@ -30,10 +30,9 @@ from nncdbg.ir.records import (
 )
 from nncdbg.opening.self_contained import self_contained
 from nncdbg.presentation.source_files import named_file
-from nncdbg.torch.naming import FreeNames
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER, Event
 from nncdbg.torch.source_lines import Lines
-from nncdbg.torch.statements import UPDATE, RecordedStatement, RecordedStatements
+from nncdbg.torch.statements import UPDATE, FreeNames, RecordedStatement, RecordedStatements
 from nncdbg.torch.storages import Input, Key
 
 GRADIENTS, AFTER = "gradients", "after"
@@ -156,15 +155,10 @@ def _locate(statements: Sequence[RecordedStatement]) -> None:
             source = forward.get(event.sequence, event)
             if source is not event and not event.modules:
                 event.take_modules(source)
-        lines = event.lines if _runs_own_code(event, outer) else source.lines
+        # The backward pass may run the user's code, such as a hook, which its own lines call.
+        own = event.phase == BACKWARD and any(event.lines[n:] in outer for n in range(1, len(event.lines)))
+        lines = event.lines if own else source.lines
         statement.location = _location(lines, _name(source, event), folder)
-
-
-def _runs_own_code(event: Event, calls: Set[Lines]) -> bool:
-    """Return whether the backward pass ran the user's code, such as a hook; `calls` are its callers."""
-    return event.phase == BACKWARD and any(
-        event.lines[count:] in calls for count in range(1, len(event.lines))
-    )
 
 
 def _name(source: Event, event: Event) -> str | None:

@@ -1,17 +1,34 @@
-"""What the ranks of a data-parallel training have to do with a NaN."""
+"""The ranks of a data-parallel training: waiting, notes on collectives, digests of tensors."""
 
 from __future__ import annotations
 
+import math
+import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from nncdbg.engine.ops.aten.internals import default_store, gradient_buckets
-from nncdbg.engine.process.ranks import journal_of_rank, rank_in_environment
-from nncdbg.torch.sharded_tensors import meshes_of
+from nncdbg.engine.ops.aten.arrays import host_array
+from nncdbg.engine.ops.aten.internals import (
+    default_store,
+    gradient_buckets,
+    on_collective,
+    ranks_of_group,
+    without_dispatch,
+)
+from nncdbg.engine.ops.aten.signatures import DTYPES
+from nncdbg.engine.process.rank_digests import DigestFile, StepDigests, is_digested
+from nncdbg.engine.process.rank_notes import Collective, RankNotes, type_texts
+from nncdbg.engine.process.ranks import rank_in_environment
+from nncdbg.torch.sharded_tensors import PLAIN, local_part, meshes_of, shard_of
+from nncdbg.torch.source_lines import place_of, user_lines
 
 _MOST = 2
 """Gradients that a note lists."""
@@ -50,8 +67,7 @@ def _set_searching(value: str) -> None:
             default_store().set(_SEARCHING.format(torch.distributed.get_rank()), value)
 
 
-def _searches(store: Any, rank: int) -> bool:
-    key = _SEARCHING.format(rank)
+def _is_set(store: Any, key: str) -> bool:
     return bool(store.check([key]) and store.get(key) == b"1")
 
 
@@ -71,7 +87,7 @@ def origin_ranks(step: int, *, own: bool, seconds: float = 5) -> list[int]:
         if own:
             return [this]
         _await_keys(store, keys, seconds)
-        return [rank for rank, key in enumerate(keys) if store.check([key]) and store.get(key) == b"1"]
+        return [rank for rank, key in enumerate(keys) if _is_set(store, key)]
     except (RuntimeError, ValueError):  # The process that holds the store has ended, or it can tell nothing.
         return []
 
@@ -158,7 +174,8 @@ def _await_keys(store: Any, keys: Sequence[str], seconds: float) -> None:
     begun = time.monotonic()
     while not store.check(keys) and (waited := time.monotonic() - begun) < _LONGEST_SEARCH:
         if waited >= seconds and not any(
-            _searches(store, rank) and not store.check([key]) for rank, key in enumerate(keys)
+            _is_set(store, _SEARCHING.format(rank)) and not store.check([key])
+            for rank, key in enumerate(keys)
         ):
             break
         time.sleep(0.05)
@@ -190,14 +207,157 @@ def rank_of_process() -> tuple[int, int]:
     return rank_in_environment() if ranks == 1 else (torch.distributed.get_rank(), ranks)
 
 
-def journal_of_process(path: str) -> str:
-    """Return the journal that this process writes: ``run.db``, or ``run.db-rank1`` on rank 1 of several."""
-    rank, ranks = rank_of_process()
-    return path if ranks == 1 else journal_of_rank(path, rank)
-
-
 def _ranks() -> int:
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_world_size())
     return 1
+
+
+# -- notes on collectives ------------------------------------------------------------------
+
+_OPERATIONS: Mapping[str, tuple[str, str]] = {
+    "allreduce_": ("all_reduce", "tensors"),
+    "allreduce_coalesced_": ("all_reduce", "tensors"),
+    "broadcast_": ("broadcast", "tensors"),
+    "reduce_": ("reduce", "tensors"),
+    "allgather_": ("all_gather", "input_tensors"),
+    "_allgather_base_": ("all_gather", "input_tensor"),
+    "allgather_coalesced_": ("all_gather", "input_list"),
+    "allgather_into_tensor_coalesced_": ("all_gather", "inputs"),
+    "reduce_scatter_": ("reduce_scatter", "output_tensors"),
+    "_reduce_scatter_base_": ("reduce_scatter", "output_tensor"),
+    "reduce_scatter_tensor_coalesced_": ("reduce_scatter", "outputs"),
+    "gather_": ("gather", "input_tensors"),
+    "scatter_": ("scatter", "output_tensors"),
+    "alltoall_": ("all_to_all", ""),
+    "alltoall_base_": ("all_to_all", ""),
+    "barrier": ("barrier", ""),
+    "monitored_barrier_": ("barrier", ""),
+    "send": ("send/recv", "tensors"),
+    "recv_": ("send/recv", "tensors"),
+}
+"""The name of each operation in `torch.distributed`, and the argument whose types agree between the ranks."""
+
+_DEFAULT_GROUP = "0"
+"""The name that torch gives the group of all ranks."""
+
+
+class CollectiveNotes:
+    """Notes each collective that this process starts, until `end`."""
+
+    def __init__(self, notes: RankNotes, rank: int) -> None:
+        self._notes = notes
+        self._rank = rank
+        self._numbers: defaultdict[str, int] = defaultdict(int)
+        self._ranks: dict[str, list[int]] = {}
+        self.end: Callable[[], None] = on_collective(self._started)
+
+    def _started(self, name: str, arguments: Mapping[str, Any], group: Any) -> None:
+        """Note a collective; its line is the innermost one of the user."""
+        if name not in _OPERATIONS:
+            return  # `recv` from any rank: the other rank is unknown.
+        op, agreeing = _OPERATIONS[name]
+        group_name, ranks = self._group(group)
+        peer = arguments.get("dst", arguments.get("src")) if op == "send/recv" else None
+        if peer is not None:
+            pair = (self._rank, ranks[peer]) if name == "send" else (ranks[peer], self._rank)
+            group_name, ranks = f"{pair[0]} to {pair[1]}", [*pair]
+        self._numbers[group_name] += 1
+        lines = user_lines(sys._getframe(2), most=1)
+        self._notes.note_collective(
+            Collective(
+                group=group_name,
+                ranks=ranks,
+                number=self._numbers[group_name],
+                op=op,
+                types=type_texts([_type(each) for each in _tensors(arguments.get(agreeing))]),
+                place=place_of(lines),
+                at=time.time(),
+            )
+        )
+
+    def _group(self, group: Any) -> tuple[str, list[int]]:
+        name = str(group.group_name)
+        if name not in self._ranks:
+            self._ranks[name] = ranks_of_group(group)
+        return ("" if name == _DEFAULT_GROUP else name), self._ranks[name]
+
+
+def _tensors(found: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of an argument: a tensor, or a list of tensors."""
+    if isinstance(found, torch.Tensor):
+        yield found
+    elif isinstance(found, list):
+        for each in found:
+            yield from _tensors(each)
+
+
+def _type(tensor: torch.Tensor) -> str:
+    dtype = DTYPES.get(tensor.dtype, str(tensor.dtype))
+    return f"{dtype}[{','.join(map(str, tensor.shape))}]"
+
+
+# -- digests of gradients and parameters ---------------------------------------------------
+
+
+class RankDigests:
+    """Digests gradients before an update and parameters after it, at the steps of `is_digested`.
+
+    `named` maps the identities of parameters to names, and `step` returns the number of the step.  The shards
+    of a `DTensor` have its name and their place, so that only ranks with the same shard are compared; parts
+    of a sum are left out, as tensors of other classes are.
+    """
+
+    def __init__(
+        self, folder: Path, rank: int, named: Callable[[], Mapping[int, str]], step: Callable[[], int]
+    ) -> None:
+        self._file = DigestFile(folder, rank)
+        self._named = named
+        self._step = step
+        self._tensors: dict[str, tuple[int, float | None]] = {}
+        self._before = register_optimizer_step_pre_hook(self._before_update)
+        self._after = register_optimizer_step_post_hook(self._after_update)
+
+    def end(self) -> None:
+        """End the digests."""
+        self._before.remove()
+        self._after.remove()
+        self._file.close()
+
+    def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if is_digested(self._step()):
+            gradients = {
+                f"{name}.grad": each.grad
+                for name, each in self._parameters(optimizer)
+                if each.grad is not None
+            }
+            self._tensors = _digests(gradients)
+
+    def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self._tensors:
+            tensors = {**self._tensors, **_digests(dict(self._parameters(optimizer)))}
+            self._file.append(StepDigests(step=self._step(), tensors=tensors))
+            self._tensors = {}
+
+    def _parameters(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, Any]]:
+        named = self._named()
+        found = [each for group in optimizer.param_groups for each in group["params"]]
+        return [(named.get(id(each), f"parameter {index}"), each) for index, each in enumerate(found)]
+
+
+def _digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, float | None]]:
+    """Return the digest of the bytes and the norm of each dense tensor."""
+    with without_dispatch(), torch.no_grad():
+        parts = ((name, shard_of(each), local_part(each)) for name, each in tensors.items())
+        dense = {
+            f"{name}{shard}": each.detach()
+            for name, shard, each in parts
+            if shard is not None and type(each) in PLAIN and each.layout == torch.strided
+        }
+        found: dict[str, tuple[int, float | None]] = {}
+        for name, each in dense.items():
+            content = host_array(each.cpu().contiguous().reshape(-1).view(torch.uint8))
+            norm = float(torch.linalg.vector_norm(each)) if each.is_floating_point() else 0.0
+            found[name] = (xxhash.xxh3_64_intdigest(content), norm if math.isfinite(norm) else None)
+        return found

@@ -7,12 +7,15 @@ references keep the numbers of freed storages from being used again.
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
+from itertools import count
 from types import FrameType
 from typing import Any
 from weakref import WeakSet
@@ -54,19 +57,18 @@ from nncdbg.engine.ops.aten.signatures import (
     written_tensors,
 )
 from nncdbg.engine.values.checksum import checksum
-from nncdbg.torch.copy_memory import CopyMemory
 from nncdbg.torch.guard_kernels import LIBRARY
-from nncdbg.torch.operator_bodies import SeenContents, naming_functions
-from nncdbg.torch.sharded_tensors import local_part, placement, wrapping
+from nncdbg.torch.sharded_tensors import PLAIN, local_part, placement, wrapping
 from nncdbg.torch.source_lines import Lines, is_optimizer_code, names_allocation, user_lines
 from nncdbg.torch.storages import (
     SMALLER,
+    CopyMemory,
     Input,
     Key,
     NotCopied,
+    SeenContents,
     copied_result,
     copy_content,
-    empty_content,
     tensor_at,
 )
 
@@ -179,7 +181,7 @@ class Recorder(DispatchMode):
         """The memory of the inputs."""
         library = LIBRARY.module()
         self._usual_key: Callable[[Any], Key | None] = (
-            _without_library if library is None else library.usual_key
+            (lambda tensor: None) if library is None else library.usual_key
         )
         """Returns the memory of a tensor if that takes no look at it in Python, otherwise None."""
         self._storages: dict[int, int] = {}
@@ -251,7 +253,8 @@ class Recorder(DispatchMode):
                 event.opaque = event.opaque or f"it raised {type(error).__name__} and may have written a part"
                 self._append(event, args, keywords, (), frame, dispatched)
                 raise
-            if event.signature.random or not is_out_of_memory(error) or not self._has_copies():
+            has_copies = any(kept.content is not None for kept in self.inputs.values())
+            if event.signature.random or not is_out_of_memory(error) or not has_copies:
                 raise
             self.give_up(error, lines)
         else:
@@ -265,7 +268,11 @@ class Recorder(DispatchMode):
             self._passed = None
             return NotImplemented  # The tensors take the operator next.
         if dispatch_modes():
-            self.give_up(_hidden_inside(func), user_lines(sys._getframe(2)))
+            hidden = (
+                f"{func} runs on tensors that consist of others, such as a DTensor, inside of a dispatch mode"
+            )
+            hint = "record a step without this mode, such as a counter of operations"
+            self.give_up(UsageError(hidden, hint=hint), user_lines(sys._getframe(2)))
             return func(*args, **keywords)
         self._passed = func
         try:
@@ -338,12 +345,6 @@ class Recorder(DispatchMode):
             del self.events[first:]
         return result
 
-    def _keep_contents(self, event: Event, values: Sequence[Any]) -> None:
-        with without_dispatch():
-            tensors = self._known(values)
-            for each in self._bodies:
-                each.keep(tensors, event.written)
-
     def _known(self, values: Any) -> list[tuple[Key, Any]]:
         """Return the tensors among values whose memory operators have read or made, each with its memory."""
         found = []
@@ -381,9 +382,15 @@ class Recorder(DispatchMode):
             else:
                 self._ended(event, args, keywords, result)
             if event.signature.allocates and not names_allocation(frame.f_code):
-                self._allocated_inside(event)
+                # It may become a list of numbers, such as the lengths of `ctc_loss`.
+                (key,) = event.results
+                if key is not None and len(key[2]) == 1 and key[2][0] <= _LONGEST_LIST:
+                    self._seen[key[0]] = InnerAllocation(event, key)
             if self._bodies:
-                self._keep_contents(event, [*args, *keywords.values(), result])
+                with without_dispatch():
+                    tensors = self._known([*args, *keywords.values(), result])
+                    for each in self._bodies:
+                        each.keep(tensors, event.written)
             self.events.append(event)
         except Exception as error:  # noqa: BLE001
             self.give_up(error, event.lines)
@@ -523,10 +530,6 @@ class Recorder(DispatchMode):
         self._used.clear()
         self._sources.clear()
 
-    def _has_copies(self) -> bool:
-        """Return whether the training has more memory without this recording."""
-        return any(kept.content is not None for kept in self.inputs.values())
-
     def release(self) -> None:
         """End the weak references, after which the numbers of storages have no meaning."""
         while self._storages:
@@ -553,9 +556,9 @@ class Recorder(DispatchMode):
         read = self._read
         given = [
             read(value, event)
-            if value.__class__ in _TENSORS
+            if value.__class__ in PLAIN
             else value
-            if value.__class__ in _PLAIN
+            if value.__class__ in _VALUES
             else self._given(value, argument, event)
             for value, argument in zip(args, formal, strict=False)
         ]
@@ -574,7 +577,13 @@ class Recorder(DispatchMode):
         if found.random and event.generator is None:
             event.generator = _CPU, generator_state(_CPU), None
         for position in found.written:
-            self._will_write(given[position], event)
+            keys = given[position]
+            for key in keys if isinstance(keys, list) else (keys,):
+                if key is not None and key is not ABSENT:
+                    event.written.append(key)
+                    kept = self._seen[key[0]]
+                    if kept is not None and kept.content is None:  # An input, written to for the first time.
+                        copy_content(kept, self.copies, whole=True)
         return event
 
     def _given(self, value: Any, argument: Argument, event: Event) -> Any:
@@ -594,19 +603,10 @@ class Recorder(DispatchMode):
             event.opaque = event.opaque or "an argument is a storage"
         return value
 
-    def _will_write(self, given: Any, event: Event) -> None:
-        """Enter the memory that is written to; copy an input before it is written to for the first time."""
-        for key in given if isinstance(given, list) else (given,):
-            if key is not None and key is not ABSENT:
-                event.written.append(key)
-                kept = self._seen[key[0]]
-                if kept is not None and kept.content is None:
-                    copy_content(kept, self.copies, whole=True)
-
     def _ended(self, event: Event, args: Sequence[Any], keywords: Mapping[str, Any], result: Any) -> None:
         found = event.signature
         if not found.written:
-            if result.__class__ in _TENSORS:
+            if result.__class__ in PLAIN:
                 event.results += self._parts_made(result, event)
             elif found.results:
                 self._returned(flat_results(result), event)
@@ -669,7 +669,9 @@ class Recorder(DispatchMode):
                 kept = self._seen[key[0]] = self.inputs[key[0]] = Input(tensor.detach())
                 if key[0] in self._new:
                     self._new.discard(key[0])
-                    kept.content = empty_content(kept)
+                    # Nothing has written to it: any content is right.
+                    count = tensor.untyped_storage().nbytes() // tensor.element_size()
+                    kept.content = torch.zeros(count, dtype=tensor.dtype)
             elif kept.__class__ is InnerAllocation:
                 self._used.append((tensor, kept))
             kept.keys[key] = None
@@ -698,12 +700,6 @@ class Recorder(DispatchMode):
         if event.opaque:
             event.contents = *event.contents, (key, copied_result(tensor))
         return key
-
-    def _allocated_inside(self, event: Event) -> None:
-        """Remember an allocation that may become a list of numbers, such as the lengths of `ctc_loss`."""
-        (key,) = event.results
-        if key is not None and len(key[2]) == 1 and key[2][0] <= _LONGEST_LIST:
-            self._seen[key[0]] = InnerAllocation(event, key)
 
     def _use_allocated(self, found: Signature, args: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         """Make the content of an allocation its result, unless an operator writes it first."""
@@ -749,14 +745,8 @@ _WITH_NUMPY = {"aten.resolve_neg.default", "aten.lift_fresh.default"}
 _LONGEST_LIST = 4096
 """The most elements that an allocation has if its content is kept."""
 
-_PLAIN = frozenset({int, float, bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format})
+_VALUES = frozenset({int, float, bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format})
 """Types of arguments that an event holds as they are."""
-
-_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
-
-
-def _without_library(tensor: Any) -> Key | None:
-    return None
 
 
 def _supported_key(tensor: Any, event: Event) -> Key | None:
@@ -777,7 +767,10 @@ def _has_memory(tensor: Any) -> bool:
 def _unsupported(tensor: Any, event: Event) -> str:
     """Return why a program cannot hold a tensor.  Raises UsageError for a nested tensor."""
     if tensor.is_nested:
-        raise _nested(event)
+        raise UsageError(
+            f"{event.signature.name} uses a nested tensor, which cannot be recorded",
+            hint="record a step with padded tensors and a mask",
+        )
     if torch.nn.parameter.is_lazy(tensor):
         return "its size is not known yet"
     if tensor.is_meta:
@@ -787,15 +780,46 @@ def _unsupported(tensor: Any, event: Event) -> str:
     return f"its dtype is {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _hidden_inside(operator: Any) -> UsageError:
-    return UsageError(
-        f"{operator} runs on tensors that consist of others, such as a DTensor, inside of a dispatch mode",
-        hint="record a step without this mode, such as a counter of operations",
-    )
+def naming_functions(
+    name: str,
+    implementation: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    recorder: Recorder,
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Return the arguments of a higher-order operator; its functions are modules while they run.
+
+    The branch of a `torch.cond` is the module ``cond.true_fn``, the first call of the body of a loop is
+    ``while_loop.body_fn``, and the next one ``while_loop.body_fn.1``.
+    """
+    parameters = inspect.signature(implementation).parameters
+
+    def named(parameter: str, value: Any) -> Any:
+        if not callable(value) or isinstance(value, torch.Tensor):
+            return value
+        return _entering(value, f"{name}.{parameter}", recorder)
+
+    positional = [named(parameter, value) for parameter, value in zip(parameters, args, strict=False)]
+    rest = args[len(positional) :]
+    return (*positional, *rest), {parameter: named(parameter, each) for parameter, each in kwargs.items()}
 
 
-def _nested(event: Event) -> UsageError:
-    return UsageError(
-        f"{event.signature.name} uses a nested tensor, which cannot be recorded",
-        hint="record a step with padded tensors and a mask",
-    )
+def _entering(function: Callable[..., Any], name: str, recorder: Recorder) -> Callable[..., Any]:
+    names = _numbered(name)
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        own = next(names)
+        recorder.enter_module(own)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            recorder.leave_module(own)
+
+    return call
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    for number in count(1):
+        yield f"{name}.{number}"

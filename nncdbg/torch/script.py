@@ -14,16 +14,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.machinery import SourceFileLoader
+from os.path import dirname
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
 from nncdbg.engine.errors import Excerpt, LoadError, NncdbgError, RunError, UsageError
+from nncdbg.engine.ops.aten.internals import operator_file
 from nncdbg.presentation.exit_codes import INTERRUPTED, exit_code_of
 from nncdbg.presentation.screen import Screen, writable
 from nncdbg.presentation.source_files import short_path
-from nncdbg.torch.source_lines import user_lines
-from nncdbg.torch.tracebacks import without_own_frames
+from nncdbg.torch.source_lines import place_of, user_lines
 
 
 def run_script(file: str | os.PathLike[str], arguments: Sequence[str] = ()) -> None:
@@ -138,7 +139,7 @@ def run_to_end(
 
     Raises NncdbgError if `run` does.
     """
-    from nncdbg.torch.found_models import objects_of_script
+    from nncdbg.torch.named_models import objects_of_script
 
     process = os.getpid()
     failure = None
@@ -200,9 +201,9 @@ def _ending_process(
         if os.getpid() != process:
             leave(status)
         failure = _exit_failure(target, status, place())
-        lines = user_lines(sys._getframe(1), most=1)
-        where = "".join(f" at {short_path(file)}:{line}" for file, line in lines)
+        place_of_exit = place_of(user_lines(sys._getframe(1), most=1))
         restore()
+        where = f" at {place_of_exit}" if place_of_exit else ""
         Screen().note(f"{target} ended the process: os._exit({status}){where}")
         code = exit_code_of(partial(at_exit, failure))
         for stream in (sys.stdout, sys.stderr):
@@ -220,7 +221,10 @@ def _ending_process(
 def _script_failure(target: str, error: Exception, place: str) -> NncdbgError:
     """Print the traceback of a script's error, and return the error of the command."""
     if isinstance(error, SyntaxError) and error.filename == os.path.abspath(target):
-        return _syntax_failure(target, error)
+        excerpt = None
+        if error.text is not None and error.lineno is not None:
+            excerpt = Excerpt(error.text.rstrip("\n"), error.lineno, error.offset or 1, 1, target)
+        return LoadError(f"{target} cannot be compiled: {error.msg}", excerpt=excerpt)
     without_own_frames(error, _after_start)
     try:
         sys.excepthook(type(error), error, error.__traceback__)
@@ -252,17 +256,62 @@ def _sentence(*parts: str) -> str:
     return " ".join(filter(None, parts))
 
 
-def _syntax_failure(script: str, error: SyntaxError) -> LoadError:
-    excerpt = None
-    if error.text is not None and error.lineno is not None:
-        text, column = error.text.rstrip("\n"), error.offset or 1
-        excerpt = Excerpt(text, error.lineno, column, 1, script)
-    return LoadError(f"{script} cannot be compiled: {error.msg}", excerpt=excerpt)
-
-
 def _after_start(found: TracebackType | None) -> TracebackType | None:
     """Return the part of a traceback from the script's first line on."""
     start = found
     while start is not None and start.tb_frame.f_code not in (run_script.__code__, run_module.__code__):
         start = start.tb_next
     return found if start is None or start.tb_next is None else start.tb_next
+
+
+# -- tracebacks without the frames of nncdbg that pass calls on ----------------------------
+
+_OWN = f"{dirname(dirname(__file__))}/"
+
+_HIDDEN = "__tracebackhide__"
+"""A function with this local variable only passes a call of the user on, as in pytest."""
+
+
+def without_own_frames(
+    error: BaseException, cut: Callable[[TracebackType | None], TracebackType | None]
+) -> BaseException:
+    """Return an error whose traceback, and those of its causes, have no frames of nncdbg.
+
+    `cut` selects the part of each traceback that is shown.  If nncdbg itself raises the error, its innermost
+    frames remain.
+    """
+    pending, seen = [error], set[int]()
+    while pending:
+        each = pending.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        each.__traceback__ = _shown(cut(each.__traceback__))
+        pending += [other for other in (each.__cause__, each.__context__) if other is not None]
+        if isinstance(each, BaseExceptionGroup):
+            pending += each.exceptions
+    return error
+
+
+def _shown(found: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without own frames that called code of others or are marked."""
+    entries = []
+    while found is not None:
+        entries.append(found)
+        found = found.tb_next
+    shown: TracebackType | None = None
+    foreign = False
+    for number in range(len(entries) - 1, -1, -1):
+        entry = entries[number]
+        code = entry.tb_frame.f_code
+        own = code.co_filename.startswith(_OWN)
+        if own and (foreign or _HIDDEN in code.co_varnames):
+            foreign = True
+            continue
+        caller = entries[number - 1].tb_frame.f_code if number else code
+        if code.co_filename == operator_file and caller.co_filename.startswith(_OWN):
+            foreign = True  # An operator that a dispatch mode of nncdbg calls.
+            continue
+        foreign = foreign or not own
+        shown = TracebackType(shown, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return shown

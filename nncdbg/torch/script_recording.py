@@ -18,22 +18,16 @@ from typing import Any
 
 import torch
 from torch.nn.utils.parametrize import ParametrizationList
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.ops.aten.internals import compiling_nothing, module_call, not_compiled
+from nncdbg.engine.ops.aten.internals import compiling_nothing, module_call
 from nncdbg.engine.text.counting import counted
-from nncdbg.torch.compiled_calls import on_compiled_call
-from nncdbg.torch.found_models import live_objects, models_of
-from nncdbg.torch.module_calls import on_module_calls
+from nncdbg.torch.hooks import on_backward, on_compiled_call, on_module_calls, on_skipped_step
+from nncdbg.torch.named_models import live_objects, models_of
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.script import run_to_end
-from nncdbg.torch.skipped_steps import on_skipped_step
 from nncdbg.torch.step_recording import record
-from nncdbg.torch.warning_places import warning_at_caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +126,7 @@ class ScriptRecorder:
         self._hooks.callback(register_optimizer_step_pre_hook(self._before_step).remove)
         self._hooks.callback(register_optimizer_step_post_hook(self._after_step).remove)
         self._hooks.callback(on_skipped_step(self._after_skip))
-        self._hooks.callback(_on_backward(self._after_backward))
+        self._hooks.callback(on_backward(self._after_backward))
         self._hooks.callback(on_module_calls(self._before_module))
         if self.number == 1:
             self._hooks.callback(on_module_call(self._begin, self._thread))
@@ -148,7 +142,7 @@ class ScriptRecorder:
         self._recording.close()
         self._hooks.close()
 
-    def _after_backward(self) -> None:
+    def _after_backward(self, _: Any) -> None:
         if not self.here:
             return
         if self._without_optimizer is None:
@@ -247,24 +241,6 @@ class ScriptRecorder:
             f"{script} ended after {counted(self.ended, 'step')}: there is no step {self.number}",
             hint=f"use --step 1{last}",
         )
-
-
-def _on_backward(after: Callable[[], None]) -> Callable[[], None]:
-    """Call `after` at the end of each backward pass; return how to give up."""
-    original = torch.autograd.backward
-
-    @not_compiled
-    @warning_at_caller
-    def backward(*args: Any, **kwargs: Any) -> None:
-        __tracebackhide__ = True
-        original(*args, **kwargs)
-        after()
-
-    def restore() -> None:
-        torch.autograd.backward = original
-
-    torch.autograd.backward = backward
-    return restore
 
 
 def on_module_call(

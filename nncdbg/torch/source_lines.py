@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from types import CodeType, FrameType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
@@ -17,6 +17,7 @@ from nncdbg.engine.ops.aten.internals import (
     module_call,
     traced_places,
 )
+from nncdbg.presentation.source_files import short_path
 from nncdbg.torch import guard_kernels
 
 Lines: TypeAlias = "tuple[tuple[str, int], ...]"
@@ -83,6 +84,11 @@ def user_lines(frame: FrameType | None, most: int = _DEEPEST, within: CodeType |
             ]
         frame = frame.f_back
     return tuple(found[:most])
+
+
+def place_of(lines: Lines) -> str:
+    """Return the innermost of some lines as ``train.py:42``; empty without a line."""
+    return f"{short_path(lines[0][0])}:{lines[0][1]}" if lines else ""
 
 
 def is_user_code(code: CodeType) -> bool:
@@ -169,3 +175,27 @@ _LIBRARIES = _libraries()
 
 _OPTIMIZERS = f"{os.path.dirname(torch.optim.__file__)}/"
 """The folder of torch's own optimizers."""
+
+
+# -- lines of warnings ---------------------------------------------------------------------
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_SKIPPED = " (importlib _bootstrap)"
+"""Python skips frames with these two words in the name of their file when it counts `stacklevel`."""
+
+
+def warning_at_caller(function: Function) -> Function:
+    """Mark a function that only passes a call on: a warning with a `stacklevel` does not count its frame.
+
+    The place of a warning also decides if the warning is shown again, so it cannot be corrected afterwards.
+    """
+    changed: Any = function
+    changed.__code__ = _without_place(changed.__code__)
+    return function
+
+
+@cache
+def _without_place(code: CodeType) -> CodeType:
+    """Return code whose file Python skips; one object for each code, as callers keep it by identity."""
+    return code.replace(co_filename=code.co_filename + _SKIPPED)

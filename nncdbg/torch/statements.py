@@ -13,28 +13,53 @@ from typing import Any
 import numpy as np
 import torch
 
-from nncdbg.engine.ops.aten.names import (
-    OPERATOR,
-    READ,
-    RECEIVED_INPUT,
-    RECORDED,
-    RECORDED_INPUT,
-    VIEW,
-    WRITE,
-)
+from nncdbg.engine.ops.aten.names import OPERATOR, READ, RECEIVED_INPUT, RECORDED, RECORDED_INPUT, VIEW, WRITE
 from nncdbg.engine.ops.aten.signatures import COUNT, DTYPES, EXCHANGES, RANDOM, Kind, NotEncodable, encode
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.records import Attribute, Location, Node, TensorType, Value
-from nncdbg.torch.naming import FreeNames
 from nncdbg.torch.recording import ABSENT, Event
-from nncdbg.torch.storages import Input, Key
+from nncdbg.torch.storages import Input, Key, extent_of
+
+
+class FreeNames:
+    """Free names: the wanted one, or with the first free number: ``mm``, ``mm.1``, ``mm.2``."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._next: dict[str, int] = {}
+
+    def fresh(self, wanted: str) -> str:
+        """Return a name that was not returned before."""
+        name, number = wanted, self._next.get(wanted, 0)
+        while name in self._taken:
+            number += 1
+            name = f"{wanted}.{number}"
+        self._next[wanted] = number
+        self._taken.add(name)
+        return name
+
+    def take(self, wanted: str) -> bool:
+        """Take a name; return False if it is taken already."""
+        if wanted in self._taken:
+            return False
+        self._taken.add(wanted)
+        return True
+
+    def next_version(self, name: str) -> str:
+        """Return the name of the next value of what `name` is a value of: ``w.2`` after ``w.1``."""
+        base, dot, number = name.rpartition(".")
+        known = dot and number.isdigit() and base in self._next and int(number) <= self._next[base]
+        return self.fresh(base if known else name)
+
 
 _LAZY = ((1, "aten._conj.default"), (2, "aten._neg_view.default"))
 """Flags of lazily conjugated and negated views (see `Key`), and the operators that set them."""
 
 UPDATE = "update"
 """The statement that gives states their new values."""
+
+_NUMBER_TYPES = {bool: "bool", int: "i64", float: "f64", complex: "c128"}
 
 _RESOLVED = ((1, "aten._conj_physical.default"), (2, "aten.neg.default"))
 """The same flags, and the operators that compute what is in memory."""
@@ -60,16 +85,7 @@ class RecordedStatement:
 
 @dataclass(slots=True)
 class _Memory:
-    """The newest value of a storage, from which views are derived."""
-
-    name: str
-    key: Key
-    writes: int = 0
-
-
-@dataclass(slots=True)
-class _StateMemory:
-    """A state: its name, the layout of its value, and the writes to its memory at the last update."""
+    """The newest value of a storage, from which views are derived; or a state with its last update."""
 
     name: str
     key: Key
@@ -116,8 +132,8 @@ class RecordedStatements:
     _memory: dict[int, _Memory] = field(default_factory=dict)
     _known: dict[Any, tuple[str, int]] = field(default_factory=dict)
     """The memory of a tensor to the name of its value, and the number of writes when it was valid."""
-    _states: dict[int, _StateMemory] = field(default_factory=dict)
-    """The storages of states."""
+    _states: dict[int, _Memory] = field(default_factory=dict)
+    """The storages of states, with the writes to their memory at the last update."""
     _generators: list[_GeneratorState] = field(default_factory=list)
     """The states of generators that are known, the last one that was drawn from at the end."""
     _ended: int = 0
@@ -150,7 +166,10 @@ class RecordedStatements:
             self._add_recorded(event)
             return
         if event.signature.name == "aten.as_strided.default":
-            self._add_view(event)
+            # At a position of the whole storage: in a program a storage starts elsewhere.
+            key = event.results[0]
+            assert key is not None
+            self._derive(self._memory.get(key[0]) or self._enter_input(key[0]), key, event)
             return
         try:
             operands, attributes = self._arguments(event)
@@ -172,7 +191,12 @@ class RecordedStatements:
         written = [(key, self._next_value(key, event)) for key in event.written]
         outputs = [*fresh, *(value for _, value in written)]
         if event.generator is not None and state is not None:
-            outputs.append(self._next_state(state, event.generator[2]))
+            # Only the newest state of a generator can come before the next draw.
+            state.newest, state.content = self._names.next_version(state.newest), event.generator[2]
+            self._generators.remove(state)
+            self._generators.append(state)
+            self.types[state.newest] = type_of(state.content.dtype, state.content.shape)
+            outputs.append(self.value(state.newest))
         self._append(event.signature.name, operands, outputs, attributes, event)
         for key, value in zip(event.results, fresh, strict=True):
             if key is not None:
@@ -265,7 +289,7 @@ class RecordedStatements:
         else:
             content, key = flat, (number, kept.start, flat.shape, (1,), flat.dtype, 0)
         if named is not None and wanted in self.persistent and _is_same_memory(named, key):
-            self._states[number] = _StateMemory(label, key)
+            self._states[number] = _Memory(label, key)
             self._give(label, content, self.states)
         else:
             self._give(label, content, self.given)
@@ -298,12 +322,6 @@ class RecordedStatements:
                 self._append(op, [plain], [self.value(name)], {}, event)
         self._known[key] = name, memory.writes
         return name
-
-    def _add_view(self, event: Event) -> None:
-        """Append a view at a position of the whole storage: in a program a storage starts elsewhere."""
-        key = event.results[0]
-        assert key is not None
-        self._derive(self._memory.get(key[0]) or self._enter_input(key[0]), key, event)
 
     # -- results ---------------------------------------------------------------------------
 
@@ -374,14 +392,6 @@ class RecordedStatements:
         self._generators.append(_GeneratorState(name, name, content))
         return self._generators[-1]
 
-    def _next_state(self, state: _GeneratorState, content: Any) -> Value:
-        # Only the newest state of a generator can come before the next draw.
-        state.newest, state.content = self._names.next_version(state.newest), content
-        self._generators.remove(state)
-        self._generators.append(state)
-        self.types[state.newest] = type_of(content.dtype, content.shape)
-        return self.value(state.newest)
-
     def _add_read(self, event: Event, operands: list[str | None], attributes: dict[str, Any]) -> None:
         """Append the statements of an operator that Python reads numbers from."""
         source: str | None
@@ -389,7 +399,7 @@ class RecordedStatements:
             source = operands[0]
         else:
             source = self._names.fresh(_local_name(event))
-            self.types[source] = _number_type(event.numbers[0])
+            self.types[source] = TensorType(_NUMBER_TYPES[type(event.numbers[0])], ())
             self._append(event.signature.name, operands, [self.value(source)], attributes, event)
         name = self._names.fresh(f"{source}.item")
         self.types[name] = self.types[str(source)]
@@ -459,11 +469,6 @@ def type_of(dtype: torch.dtype, shape: Sequence[int]) -> TensorType:
     return TensorType(DTYPES[dtype], tuple(map(int, shape)))
 
 
-def _number_type(number: Any) -> TensorType:
-    kinds = {bool: "bool", int: "i64", float: "f64", complex: "c128"}
-    return TensorType(kinds[type(number)], ())
-
-
 def _local_name(event: Event) -> str:
     """Return a name for a result: the operator's, after the module around it."""
     local = event.signature.name.split(".")[-2].strip("_")
@@ -488,20 +493,13 @@ def _fills(key: Key, flat: Any) -> bool:
 
 def _covers(key: Key, other: Key) -> bool:
     """Return whether a tensor without gaps has all elements of another one, or of its resized memory."""
-    (start, stop), (first, last) = _extent(key), _extent(other)
+    (start, stop), (first, last) = extent_of(key), extent_of(other)
     return start <= first and last <= stop and _is_dense(key)
 
 
 def _is_same_memory(key: Key, other: Key) -> bool:
     """Return whether two tensors without gaps have the same memory, in any layout."""
-    return _extent(key) == _extent(other) and _is_dense(key) and _is_dense(other)
-
-
-def _extent(key: Key) -> tuple[int, int]:
-    """Return the first byte of a tensor, and the byte after its last one."""
-    _, offset, size, stride, dtype, _ = key
-    last = -1 if 0 in size else sum((length - 1) * step for length, step in zip(size, stride, strict=True))
-    return offset * dtype.itemsize, (offset + last + 1) * dtype.itemsize
+    return extent_of(key) == extent_of(other) and _is_dense(key) and _is_dense(other)
 
 
 def _is_dense(key: Key) -> bool:

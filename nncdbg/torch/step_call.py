@@ -150,3 +150,12 @@ def history_of(tensor: Any) -> Any:
         return tensor.grad_fn
     except RuntimeError:
         return None
+
+
+def version_of(tensor: Any) -> int:
+    """Return how often a tensor was written to, as far as torch counts."""
+    return 0 if tensor.is_inference() else int(tensor._version)
+
+
+def no_tensor() -> None:
+    """Return None, as a reference to a tensor that no longer exists does."""

@@ -24,29 +24,28 @@ from nncdbg.engine.ops.aten.internals import (
 )
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.torch.guard_kernels import using_library
-from nncdbg.torch.hidden_hooks import hidden_hooks, untraced_hooks
+from nncdbg.torch.hooks import around_waits, before_unseen_writes, hidden_hooks, untraced_hooks
 from nncdbg.torch.named_models import (
     Models,
     NamedTensor,
     Optimizers,
     classes_of_modules,
+    closure_of,
     dense_parts,
     listed_optimizers,
     named_models,
     named_tensors,
     own_tensors,
+    runs_only_torch,
     submodules,
     takes_hooks,
 )
 from nncdbg.torch.program import program_of
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.recording import Recorder
-from nncdbg.torch.safe_updates import runs_only_torch
 from nncdbg.torch.sharded_tensors import placement
 from nncdbg.torch.source_lines import compiled_calls, user_lines
 from nncdbg.torch.storages import Key, copy_content
-from nncdbg.torch.trained import closure_of
-from nncdbg.torch.unseen_writes import around_waits, before_unseen_writes
 
 _EAGER = "torch.compile compiles nothing while a step is recorded: the step ran eagerly"
 
@@ -241,14 +240,16 @@ def _hooks(
         )
     for name, module in submodules(models):
         if takes_hooks(module):
-            yield module.register_forward_pre_hook(_entering(recorder, name), prepend=True)
-            yield module.register_forward_hook(_leaving(recorder, name), always_call=True)
+            enter, leave = _entering_and_leaving(recorder, name)
+            yield module.register_forward_pre_hook(enter, prepend=True)
+            yield module.register_forward_hook(leave, always_call=True)
     for name, tensor in own:
         if tensor.requires_grad and tensor.is_leaf:
             yield tensor.register_post_accumulate_grad_hook(_accumulated(recorder, f"{name}.grad"))
     for optimizer in optimizers:
-        yield optimizer.register_step_pre_hook(_beginning_update(recorder))
-        yield optimizer.register_step_post_hook(_ending_update(recorder))
+        begin, end = _around_update(recorder)
+        yield optimizer.register_step_pre_hook(begin)
+        yield optimizer.register_step_post_hook(end)
 
 
 def _naming_arguments(recorder: Recorder, model: torch.nn.Module) -> Callable[..., None]:
@@ -256,8 +257,10 @@ def _naming_arguments(recorder: Recorder, model: torch.nn.Module) -> Callable[..
 
     @unseen
     def name_arguments(_: Any, positional: Any, keywords: Any) -> None:
-        named = zip(_positional_parameters(model), positional, strict=False)
-        for name, value in (*named, *keywords.items()):
+        forward: Any = model.forward
+        function = getattr(forward, "__func__", None)
+        names = _positional_names(forward) if function is None else _positional_names(function)[1:]
+        for name, value in (*zip(names, positional, strict=False), *keywords.items()):
             if isinstance(value, torch.Tensor) and value.is_leaf:
                 for part, tensor in dense_parts(name, value):
                     recorder.label(tensor, part, placement(value))
@@ -265,32 +268,21 @@ def _naming_arguments(recorder: Recorder, model: torch.nn.Module) -> Callable[..
     return name_arguments
 
 
-def _positional_parameters(model: torch.nn.Module) -> Sequence[str]:
-    """Return the names of the parameters of `forward` that take positional arguments."""
-    forward: Any = model.forward
-    function = getattr(forward, "__func__", None)
-    return _positional_names(forward) if function is None else _positional_names(function)[1:]
-
-
 @lru_cache(maxsize=64)
 def _positional_names(function: Callable[..., Any]) -> Sequence[str]:
-    # A signature takes 50 us, so it is kept.
+    """Return the names of the parameters that take positional arguments; a signature takes 50 us."""
     kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
     return [each.name for each in inspect.signature(function).parameters.values() if each.kind in kinds]
 
 
-def _entering(recorder: Recorder, name: str) -> Callable[..., None]:
+def _entering_and_leaving(recorder: Recorder, name: str) -> tuple[Callable[..., None], Callable[..., None]]:
     def enter(*_: Any) -> None:
         recorder.enter_module(name)
 
-    return enter
-
-
-def _leaving(recorder: Recorder, name: str) -> Callable[..., None]:
     def leave(*_: Any) -> None:
         recorder.leave_module(name)
 
-    return leave
+    return enter, leave
 
 
 def _accumulated(recorder: Recorder, name: str) -> Callable[[torch.Tensor], None]:
@@ -304,8 +296,8 @@ def _accumulated(recorder: Recorder, name: str) -> Callable[[torch.Tensor], None
     return accumulated
 
 
-def _beginning_update(recorder: Recorder) -> Callable[..., None]:
-    """Return a hook before an update; it finds the user's lines of all operators if they are the same.
+def _around_update(recorder: Recorder) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Return hooks around an update; the first finds the user's lines of all operators if they are the same.
 
     They differ if a closure, a hook or a mode of the user runs in the update.
     """
@@ -317,12 +309,8 @@ def _beginning_update(recorder: Recorder) -> Callable[..., None]:
         same = closure_of(args, kwargs) is None and not modes and runs_only_torch(optimizer)
         recorder.update = (frame, user_lines(frame)) if same else None
 
-    return begin
-
-
-def _ending_update(recorder: Recorder) -> Callable[..., None]:
     def end(*_: Any) -> None:
         recorder.optimizing -= 1
         recorder.update = None
 
-    return end
+    return begin, end

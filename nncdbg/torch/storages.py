@@ -2,15 +2,99 @@
 
 from __future__ import annotations
 
+import mmap
+import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
 from nncdbg.engine.errors import RunError
+from nncdbg.engine.memory.region import huge_pages
+from nncdbg.engine.ops.aten.arrays import host_array
+from nncdbg.engine.process.address_space import address_space_limit
 from nncdbg.engine.text.lexemes import name_text
-from nncdbg.torch.copy_memory import LEAST, CopyMemory
+from nncdbg.engine.values.checksum import checksum
+
+# -- memory of copies ----------------------------------------------------------------------
+
+# Memory that the system has just allocated costs about as much as the copy into it.
+
+
+LEAST = 1 << 16
+"""The bytes of a copy from which this memory is faster than that of torch."""
+
+_BLOCK = 1 << 25
+"""The bytes of a block, of which only pages that are written to take memory."""
+
+_ALIGNMENT = 64
+
+_MOST_SPARE = 1 << 30
+"""The most bytes of unused blocks that are kept."""
+
+_FREE = getattr(mmap, "MADV_FREE", None)
+"""Lets the system take the pages of an unused block when it needs memory."""
+
+_spare: dict[int, list[mmap.mmap]] = {}
+"""Unused blocks by size."""
+
+
+class CopyMemory:
+    """Hands out memory from blocks; a block is free again when no tensor uses a part of it."""
+
+    def __init__(self) -> None:
+        self._block: Any = None
+        self._used = 0
+
+    def take(self, size: int) -> Any:
+        """Return a uint8 tensor with a storage of `size` bytes, with any content.
+
+        Raises OSError or ValueError if the system has no address space of this size.
+        """
+        if size >= _BLOCK:
+            return _part(_block(size), 0, size)
+        if self._block is None or self._used + size > _BLOCK:
+            try:
+                self._block, self._used = _block(_BLOCK), 0
+            except OSError:
+                # The address space is limited, and the rest is less than a block.
+                return _part(_block(size), 0, size)
+        start = self._used
+        self._used += -(-size // _ALIGNMENT) * _ALIGNMENT
+        return _part(self._block, start, size)
+
+
+def _part(block: Any, start: int, size: int) -> Any:
+    """Return a tensor over a part of a block, which it keeps; its storage is only this part."""
+    return torch.frombuffer(block, dtype=torch.uint8, count=size, offset=start)
+
+
+def _block(size: int) -> Any:
+    """Return an array of at least so many bytes, in whole pages."""
+    size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    try:
+        pages = _spare[size].pop()
+    except (KeyError, IndexError):
+        pages = huge_pages(size)
+    array = np.frombuffer(pages, np.uint8)
+    if _FREE is not None:
+        weakref.finalize(array, _keep, pages, size).atexit = False
+    return array
+
+
+def _keep(pages: mmap.mmap, size: int) -> None:
+    """Keep a block that became free, if there is room."""
+    if address_space_limit() is not None:
+        return  # The training may need the addresses (ulimit -v).
+    if sum(each * len(blocks) for each, blocks in [*_spare.items()]) + size <= _MOST_SPARE:
+        assert _FREE is not None
+        pages.madvise(_FREE)
+        _spare.setdefault(size, []).append(pages)
+
+
+# -- inputs of a recording -----------------------------------------------------------------
 
 Key: TypeAlias = "tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype, int]"
 """The memory of a tensor: storage, offset, sizes, strides, dtype, and 1 for conjugated plus 2 for negated."""
@@ -52,22 +136,17 @@ def copy_content(kept: Input, memory: CopyMemory, *, whole: bool) -> None:
     """
     tensor = kept.tensor
     storage = tensor.untyped_storage()
-    if _is_all_of(tensor, storage):
+    in_order = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+    if tensor.is_cpu and tensor.nbytes == storage.nbytes() and in_order:
         kept.content, kept.tensor = _copied(tensor.reshape(-1), kept, memory), None
         return
     flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
     kept.start, stop = 0, flat.numel()
     if not whole:
-        kept.start = min(_start_byte(key) for key in kept.keys) // tensor.element_size()
-        stop = -(-max(_stop_byte(key) for key in kept.keys) // tensor.element_size())
+        starts, stops = zip(*map(extent_of, kept.keys), strict=True)
+        kept.start, stop = min(starts) // tensor.element_size(), -(-max(stops) // tensor.element_size())
     kept.content = _copied(flat[kept.start : stop].detach(), kept, memory)
     kept.tensor = None
-
-
-def empty_content(kept: Input) -> Any:
-    """Return the content of memory that nothing has written to: zeros, as any content is right."""
-    tensor = kept.tensor
-    return torch.zeros(tensor.untyped_storage().nbytes() // tensor.element_size(), dtype=tensor.dtype)
 
 
 def tensor_at(key: Key, tensor: Any) -> Any:
@@ -97,23 +176,40 @@ def _copied(part: Any, kept: Input, memory: CopyMemory) -> Any:
         raise NotCopied(kept.keys, part.nbytes, reason) from None
 
 
-def _is_all_of(tensor: Any, storage: Any) -> bool:
-    """Return whether the elements of a CPU tensor are the whole memory, in order."""
-    return bool(
-        tensor.is_cpu
-        and tensor.nbytes == storage.nbytes()
-        and tensor.is_contiguous()
-        and not (tensor.is_conj() or tensor.is_neg())
-    )
-
-
-def _start_byte(key: Key) -> int:
-    return int(key[1] * key[4].itemsize)
-
-
-def _stop_byte(key: Key) -> int:
+def extent_of(key: Key) -> tuple[int, int]:
+    """Return the first byte of a tensor in its storage, and the byte after its last one."""
     _, offset, size, stride, dtype, _ = key
-    if 0 in size:
-        return int(offset * dtype.itemsize)
-    last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
-    return int((last + 1) * dtype.itemsize)
+    last = -1 if 0 in size else sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+    return int(offset * dtype.itemsize), int((offset + last + 1) * dtype.itemsize)
+
+
+class SeenContents:
+    """Checksums of the memory of tensors after each operator inside of an operator.
+
+    An operator of another library may compute without operators, with NumPy or in kernels of C++ and Triton:
+    then contents differ from one operator to the next.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[int, str] = {}
+        self.changed = False
+        """Whether memory changed without an operator."""
+
+    def check(self, tensors: Iterable[tuple[Key, Any]]) -> None:
+        """Compare the memory of tensors with that after the last operator that read, made or wrote it."""
+        for key, tensor in tensors:
+            if not self.changed and key[0] in self._sums:
+                self.changed = self._sums[key[0]] != _checksum(tensor)
+
+    def keep(self, tensors: Iterable[tuple[Key, Any]], written: Iterable[Key] = ()) -> None:
+        """Keep the checksums of tensors that an operator read or made; `written` is what it wrote to."""
+        for key in written:
+            self._sums.pop(key[0], None)
+        for key, tensor in tensors:
+            if key[0] not in self._sums:
+                self._sums[key[0]] = _checksum(tensor)
+
+
+def _checksum(tensor: Any) -> str:
+    memory = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+    return checksum(host_array(memory))

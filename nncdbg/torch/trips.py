@@ -1,16 +1,63 @@
-"""What the guard finds."""
+"""What a guard finds, and what it uses: a watch for the origin, an observer of steps."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from nncdbg.torch.module_watch import BadModule
-from nncdbg.torch.operator_watch import BadOperator
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.source_lines import Lines
+
+if TYPE_CHECKING:
+    from nncdbg.torch.module_watch import BadModule
+    from nncdbg.torch.operator_watch import BadOperator
+
+
+class UserPlace:
+    """A finding with the user's `lines`, innermost first."""
+
+    __slots__ = ()
+    lines: Lines
+
+    @property
+    def location(self) -> tuple[str, int] | None:
+        """Return file and line of the user's code."""
+        return self.lines[0] if self.lines else None
+
+    def location_as_dict(self) -> dict[str, Any] | None:
+        """Return the location as a JSON object."""
+        return None if self.location is None else {"file": self.location[0], "line": self.location[1]}
+
+
+class OriginWatch(Protocol):
+    """Keeps what it finds while it is entered and `active`, until `forget`."""
+
+    checks_updates: bool
+    """Whether it also finds what an optimizer makes."""
+    active: bool
+    updating: bool
+    """Whether an optimizer runs."""
+    skips_safe_updates: bool
+    """Whether it need not see the operators of an update that can make no NaN and no Inf."""
+    idle: bool
+    """Whether such an update runs."""
+
+    def __enter__(self) -> OriginWatch: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def forget(self) -> None:
+        """Forget what was found: a step starts here."""
+
+    def name_origin(self, trip: GuardTrip, paths: Mapping[int, str]) -> None:
+        """Enter what was found in a trip, or a note if that is nothing.
+
+        `paths` has the identity and the path of each module.
+        """
+
 
 GRADIENTS, LOSS, STATES, UPDATE = "gradients", "loss", "states", "update"
 RESULTS, ERROR = "results", "error"
@@ -85,3 +132,19 @@ class GuardTrip:
     error: str = ""
     compiler: Any = None
     """The backend of torch.compile if compiled code ran in the step, whose second run is eager."""
+
+
+class StepObserver:
+    """Called by a guard, outside of its tape; each method does nothing unless it is overridden."""
+
+    def step_begins(self) -> None:
+        """Called before a forward pass: the first one after an update begins a step."""
+
+    def losses(self, losses: Iterable[Any]) -> None:
+        """Called with the tensors from which a backward pass started."""
+
+    def update_begins(self, optimizer: torch.optim.Optimizer) -> None:
+        """Called before an update, when gradients and losses were checked."""
+
+    def update_ended(self, optimizer: torch.optim.Optimizer) -> None:
+        """Called after an update, and after one that a gradient scaler left out."""

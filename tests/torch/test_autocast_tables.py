@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
-from nncdbg.torch.autocast_program import _FULL, _LOWER  # noqa: E402
+from nncdbg.torch.capture import _FULL, _LOWER  # noqa: E402
 
 BELOW = {
     "layer_norm": "native_layer_norm",

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 import nncdbg  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.terminal.main import main  # noqa: E402
-from nncdbg.torch.compiled_calls import on_compiled_call  # noqa: E402
+from nncdbg.torch.hooks import on_compiled_call  # noqa: E402
 
 SCRIPT = """
 import torch

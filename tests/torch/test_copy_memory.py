@@ -11,23 +11,23 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.memory.region import huge_pages  # noqa: E402
-from nncdbg.torch import copy_memory  # noqa: E402
-from nncdbg.torch.copy_memory import CopyMemory  # noqa: E402
+from nncdbg.torch import storages  # noqa: E402
+from nncdbg.torch.storages import CopyMemory  # noqa: E402
 from tests.torch.steps import STEPS  # noqa: E402
 
-pytestmark = pytest.mark.skipif(copy_memory._FREE is None, reason="this system cannot take unused pages back")
+pytestmark = pytest.mark.skipif(storages._FREE is None, reason="this system cannot take unused pages back")
 
 BLOCK = 1 << 20
 
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    monkeypatch.setattr(copy_memory, "_BLOCK", BLOCK)
-    monkeypatch.setattr(copy_memory, "_spare", {})
+    monkeypatch.setattr(storages, "_BLOCK", BLOCK)
+    monkeypatch.setattr(storages, "_spare", {})
 
 
 def spare():
-    return {size: len(blocks) for size, blocks in copy_memory._spare.items() if blocks}
+    return {size: len(blocks) for size, blocks in storages._spare.items() if blocks}
 
 
 @given(sizes=st.lists(st.integers(1, 2 * BLOCK), max_size=8))
@@ -38,7 +38,7 @@ def test_parts_do_not_overlap(sizes):
         part.fill_(number)
     for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
         assert part.numel() == part.untyped_storage().nbytes() == size
-        assert part.data_ptr() % copy_memory._ALIGNMENT == 0
+        assert part.data_ptr() % storages._ALIGNMENT == 0
         assert part.eq(number).all()
 
 
@@ -60,21 +60,21 @@ def test_a_large_part_has_a_block_of_its_own():
     small = memory.take(10)
     large = memory.take(3 * BLOCK + 1)
     again = memory.take(10)
-    assert again.data_ptr() - small.data_ptr() == copy_memory._ALIGNMENT
+    assert again.data_ptr() - small.data_ptr() == storages._ALIGNMENT
     del large
     (size,) = spare()
     assert 3 * BLOCK < size <= 3 * BLOCK + mmap.PAGESIZE
 
 
 def test_only_so_many_bytes_are_kept(monkeypatch):
-    monkeypatch.setattr(copy_memory, "_MOST_SPARE", 2 * BLOCK)
+    monkeypatch.setattr(storages, "_MOST_SPARE", 2 * BLOCK)
     held = [CopyMemory().take(10) for _ in range(5)]
     held.clear()
     assert spare() == {BLOCK: 2}
 
 
 def test_no_block_is_kept_if_addresses_are_limited(monkeypatch):
-    monkeypatch.setattr(copy_memory, "address_space_limit", lambda: 1 << 40)
+    monkeypatch.setattr(storages, "address_space_limit", lambda: 1 << 40)
     part = CopyMemory().take(10)
     del part
     assert spare() == {}
@@ -86,7 +86,7 @@ def test_a_part_has_only_its_own_pages_if_a_block_does_not_fit(monkeypatch):
             raise OSError("Cannot allocate memory")
         return huge_pages(size)
 
-    monkeypatch.setattr(copy_memory, "huge_pages", limited)
+    monkeypatch.setattr(storages, "huge_pages", limited)
     memory = CopyMemory()
     assert memory.take(BLOCK // 2).fill_(1).sum() == BLOCK // 2
     with pytest.raises(OSError, match="Cannot allocate"):
@@ -94,7 +94,7 @@ def test_a_part_has_only_its_own_pages_if_a_block_does_not_fit(monkeypatch):
 
 
 def test_a_recorded_step_keeps_its_inputs_while_others_are_recorded(monkeypatch):
-    monkeypatch.setattr(copy_memory, "LEAST", 1)
+    monkeypatch.setattr(storages, "LEAST", 1)
     monkeypatch.setattr(nncdbg.torch.storages, "LEAST", 1)
     training = next(each for each in STEPS if each.name == "mlp").build()
     steps = []

@@ -4,9 +4,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
-from nncdbg.torch import trained  # noqa: E402
-from nncdbg.torch.found_models import live_objects, models_of, objects_of_script  # noqa: E402
+from nncdbg.torch import named_models  # noqa: E402
 from nncdbg.torch.guard import Guard  # noqa: E402
+from nncdbg.torch.named_models import live_objects, models_of, objects_of_script  # noqa: E402
 from nncdbg.torch.trips import GuardTrip  # noqa: E402
 
 
@@ -42,7 +42,7 @@ def test_a_finding_searches_all_objects_once_before_and_once_after_the_update(mo
         searches.append(1)
         return models_of(optimizers)
 
-    monkeypatch.setattr(trained, "models_of", searched)
+    monkeypatch.setattr(named_models, "models_of", searched)
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     trips: list[GuardTrip] = []

@@ -27,10 +27,10 @@ from nncdbg.engine.ops.aten.internals import (  # noqa: E402
 )
 from nncdbg.engine.ops.aten.optional_libraries import SWITCH  # noqa: E402
 from nncdbg.torch import guard, guard_kernels  # noqa: E402
-from nncdbg.torch.mode_pauses import new_own_work, new_pause  # noqa: E402
-from nncdbg.torch.safe_updates import _writes_of  # noqa: E402
 from nncdbg.torch.source_lines import call_again, kind_of_frame, user_lines  # noqa: E402
 from nncdbg.torch.step_state import BufferState  # noqa: E402
+from nncdbg.torch.tape import new_own_work, new_pause  # noqa: E402
+from nncdbg.torch.updates import _writes_of  # noqa: E402
 from tests.torch.steps.training import same_bits  # noqa: E402
 
 if os.environ.get(SWITCH) == "off":

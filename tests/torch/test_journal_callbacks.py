@@ -11,8 +11,7 @@ import nncdbg.journal  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.errors import UsageError  # noqa: E402
 from nncdbg.opening.journal.recorded_steps import bundle_folder  # noqa: E402
-from nncdbg.torch.journal.recreated_step import RecreatedStepRecorder  # noqa: E402
-from nncdbg.torch.journal.recreation import recreation_of  # noqa: E402
+from nncdbg.torch.journal.recreation import RecreatedStepRecorder, recreation_of  # noqa: E402
 from nncdbg.torch.script_recording import record_script  # noqa: E402
 from tests.torch.test_callbacks import (  # noqa: E402
     BAD_BATCH,

@@ -24,9 +24,9 @@ from nncdbg.opening.configuration import RunConfiguration  # noqa: E402
 from nncdbg.opening.journal.recorded_steps import bundle_folder  # noqa: E402
 from nncdbg.opening.programs import open_program  # noqa: E402
 from nncdbg.torch import SpikeRule, flight_recorder, resume, track, track_loader  # noqa: E402
-from nncdbg.torch.journal.kept_start import KeptStart  # noqa: E402
-from nncdbg.torch.journal.spikes import SpikeDetector  # noqa: E402
-from nncdbg.torch.tensor_copies import TensorCopies  # noqa: E402
+from nncdbg.torch.journal.tracking import SpikeDetector  # noqa: E402
+from nncdbg.torch.journal.training_objects import KeptStart  # noqa: E402
+from nncdbg.torch.step_state import TensorCopies  # noqa: E402
 from tests.torch.journal_trainings import CASES, train  # noqa: E402
 
 
@@ -401,7 +401,7 @@ def test_test_accuracy_equals_a_plain_loop(path):
 
 def test_track_reads_no_tensor_before_it_is_due(path, monkeypatch):
     """N10: values of 1000 steps are read from their device every k steps."""
-    from nncdbg.torch.journal.tracked_values import TrackedValues
+    from nncdbg.torch.journal.tracking import TrackedValues
 
     reads, written = [], []
     original = torch.Tensor.tolist

@@ -15,8 +15,7 @@ from torch.utils.data import Dataset  # noqa: E402
 import nncdbg.journal  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.errors import UsageError  # noqa: E402
-from nncdbg.torch.journal.recreated_step import RecreatedStepRecorder  # noqa: E402
-from nncdbg.torch.journal.recreation import recreation_of  # noqa: E402
+from nncdbg.torch.journal.recreation import RecreatedStepRecorder, recreation_of  # noqa: E402
 from nncdbg.torch.script_recording import record_script  # noqa: E402
 from tests.torch.steps.training import same_bits  # noqa: E402
 

@@ -17,7 +17,7 @@ from torch.optim import SGD  # noqa: E402
 
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.errors import RunError, UsageError  # noqa: E402
-from nncdbg.torch.safe_updates import runs_only_torch  # noqa: E402
+from nncdbg.torch.named_models import runs_only_torch  # noqa: E402
 from tests.torch.steps import STEPS  # noqa: E402
 
 

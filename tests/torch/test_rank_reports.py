@@ -19,7 +19,7 @@ from nncdbg.opening.journal.ranks import RankMembership, origin_among, ranks_of 
 from nncdbg.presentation.journal.rank_table import rank_lines  # noqa: E402
 from nncdbg.terminal.main import main  # noqa: E402
 from nncdbg.torch import flight_recorder  # noqa: E402
-from nncdbg.torch.journal import recorded_ranks, states_of_ranks  # noqa: E402
+from nncdbg.torch.journal import recorded_ranks, resuming  # noqa: E402
 from nncdbg.torch.journal.recorded_ranks import RecordedRanks  # noqa: E402
 
 RANKS = 3
@@ -173,10 +173,10 @@ def rank_1(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("rank_1")
 def test_each_rank_resumes_from_its_own_journal(address, own, tmp_path):
     (tmp_path / "run.db-rank1").touch()
-    assert states_of_ranks.address_of_rank(address) == own
+    assert resuming.address_of_rank(address) == own
 
 
 @pytest.mark.usefixtures("rank_1")
 def test_rank_without_a_journal_cannot_resume():
     with pytest.raises(LoadError, match="there is no file run.db-rank1: rank 1 has no journal"):
-        states_of_ranks.address_of_rank("run.db@3")
+        resuming.address_of_rank("run.db@3")

@@ -17,8 +17,7 @@ import nncdbg.journal  # noqa: E402
 from nncdbg.engine.ops.aten.arrays import host_array  # noqa: E402
 from nncdbg.opening.journal.recorded_steps import bundle_folder  # noqa: E402
 from nncdbg.terminal.main import main  # noqa: E402
-from nncdbg.torch.journal.recreated_step import RecreatedStepRecorder  # noqa: E402
-from nncdbg.torch.journal.recreation import recreation_of  # noqa: E402
+from nncdbg.torch.journal.recreation import RecreatedStepRecorder, recreation_of  # noqa: E402
 from nncdbg.torch.script_recording import record_script  # noqa: E402
 from tests.torch.journal_trainings import CASES, train  # noqa: E402
 

@@ -16,8 +16,7 @@ from nncdbg.torch.finiteness import are_moderate  # noqa: E402
 from nncdbg.torch.guard import Guard  # noqa: E402
 from nncdbg.torch.live.mode import LiveMode  # noqa: E402
 from nncdbg.torch.live.training import LiveTraining  # noqa: E402
-from nncdbg.torch.safe_updates import SafeUpdates  # noqa: E402
-from nncdbg.torch.update_check import UpdateCheck  # noqa: E402
+from nncdbg.torch.updates import SafeUpdates, UpdateCheck  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("either_kernels")
 
@@ -249,7 +248,7 @@ def updates_with_reading(monkeypatch, function, result, updates):
         read.append(len(safely))
         return result
 
-    monkeypatch.setattr(f"nncdbg.torch.safe_updates.{function}", noted)
+    monkeypatch.setattr(f"nncdbg.torch.updates.{function}", noted)
     optimizer, safe = Adam([parameter()]), SafeUpdates()
     for _ in range(updates):
         safely.append(update(optimizer, safe))

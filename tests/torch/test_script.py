@@ -14,9 +14,13 @@ torch = pytest.importorskip("torch", reason="needs torch")
 from nncdbg import presentation  # noqa: E402
 from nncdbg.engine.errors import NncdbgError  # noqa: E402
 from nncdbg.terminal.main import main  # noqa: E402
-from nncdbg.torch.script import ScriptInterrupted, run_to_end, script_runner  # noqa: E402
+from nncdbg.torch.script import (  # noqa: E402
+    ScriptInterrupted,
+    run_to_end,
+    script_runner,
+    without_own_frames,
+)
 from nncdbg.torch.script_recording import on_module_call  # noqa: E402
-from nncdbg.torch.tracebacks import without_own_frames  # noqa: E402
 
 FORKS = """
 import os

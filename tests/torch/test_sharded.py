@@ -17,7 +17,7 @@ from nncdbg.engine.process.rank_digests import SHARD, find_divergences, read_dig
 from nncdbg.engine.process.ranks import journal_of_rank  # noqa: E402
 from nncdbg.torch.named_models import named_models, tensors_by_name  # noqa: E402
 from nncdbg.torch.operator_watch import BadOperator  # noqa: E402
-from nncdbg.torch.rank_digests import RankDigests  # noqa: E402
+from nncdbg.torch.ranks import RankDigests  # noqa: E402
 from nncdbg.torch.sharded_tensors import local_part, placement, shard_of  # noqa: E402
 from tests.torch.steps.distributed import in_processes  # noqa: E402
 

@@ -4,8 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
-from nncdbg.torch import tensor_copies  # noqa: E402
-from nncdbg.torch.tensor_copies import TensorCopies  # noqa: E402
+from nncdbg.torch import step_state  # noqa: E402
+from nncdbg.torch.step_state import TensorCopies  # noqa: E402
 from tests.torch.steps.training import same_bits  # noqa: E402
 
 TENSORS = {
@@ -28,7 +28,7 @@ TENSORS = {
 @pytest.fixture(autouse=True, params=["without an operator", "with an operator"])
 def _most_bytes_without_an_operator(request, monkeypatch):
     if request.param == "with an operator":
-        monkeypatch.setattr(tensor_copies, "_SMALL", -1)
+        monkeypatch.setattr(step_state, "_SMALL", -1)
 
 
 def overwrite(tensors):

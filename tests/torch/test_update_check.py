@@ -8,7 +8,7 @@ from torch import nn  # noqa: E402
 from torch.optim import SGD, Adam, AdamW, NAdam, Optimizer  # noqa: E402
 
 import nncdbg.torch  # noqa: E402
-from nncdbg.torch.update_formulas import FORMULAS, described_update  # noqa: E402
+from nncdbg.torch.updates import FORMULAS, described_update  # noqa: E402
 from tests.torch.planted import PLANTED  # noqa: E402
 
 OF_OPTIMIZERS = [

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 import nncdbg  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.errors import LoadError, UsageError  # noqa: E402
-from nncdbg.torch.autocast_program import autocast_program  # noqa: E402
+from nncdbg.torch.capture import autocast_program  # noqa: E402
 from nncdbg.torch.compiled_program import compiled_program_values  # noqa: E402
 
 

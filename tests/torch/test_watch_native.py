@@ -21,7 +21,7 @@ from torch import nn  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.errors import UsageError  # noqa: E402
 from nncdbg.terminal.main import main  # noqa: E402
-from nncdbg.torch import observer  # noqa: E402
+from nncdbg.torch import operator_watch  # noqa: E402
 from nncdbg.torch.guard import Guard  # noqa: E402
 from nncdbg.torch.source_lines import is_user_code  # noqa: E402
 from tests.torch.planted import CLEAN, PLANTED  # noqa: E402
@@ -41,7 +41,7 @@ def _compiled():
     """Compile the observer once: it is kept in the user's cache folder for all processes and sessions."""
     if not any(map(shutil.which, ("c++", "g++", "clang++"))):
         pytest.skip("there is no C++ compiler")
-    observer.load_observer()
+    operator_watch.load_observer()
 
 
 @pytest.fixture(autouse=True)
@@ -405,9 +405,9 @@ def test_value_is_found_anywhere_in_memory(dtype, value):
 def _fresh(tmp_path, monkeypatch):
     """An empty cache folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    observer.load_observer.cache_clear()
+    operator_watch.load_observer.cache_clear()
     yield
-    observer.load_observer.cache_clear()
+    operator_watch.load_observer.cache_clear()
 
 
 @pytest.mark.usefixtures("_fresh")
@@ -444,7 +444,7 @@ def test_cache_folder_that_cannot_be_written_is_an_error(net, tmp_path, monkeypa
 
 LOADING = """
 import torch, ctypes
-from nncdbg.torch.observer import load_observer
+from nncdbg.torch.operator_watch import load_observer
 load_observer().nncdbg_forget()
 """
 

@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 import nncdbg.torch  # noqa: E402
 from nncdbg.nan_watch.training.records import BadStep, TrainingReport  # noqa: E402
-from nncdbg.torch.failed_steps import may_be_of_nan  # noqa: E402
+from nncdbg.torch.guard import may_be_of_nan  # noqa: E402
 from nncdbg.torch.recording import Event  # noqa: E402
 from nncdbg.torch.step_function import ACTIVE  # noqa: E402
 

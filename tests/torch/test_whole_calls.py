@@ -10,8 +10,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 import nncdbg.torch  # noqa: E402
-from nncdbg.torch.step_calls import StepCalls  # noqa: E402
-from nncdbg.torch.whole_calls import WHOLE_CALLS  # noqa: E402
+from nncdbg.torch.step_calls import WHOLE_CALLS, StepCalls  # noqa: E402
 
 
 def nothing(*_):

@@ -21,10 +21,9 @@ from nncdbg.engine.process.rank_notes import (
     remove_ended_jobs,
 )
 from nncdbg.engine.process.threads import BackgroundThread
-from nncdbg.torch.collectives import CollectiveNotes, place_of
 from nncdbg.torch.live.training import LiveTraining
-from nncdbg.torch.rank_digests import RankDigests
-from nncdbg.torch.source_lines import user_lines
+from nncdbg.torch.ranks import CollectiveNotes, RankDigests
+from nncdbg.torch.source_lines import place_of, user_lines
 
 _PACE = 0.25
 """Seconds between two notes of the status."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-    from nncdbg.torch.compiled_search import CompiledPart
+    from nncdbg.torch.compiled_program import CompiledPart
     from nncdbg.torch.module_watch import BadModule
     from nncdbg.torch.operator_watch import BadOperator
     from nncdbg.torch.recorded_step import RecordedStep

@@ -56,7 +56,7 @@ def variant_sides(options: Namespace) -> VariantSides:
             hint="use a recorded step, an exported program, or MODULE:FUNCTION",
         )
     if options.autocast_b is not None:
-        from nncdbg.torch.autocast_program import autocast_program
+        from nncdbg.torch.capture import autocast_program
 
         return VariantSides(opened, autocast_program(opened.program, options.autocast_b), False)
 

@@ -51,8 +51,7 @@ def _record_at(options: Namespace, script: str, run: Callable[[], None]) -> int:
     """Re-create the step `--at`, and return 0; 1 if a loss differs from the journal."""
     from nncdbg.opening.folder_writing import check_folder
     from nncdbg.presentation.screen import Screen
-    from nncdbg.torch.journal.recreated_step import RecreatedStepRecorder
-    from nncdbg.torch.journal.recreation import recreation_of
+    from nncdbg.torch.journal.recreation import RecreatedStepRecorder, recreation_of
     from nncdbg.torch.ranks import await_ranks
     from nncdbg.torch.script_recording import record_script
 

@@ -12,28 +12,37 @@ from typing import Any
 import torch
 
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.process.ranks import journal_of_rank
 from nncdbg.opening.journal.policy import CheckpointPolicy
 from nncdbg.opening.journal.ranks import INF, NAN, RECEIVED
 from nncdbg.presentation.screen import Screen
 from nncdbg.torch.guard import Guard
-from nncdbg.torch.journal.active_recreation import RECREATIONS
-from nncdbg.torch.journal.findings import Findings, save_start
-from nncdbg.torch.journal.kept_start import KeptStart
-from nncdbg.torch.journal.losses import scalar_losses, total_loss
 from nncdbg.torch.journal.recorded_ranks import RecordedRanks
-from nncdbg.torch.journal.resuming import Resumed
-from nncdbg.torch.journal.run_journal import RunJournal, new_run
-from nncdbg.torch.journal.spikes import SpikeDetector, SpikeRule
-from nncdbg.torch.journal.termination import Terminated, TerminationHandler, deferred_termination
-from nncdbg.torch.journal.tracked_values import TrackedValues
-from nncdbg.torch.journal.tracking import ACTIVE
-from nncdbg.torch.journal.training_objects import Stateful, TrainingObjects
+from nncdbg.torch.journal.resuming import Resumed, resume
+from nncdbg.torch.journal.run_journal import (
+    Findings,
+    RunJournal,
+    Terminated,
+    TerminationHandler,
+    deferred_termination,
+    new_run,
+    save_start,
+)
+from nncdbg.torch.journal.tracking import (
+    ACTIVE,
+    RECREATIONS,
+    SpikeDetector,
+    SpikeRule,
+    TrackedValues,
+    scalar_losses,
+    total_loss,
+)
+from nncdbg.torch.journal.training_objects import KeptStart, Stateful, TrainingObjects
 from nncdbg.torch.named_models import Models, Optimizers
-from nncdbg.torch.ranks import journal_of_process
+from nncdbg.torch.ranks import rank_of_process
 from nncdbg.torch.recorded_step import RecordedStep
-from nncdbg.torch.step_observer import StepObserver
 from nncdbg.torch.step_state import RandomState
-from nncdbg.torch.trips import LOSS, STATES, GuardTrip
+from nncdbg.torch.trips import LOSS, STATES, GuardTrip, StepObserver
 
 _BATCHES = ("reference", "value", None)
 
@@ -121,7 +130,9 @@ class FlightRecorder(StepObserver):
             self._guard = Guard(self._objects.models, self._objects.optimizers, self._found, observer=self)
             entering.enter_context(self._guard)
             resumed = self._resumed
-            parent = None if resumed is None else resumed.parent_in(self.path)
+            parent = None
+            if resumed is not None and os.path.realpath(self.path) == os.path.realpath(resumed.path):
+                parent = resumed.run  # In another journal, the run is no fork.
             self._ranks = RecordedRanks.join()
             member = {} if self._ranks is None else self._ranks.member.as_configuration()
             self._journal = RunJournal(
@@ -137,11 +148,13 @@ class FlightRecorder(StepObserver):
             self._findings = Findings(self._journal)
             self._values = TrackedValues(self._journal.value, self._fetch_every)
             self._terminating = TerminationHandler(self._terminated, self._journal.when_free)
-            self._terminating.install()
             entering.callback(self._terminating.remove)
             ACTIVE.append(self)
             entering.callback(ACTIVE.remove, self)
-            self._follow_loader(entering)
+            loader = self._objects.loader
+            if loader is not None:
+                loader.before_batch, loader.after_batch = self._before_batch, self._after_batch
+                entering.callback(loader.follow_no_longer)
             self._entered = entering.pop_all()
         if self._note:
             self._journal.note(self._note)
@@ -189,12 +202,6 @@ class FlightRecorder(StepObserver):
         else:
             self._status = "failed"
             self._add("exception", _message_of(error), self._guard.record_step, self._last)
-
-    def _follow_loader(self, entering: ExitStack) -> None:
-        loader = self._objects.loader
-        if loader is not None:
-            loader.before_batch, loader.after_batch = self._before_batch, self._after_batch
-            entering.callback(loader.follow_no_longer)
 
     def leave_process(self) -> None:
         """Record nothing: this process is a fork, such as a worker of a DataLoader."""
@@ -437,9 +444,10 @@ def flight_recorder(
     policy = None
     if checkpoint_every is not None:
         policy = CheckpointPolicy.of(str(checkpoint_every), checkpoint_budget)
+    rank, ranks = rank_of_process()
     return FlightRecorder(
         objects,
-        journal_of_process(os.fspath(path)),
+        os.fspath(path) if ranks == 1 else journal_of_rank(os.fspath(path), rank),
         keep=keep,
         policy=policy,
         spike=SpikeRule.of(spike),
@@ -452,3 +460,53 @@ def flight_recorder(
         note=note,
         stops=on_journal_error == "stop",
     )
+
+
+class RecordedTraining:
+    """The recorder of one training; `options` are those of `nncdbg.torch.flight_recorder`.
+
+    `resume`, the address to continue at, is an option as well.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], options: dict[str, Any]) -> None:
+        self._resume = options.pop("resume", None)
+        self.recorder: FlightRecorder | None = None
+        """The recorder of this training, or of the last one."""
+        self._path = path
+        self._options = options
+
+    def begin(
+        self,
+        model: Models,
+        optimizer: Optimizers,
+        *,
+        check: Callable[[], None] = lambda: None,
+        **objects: Any,
+    ) -> int | None:
+        """Record a training; return the step of the checkpoint at which it continues, if any.
+
+        `check` is called once the objects are restored.  Raises what it raises, and UsageError for wrong
+        options, and inside of a watch.
+        """
+        options = {**objects, **self._options}
+        if self._resume is not None:
+            kept = {name: options.get(name) for name in ("scheduler", "scaler", "loader")}
+            options["resumed"] = resume(model, optimizer, self._resume, **kept)
+            check()
+        recorder = flight_recorder(model, optimizer, self._path, **options)
+        recorder.start()
+        self.recorder = recorder
+        start = options.get("resumed")
+        if RECREATIONS:
+            start = RECREATIONS[-1].saved
+            check()
+        if start is None:
+            return None
+        if options.get("loader") is not None:
+            options["loader"].count_epochs()
+        return int(start.step)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the run, if one is active; `error` is that of a training that failed."""
+        if self.recorder is not None:
+            self.recorder.stop(error)

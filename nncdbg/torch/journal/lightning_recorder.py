@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from nncdbg.torch.journal.flight_recorder import FlightRecorder
-from nncdbg.torch.journal.recorded_training import RecordedTraining
+from nncdbg.torch.journal.flight_recorder import FlightRecorder, RecordedTraining
 from nncdbg.torch.libraries import lightning_callback_class
 
 

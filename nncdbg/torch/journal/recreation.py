@@ -1,22 +1,26 @@
-"""A step of an earlier run that a script re-creates: the state at its start, and the losses to compare."""
+"""A step of an earlier run that a script re-creates and records: its state, and the losses to compare."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 import nncdbg.journal
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.engine.ops.aten.internals import compiling_nothing
+from nncdbg.engine.text.counting import counted
 from nncdbg.opening.journal.reopening import steps_of
-from nncdbg.torch.found_models import live_objects, models_of
-from nncdbg.torch.journal.losses import total_loss
-from nncdbg.torch.journal.restoring import restore
-from nncdbg.torch.journal.saved_state import SavedState
-from nncdbg.torch.journal.states_of_ranks import state_to_record
+from nncdbg.torch.hooks import on_backward
+from nncdbg.torch.journal.resuming import SavedState, state_to_record
 from nncdbg.torch.journal.tracked_loader import TrackedLoader
-from nncdbg.torch.journal.training_objects import TrainingObjects
+from nncdbg.torch.journal.tracking import RECREATIONS, scalar_losses, total_loss
+from nncdbg.torch.journal.training_objects import TrainingObjects, restore
+from nncdbg.torch.named_models import live_objects, models_of
+from nncdbg.torch.script_recording import ScriptRecorder, on_module_call
+from nncdbg.torch.step_call import tensors_in
 
 
 class Recreation:
@@ -159,3 +163,85 @@ def _outermost(schedulers: list[Any]) -> list[Any]:
     """Leave out the schedulers inside of others, such as those of a SequentialLR."""
     inside = {id(each) for scheduler in schedulers for each in getattr(scheduler, "_schedulers", ())}
     return [each for each in schedulers if id(each) not in inside]
+
+
+# -- the recorder of the step --------------------------------------------------------------
+
+
+class RecreatedStepRecorder(ScriptRecorder):
+    """Counts the steps of a script from the checkpoint on, and compares their losses with the journal."""
+
+    def __init__(self, recreation: Recreation) -> None:
+        super().__init__(recreation.step - recreation.saved.step + 1)
+        self.shown = recreation.step
+        self._recreation = recreation
+        self._counting = False
+        self._losses: list[Any] = []
+        """The losses of the backward passes of the step so far."""
+
+    def __enter__(self) -> None:
+        self._hooks.enter_context(compiling_nothing())
+        self._recreation.began = self._training_begins
+        RECREATIONS.append(self._recreation)
+        self._hooks.callback(RECREATIONS.remove, self._recreation)
+        self._await_module()
+
+    def title(self, script: str) -> str:
+        saved = self._recreation.saved
+        file = os.path.basename(saved.address.file)
+        return f"step {self.shown} of run {saved.run} in {file}, re-created by {script}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        found = super().notes if not self._late else ()
+        return (*self._recreation.notes, *found)
+
+    def missing(self, script: str) -> NncdbgError:
+        if not self.ended:
+            return super().missing(script)
+        return UsageError(
+            f"{script} ended {counted(self.ended, 'step')} after step {self._recreation.saved.step}: "
+            f"there is no step {self.shown}",
+            hint=f"use the arguments of the run: nncdbg log {self._recreation.saved.address.file}",
+        )
+
+    # -- the beginning of the training -------------------------------------------------------
+
+    def _await_module(self) -> None:
+        self._hooks.callback(on_module_call(self._module_called, self._thread))
+
+    def _module_called(self) -> None:
+        """Restore the objects of a script that passes none, before its first forward pass."""
+        if self._recreation.objects is not None:
+            return
+        if not self._recreation.find():
+            self._await_module()
+        elif self.number == 1:
+            self._begin()
+
+    def _training_begins(self) -> None:
+        if not self._counting:
+            self._counting = True
+            self._hooks.callback(on_backward(self._add_losses))
+            self.count()
+            return
+        # The script passes its objects, after the steps began with those that were found.
+        self._recording.close()
+        self.step, self.ended, self._late, self._losses = None, 0, False, []
+        if self.number == 1:
+            self._hooks.callback(on_module_call(self._begin))
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def _counts(self, optimizer: Any) -> bool:
+        objects = self._recreation.objects
+        return objects is not None and any(each is optimizer for each in objects.optimizers)
+
+    def _add_losses(self, tensors: Any) -> None:
+        evaluated_again = self._outermost is not None and self._losses  # By a closure of the optimizer.
+        if not evaluated_again and self.here:
+            self._losses += scalar_losses(tensors_in(tensors))
+
+    def _step_ended(self) -> None:
+        self._recreation.compare(self._losses)
+        self._losses = []

@@ -1,21 +1,32 @@
-"""The run of a journal that a training writes; an error ends the writing, and the training if it shall."""
+"""The run that a training writes: journal, findings, and the end by SIGTERM."""
 
 from __future__ import annotations
 
 import os
+import shlex
+import signal
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
 import torch
 
 import nncdbg.journal
-from nncdbg.engine.errors import NncdbgError, RunError
+from nncdbg.engine.errors import NncdbgError, RunError, UsageError
 from nncdbg.journal import NewRun
+from nncdbg.opening.journal.recorded_steps import bundle_folder
 from nncdbg.presentation.screen import Screen
+from nncdbg.torch.journal.training_objects import KeptStart
+from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.version import __version__
+
+# -- the journal ---------------------------------------------------------------------------
 
 
 class RunJournal:
@@ -153,3 +164,169 @@ def new_run(
         parent=parent,
         parent_step=parent_step,
     )
+
+
+# -- findings ------------------------------------------------------------------------------
+
+MOST = 10
+"""Findings of a run whose steps are saved.  Later ones are only events."""
+
+
+class Findings:
+    """The findings of one run."""
+
+    def __init__(self, journal: RunJournal) -> None:
+        self._journal = journal
+        self.lines: list[str] = []
+        """A line for each finding, for the report at the end."""
+
+    def add(
+        self,
+        kind: str,
+        step: int,
+        message: str,
+        starts: Sequence[KeptStart],
+        record: Callable[[list[str]], RecordedStep | None],
+    ) -> None:
+        """Save a finding: the kept starts, oldest first, an event, and the step that `record` returns.
+
+        `record` appends to its list why there is no recorded step.
+        """
+        journal = self._journal
+        if len(self.lines) >= MOST:
+            journal.event(kind, step, message)
+            return
+        self.save_starts(starts)
+        journal.event(kind, step, message)
+        journal.flush()
+        self.lines.append(f"step {step}: {message}")
+        Screen().note(f"step {step}: {message}")
+        self.save_step(step, message, record)
+
+    def save_starts(self, starts: Sequence[KeptStart]) -> None:
+        """Write the kept starts that no checkpoint has."""
+        for start in starts:
+            save_start(self._journal, start)
+
+    def save_step(self, step: int, message: str, record: Callable[[list[str]], RecordedStep | None]) -> None:
+        """Save the step that `record` returns as a folder, and print where it is, or why there is none."""
+        notes: list[str] = []
+        recorded = record(notes)
+        folder = None if recorded is None else self._write(step, message, recorded, notes)
+        screen = Screen()
+        for each in notes:
+            screen.note(f"step {step}: {each}")
+        if folder is not None:
+            screen.note(f"step {step} is saved; open it with `nncdbg {shlex.quote(str(folder))}`")
+
+    def _write(self, step: int, message: str, recorded: RecordedStep, notes: list[str]) -> Path | None:
+        """Save a recorded step as a folder, and return it; None if it cannot be saved."""
+        run, path = self._journal.number, self._journal.path
+        folder = bundle_folder(path, run, step)
+        title = f"step {step} of run {run} in {os.path.basename(path)}: {message}"
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            recorded.save(folder, title=title, notes=notes)
+        except (NncdbgError, OSError, MemoryError) as error:
+            words = error.message if isinstance(error, NncdbgError) else str(error)
+            notes.append(f"the step cannot be saved as a folder: {words}")
+            if not isinstance(error, UsageError):
+                self._journal.failed(RunError(f"cannot write {folder}: {words}"))
+            return None
+        return folder
+
+
+def save_start(journal: RunJournal, start: KeptStart) -> None:
+    """Write the start of a step as a checkpoint, unless one has it."""
+    if start.saved or start.step < 0 or not journal.writes:
+        return
+    try:
+        position, tensors = start.checkpoint()
+    except (NncdbgError, MemoryError, TypeError) as error:
+        start.saved = True
+        words = error.message if isinstance(error, NncdbgError) else str(error) or "out of memory"
+        Screen().note(f"step {start.step}: there is no checkpoint: {words}")
+        return
+    if not start.saved:  # A handler of SIGTERM may have saved it meanwhile.
+        start.saved = True
+        journal.checkpoint(start.step, start.epoch, position, tensors)
+
+
+# -- SIGTERM -------------------------------------------------------------------------------
+
+
+class Terminated(BaseException):
+    """SIGTERM has come.  No `except Exception` of a user stops it, so blocks of the training end."""
+
+
+class TerminationHandler:
+    """Calls `terminated` when SIGTERM comes, before the handler that the script has.
+
+    Without a handler of the script, Terminated is raised where the training is, so that the recorder can
+    record the step; `finish` then ends the process as SIGTERM does.  Only the main thread can have handlers:
+    on another one, this does nothing.  `when_free` calls a function as soon as the journal can be written.
+    """
+
+    def __init__(
+        self, terminated: Callable[[], None], when_free: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self._terminated = terminated
+        self._when_free = when_free
+        self._before: object = None
+        self._process = os.getpid()
+        self._installed = threading.current_thread() is threading.main_thread()
+        if self._installed:
+            self._before = signal.getsignal(signal.SIGTERM)
+            signal.signal(signal.SIGTERM, self._handle)
+
+    def remove(self) -> None:
+        """Restore the handler of the script, unless it has installed another one meanwhile."""
+        if self._installed and signal.getsignal(signal.SIGTERM) == self._handle:
+            # A handler that was not installed from Python counts as the default.
+            before = signal.SIG_DFL if self._before is None else self._before
+            signal.signal(signal.SIGTERM, before)  # type: ignore[arg-type]
+        self._installed = False
+
+    def finish(self) -> None:
+        """End the process by SIGTERM, or call the handler that the script has."""
+        self.remove()
+        signal.raise_signal(signal.SIGTERM)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:
+            self.finish()
+        else:
+            self._when_free(partial(self._end, number, frame))
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        self._terminated()
+        before = self._before
+        if callable(before):
+            before(number, frame)
+        elif before != signal.SIG_IGN:
+            raise Terminated
+
+
+@contextmanager
+def deferred_termination() -> Iterator[Callable[[], bool]]:
+    """Let SIGTERM wait for the end of the block; yield a function that returns whether it has come.
+
+    Only the main thread can have handlers: on another one, this does nothing.
+    """
+    came = False
+
+    def defer(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        came = True
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, defer)
+    try:
+        yield lambda: came
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+        if came:
+            signal.raise_signal(signal.SIGTERM)

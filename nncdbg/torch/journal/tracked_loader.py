@@ -13,9 +13,8 @@ from torch.utils._pytree import tree_map_only
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.internals import own_batches, skip_batches
 from nncdbg.engine.text.counting import counted
-from nncdbg.torch.journal.active_recreation import RECREATIONS
-from nncdbg.torch.journal.random_states import random_as_json, restore_random
-from nncdbg.torch.journal.state_trees import as_json
+from nncdbg.torch.journal.state_trees import as_json, random_as_json, restore_random
+from nncdbg.torch.journal.tracking import RECREATIONS
 from nncdbg.torch.step_call import tensors_in
 from nncdbg.torch.step_state import RandomState
 
@@ -152,7 +151,8 @@ class TrackedLoader:
 
     def _begin_epoch(self) -> Iterator[Any]:
         states = [each.get_state() for each in self._generators()]
-        self._beginning = RandomState(), states, self._sampler_epoch(), self._sampler_seed()
+        seed = next((each.initial_seed for each in self._samplers() if hasattr(each, "initial_seed")), None)
+        self._beginning = RandomState(), states, self._sampler_epoch(), seed
         batches = iter(self.loader)
         self._reads_ahead = not isinstance(batches, own_batches)
         return batches
@@ -202,7 +202,8 @@ class TrackedLoader:
         batch = next(batches)
         self._batches += 1
         if self._kept:
-            batch = _on_device_of(batch, self._kept.pop(0))
+            device = next((each.device for each in tensors_in(batch)), None)
+            batch = tree_map_only(torch.Tensor, lambda each: each.to(device), self._kept.pop(0))
         if self.after_batch is not None:
             self.after_batch(batch)
         return batch
@@ -227,9 +228,6 @@ class TrackedLoader:
             return int(self.loader.iteration)
         return next((each.epoch for each in self._samplers() if hasattr(each, "set_epoch")), None)
 
-    def _sampler_seed(self) -> int | None:
-        return next((each.initial_seed for each in self._samplers() if hasattr(each, "initial_seed")), None)
-
     def _generators(self) -> list[torch.Generator]:
         """Return the generators that loader and samplers have of their own, each once.
 
@@ -238,12 +236,6 @@ class TrackedLoader:
         owners = (self.loader, *(each for each in self._samplers() if not hasattr(each, "initial_seed")))
         found = [getattr(each, "generator", None) for each in owners]
         return [*{id(each): each for each in found if isinstance(each, torch.Generator)}.values()]
-
-
-def _on_device_of(batch: Any, kept: Any) -> Any:
-    """Return a batch that was kept by value, on the device of another one."""
-    device = next((each.device for each in tensors_in(batch)), None)
-    return tree_map_only(torch.Tensor, lambda each: each.to(device), kept)
 
 
 class _Epoch:

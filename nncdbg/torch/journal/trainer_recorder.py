@@ -6,8 +6,7 @@ import os
 from typing import Any
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.torch.journal.flight_recorder import FlightRecorder
-from nncdbg.torch.journal.recorded_training import RecordedTraining
+from nncdbg.torch.journal.flight_recorder import FlightRecorder, RecordedTraining
 from nncdbg.torch.journal.tracked_loader import TrackedLoader
 from nncdbg.torch.libraries import trainer_callback_class
 

@@ -10,7 +10,7 @@ from nncdbg.presentation.screen import Screen
 from nncdbg.torch.live.debugger import LiveDebugger
 from nncdbg.torch.live.training import LiveTraining
 from nncdbg.torch.module_states import ModuleStates, named_states
-from nncdbg.torch.trained import Trained
+from nncdbg.torch.named_models import Trained
 from nncdbg.torch.trips import ERROR, RESULTS, GuardTrip
 
 _MOST_STEPS = 16

@@ -24,24 +24,29 @@ from nncdbg.engine.ops.aten.internals import (
     without_dispatch,
 )
 from nncdbg.stats import prepare
-from nncdbg.torch.compiled_calls import on_compiled_call
-from nncdbg.torch.found_models import live_objects, models_of
+from nncdbg.torch.hooks import on_compiled_call, on_module_calls, on_skipped_step
 from nncdbg.torch.live.breakpoints import LiveBreakpoint, check_kinds, names_of_modules
 from nncdbg.torch.live.debugger import FINISH, NEXT, STEP, LiveDebugger
 from nncdbg.torch.live.mode import Goal, LiveMode, LiveStop
 from nncdbg.torch.live.operators import Operator
-from nncdbg.torch.module_calls import on_module_calls
-from nncdbg.torch.named_models import Models, Optimizers, listed_optimizers, named_models, tensors_by_name
+from nncdbg.torch.named_models import (
+    Models,
+    Optimizers,
+    listed_optimizers,
+    live_objects,
+    models_of,
+    named_models,
+    parameters_of,
+    tensors_by_name,
+)
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.recording import BACKWARD, Event, Recorder
-from nncdbg.torch.safe_updates import SafeUpdates
 from nncdbg.torch.script_recording import on_module_call, running_modules
-from nncdbg.torch.skipped_steps import on_skipped_step
 from nncdbg.torch.source_lines import compiled_calls
 from nncdbg.torch.step_recording import recording_with, step_so_far
 from nncdbg.torch.step_state import RandomState
 from nncdbg.torch.tape import FEW_EVALUATIONS, FORGOTTEN, MUCH_EVALUATED
-from nncdbg.torch.trained import parameters_of
+from nncdbg.torch.updates import SafeUpdates
 
 Hold = Callable[[LiveDebugger], None]
 """Shows a stop to the user, and returns when the script continues."""

@@ -12,7 +12,7 @@ import pytest
 from nncdbg.engine.backends import backend
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten import internals, versions
-from nncdbg.torch.installation import check_torch
+from nncdbg.torch import check_torch
 
 torch = pytest.importorskip("torch")
 INSTALLED = tuple(int(part) for part in torch.__version__.split(".")[:2])
