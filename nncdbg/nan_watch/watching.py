@@ -22,7 +22,8 @@ from nncdbg.engine.execution.findings import NUMERIC, RACE, STATE_RESET
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.lean import LeanAllocation
 from nncdbg.engine.ops import Op, lookup
-from nncdbg.engine.ops.aten.names import allocates_only, is_torch, of_other_library, overwrites
+from nncdbg.engine.ops.aten.names import is_torch, of_other_library
+from nncdbg.engine.ops.aten.operators import allocates_only, overwrites
 from nncdbg.engine.ops.causes import RECEIVED
 from nncdbg.engine.ops.influence import Infinities
 from nncdbg.engine.ops.schema import version_of

@@ -16,7 +16,7 @@ from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.ops.aten.names import allocates_only
+from nncdbg.engine.ops.aten.operators import allocates_only
 from nncdbg.ir.records import Program
 from nncdbg.stats import summarize
 

@@ -23,7 +23,8 @@ from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.arrays import host_array
-from nncdbg.engine.ops.aten.names import NUMBER, RECORDED, allocates_only
+from nncdbg.engine.ops.aten.names import NUMBER, RECORDED
+from nncdbg.engine.ops.aten.operators import allocates_only
 from nncdbg.engine.ops.aten.signatures import RANDOM, signature
 from nncdbg.engine.text.counting import counted
 from nncdbg.ir.kinds import CONTROL_OPS

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from nncdbg.engine.ops.aten.inspection import is_dense
+from nncdbg.engine.ops.aten.arrays import is_dense
 from nncdbg.engine.ops.aten.internals import norms_of, with_elements, without_dispatch
 from nncdbg.stats.preparation import MODERATE, kernel_of
 from nncdbg.torch import guard_kernels

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nncdbg.engine.ops.aten.optional_libraries import OptionalLibrary
+from nncdbg.engine.ops.aten.cpp_libraries import OptionalLibrary
 
 LIBRARY = OptionalLibrary(
     Path(__file__).with_name("guard_kernels.cpp"),

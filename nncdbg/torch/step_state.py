@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from nncdbg.engine.ops.aten.inspection import is_dense
+from nncdbg.engine.ops.aten.arrays import is_dense
 from nncdbg.engine.ops.aten.internals import is_wrapped, keeping_version, without_dispatch
 from nncdbg.torch import guard_kernels
 from nncdbg.torch.sharded_tensors import PLAIN

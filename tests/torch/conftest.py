@@ -8,7 +8,7 @@ import pytest
 @pytest.fixture(params=["library", "Python"])
 def either_kernels(request, monkeypatch):
     """Run a test with the library of the guard, and with the functions of Python in its place."""
-    from nncdbg.engine.ops.aten.optional_libraries import SWITCH
+    from nncdbg.engine.ops.aten.cpp_libraries import SWITCH
     from nncdbg.torch import guard_kernels
 
     if request.param == "Python":

@@ -17,6 +17,7 @@ from torch.utils import _python_dispatch  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import nncdbg.torch  # noqa: E402
+from nncdbg.engine.ops.aten.cpp_libraries import SWITCH  # noqa: E402
 from nncdbg.engine.ops.aten.internals import (  # noqa: E402
     MODE_FLAGS,
     DispatchMode,
@@ -25,7 +26,6 @@ from nncdbg.engine.ops.aten.internals import (  # noqa: E402
     key_of,
     mode_flags,
 )
-from nncdbg.engine.ops.aten.optional_libraries import SWITCH  # noqa: E402
 from nncdbg.torch import guard, guard_kernels  # noqa: E402
 from nncdbg.torch.source_lines import call_again, kind_of_frame, user_lines  # noqa: E402
 from nncdbg.torch.step_state import BufferState  # noqa: E402

@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
-from nncdbg.engine.ops.aten.harmless_numbers import HARMLESS  # noqa: E402
 from nncdbg.engine.ops.aten.internals import DispatchMode, all_operator_names  # noqa: E402
+from nncdbg.engine.ops.aten.operators import HARMLESS  # noqa: E402
 from nncdbg.engine.ops.aten.signatures import signature_of  # noqa: E402
 from nncdbg.torch.live.mode import is_harmless  # noqa: E402
 

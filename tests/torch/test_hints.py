@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 import nncdbg  # noqa: E402
 import nncdbg.torch  # noqa: E402
-from nncdbg.engine.ops.causes import training_hints  # noqa: E402
+from nncdbg.engine.ops.causes import training  # noqa: E402
 
 F = torch.nn.functional
 ONE = torch.ones(())
@@ -139,12 +139,12 @@ def test_a_step_changed_as_its_hint_says_is_finite(name):
 
 
 def test_each_hint_with_numbers_has_a_repair():
-    tables = (training_hints._BY_NODE, training_hints._BY_OPERATOR, training_hints._BY_CAUSE)
+    tables = (training._BY_NODE, training._BY_OPERATOR, training._BY_CAUSE)
     code = {
         each for table in tables for text in table.values() for each in re.findall(r"\S*\{\w+\}\S*", text)
     }
     repaired = " ".join(expression for _, _, expression, _ in REPAIRS.values())
-    numbers = training_hints._NUMBERS
+    numbers = training._SMALLEST
     assert [each for each in code if each.format_map(numbers).rstrip(",;)") not in repaired] == []
 
 

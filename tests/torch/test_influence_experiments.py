@@ -9,20 +9,20 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 import nncdbg  # noqa: E402
 import nncdbg.torch  # noqa: E402
-from nncdbg.engine.ops.aten import influence  # noqa: E402
+from nncdbg.engine.ops.aten import operators  # noqa: E402
 
 
 @pytest.fixture
 def kernel_runs(monkeypatch):
     """Count the runs of kernels in experiments."""
     runs = []
-    run = influence._run
+    run = operators._run
 
     def counted(*given):
         runs.append(given)
         return run(*given)
 
-    monkeypatch.setattr(influence, "_run", counted)
+    monkeypatch.setattr(operators, "_run", counted)
     return runs
 
 

@@ -588,3 +588,16 @@ def test_overflow_of_numbers_that_were_finite_is_named(net, overflow, op):
 
     net.register_forward_hook(add)
     assert train(net, steps=1).bad_steps[0].operators[0].op == op
+
+
+def test_absolute_value_of_complex_numbers_that_overflows_is_named():
+    class Magnitude(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            return torch.complex(x * 0 + 3e38, x * 0 + 3e38).abs() * self.weight
+
+    bad = train(Magnitude(), steps=1).bad_steps[0]
+    assert (bad.operators[0].op, bad.operators[0].value) == ("aten.abs.default", "Inf")

@@ -31,7 +31,7 @@ from nncdbg.engine.backends.one_node import (
 )
 from nncdbg.engine.dtypes import FROM_ONNX, NUMPY, ONNX, name_of
 from nncdbg.engine.errors import NncdbgError, RunError, UnsupportedOp, UsageError
-from nncdbg.engine.ops.planning import measure_of, result_of
+from nncdbg.engine.ops.declaration import measure_of, result_of
 from nncdbg.engine.ops.schema import split
 from nncdbg.ir.records import Map
 

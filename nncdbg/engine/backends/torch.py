@@ -43,8 +43,13 @@ class Torch:
 
     def __init__(self) -> None:
         _check_installed()
-        from nncdbg.engine.ops.aten.arrays import as_tensor
-        from nncdbg.engine.ops.aten.inspection import device_bytes, device_name, host_memory, tensor_storage
+        from nncdbg.engine.ops.aten.arrays import (
+            as_tensor,
+            device_bytes,
+            device_name,
+            host_memory,
+            tensor_storage,
+        )
         from nncdbg.engine.ops.aten.internals import below_autograd
 
         self._below_autograd: Callable[[], AbstractContextManager[Any]] = below_autograd
@@ -122,7 +127,7 @@ class Torch:
         return self._device_bytes(values)
 
     def drain(self) -> int:
-        from nncdbg.engine.ops.aten.inspection import drain_devices
+        from nncdbg.engine.ops.aten.arrays import drain_devices
 
         return drain_devices()
 

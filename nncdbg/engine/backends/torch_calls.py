@@ -20,7 +20,8 @@ from nncdbg.engine.backends.torch_statements import kernel_of
 from nncdbg.engine.backends.torch_tensors import fresh_like, own_operator, strided_copy, tensor_of_number
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops.aten.internals import fast_call, out_form
-from nncdbg.engine.ops.aten.names import NUMBER, OWN, WRITE, overwrites
+from nncdbg.engine.ops.aten.names import NUMBER, OWN, WRITE
+from nncdbg.engine.ops.aten.operators import overwrites
 from nncdbg.engine.ops.aten.signatures import RANDOM, Argument, Signature, flat_results, signature
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nncdbg.engine.ops.aten.cpp_libraries import OptionalLibrary
 from nncdbg.engine.ops.aten.internals import out_form, pointwise_tag
-from nncdbg.engine.ops.aten.names import overwrites
-from nncdbg.engine.ops.aten.optional_libraries import OptionalLibrary
+from nncdbg.engine.ops.aten.operators import overwrites
 from nncdbg.engine.ops.aten.signatures import Signature
 
 if TYPE_CHECKING:

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 
 from nncdbg.engine.errors import RunError
-from nncdbg.engine.ops.aten.arrays import as_tensor
+from nncdbg.engine.ops.aten.arrays import as_tensor, number_function
 from nncdbg.engine.ops.aten.internals import without_elements
 from nncdbg.engine.ops.aten.names import NUMBER, READ, RECORDED, VIEW
-from nncdbg.engine.ops.aten.numbers import number_function
 from nncdbg.engine.ops.aten.signatures import Argument, Kind, decode
 
 if TYPE_CHECKING:

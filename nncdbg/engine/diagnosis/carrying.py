@@ -19,7 +19,8 @@ from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.loaded import Loaded, MicroPrograms
 from nncdbg.engine.observers.nonfinite import array_of, influenced, shaped
 from nncdbg.engine.ops import Op
-from nncdbg.engine.ops.aten.names import VIEWS, base_name, is_torch
+from nncdbg.engine.ops.aten.names import base_name, is_torch
+from nncdbg.engine.ops.aten.operators import VIEWS
 from nncdbg.engine.ops.influence import EVERYTHING, NOTHING, Infinities, Marked, whole
 from nncdbg.stats.inspection import bad
 

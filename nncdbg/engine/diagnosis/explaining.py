@@ -17,10 +17,8 @@ from nncdbg.engine.dtypes import FLOATS, integer_range, name_of
 from nncdbg.engine.observers.nonfinite import array_of
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.causes import Birth, Cause, Maker, RuleFailed, applied
-from nncdbg.engine.ops.causes.numbers import exact, is_float
-from nncdbg.engine.ops.causes.places import at, counted, first, spelled
-from nncdbg.engine.ops.contracts import BrokenContract
-from nncdbg.engine.ops.integer_faults import DIVISION, RANGE, SCALE, IntegerFault
+from nncdbg.engine.ops.causes.evidence import at, counted, exact, first, is_float, spelled
+from nncdbg.engine.ops.contracts import DIVISION, RANGE, ZERO_SCALE, BrokenContract, IntegerFault
 from nncdbg.engine.text.counting import elements
 from nncdbg.ir.records import Array
 from nncdbg.stats.inspection import bad
@@ -134,7 +132,7 @@ def _unknown(birth: Birth) -> Cause:
 
 _HINTS = {
     DIVISION: "use Max(%n, 1) as the divisor, or replace the undefined result with Where",
-    SCALE: "limit each scale to a minimum above 0; constant calibration data can make it 0",
+    ZERO_SCALE: "limit each scale to a minimum above 0; constant calibration data can make it 0",
 }
 
 
@@ -145,7 +143,7 @@ def cause_of_fault(birth: Birth, fault: IntegerFault | BrokenContract) -> Cause:
     if fault.cause == RANGE:
         return _out_of_range(birth, fault)
     given, what = np.asarray(birth.inputs[fault.operand]), "0"
-    if fault.cause == SCALE and np.isnan(given).any():
+    if fault.cause == ZERO_SCALE and np.isnan(given).any():
         what = "0 or NaN" if (given == 0).any() else "NaN"
     return Cause(fault.cause, counted(birth, fault.operand, fault.elements, what), _HINTS[fault.cause])
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nncdbg.engine.diagnosis.marks import Marks, Role, Stage
-from nncdbg.engine.ops.influence import Infinities, Influence, Marked
-from nncdbg.engine.ops.influence_selection import WHERE
+from nncdbg.engine.ops.influence import WHERE, Infinities, Influence, Marked
 from nncdbg.stats.inspection import bad
 
 

@@ -19,9 +19,26 @@ from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.causes import Birth, Cause
-from nncdbg.engine.ops.causes.numbers import EXACT, ends, exact, is_float, overflow_hint, overflows, shown
-from nncdbg.engine.ops.causes.places import Index, at, first, flat, has_infinity, spelled, spot, under
-from nncdbg.engine.ops.causes.summing import INFINITE, decimal, zero_times_infinity
+from nncdbg.engine.ops.causes.evidence import (
+    EXACT,
+    INFINITE,
+    Index,
+    at,
+    decimal,
+    ends,
+    exact,
+    first,
+    flat,
+    has_infinity,
+    is_float,
+    overflow_hint,
+    overflows,
+    shown,
+    spelled,
+    spot,
+    under,
+    zero_times_infinity,
+)
 from nncdbg.engine.ops.declaration import Op
 from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.ops.schema import split, versions_of

@@ -23,8 +23,7 @@ from nncdbg.engine.diagnosis.step import Step
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.observers.overflow_checks import wider
 from nncdbg.engine.ops.aten.names import base_name, is_torch, of_other_library
-from nncdbg.engine.ops.causes.numbers import is_float, shown
-from nncdbg.engine.ops.causes.places import at, first, flat
+from nncdbg.engine.ops.causes.evidence import at, first, flat, is_float, shown
 from nncdbg.engine.ops.declaration import Op
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.records import Array

@@ -25,8 +25,7 @@ from nncdbg.engine.execution.loaded import Loaded, MicroPrograms
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.causes import Birth, Cause
-from nncdbg.engine.ops.causes.numbers import overflow_hint, shown
-from nncdbg.engine.ops.causes.places import at, flat, spot
+from nncdbg.engine.ops.causes.evidence import at, flat, overflow_hint, shown, spot
 from nncdbg.engine.ops.schema import for_rules, version_of
 from nncdbg.stats.inspection import holds
 

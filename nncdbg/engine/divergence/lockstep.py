@@ -23,7 +23,7 @@ from nncdbg.engine.divergence.recomputation import Recomputation, terms_of
 from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.divergence.tally import Tally
 from nncdbg.engine.divergence.written import GONE, Key, Written, site_of
-from nncdbg.engine.ops.aten.names import allocates_only
+from nncdbg.engine.ops.aten.operators import allocates_only
 from nncdbg.ir.records import Program
 
 BUDGET = 1 << 30

@@ -15,7 +15,8 @@ from nncdbg.engine.divergence.casting import cast_attributes
 from nncdbg.engine.dtypes import ONNX
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.inference.graphs import TypeRules
-from nncdbg.engine.ops.aten.names import F32_OPERANDS, F32_RESULTS, base_name, is_torch
+from nncdbg.engine.ops.aten.names import base_name, is_torch
+from nncdbg.engine.ops.aten.operators import F32_OPERANDS, F32_RESULTS
 from nncdbg.engine.ops.schema import only_float
 from nncdbg.ir.names import all_defined, claimed_name
 from nncdbg.ir.records import (

@@ -26,7 +26,7 @@ from nncdbg.engine.divergence.units import RunUnits, units_of
 from nncdbg.engine.divergence.written import GONE, Key, Place, Written, WrittenResult, site_of
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.ops.aten.names import allocates_only
+from nncdbg.engine.ops.aten.operators import allocates_only
 
 _SAMPLES = 16
 """Number of elements compared before two whole tensors are compared."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.execution.linking import Binding
-from nncdbg.engine.ops.planning import result_of
+from nncdbg.engine.ops.declaration import result_of
 from nncdbg.ir.records import Array
 from nncdbg.stats.inspection import PATTERN_WORD, fill, is_pattern
 

@@ -26,8 +26,8 @@ from nncdbg.engine.execution.statistics_log import MASK, ROW_BYTES, StatisticsLo
 from nncdbg.engine.memory.buffers import GUARD, damage, guards, heal, planned, span_of
 from nncdbg.engine.memory.kernel_buffers import KernelBuffers
 from nncdbg.engine.memory.proof import misused
+from nncdbg.engine.ops.declaration import measure_of
 from nncdbg.engine.ops.influence import Content
-from nncdbg.engine.ops.planning import measure_of
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.kinds import CONTROL
 from nncdbg.ir.records import Array

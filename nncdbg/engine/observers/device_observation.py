@@ -18,7 +18,7 @@ from nncdbg.engine.execution.findings import Finding, Report
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.statistics_log import CAPACITY, COLUMNS, MASK, ROW_BYTES, StatisticsLog
 from nncdbg.engine.observers.observation import Observer
-from nncdbg.engine.ops.aten.harmless_numbers import FLOATS
+from nncdbg.engine.ops.aten.operators import FLOATS
 from nncdbg.ir.records import TensorType
 from nncdbg.stats.inspection import FiniteTests, Flag
 

@@ -14,8 +14,7 @@ from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.observers.nonfinite import array_of
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.causes import RuleFailed, contained
-from nncdbg.engine.ops.contracts import BrokenContract
-from nncdbg.engine.ops.integer_faults import IntegerFault
+from nncdbg.engine.ops.contracts import BrokenContract, IntegerFault
 from nncdbg.engine.ops.schema import for_rules, version_of
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.records import Node

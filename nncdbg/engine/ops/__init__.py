@@ -2,65 +2,29 @@
 
 from __future__ import annotations
 
-import nncdbg.engine.ops.microsoft.activation
-import nncdbg.engine.ops.microsoft.attention
-import nncdbg.engine.ops.microsoft.blocked
-import nncdbg.engine.ops.microsoft.convolution
-import nncdbg.engine.ops.microsoft.grouped_attention
-import nncdbg.engine.ops.microsoft.images
-import nncdbg.engine.ops.microsoft.matrix
-import nncdbg.engine.ops.microsoft.multi_head_attention
-import nncdbg.engine.ops.microsoft.normalization
-import nncdbg.engine.ops.microsoft.packed_weights
-import nncdbg.engine.ops.microsoft.quantized
-import nncdbg.engine.ops.microsoft.quantized_pools
-import nncdbg.engine.ops.microsoft.quantized_products
-import nncdbg.engine.ops.microsoft.recurrent
-import nncdbg.engine.ops.microsoft.rotary
-import nncdbg.engine.ops.microsoft.tensors
-import nncdbg.engine.ops.optimizers.adam
-import nncdbg.engine.ops.optimizers.lamb
-import nncdbg.engine.ops.optimizers.rmsprop
-import nncdbg.engine.ops.optimizers.sgd  # noqa: F401
 from nncdbg.engine import extensions
 from nncdbg.engine.ops import (  # noqa: F401
     activation,
-    batch_normalization,
     cast,
-    checkpoint_plan,
-    constant,
     convolution,
     cotangent,
-    cotangent_sequence,
-    deformable,
-    detection,
+    creation,
     early,
     elementwise,
-    erf,
     feature_models,
+    images,
     indexing,
-    limited,
-    logic,
-    loss,
     matrix,
-    memory,
-    movement,
     normalization,
-    ordering,
     pooling,
-    quantization,
-    random,
     recurrent,
     reduce,
-    regions,
     resize,
-    sampling,
     sequence,
     shape,
-    signal_formula,
+    signal,
     softmax,
     state,
-    text,
     trees,
     windows,
 )
@@ -69,8 +33,17 @@ from nncdbg.engine.ops.aten.names import installed
 from nncdbg.engine.ops.aten.operators import torch_operator
 from nncdbg.engine.ops.aten.schemas import TorchSchemas
 from nncdbg.engine.ops.declaration import Op, declared, names
-from nncdbg.engine.ops.microsoft.schemas import DOMAINS, MicrosoftSchemas
-from nncdbg.engine.ops.onnx_schemas import OnnxSchemas
+from nncdbg.engine.ops.microsoft import (  # noqa: F401
+    attention,
+    grouped_attention,
+    layers,
+    quantized,
+    quantized_products,
+    tensors,
+)
+from nncdbg.engine.ops.microsoft import convolution as fused_convolution  # noqa: F401
+from nncdbg.engine.ops.onnx_schemas import DOMAINS, MicrosoftSchemas, OnnxSchemas
+from nncdbg.engine.ops.optimizers import updates  # noqa: F401
 from nncdbg.engine.ops.schema import register_schemas, split
 from nncdbg.engine.ops.schema import schema as schema_of
 from nncdbg.ir.records import DEFAULT_DOMAIN

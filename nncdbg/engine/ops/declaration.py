@@ -20,6 +20,9 @@ from dataclasses import fields as dataclass_fields
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
+import numpy as np
+
+from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.influence import EVERYTHING, Content, Influence
 from nncdbg.engine.ops.types import Infer
@@ -28,12 +31,10 @@ from nncdbg.ir.records import TensorType
 
 if TYPE_CHECKING:
     from nncdbg.engine.ops.causes import Birth, Cause, Maker
-    from nncdbg.engine.ops.contracts import FindBrokenContract
+    from nncdbg.engine.ops.contracts import FindBrokenContract, FindIntegerFault
     from nncdbg.engine.ops.gradient import Applied, Emit
-    from nncdbg.engine.ops.integer_faults import FindIntegerFault
     from nncdbg.engine.ops.optimizers.statement import Optimizer
-    from nncdbg.engine.ops.remarks import FindRemark
-    from nncdbg.engine.ops.squares import Squares
+    from nncdbg.engine.ops.remarks import FindRemark, Squares
     from nncdbg.ir.records import Array, Operand
 
 Kernel: TypeAlias = Callable[..., Any]
@@ -126,7 +127,7 @@ class Facts:
     A function decides by the operands.
     """
     cause: CauseRule | str | None = None
-    """The cause of a NaN or Inf: a function, or its name in `ops/causes/`: ``"softmax.softmax"``."""
+    """The cause of a NaN or Inf: a function, or its name in `ops/causes/`: ``"layers.softmax"``."""
     hint: HintRule | str | None = None
     """The usual fix of a cause in the terms of the op's library; a function or a name, as for `cause`."""
     zeros: ZerosRule | str | None = None
@@ -195,9 +196,9 @@ class Op(Facts):
     reference: bool = False
     """True if the kernel is that of `onnx.reference`: exact, slow, and on NumPy only."""
     integer_fault: FindIntegerFault | None = None
-    """Finds results that an integer type cannot represent (`ops/integer_faults.py`)."""
+    """Finds results that an integer type cannot represent (`ops/contracts.py`)."""
     squares: Squares | None = None
-    """For an op that adds squares: an overflow leaves finite, wrong results (`ops/squares.py`)."""
+    """For an op that adds squares: an overflow leaves finite, wrong results (`ops/remarks.py`)."""
     doc: str = ""
 
     def arguments(self, attributes: Mapping[str, Any], version: int, outputs: int) -> Mapping[str, Any]:
@@ -318,9 +319,7 @@ def describe(name: str, **fields: Any) -> None:
     DESCRIBED[name] = fields
 
 
-def _declaring(
-    fields_of: Callable[Fields, Op],
-) -> Callable[Fields, Callable[[Declared], Declared]]:
+def _declaring(fields_of: Callable[Fields, Op]) -> Callable[Fields, Callable[[Declared], Declared]]:
     def op(*name: Fields.args, **fields: Fields.kwargs) -> Callable[[Declared], Declared]:
         """Declare the decorated function as the kernel of an op; its docstring documents the op.
 
@@ -360,3 +359,36 @@ def declared(name: str) -> Sequence[Op]:
 def names() -> list[str]:
     """Return the names of all declared ops, sorted."""
     return sorted(_DECLARED)
+
+
+def measure_of(op: Op, attributes: Mapping[str, Any]) -> Measure | None:
+    """Return the function that computes sizes of the result from input values.
+
+    None if the types give the sizes, or if nothing does.
+    """
+    if not op.view:
+        return op.measure
+    kernel = op.bind(np, attributes)
+
+    def sizes(*inputs: Any) -> tuple[int, ...]:
+        shape: tuple[int, ...] = kernel(*inputs).shape
+        return shape
+
+    return sizes
+
+
+def result_of(
+    op: Op, attributes: Mapping[str, Any], inputs: Sequence[Any]
+) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+    """Return (shape, dtype) of the first output for these inputs; None if only the kernel gives them."""
+    assert op.infer is not None
+    types = [None if x is None else TensorType(name_of(x.dtype), tuple(x.shape)) for x in inputs]
+    result = op.infer(attributes, types)[0]
+    if result is None or result.dtype == "str":
+        return None
+    measure = measure_of(op, attributes)
+    if measure is not None:
+        return tuple(measure(*inputs)), NUMPY[result.dtype]
+    if not result.concrete:
+        return None
+    return tuple(int(size) for size in result.shape or ()), NUMPY[result.dtype]

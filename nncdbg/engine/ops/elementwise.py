@@ -1,26 +1,37 @@
-"""Elementwise arithmetic: one table where NumPy's ufunc *is* ONNX's op, kernels for the rest.
+"""Elementwise arithmetic and logic: tables where NumPy's ufunc *is* ONNX's op, kernels for the rest.
 
 Differences from NumPy: integers divide towards zero, `Pow` keeps the type of its base, `Min`, `Max`, `Sum`
-and `Mean` take any number of inputs.  Every op here propagates NaN.
+and `Mean` take any number of inputs.  Arithmetic propagates NaN; a comparison with NaN is false, as in IEEE
+754.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from nncdbg.engine.ops import contracts, remarks
-from nncdbg.engine.ops import gradient_pointwise as gradients
+from nncdbg.engine.ops import gradient as gradients
 from nncdbg.engine.ops import valid_integers as valid
+from nncdbg.engine.ops.contracts import divides_by_zero
 from nncdbg.engine.ops.declaration import Formula, Op, declare, op
 from nncdbg.engine.ops.formula import formula_text, type_at
 from nncdbg.engine.ops.gradient import nothing
-from nncdbg.engine.ops.influence import POINTWISE, Infinities
-from nncdbg.engine.ops.influence_selection import CLIPPED, MAXIMUM, MINIMUM, MULTIPLIED, WHERE
-from nncdbg.engine.ops.integer_faults import divides_by_zero
+from nncdbg.engine.ops.influence import (
+    AND,
+    CHECK,
+    CLIPPED,
+    EQUAL,
+    MAXIMUM,
+    MINIMUM,
+    MULTIPLIED,
+    OR,
+    POINTWISE,
+    WHERE,
+    Infinities,
+)
 from nncdbg.engine.ops.precision import is_narrow, settled
 from nncdbg.engine.ops.types import (
     Attributes,
@@ -29,6 +40,7 @@ from nncdbg.engine.ops.types import (
     at,
     broadcast,
     broadcast_shapes,
+    fixed,
     same_as,
     shape_at,
     typed,
@@ -55,7 +67,7 @@ _unary(
     vjp=gradients.exponential,
     influence=POINTWISE.taking(Infinities.EXPONENTIAL),
     cause="pointwise.exponential",
-    zeros="zeros.exponential_underflow",
+    zeros="pointwise.exponential_underflow",
 )
 _unary(
     "Log",
@@ -64,19 +76,14 @@ _unary(
     vjp=gradients.logarithm,
     exact_infinity=True,
     cause="pointwise.logarithm",
-    legal="reductions.logarithm_of_empty_sum",
+    legal="sums.logarithm_of_empty_sum",
 )
 _unary("Sqrt", "sqrt", 1, vjp=gradients.root, cause="pointwise.root")
 _unary("Tanh", "tanh", 1, vjp=gradients.tanh, bounds=(-1.0, 1.0))
 _unary("Floor", "floor", 1, vjp=nothing, jumps=True)
 _unary("Ceil", "ceil", 1, vjp=nothing, jumps=True)
 _unary(
-    "Reciprocal",
-    "reciprocal",
-    1,
-    vjp=gradients.reciprocal,
-    exact_infinity=True,
-    cause="arithmetic.reciprocal",
+    "Reciprocal", "reciprocal", 1, vjp=gradients.reciprocal, exact_infinity=True, cause="pointwise.reciprocal"
 )
 _unary("Sin", "sin", 7, vjp=gradients.sine, cause="pointwise.of_angle")
 _unary("Cos", "cos", 7, vjp=gradients.cosine, cause="pointwise.of_angle")
@@ -98,21 +105,17 @@ def _binary(name: str, ufunc: str, **fields: Any) -> None:
 
 
 SUMMED = POINTWISE.taking(Infinities.MIXED)
-_binary("Add", "add", vjp=gradients.add, influence=SUMMED, commutative=True, cause="arithmetic.addition")
-_binary("Sub", "subtract", vjp=gradients.subtract, influence=SUMMED, cause="arithmetic.addition")
+_binary("Add", "add", vjp=gradients.add, influence=SUMMED, commutative=True, cause="pointwise.addition")
+_binary("Sub", "subtract", vjp=gradients.subtract, influence=SUMMED, cause="pointwise.addition")
 _binary(
     "Mul",
     "multiply",
     vjp=gradients.multiply,
     influence=MULTIPLIED,
     commutative=True,
-    cause="arithmetic.multiplication",
-    zeros="zeros.underflow",
+    cause="pointwise.multiplication",
+    zeros="pointwise.underflow",
 )
-
-
-def _divides_by_exact_zero(operands: Sequence[Any]) -> bool:
-    return bool((np.asarray(operands[1]) == 0).any())
 
 
 def _integral(x: Any) -> bool:
@@ -140,9 +143,9 @@ def _quotient(xp: Any, a: Any, b: Any, out: Any = None) -> Any:
     integer_fault=divides_by_zero,
     influence=POINTWISE.taking(Infinities.SCALED),
     arithmetic=True,
-    exact_infinity=_divides_by_exact_zero,
-    cause="arithmetic.division",
-    zeros="zeros.quotient",
+    exact_infinity=lambda operands: bool((np.asarray(operands[1]) == 0).any()),
+    cause="pointwise.division",
+    zeros="pointwise.quotient",
 )
 def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
     """`a / b` with broadcasting; integers round towards zero.  ONNX Div since 7."""
@@ -161,7 +164,7 @@ def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
     vjp=gradients.remainder,
     influence=POINTWISE.roughly,
     jumps=True,
-    cause="arithmetic.remainder",
+    cause="pointwise.remainder",
 )
 def modulo(xp: Any, a: Any, b: Any, *, fmod: int, out: Any = None) -> Any:
     """The remainder with the sign of `b`, or with `fmod` that of `a`.  ONNX Mod since 10."""
@@ -200,8 +203,8 @@ def _working_types(x: Any, y: Any) -> tuple[Any, Any]:
     contract=contracts.integer_power,
     influence=POINTWISE.roughly,
     arithmetic=True,
-    cause="arithmetic.power",
-    zeros="zeros.underflow",
+    cause="pointwise.power",
+    zeros="pointwise.underflow",
 )
 def power(xp: Any, x: Any, y: Any, *, out: Any = None) -> Any:
     """`x ** y` in the type of `x`; the two may differ in type.  ONNX Pow since 7."""
@@ -251,72 +254,30 @@ def _folded(name: str, step: str, mean: bool = False) -> Formula:
     return formula
 
 
-@op(
-    "Max",
-    since=1,
-    infer=broadcast(),
-    accepts_out=True,
-    vjp=gradients.extreme,
-    influence=MAXIMUM,
-    limits=(0, 1),
-    commutative=True,
-    arithmetic=True,
-)
-def maximum(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
-    """The greatest of any number of inputs, NaN if one is NaN.  ONNX Max since 1."""
-    return _n_ary(xp, xp.maximum, arrays, out)
+def _declare_n_ary(name: str, ufunc: str, what: str, mean: bool = False, **facts: Any) -> None:
+    """Declare the fold of any number of inputs with the binary function `ufunc`."""
+
+    def kernel(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
+        result = _n_ary(xp, getattr(xp, ufunc), arrays, out)
+        return (
+            xp.divide(result, result.dtype.type(len(arrays)), result) if mean and len(arrays) > 1 else result
+        )
+
+    kernel.__doc__ = f"The {what}.  ONNX {name} since 1."
+    facts |= {"infer": broadcast(), "accepts_out": True, "commutative": True, "arithmetic": True}
+    op(name, since=1, **facts)(kernel)
 
 
-@op(
-    "Min",
-    since=1,
-    infer=broadcast(),
-    accepts_out=True,
-    vjp=gradients.extreme,
-    influence=MINIMUM,
-    limits=(0, 1),
-    commutative=True,
-    arithmetic=True,
-)
-def minimum(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
-    """The least of any number of inputs, NaN if one is NaN.  ONNX Min since 1."""
-    return _n_ary(xp, xp.minimum, arrays, out)
-
-
-@op(
-    "Sum",
-    since=1,
-    infer=broadcast(),
-    accepts_out=True,
-    formula=_folded("Sum", "Add"),
-    vjp=gradients.add,
-    influence=SUMMED,
-    commutative=True,
-    arithmetic=True,
-    cause="arithmetic.addition",
-)
-def sum_all(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
-    """The sum of any number of inputs.  ONNX Sum since 1."""
-    return _n_ary(xp, xp.add, arrays, out)
-
-
-@op(
-    "Mean",
-    since=1,
-    infer=broadcast(),
-    accepts_out=True,
-    formula=_folded("Mean", "Add", mean=True),
-    influence=POINTWISE,
-    commutative=True,
-    arithmetic=True,
-    cause="arithmetic.addition",
-)
-def mean_all(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
-    """The mean of any number of inputs.  ONNX Mean since 1."""
-    result = _n_ary(xp, xp.add, arrays, out)
-    if len(arrays) == 1:
-        return result
-    return xp.divide(result, result.dtype.type(len(arrays)), result)
+_EXTREME: dict[str, Any] = {"vjp": gradients.extreme, "limits": (0, 1)}
+_ADDED: dict[str, Any] = {"cause": "pointwise.addition"}
+_what = "greatest of any number of inputs, NaN if one is NaN"
+_declare_n_ary("Max", "maximum", _what, influence=MAXIMUM, **_EXTREME)
+_what = "least of any number of inputs, NaN if one is NaN"
+_declare_n_ary("Min", "minimum", _what, influence=MINIMUM, **_EXTREME)
+_fold, _what = _folded("Sum", "Add"), "sum of any number of inputs"
+_declare_n_ary("Sum", "add", _what, formula=_fold, vjp=gradients.add, influence=SUMMED, **_ADDED)
+_fold, _what = _folded("Mean", "Add", mean=True), "mean of any number of inputs"
+_declare_n_ary("Mean", "add", _what, mean=True, formula=_fold, influence=POINTWISE, **_ADDED)
 
 
 def _clip(xp: Any, x: Any, low: Any, high: Any, out: Any) -> Any:
@@ -340,7 +301,7 @@ def _clip(xp: Any, x: Any, low: Any, high: Any, out: Any) -> Any:
     influence=CLIPPED,
     saturates=True,
     rectifies=True,
-    zeros="zeros.no_positive_input",
+    zeros="pointwise.no_positive_input",
     remark=remarks.crossed,
 )
 def clip_by_attributes(
@@ -352,13 +313,7 @@ def clip_by_attributes(
 
 
 @op(
-    "Clip",
-    since=11,
-    infer=same_as(0),
-    accepts_out=True,
-    vjp=gradients.clip,
-    influence=CLIPPED,
-    limits=(1, 2),
+    "Clip", since=11, infer=same_as(0), accepts_out=True, vjp=gradients.clip, influence=CLIPPED, limits=(1, 2)
 )
 def clip(xp: Any, x: Any, low: Any = None, high: Any = None, *, out: Any = None) -> Any:
     """`x` clamped to [low, high], either of which may be absent; NaN is kept.  ONNX Clip since 11."""
@@ -401,3 +356,65 @@ def select_bits(condition: Any, x: Any, y: Any, out: Any) -> Any:
     np.bitwise_and(target, mask, target)
     np.bitwise_xor(target, other, target)
     return out
+
+
+_COMPARED = POINTWISE.roughly.taking(Infinities.ABSORBED)
+
+for _name, _ufunc, _since, _row, _commutative in (
+    ("And", "logical_and", 7, AND, True), ("Or", "logical_or", 7, OR, True),
+    ("Xor", "logical_xor", 7, POINTWISE, True), ("Equal", "equal", 7, EQUAL, True),
+    ("Less", "less", 7, _COMPARED, False), ("Greater", "greater", 7, _COMPARED, False),
+    ("LessOrEqual", "less_equal", 12, _COMPARED, False),
+    ("GreaterOrEqual", "greater_equal", 12, _COMPARED, False),
+):  # fmt: skip
+    _doc = f"{_name} with broadcasting, to bool."
+    elementwise(_name, _ufunc, _since, broadcast("bool"), _doc, influence=_row, commutative=_commutative)
+
+for _name, _ufunc in (
+    ("BitwiseAnd", "bitwise_and"),
+    ("BitwiseOr", "bitwise_or"),
+    ("BitwiseXor", "bitwise_xor"),
+):
+    _doc = f"{_name} of integers with broadcasting."
+    elementwise(_name, _ufunc, 18, broadcast(), _doc, commutative=True)
+
+elementwise("Not", "logical_not", 1, same_as(0), "Not, element by element.")
+elementwise("BitwiseNot", "invert", 18, same_as(0), "BitwiseNot, element by element.")
+elementwise("IsNaN", "isnan", 9, fixed("bool"), "True where the element is NaN.", influence=CHECK)
+
+
+@op("IsInf", since=10, infer=fixed("bool"), accepts_out=True, influence=CHECK)
+def is_infinite(xp: Any, x: Any, *, detect_negative: int, detect_positive: int, out: Any = None) -> Any:
+    """True where `x` is an infinity with a detected sign.  ONNX IsInf since 10."""
+    result = xp.asarray(xp.isinf(x) if out is None else xp.isinf(x, out))
+    if not detect_negative:
+        result &= x > 0
+    if not detect_positive:
+        result &= x < 0
+    return result
+
+
+@op(
+    "BitShift",
+    since=11,
+    infer=broadcast(),
+    accepts_out=True,
+    integers=valid.shift,
+    influence=POINTWISE,
+    contract=contracts.shift,
+)
+def bit_shift(xp: Any, x: Any, y: Any, *, direction: str, out: Any = None) -> Any:
+    """`x` shifted by `y` bits; beyond the width, or for a negative `y`, only the sign bit is left.
+
+    A signed right shift keeps the sign.  ONNX BitShift since 11 (signed since 28).
+    """
+    bits = x.dtype.itemsize * 8
+    # As unsigned, a negative `y` is also beyond the width; NumPy masks both, C and thus CuPy do not.
+    past = y.astype(f"u{y.dtype.itemsize}", copy=False) >= bits
+    shift = xp.where(past, bits - 1, y).astype(x.dtype)
+    if direction == "RIGHT":
+        result = xp.right_shift(x, shift, out)
+        if x.dtype.kind == "u":
+            result = xp.multiply(result, ~past, out)
+        return xp.asarray(result)
+    return xp.asarray(xp.multiply(xp.left_shift(x, shift, out), ~past, out))

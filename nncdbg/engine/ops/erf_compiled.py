@@ -1,7 +1,7 @@
 """The f32 error function in one compiled loop: ten times as fast as NumPy passes (GELU needs it).
 
-Imported late, since it imports numba.  Uses the polynomials of the plain form in `erf.py`; the tests compare
-the two.  Both sides of the border are computed, so that the loop vectorizes.
+Imported late, since it imports numba.  Uses the polynomials of the plain form in `activation.py`; the
+tests compare the two.  Both sides of the border are computed, so that the loop vectorizes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from nncdbg.engine.ops.erf import FAR_F32, NEAR_F32
+from nncdbg.engine.ops.activation import FAR_F32, NEAR_F32
 
 _F32 = np.float32
 _N0, _N1, _N2, _N3, _N4, _N5, _N6 = map(_F32, NEAR_F32)

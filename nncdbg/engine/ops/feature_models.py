@@ -1,10 +1,14 @@
 """Models and encoders of ``ai.onnx.ml`` for which `onnx.reference` has other results than onnxruntime.
 
-Linear models, the regressor of support vectors and Normalizer run their formulas.
+Linear models, the regressor of support vectors and Normalizer run their formulas.  The classifier of support
+vectors compares each two classes.  With `prob_a`, it finds the probabilities of all classes that fit those of
+the pairs best, by the iteration of Wu, Lin and Weng (2004), "Probability Estimates for Multi-class
+Classification by Pairwise Coupling".
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
 from types import ModuleType
 from typing import Any
@@ -12,25 +16,405 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.ops import feature_formula
 from nncdbg.engine.ops.cast import cast_to as cast_to_type
 from nncdbg.engine.ops.declaration import composite, op
+from nncdbg.engine.ops.formula import cast, formula_text, sizes_at, type_at
 from nncdbg.engine.ops.gradient import nothing
 from nncdbg.engine.ops.onnx_messages import types_by_onnx
-from nncdbg.engine.ops.post_transforms import labels_of, rows_of, transformed
-from nncdbg.engine.ops.support_vector_formula import (
-    check_one_decision,
-    svm_classifier_formula,
-    svm_regressor_formula,
-)
+from nncdbg.engine.ops.trees import labels_constant, labels_of, rows_of, transform_lines, transformed
+from nncdbg.engine.ops.types import Attributes, Types
 from nncdbg.ir.records import Map, MapType, SequenceType, TensorType
+
+
+def model_dtype(types: Types) -> str:
+    """Return the element type in which a model computes: f64 for an operand of f64, else f32."""
+    return "f64" if type_at(types, 0).dtype == "f64" else "f32"
+
+
+def row_size(types: Types) -> int:
+    """Return the number of features of a row of operand 0, a matrix or one row."""
+    return sizes_at(types, 0)[-1]
+
+
+def scaler_formula(attributes: Attributes, types: Types) -> str:
+    """(x - offset) * scale, computed in f64; both are one number, or one per feature."""
+    lines = [
+        cast("wide", "X", "f64"),
+        f"%moved = Sub(%wide, {[*(attributes['offset'] or (0.0,))]})",
+        f"%scaled = Mul(%moved, {[*(attributes['scale'] or (1.0,))]})",
+        cast("Y", "scaled", "f32"),
+    ]
+    return formula_text("Scaler", [("X", type_at(types, 0))], lines, ["Y"])
+
+
+def imputer_formula(attributes: Attributes, types: Types) -> str:
+    """X with each value to replace, which may be NaN, replaced by the value of its column."""
+    values = attributes["imputed_value_floats"]
+    replaced: float = attributes["replaced_value_float"]
+    if not values:
+        values, replaced = attributes["imputed_value_int64s"], attributes["replaced_value_int64"]
+    if not values:
+        raise GraphError("Imputer has no values", hint="give imputed_value_floats or imputed_value_int64s")
+    missing = "IsNaN(%X)" if replaced != replaced else f"Equal(%X, {replaced})"
+    lines = [f"%missing = {missing}", f"%Y = Where(%missing, {[*values]}, %X)"]
+    return formula_text("Imputer", [("X", type_at(types, 0))], lines, ["Y"])
+
+
+def normalizer_formula(attributes: Attributes, types: Types) -> str:
+    """Each row divided by its maximum, the sum of absolute values, or the root of the sum of squares."""
+    dtype = type_at(types, 0).dtype
+    lengths = {
+        "MAX": ["%length = ReduceMax(%wide, [-1])"],
+        "L1": ["%length = ReduceL1(%wide, [-1])"],
+        "L2": ["%length = ReduceL2(%wide, [-1])"],
+    }
+    lines = [
+        cast("wide", "X", "f32" if dtype == "f32" else "f64"),
+        *lengths[attributes["norm"]],
+        "%none = Equal(%length, 0)",
+        "%safe = Where(%none, 1, %length)",
+        "%shares = Div(%wide, %safe)",
+        cast("Y", "shares", "f32"),
+    ]
+    return formula_text("Normalizer", [("X", type_at(types, 0))], lines, ["Y"])
+
+
+def feature_vectorizer_formula(attributes: Attributes, types: Types) -> str:
+    """The operands as matrices, cut or extended by zeros to the given numbers of columns, and joined."""
+    names = [f"X{index}" for index in range(len(types))]
+    lines, parts = [], []
+    for index, (name, wanted) in enumerate(zip(names, attributes["inputdimensions"], strict=False)):
+        sizes = sizes_at(types, index)
+        columns = sizes[1] if len(sizes) == 2 else 1
+        lines.append(f"%rows{index} = Reshape(%{name}, {[sizes[0], columns]})")
+        # A negative pad crops.
+        lines.append(f"%part{index} = Pad(%rows{index}, {[0, 0, 0, wanted - columns]})")
+        parts.append(f"%part{index}")
+    lines += [f"%joined = Concat({', '.join(parts)}, axis=1)", cast("Y", "joined", "f32")]
+    return formula_text("FeatureVectorizer", zip(names, types, strict=True), lines, ["Y"])
+
+
+def linear_regressor_formula(attributes: Attributes, types: Types) -> str:
+    """X times the coefficients of each target, plus the intercepts, then the transform.
+
+    As in onnxruntime, the score of a single target is transformed only by PROBIT.
+    """
+    rows, transform = attributes["targets"], attributes["post_transform"]
+    lines = [
+        *_linear_lines(attributes, types, rows, "targets"),
+        *transform_lines(transform if rows > 1 or transform == "PROBIT" else "NONE", "scores", "wide"),
+        cast("Y", "wide", "f32"),
+    ]
+    return formula_text("LinearRegressor", [("X", type_at(types, 0))], lines, ["Y"])
+
+
+def linear_classifier_formula(attributes: Attributes, types: Types) -> str:
+    """The class with the largest linear score, and the transformed scores.
+
+    As in onnxruntime, one score s of two classes gives the scores 1 - s and s.
+    """
+    integers, texts = attributes["classlabels_ints"], attributes["classlabels_strings"]
+    features, transform = row_size(types), attributes["post_transform"]
+    rows = len(attributes["intercepts"] or ()) or len(attributes["coefficients"]) // max(features, 1)
+    lines = _linear_lines(attributes, types, rows, "classes")
+    both = rows == 1 and len(texts or integers or ()) == 2
+    if both and transform == "PROBIT":
+        raise GraphError("PROBIT is not defined for two classes with one score", attribute="post_transform")
+    if both:
+        other = "Neg(%scores)" if transform == "LOGISTIC" else "Sub(1, %scores)"
+        lines += [f"%other = {other}", "%two = Concat(%other, %scores, axis=1)"]
+    last = "NONE" if both and transform != "LOGISTIC" else transform
+    lines += [
+        *transform_lines(last, "two" if both else "scores", "wide"),
+        *_label_lines(attributes, rows, both=both),
+        cast("Z", "wide", "f32"),
+    ]
+    return formula_text("LinearClassifier", [("X", type_at(types, 0))], lines, ["Y", "Z"])
+
+
+def _linear_lines(attributes: Attributes, types: Types, rows: int, kind: str) -> list[str]:
+    """Compute `%scores` [N, rows] from X [N, F] and the first `rows * F` coefficients."""
+    numbers, size = attributes["coefficients"], row_size(types)
+    if not 0 < rows * size <= len(numbers):
+        raise GraphError(
+            f"{len(numbers)} coefficients for {rows} {kind} and {size} features",
+            hint=f"use {max(rows, 1) * size} coefficients, one row of {size} for each of the {kind}",
+            attribute="coefficients",
+        )
+    columns = [[numbers[row * size + column] for row in range(rows)] for column in range(size)]
+    lines = [cast("given", "X", model_dtype(types)), f"%features = Reshape(%given, [-1, {size}])"]
+    if not attributes["intercepts"]:
+        return [*lines, f"%scores = MatMul(%features, {columns})"]
+    return [
+        *lines,
+        f"%products = MatMul(%features, {columns})",
+        f"%scores = Add(%products, {[*attributes['intercepts']][:rows]})",
+    ]
+
+
+def _label_lines(attributes: Attributes, rows: int, *, both: bool) -> list[str]:
+    """Compute the class `%Y` from the scores before the transform."""
+    integers, texts = attributes["classlabels_ints"], attributes["classlabels_strings"]
+    if rows > 1:
+        best = "%best = ArgMax(%scores, axis=1, keepdims=0)"
+        if not integers and not texts:
+            return [best, "%Y = Identity(%best)"]
+        return [labels_constant(integers, texts), best, "%Y = Gather(%labels, %best)"]
+    if both:
+        labels: Sequence[object] = texts or integers
+    else:
+        labels = ["", texts[0]] if texts else [0, integers[0] if integers else 1]
+    return [
+        labels_constant(labels if not texts else None, labels if texts else None),
+        "%above = Greater(%scores, 0)",
+        "%column = Cast(%above, to=7)",
+        "%index = Reshape(%column, [-1])",
+        "%Y = Gather(%labels, %index)",
+    ]
+
+
+Matrix = list[list[float]]
+
+
+def svm_regressor_formula(attributes: Attributes, types: Types) -> str:
+    """The sum of the kernels of the support vectors, each times its coefficient; without vectors, of X."""
+    coefficients = [[number] for number in attributes["coefficients"]]
+    vectors = attributes["n_supports"]
+    lines = [cast("x", "X", model_dtype(types))]
+    if vectors:
+        lines += _kernel_lines(attributes, types, vectors)
+    lines += [
+        f"%sums = MatMul(%{'kernels' if vectors else 'x'}, {coefficients})",
+        f"%scores = Add(%sums, {attributes['rho'][0]})",
+    ]
+    if attributes["one_class"]:
+        lines += ["%above = Greater(%scores, 0)", "%wide = Where(%above, 1.0, -1.0)"]
+    else:
+        # As in onnxruntime, a single score is not transformed.
+        lines.append("%wide = Identity(%scores)")
+    lines.append(cast("Y", "wide", "f32"))
+    return formula_text("SVMRegressor", [("X", type_at(types, 0))], lines, ["Y"])
+
+
+def svm_classifier_formula(attributes: Attributes, types: Types) -> str:
+    """The scores of each two classes, or with `prob_a` the probabilities; and the class with most votes."""
+    counts = attributes["vectors_per_class"] or ()
+    classes = max(len(attributes["classlabels_ints"] or attributes["classlabels_strings"] or ()), 1)
+    lines = [cast("x", "X", model_dtype(types))]
+    probable = bool(counts and attributes["prob_a"])
+    if counts:
+        lines += _kernel_lines(attributes, types, sum(counts))
+        lines += _pair_lines(attributes, counts)
+    else:
+        weights = _rows(attributes["coefficients"], classes)
+        lines += [
+            f"%sums = MatMul(%x, {_transposed(weights)})",
+            f"%decisions = Add(%sums, {attributes['rho'][0]})",
+            "%votes = Identity(%decisions)",
+        ]
+    scores = classes * (classes - 1) // 2 if counts else classes
+    if probable:
+        lines += _probability_lines(attributes, types, classes)
+        scores = classes
+    lines += _vector_label_lines(attributes, classes, probable)
+    lines += _score_lines(attributes, "probabilities" if probable else "decisions", scores, classes)
+    lines.append(cast("Z", "wide", "f32"))
+    return formula_text("SVMClassifier", [("X", type_at(types, 0))], lines, ["Y", "Z"])
+
+
+def _rows(numbers: Sequence[float], count: int) -> Matrix:
+    size = len(numbers) // count
+    return [[*numbers[row * size : (row + 1) * size]] for row in range(count)]
+
+
+def _transposed(rows: Matrix) -> Matrix:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _kernel_lines(attributes: Attributes, types: Types, count: int) -> list[str]:
+    """Compute `%kernels` [N, vectors] of `%x` [N, F] with each support vector."""
+    kind, vectors = attributes["kernel_type"], _rows(attributes["support_vectors"], count)
+    known = TensorType(model_dtype(types), (sizes_at(types, 0)[0], count))
+    gamma, coef0, degree = attributes["kernel_params"] or (0.0, 0.0, 0.0)
+    if kind == "RBF":
+        return [
+            "%each = Unsqueeze(%x, [1])",
+            f"%apart = Sub(%each, {vectors})",
+            "%squares = Mul(%apart, %apart)",
+            f"%distances: {known} = ReduceSum(%squares, [2], keepdims=0)",
+            f"%exponents = Mul(%distances, {-gamma})",
+            "%kernels = Exp(%exponents)",
+        ]
+    dot = f"MatMul(%x, {_transposed(vectors)})"
+    if kind == "LINEAR":
+        return [f"%kernels = {dot}"]
+    last = (
+        "%kernels = Tanh(%sloped)" if kind == "SIGMOID" else f"%kernels = Pow(%sloped, {float(int(degree))})"
+    )
+    return [f"%dots = {dot}", f"%scaled = Mul(%dots, {gamma})", f"%sloped = Add(%scaled, {coef0})", last]
+
+
+def _pair_lines(attributes: Attributes, counts: Sequence[int]) -> list[str]:
+    """Compute `%decisions` [N, pairs] and the `%votes` [N, classes] that each class gets from its pairs."""
+    rows = _rows(attributes["coefficients"], len(counts) - 1)
+    starts = [sum(counts[:number]) for number in range(len(counts))]
+    pairs = [*combinations(range(len(counts)), 2)]
+    columns, first, second = [], [], []
+    for i, j in pairs:
+        column = [0.0] * sum(counts)
+        for vector in range(starts[i], starts[i] + counts[i]):
+            column[vector] = rows[j - 1][vector]
+        for vector in range(starts[j], starts[j] + counts[j]):
+            column[vector] = rows[i][vector]
+        columns.append(column)
+        first.append([float(number == i) for number in range(len(counts))])
+        second.append([float(number == j) for number in range(len(counts))])
+    return [
+        f"%sums = MatMul(%kernels, {_transposed(columns)})",
+        f"%decisions = Add(%sums, {[*attributes['rho'][: len(pairs)]]})",
+        "%wins = Greater(%decisions, 0)",
+        "%won = CastLike(%wins, %decisions)",
+        "%lost = Sub(1, %won)",
+        f"%first_votes = MatMul(%won, {first})",
+        f"%second_votes = MatMul(%lost, {second})",
+        "%votes = Add(%first_votes, %second_votes)",
+    ]
+
+
+def _vector_label_lines(attributes: Attributes, classes: int, probable: bool) -> list[str]:
+    """Compute the class `%Y` by the rules of ONNX's reference."""
+    integers, texts = attributes["classlabels_ints"], attributes["classlabels_strings"]
+    lines = [labels_constant(integers or range(classes), texts), "%best = ArgMax(%votes, axis=1, keepdims=0)"]
+    positive = min(attributes["coefficients"]) >= 0
+    if len(attributes["rho"]) != 1 or (classes == 2 and (probable or not positive)):
+        return [*lines, "%Y = Gather(%labels, %best)"]
+    lines.append("%most = ReduceMax(%votes, [1], keepdims=0)")
+    if classes == 2:
+        return [
+            *lines,
+            "%sure = GreaterOrEqual(%most, 0.5)",
+            "%chosen = Where(%sure, 1, %best)",
+            "%Y = Gather(%labels, %chosen)",
+        ]
+    lines += ["%sure = Greater(%most, 0)", "%number = Cast(%sure, to=7)"]
+    return [*lines, "%Y = Gather(%labels, %number)" if texts else "%Y = Identity(%number)"]
+
+
+def _score_lines(attributes: Attributes, source: str, scores: int, classes: int) -> list[str]:
+    """Compute the transformed scores `%wide`; one decision between two classes gives a score for each."""
+    transform = attributes["post_transform"]
+    if scores >= 2:
+        return transform_lines(transform, source, "wide")
+    if classes != 2 or len(attributes["rho"]) != 1:
+        return [f"%wide = Identity(%{source})"]
+    check_one_decision(transform)
+    both = [f"%against = Neg(%{source})", f"%two = Concat(%against, %{source}, axis=1)"]
+    return [*both, *transform_lines(transform, "two", "wide")]
+
+
+def check_one_decision(transform: str) -> None:
+    """Raise GraphError for a transform that onnxruntime and ONNX define differently for one decision."""
+    if transform not in ("NONE", "LOGISTIC"):
+        raise GraphError(
+            f"{transform} is not defined for one decision between two classes",
+            hint='use post_transform="NONE" or "LOGISTIC"',
+            attribute="post_transform",
+        )
+
+
+def _probability_lines(attributes: Attributes, types: Types, classes: int) -> list[str]:
+    """Compute `%probabilities` [N, classes] from the `%decisions` of the pairs.
+
+    `%R` has the probability of class i against class j, and `%Q` the quadratic form that the probabilities of
+    all classes minimize.  A row that has converged is kept.
+    """
+    pairs = [*combinations(range(classes), 2)]
+    upper, lower = (
+        [[float(cell == pair) for cell in _cells(classes)] for pair in order]
+        for order in (pairs, [(j, i) for i, j in pairs])
+    )
+    identity = [[float(i == j) for j in range(classes)] for i in range(classes)]
+    known = TensorType(model_dtype(types), (sizes_at(types, 0)[0], classes))
+    sweep = [line for number in range(classes) for line in _sweep_lines(number, classes)]
+    return [
+        f"%sloped = Mul(%decisions, {[*attributes['prob_a'][: len(pairs)]]})",
+        f"%shifted = Add(%sloped, {[*attributes['prob_b'][: len(pairs)]]})",
+        "%opposite = Neg(%shifted)",
+        "%raw = Sigmoid(%opposite)",
+        f"%pairs = Clip(%raw, 0.0000001, {1 - 1e-7})",
+        "%against = Sub(1, %pairs)",
+        f"%upper = MatMul(%pairs, {upper})",
+        f"%lower = MatMul(%against, {lower})",
+        "%flat = Add(%upper, %lower)",
+        f"%R = Reshape(%flat, {[-1, classes, classes]})",
+        "%R.turned = Transpose(%R, perm=[0, 2, 1])",
+        "%both = Mul(%R, %R.turned)",
+        "%R.squares = Mul(%R, %R)",
+        "%columns = ReduceSum(%R.squares, [1])",
+        f"%diagonal = Mul(%columns, {identity})",
+        "%Q = Sub(%diagonal, %both)",
+        "%zeros = Sub(%upper, %upper)",
+        f"%none = Slice(%zeros, [0], [{classes}], [1])",
+        f"%equal = Add(%none, {1 / classes})",
+        f"while @coupling (%p: {known} = %equal) times {max(100, classes)} {{",
+        "  %p.column = Unsqueeze(%p, [2])",
+        "  %Qp.column = MatMul(%Q, %p.column)",
+        "  %Qp.0 = Squeeze(%Qp.column, [2])",
+        "  %weighted = Mul(%p, %Qp.0)",
+        "  %pQp.0 = ReduceSum(%weighted, [1])",
+        "  %error = Sub(%Qp.0, %pQp.0)",
+        "  %errors = Abs(%error)",
+        "  %largest = ReduceMax(%errors, [1])",
+        f"  %open = GreaterOrEqual(%largest, {0.005 / classes})",
+        "  %open.number = Cast(%open, to=7)",
+        "  %any.number = ReduceMax(%open.number, keepdims=0)",
+        "  %any = Cast(%any.number, to=9)",
+        "  break unless %any",
+        "  %p.0 = Identity(%p)",
+        *(f"  {line}" for line in sweep),
+        f"  %p.kept: {known} = Where(%open, %p.{classes}, %p)",
+        "  next %p = %p.kept",
+        "} -> (%probabilities = %p)",
+    ]
+
+
+def _cells(classes: int) -> list[tuple[int, int]]:
+    return [(i, j) for i in range(classes) for j in range(classes)]
+
+
+def _sweep_lines(t: int, classes: int) -> list[str]:
+    """Move the probability of class `t` to the minimum of the form, and scale all to the sum 1."""
+    unit = [float(number == t) for number in range(classes)]
+    following = t + 1
+    return [
+        f"%row.{t} = Gather(%Q, {t}, axis=1)",
+        f"%own.{t} = Gather(%row.{t}, [{t}], axis=1)",
+        f"%slope.{t} = Gather(%Qp.{t}, [{t}], axis=1)",
+        f"%short.{t} = Sub(%pQp.{t}, %slope.{t})",
+        f"%move.{t} = Div(%short.{t}, %own.{t})",
+        f"%sum.{t} = Add(%move.{t}, 1)",
+        f"%step.{t} = Mul(%move.{t}, {unit})",
+        f"%moved.{t} = Add(%p.{t}, %step.{t})",
+        f"%p.{following} = Div(%moved.{t}, %sum.{t})",
+        f"%bend.{t} = Mul(%move.{t}, %own.{t})",
+        f"%twice.{t} = Mul(%slope.{t}, 2)",
+        f"%gain.{t} = Add(%bend.{t}, %twice.{t})",
+        f"%gained.{t} = Mul(%move.{t}, %gain.{t})",
+        f"%form.{t} = Add(%pQp.{t}, %gained.{t})",
+        f"%sum2.{t} = Mul(%sum.{t}, %sum.{t})",
+        f"%pQp.{following} = Div(%form.{t}, %sum2.{t})",
+        f"%turn.{t} = Mul(%move.{t}, %row.{t})",
+        f"%turned.{t} = Add(%Qp.{t}, %turn.{t})",
+        f"%Qp.{following} = Div(%turned.{t}, %sum.{t})",
+    ]
+
 
 _OF_MAPS = "its operand is a map"
 
 for _name, _formula in (
-    ("LinearClassifier", feature_formula.linear_classifier_formula),
-    ("LinearRegressor", feature_formula.linear_regressor_formula),
-    ("Normalizer", feature_formula.normalizer_formula),
+    ("LinearClassifier", linear_classifier_formula),
+    ("LinearRegressor", linear_regressor_formula),
+    ("Normalizer", normalizer_formula),
     ("SVMRegressor", svm_regressor_formula),
 ):
     composite(f"ai.onnx.ml.{_name}", infer=types_by_onnx(f"ai.onnx.ml.{_name}", 1))(_formula)
@@ -203,26 +587,14 @@ def _label_encoder(version: int) -> Any:
 
 
 for _since in (1, 2, 4):
-    op(
-        "ai.onnx.ml.LabelEncoder",
-        since=_since,
-        infer=_label_types(_since),
-        vjp=nothing,
-    )(_label_encoder(_since))
+    op("ai.onnx.ml.LabelEncoder", since=_since, infer=_label_types(_since), vjp=nothing)(
+        _label_encoder(_since)
+    )
 
 
-@op(
-    "ai.onnx.ml.OneHotEncoder",
-    infer=types_by_onnx("ai.onnx.ml.OneHotEncoder", 1),
-    vjp=nothing,
-)
+@op("ai.onnx.ml.OneHotEncoder", infer=types_by_onnx("ai.onnx.ml.OneHotEncoder", 1), vjp=nothing)
 def one_hot_encoder(
-    xp: ModuleType,
-    x: Any,
-    *,
-    cats_int64s: Any = None,
-    cats_strings: Any = None,
-    zeros: int = 1,
+    xp: ModuleType, x: Any, *, cats_int64s: Any = None, cats_strings: Any = None, zeros: int = 1
 ) -> Any:
     """1 at the category of each element along a new last axis, else 0; numbers are truncated to i64."""
     categories = labels_of(cats_int64s, cats_strings)

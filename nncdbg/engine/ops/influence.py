@@ -159,24 +159,16 @@ def _everything(application: Application) -> Sequence[Marked]:
     return everything_in(application.results)
 
 
-def _resized(application: Application) -> Sequence[Marked]:
-    return resized(application.results)
-
-
-def _nothing(application: Application) -> Sequence[Marked]:
-    return [None] * len(application.results)
-
-
-def _checked(application: Application) -> Sequence[Marked]:
-    return [None] * len(application.results)
-
-
 EVERYTHING = Influence("every element influences every result", _everything, exact=False)
-RESIZED = Influence("all results and their sizes", _resized, exact=False)
-NOTHING = Influence("none: the op reads only the shape", _nothing)
+RESIZED = Influence(
+    "all results and their sizes", lambda application: resized(application.results), exact=False
+)
+NOTHING = Influence(
+    "none: the op reads only the shape", lambda application: [None] * len(application.results)
+)
 CHECK = Influence(
     "none: the op tests for NaN and Inf",
-    _checked,
+    lambda application: [None] * len(application.results),
     discards="NaN and Inf, which the op tests for",
     infinities=Infinities.ABSORBED,
 )
@@ -305,3 +297,331 @@ def _probed_marks(found: Any, first: Any, own: Any) -> Marked:
     if np.asarray(found).dtype.kind in "fcV":
         return np.isnan(found)
     return np.isnan(first) if np.shape(first) == np.shape(found) else whole(own)
+
+
+LOSING = "an infinity that is not the result"
+
+
+def _none(marks: Marked) -> Any:
+    return False if marks is None else marks
+
+
+def _result(application: Application, found: Any) -> Sequence[Marked]:
+    return [np.broadcast_to(found, np.shape(application.results[0]))]
+
+
+def _where(application: Application) -> Sequence[Marked]:
+    condition = application.operands[0]
+    decided, x, y = map(_none, application.marked)
+    return _result(application, decided | (x & condition) | (y & ~condition))
+
+
+WHERE = Influence(
+    "element by element: the condition, and the operand that it selects",
+    _where,
+    discards="elements that the condition does not select",
+    infinities=Infinities.MIXED,
+    pointwise=True,
+    content=Content.MOVED,
+)
+
+
+def _equal(application: Application) -> Sequence[Marked]:
+    """`x == x` tests for NaN, as `IsNaN` does."""
+    if application.operands[0] is application.operands[1]:
+        return [None]
+    marks = [_none(each) for each in aligned(application, application.marked)]
+    return _result(application, marks[0] | marks[1])
+
+
+EQUAL = Influence(
+    "element by element, with broadcasting",
+    _equal,
+    exact=False,
+    discards="NaN in `x == x`, which tests for NaN",
+    infinities=Infinities.ABSORBED,
+)
+
+
+def _deciding(application: Application, neutral: Sequence[Any]) -> Sequence[Marked]:
+    """Mark each operand except where the other alone decides; `neutral` values never decide."""
+    a, b = (_none(each) for each in aligned(application, application.marked))
+    open_a, open_b = aligned(application, neutral)
+    return _result(application, (a & (open_b | b)) | (b & (open_a | a)))
+
+
+def _and(application: Application) -> Sequence[Marked]:
+    return _deciding(application, [np.asarray(value) for value in application.operands])
+
+
+def _or(application: Application) -> Sequence[Marked]:
+    return _deciding(application, [~np.asarray(value) for value in application.operands])
+
+
+AND = Influence("element by element", _and, discards="elements combined with false")
+OR = Influence("element by element", _or, discards="elements combined with true")
+
+
+def _multiplied(application: Application) -> Sequence[Marked]:
+    """A finite number times an exact 0 is 0; a NaN or Inf times 0 is NaN."""
+    a, b = (_none(each) for each in aligned(application, application.marked))
+    x, y = aligned(application, [np.asarray(value) for value in application.operands])
+    discarded_a = (y == 0) & np.isfinite(x) & np.logical_not(b)
+    discarded_b = (x == 0) & np.isfinite(y) & np.logical_not(a)
+    return _result(application, (a & ~discarded_a) | (b & ~discarded_b))
+
+
+MULTIPLIED = Influence(
+    "element by element, with broadcasting",
+    _multiplied,
+    discards="finite elements multiplied by an exact 0",
+    infinities=Infinities.SCALED,
+    pointwise=True,
+)
+
+
+def _extreme(lost: float) -> Influence:
+    def find(application: Application) -> Sequence[Marked]:
+        result = np.asarray(application.results[0])
+        found: Any = np.zeros(result.shape, bool)
+        for value, marks in zip(application.operands, application.marked, strict=True):
+            if marks is not None:
+                loses = (np.asarray(value) == lost) & (result != lost) & application.exact
+                found = found | (marks & ~loses)
+        return [found]
+
+    return Influence(
+        "element by element, with broadcasting",
+        find,
+        discards=LOSING,
+        infinities=Infinities.MIXED,
+        greatest=lost < 0,
+        pointwise=True,
+    )
+
+
+MAXIMUM = _extreme(-np.inf)
+MINIMUM = _extreme(np.inf)
+
+
+def _infinite(x: Array) -> Array:
+    return np.zeros(x.shape, bool) if x.dtype.kind in "biu" else np.asarray(np.isinf(x))
+
+
+def _clipped(application: Application) -> Sequence[Marked]:
+    x, result = np.asarray(application.operands[0]), np.asarray(application.results[0])
+    found = _none(application.marks(0)) & ~(_infinite(x) & (result != x) & application.exact)
+    for index, open_end in ((1, -np.inf), (2, np.inf)):
+        marks, bound = application.marks(index), application.operand(index)
+        if marks is not None and not (application.exact and (bound == open_end).all()):
+            found = found | bool(marks.any())
+    return _result(application, found)
+
+
+CLIPPED = Influence(
+    "element by element; for a bound, all elements",
+    _clipped,
+    discards=LOSING,
+    infinities=Infinities.MIXED,
+    pointwise=True,
+)
+
+
+# -- along axes ----------------------------------------------------------------------------------
+
+
+def reduced_axes(application: Application) -> tuple[int, ...]:
+    """Return the axes of a reduction, from attribute `axis` or `axes`, or from operand 1."""
+    rank = np.ndim(application.operands[0])
+    attributes = application.attributes
+    axes: Any = attributes.get("axes")
+    if "axis" in attributes:
+        axes = [attributes["axis"]]
+    elif application.operand(1) is not None:
+        axes = np.asarray(application.operands[1]).reshape(-1).tolist()
+    if axes is None or len(axes) == 0:
+        return () if attributes.get("noop_with_empty_axes") else tuple(range(rank))
+    return tuple(axis % max(rank, 1) for axis in axes)
+
+
+def _any(application: Application, marks: Array, axes: tuple[int, ...]) -> Array:
+    return np.asarray(marks.any(axis=axes, keepdims=bool(application.attributes.get("keepdims", 1))))
+
+
+def _reduced(application: Application) -> Sequence[Marked]:
+    if application.marks(1) is not None:
+        return resized(application.results)
+    return [_any(application, application.marked[0], reduced_axes(application))]
+
+
+REDUCED = Influence(
+    "the result of the reduction that reads the element", _reduced, infinities=Infinities.SUMMED
+)
+
+
+REDUCED_TO_LEAST = REDUCED.roughly.taking(Infinities.ABSORBED)
+REDUCED_TO_GREATEST = replace(REDUCED_TO_LEAST, greatest=True)
+
+
+def along(axis: int | None = None, *, rest: bool = False) -> Influence:
+    """Every element of an axis (attribute `axis` by default) influences all; `rest` adds the later axes."""
+
+    def find(application: Application) -> Sequence[Marked]:
+        if any(marks is not None for marks in application.marked[1:]):
+            return resized(application.results)
+        marks = application.marked[0]
+        first = (application.attributes["axis"] if axis is None else axis) % max(marks.ndim, 1)
+        axes = (*range(first, marks.ndim),) if rest else (first,) if marks.ndim else ()
+        found = marks.any(axis=axes, keepdims=True)
+        return [np.broadcast_to(found, np.shape(result)) for result in application.results]
+
+    return Influence("all result elements along the axis", find)
+
+
+BEST = replace(along().roughly.taking(Infinities.ABSORBED), greatest=True)
+
+
+# -- by index ------------------------------------------------------------------------------------
+
+
+def _indexed(application: Application, places: Any) -> Sequence[Marked]:
+    """Mark the moved data; an index marks all that it selects, which `places` spreads over the result."""
+    data, indices = application.marked[:2]
+    shape = np.shape(application.results[0])
+    found = np.zeros(shape, bool)
+    if data is not None:
+        found |= np.asarray(application.run([data, application.operands[1]])[0])
+    if indices is not None:
+        found |= places(indices)
+    return [found]
+
+
+def _gathered(application: Application) -> Sequence[Marked]:
+    rank = np.ndim(application.operands[0])
+    axis = application.attributes["axis"] % max(rank, 1)
+
+    def places(indices: Array) -> Array:
+        return indices.reshape((1,) * axis + indices.shape + (1,) * (rank - axis - 1))
+
+    return _indexed(application, places)
+
+
+def _gathered_elements(application: Application) -> Sequence[Marked]:
+    return _indexed(application, lambda indices: indices)
+
+
+def _gathered_tuples(application: Application) -> Sequence[Marked]:
+    rank = np.ndim(application.results[0])
+
+    def places(indices: Array) -> Array:
+        found = indices.any(axis=-1)
+        return np.asarray(found.reshape(found.shape + (1,) * (rank - found.ndim)))
+
+    return _indexed(application, places)
+
+
+_WORDS = "the new place of the element; for an index, all elements that it selects"
+GATHERED = Influence(_WORDS, _gathered, infinities=Infinities.KEPT, content=Content.MOVED)
+GATHERED_ELEMENTS = Influence(_WORDS, _gathered_elements, infinities=Infinities.KEPT, content=Content.MOVED)
+GATHERED_TUPLES = Influence(_WORDS, _gathered_tuples, infinities=Infinities.KEPT, content=Content.MOVED)
+
+
+def _scattered(application: Application) -> Sequence[Marked]:
+    data, indices, updates = application.marked[:3]
+    if indices is not None:
+        return everything_in(application.results)
+    before = whole(application.operands[0], False) if data is None else data
+    written = whole(application.operands[2], False) if updates is None else updates
+    if application.attributes.get("reduction", "none") == "none":
+        return [np.asarray(application.run([before, application.operands[1], written])[0])]
+    start = np.zeros(np.shape(application.operands[0]), np.uint8)
+    combined = application.run([start, application.operands[1], written.astype(np.uint8)], reduction="max")
+    return [before | (np.asarray(combined[0]) > 0)]
+
+
+SCATTERED = Influence(
+    "for data and updates, their places in the result; for an index, all results",
+    _scattered,
+    discards="overwritten data",
+    infinities=Infinities.MIXED,
+)
+
+
+def _one_hot(application: Application) -> Sequence[Marked]:
+    indices, depth, values = application.marked[:3]
+    if depth is not None:
+        return resized(application.results)
+    shape = np.shape(application.results[0])
+    found = np.zeros(shape, bool)
+    if indices is not None:
+        axis = application.attributes["axis"]
+        found |= np.expand_dims(indices, axis % len(shape))
+    if values is not None:
+        found |= np.asarray(application.run([*application.operands[:2], values])[0])
+    return [found]
+
+
+ONE_HOT = Influence(
+    "for an index, its new axis; for a value, all places with this value", _one_hot, exact=False
+)
+
+
+# -- products ------------------------------------------------------------------------------------
+
+
+def _product(a: Marked, b: Marked, ranks: tuple[int, int]) -> Any:
+    """Return the marks of a matrix product: rows of the first operand, columns of the second."""
+    found: Any = False
+    if a is not None:
+        rows = a.any(axis=-1, keepdims=ranks[1] > 1 and ranks[0] > 1)
+        found = found | rows
+    if b is not None:
+        found = found | b.any(axis=0 if ranks[1] == 1 else -2, keepdims=ranks[0] > 1 and ranks[1] > 1)
+    return found
+
+
+def _matrix_multiplied(application: Application) -> Sequence[Marked]:
+    if any(marks is not None for marks in application.marked[2:]):
+        return everything_in(application.results)  # A zero point.
+    a, b = application.marked[:2]
+    found = _product(a, b, (np.ndim(application.operands[0]), np.ndim(application.operands[1])))
+    return [np.broadcast_to(found, np.shape(application.results[0]))]
+
+
+PRODUCT = Influence(
+    "for the first operand, a result row; for the second, a result column",
+    _matrix_multiplied,
+    infinities=Infinities.SUMMED,
+)
+
+
+def _multiplied_and_added(application: Application) -> Sequence[Marked]:
+    a, b = application.marked[:2]
+    a = a.T if a is not None and application.attributes["transA"] else a
+    b = b.T if b is not None and application.attributes["transB"] else b
+    found = _product(a, b, (2, 2))
+    bias = application.marks(2)
+    if bias is not None:
+        found = found | bias
+    return [np.broadcast_to(found, np.shape(application.results[0]))]
+
+
+PRODUCT_AND_SUM = Influence("as for MatMul; for the third operand, element by element", _multiplied_and_added)
+
+
+def counted(*data: int) -> Influence:
+    """Sums of integer products: the op over 1 at the marks and ones elsewhere, without zero points."""
+
+    def find(application: Application) -> Sequence[Marked]:
+        if any(marks is not None for i, marks in enumerate(application.marked) if i not in data):
+            return everything_in(application.results)
+        found = np.zeros(np.shape(application.results[0]), bool)
+        ones = [np.ones(np.shape(application.operands[i]), np.uint8) for i in data]
+        for i in data:
+            if application.marks(i) is not None:
+                operands = [*ones]
+                operands[data.index(i)] = application.marks(i).astype(np.uint8)
+                found |= np.asarray(application.run(operands)[0]) != 0
+        return [found]
+
+    return Influence("all products of the element; for a zero point, all results", find, exact=False)

@@ -86,7 +86,7 @@ def _torch_operators(file: Path) -> set[str]:
     """Return the operators of PyTorch, for a file that names torch: it may register some."""
     if not names.installed() or b"torch" not in file.read_bytes():
         return set()
-    from nncdbg.engine.ops.aten.registry import registered_names
+    from nncdbg.engine.ops.aten.signatures import registered_names
 
     return registered_names()
 

@@ -9,13 +9,11 @@ from types import ModuleType
 from typing import Any
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.ops import gradient_matrix as gradients
+from nncdbg.engine.ops import gradient as gradients
 from nncdbg.engine.ops import remarks
 from nncdbg.engine.ops.declaration import op
-from nncdbg.engine.ops.einsum_equation import einsum_terms
 from nncdbg.engine.ops.formula import LARGE, formula_text, in_precision, sizes_at, type_at
-from nncdbg.engine.ops.influence import Application, Influence, Marked, probed
-from nncdbg.engine.ops.influence_products import PRODUCT, PRODUCT_AND_SUM
+from nncdbg.engine.ops.influence import PRODUCT, PRODUCT_AND_SUM, Application, Influence, Marked, probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.types import (
     Attributes,
@@ -24,6 +22,7 @@ from nncdbg.engine.ops.types import (
     at,
     broadcast_dims,
     broadcast_shapes,
+    einsum_terms,
     need_rank,
     same_as,
     shape_at,
@@ -122,9 +121,9 @@ def _in_order(xp: ModuleType, array: Any) -> Any:
     influence=PRODUCT,
     terms=lambda shapes, result: int(shapes[0][-1]),
     unit_axis=-1,
-    cause="matrices.matmul",
+    cause="sums.matmul",
     remark=remarks.products,
-    zeros="zeros.underflow",
+    zeros="pointwise.underflow",
 )
 def matmul(xp: ModuleType, a: Any, b: Any, *, out: Any = None) -> Any:
     """The product of matrices in the last two axes, broadcast over the others.
@@ -217,9 +216,9 @@ def gemm_formula(attributes: Attributes, inputs: Types) -> str:
     influence=PRODUCT_AND_SUM,
     terms=_inner,
     unit_axis=-1,
-    cause="matrices.gemm",
+    cause="sums.gemm",
     remark=remarks.products,
-    zeros="zeros.underflow",
+    zeros="pointwise.underflow",
 )
 def gemm(
     xp: ModuleType,
@@ -335,7 +334,7 @@ def _einsum_remark(statement: remarks.Evaluated) -> str:
     infer=einsum_types,
     vjp=gradients.einsum,
     influence=probed(every=True),
-    cause="matrices.einsum",
+    cause="sums.einsum",
     remark=_einsum_remark,
 )
 def einsum(xp: ModuleType, *inputs: Any, equation: str) -> Any:
@@ -362,14 +361,7 @@ def det_types(attributes: Attributes, inputs: Types) -> Types:
     return [typed(at(inputs, 0), None if x is None else x[:-2])]
 
 
-@op(
-    "Det",
-    since=11,
-    infer=det_types,
-    vjp=gradients.determinant,
-    influence=_MATRIX,
-    cause="matrices.determinant",
-)
+@op("Det", since=11, infer=det_types, vjp=gradients.determinant, influence=_MATRIX, cause="sums.determinant")
 def det(xp: ModuleType, x: Any) -> Any:
     """The determinant of the matrices in the last two axes."""
     return settled(xp, xp.linalg.det(widened(xp, x)), x.dtype)

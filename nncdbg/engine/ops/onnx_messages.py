@@ -15,7 +15,13 @@ def type_of_proto(proto: Any) -> Type | None:
     """Convert a TypeProto to a type; None if it is empty or a sparse tensor."""
     kind = None if proto is None else proto.WhichOneof("value")
     if kind == "tensor_type":
-        return _tensor_type(proto.tensor_type)
+        tensor = proto.tensor_type
+        name = dtypes.FROM_ONNX.get(tensor.elem_type)
+        if name is None:
+            return None
+        if not tensor.HasField("shape"):
+            return TensorType(name)
+        return TensorType(name, tuple(_dim(dim) for dim in tensor.shape.dim))
     if kind == "sequence_type":
         element = type_of_proto(proto.sequence_type.elem_type)
         return SequenceType(element) if element is not None else None
@@ -26,15 +32,6 @@ def type_of_proto(proto: Any) -> Type | None:
         key, value = dtypes.FROM_ONNX.get(proto.map_type.key_type), type_of_proto(proto.map_type.value_type)
         return MapType(key, value.dtype) if key and isinstance(value, TensorType) else None
     return None
-
-
-def _tensor_type(tensor: Any) -> TensorType | None:
-    name = dtypes.FROM_ONNX.get(tensor.elem_type)
-    if name is None:
-        return None
-    if not tensor.HasField("shape"):
-        return TensorType(name)
-    return TensorType(name, tuple(_dim(dim) for dim in tensor.shape.dim))
 
 
 def _dim(dim: Any) -> Dim:

@@ -1,10 +1,17 @@
-"""Signatures of ONNX's ops, from `onnx.defs` (imported on first use)."""
+"""Signatures of ONNX's ops, from `onnx.defs` (imported on first use), and of those that onnxruntime adds.
+
+The latter come from `microsoft/schemas.json`, which `tools/generate_schemas.py` writes.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from functools import cache
+from importlib.resources import files
 from typing import Any
+
+import numpy as np
 
 from nncdbg.engine.dtypes import FROM_ONNX
 from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema, documentation, joined, split
@@ -31,8 +38,8 @@ class OnnxSchemas:
         attributes = found.attributes
         return Schema(
             name=name,
-            inputs=tuple(map(_parameter, found.inputs)),
-            outputs=tuple(map(_parameter, found.outputs)),
+            inputs=_formals(found.inputs),
+            outputs=_formals(found.outputs),
             attributes={key: _default(attribute) for key, attribute in attributes.items()},
             kinds={key: attribute.type.name for key, attribute in attributes.items()},
             attribute_docs={key: attribute.description for key, attribute in attributes.items()},
@@ -74,16 +81,19 @@ def _newest() -> Mapping[tuple[str, str], int]:
     return {(found.domain, found.name): found.since_version for found in onnx.defs.get_all_schemas()}
 
 
-def _parameter(formal: Any) -> Parameter:
-    option, kinds = formal.option.name, frozenset(formal.types)
-    return Parameter(
-        formal.name,
-        formal.type_str,
-        option == "Optional",
-        option == "Variadic",
-        all(kind.startswith("tensor(") for kind in kinds),
-        dtypes_of(kinds),
-        formal.description,
+def _parameter(name: str, kind: str, option: str, kinds: frozenset[str], doc: str = "") -> Parameter:
+    """Return a formal operand or result; `kinds` are the allowed types, `option` is in lower case."""
+    variadic = option in ("variadic", "heterogeneous")
+    tensors = all(each.startswith("tensor(") for each in kinds)
+    return Parameter(name, kind, option == "optional", variadic, tensors, dtypes_of(kinds), doc)
+
+
+def _formals(formals: Iterable[Any]) -> tuple[Parameter, ...]:
+    return tuple(
+        _parameter(
+            each.name, each.type_str, each.option.name.lower(), frozenset(each.types), each.description
+        )
+        for each in formals
     )
 
 
@@ -116,3 +126,64 @@ def _default(attribute: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(v.decode() if isinstance(v, bytes) else v for v in value)
     return value
+
+
+DOMAINS = ("com.microsoft", "com.microsoft.nchwc")
+"""The domains of onnxruntime; it also adds ops to the domain of ONNX."""
+
+
+class MicrosoftSchemas:
+    """The schemas of the ops that onnxruntime adds."""
+
+    source = "onnxruntime"
+
+    def schema(self, name: str, version: int) -> Schema | None:
+        entries = [entry for entry in _entries().get(name, ()) if entry["since"] <= version]
+        return _schema(name, version, entries[-1]) if entries else None
+
+    def versions(self, name: str) -> tuple[int, ...]:
+        return tuple(entry["since"] for entry in _entries().get(name, ()))
+
+    def names(self, domain: str) -> Iterable[str]:
+        return [name for name, entries in _entries().items() if entries[0]["domain"] == domain]
+
+    def newest(self, domain: str) -> int | None:
+        return None
+
+
+@cache
+def _entries() -> dict[str, list[dict[str, Any]]]:
+    """Return the schemas by name as in program text, oldest version first."""
+    text = files("nncdbg.engine.ops.microsoft").joinpath("schemas.json").read_text(encoding="utf-8")
+    found: dict[str, list[dict[str, Any]]] = {}
+    for entry in json.loads(text):
+        found.setdefault(joined(entry["domain"], entry["name"]), []).append(entry)
+    return found
+
+
+def _schema(name: str, version: int, entry: dict[str, Any]) -> Schema:
+    attributes = entry["attributes"]
+    return Schema(
+        name=name,
+        inputs=tuple(_microsoft_parameter(entry["types"], *each) for each in entry["inputs"]),
+        outputs=tuple(_microsoft_parameter(entry["types"], *each) for each in entry["outputs"]),
+        attributes={key: _microsoft_default(**attributes[key]) for key in sorted(attributes)},
+        kinds={key: attributes[key]["type"] for key in sorted(attributes)},
+        doc=documentation(name, version),
+        since=entry["since"],
+    )
+
+
+def _microsoft_parameter(
+    types: dict[str, list[str]], name: str, kind: str, option: str = "single"
+) -> Parameter:
+    return _parameter(name, kind, option, frozenset(types.get(kind, (kind,))))
+
+
+def _microsoft_default(type: str, required: bool = False, default: Any = None) -> Any:
+    if required:
+        return REQUIRED
+    if isinstance(default, list):
+        return tuple(_microsoft_default(type.removesuffix("S"), default=each) for each in default)
+    # A float attribute of ONNX is an f32.
+    return float(np.float32(default)) if type == "FLOAT" and default is not None else default

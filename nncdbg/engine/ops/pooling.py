@@ -16,15 +16,15 @@ import numpy as np
 
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.ops import gradient_windows as gradients
 from nncdbg.engine.ops import remarks
+from nncdbg.engine.ops import windows as gradients
 from nncdbg.engine.ops.convolution import padding_lines, windows_line
 from nncdbg.engine.ops.declaration import op
-from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at, wide_name
+from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at, wide_formula, wide_name
 from nncdbg.engine.ops.influence import Content, Infinities, probed
 from nncdbg.engine.ops.precision import mean_over, settled, widened
+from nncdbg.engine.ops.remarks import Squares
 from nncdbg.engine.ops.scratch import scratch
-from nncdbg.engine.ops.squares import Squares
 from nncdbg.engine.ops.types import (
     Attributes,
     Types,
@@ -114,7 +114,7 @@ def max_pool_formula(attributes: Attributes, inputs: Types) -> str:
         windows_line(axes),
         f"%y.wide = ReduceMax(%windows, {list(range(2 + len(axes), 2 + 2 * len(axes)))}, keepdims=0)",
     ]
-    return formula_text("MaxPool", [("x", given)], in_precision(given.dtype, ["x"], lines, ["y"]), ["y"])
+    return wide_formula("MaxPool", ["x"], inputs, lines)
 
 
 @op(
@@ -128,7 +128,7 @@ def max_pool_formula(attributes: Attributes, inputs: Types) -> str:
     influence=probed(0).taking(Infinities.ABSORBED),
     content=Content.BOUNDED,
     unit_axis=1,
-    cause="pooling.window",
+    cause="sums.window",
 )
 def max_pool(
     xp: ModuleType,
@@ -205,7 +205,7 @@ def _divisors(include: bool, axes: tuple[WindowAxis, ...], sizes: tuple[int, ...
 
 def average_pool_formula(attributes: Attributes, inputs: Types) -> str:
     """Windows, their sum, and the number of elements that each window averages over."""
-    given, sizes = type_at(inputs, 0), sizes_at(inputs, 0)[2:]
+    sizes = sizes_at(inputs, 0)[2:]
     axes = axes_of(attributes, attributes["kernel_shape"])
     counts = divisors(attributes, axes, sizes)
     last = list(range(2 + len(axes), 2 + 2 * len(axes)))
@@ -215,7 +215,7 @@ def average_pool_formula(attributes: Attributes, inputs: Types) -> str:
     else:
         lines.append(f"%sum = ReduceSum(%windows, {last}, keepdims=0)")
         lines.append(f"%y.wide = Div(%sum, {counts.tolist()})")
-    return formula_text("AveragePool", [("x", given)], in_precision(given.dtype, ["x"], lines, ["y"]), ["y"])
+    return wide_formula("AveragePool", ["x"], inputs, lines)
 
 
 @op(
@@ -226,7 +226,7 @@ def average_pool_formula(attributes: Attributes, inputs: Types) -> str:
     accepts_out=True,
     influence=probed(0),
     unit_axis=1,
-    cause="pooling.window",
+    cause="sums.window",
     remark=remarks.window,
 )
 def average_pool(
@@ -265,7 +265,7 @@ def lp_pool_formula(attributes: Attributes, inputs: Types) -> str:
         f"%sum = ReduceSum(%windows, {list(range(2 + len(axes), 2 + 2 * len(axes)))}, keepdims=0)",
         *_root_lines(given.dtype, p),
     ]
-    return formula_text("LpPool", [("x", given)], in_precision(given.dtype, ["x"], lines, ["y"]), ["y"])
+    return wide_formula("LpPool", ["x"], inputs, lines)
 
 
 def global_lp_pool_formula(attributes: Attributes, inputs: Types) -> str:
@@ -283,7 +283,7 @@ def global_lp_pool_formula(attributes: Attributes, inputs: Types) -> str:
     infer=at_least_one("p", pool_types),
     formula=lp_pool_formula,
     influence=probed(0),
-    cause="pooling.window",
+    cause="sums.window",
     remark=remarks.norm,
 )
 def lp_pool(xp: ModuleType, x: Any, *, kernel_shape: Sequence[int], p: int, **attributes: Any) -> Any:
@@ -321,7 +321,7 @@ def over_planes(xp: ModuleType, x: Any, reduce: Callable[..., Any]) -> Any:
     formula=plane_formula("ReduceMean"),
     influence=probed(0),
     unit_axis=1,
-    cause="pooling.plane",
+    cause="sums.plane",
     remark=remarks.mean,
 )
 def global_average_pool(xp: ModuleType, x: Any) -> Any:
@@ -349,7 +349,7 @@ def global_max_pool(xp: ModuleType, x: Any) -> Any:
     infer=at_least_one("p", shaped(one_per_plane)),
     formula=global_lp_pool_formula,
     influence=probed(0),
-    cause="pooling.plane",
+    cause="sums.plane",
     remark=remarks.norm,
 )
 def global_lp_pool(xp: ModuleType, x: Any, *, p: int) -> Any:
@@ -360,7 +360,7 @@ def global_lp_pool(xp: ModuleType, x: Any, *, p: int) -> Any:
 
 def lrn_formula(attributes: Attributes, inputs: Types) -> str:
     """Squares, summed over neighboring channels."""
-    given, sizes = type_at(inputs, 0), sizes_at(inputs, 0)
+    sizes = sizes_at(inputs, 0)
     size, rank = attributes["size"], len(sizes)
     pads = [0] * (2 * rank)
     pads[1], pads[rank + 1] = (size - 1) // 2, size - 1 - (size - 1) // 2
@@ -375,7 +375,7 @@ def lrn_formula(attributes: Attributes, inputs: Types) -> str:
         f"%divisor = Pow(%base, {attributes['beta']})",
         "%y.wide = Div(%x.wide, %divisor)",
     ]
-    return formula_text("LRN", [("x", given)], in_precision(given.dtype, ["x"], lines, ["y"]), ["y"])
+    return wide_formula("LRN", ["x"], inputs, lines)
 
 
 @op(
@@ -386,7 +386,7 @@ def lrn_formula(attributes: Attributes, inputs: Types) -> str:
     influence=probed(0),
     squares=Squares((0,), scale_free=False),
     unit_axis=1,
-    cause="pooling.response",
+    cause="sums.response",
     remark=remarks.variances(remarks.neighbors, centred=False),
 )
 def lrn(xp: ModuleType, x: Any, *, alpha: float, beta: float, bias: float, size: int) -> Any:

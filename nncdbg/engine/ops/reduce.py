@@ -19,8 +19,7 @@ from nncdbg.engine.ops import remarks
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import formula_text, in_precision, type_at
-from nncdbg.engine.ops.influence import Infinities
-from nncdbg.engine.ops.influence_selection import REDUCED, REDUCED_TO_GREATEST, REDUCED_TO_LEAST
+from nncdbg.engine.ops.influence import REDUCED, REDUCED_TO_GREATEST, REDUCED_TO_LEAST, Infinities
 from nncdbg.engine.ops.precision import is_narrow, settled, widened
 from nncdbg.engine.ops.types import (
     Attributes,
@@ -106,10 +105,6 @@ def _sum_square(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
     return _sum(xp, wide * wide, axes, keepdims)
 
 
-def _l2(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
-    return xp.sqrt(_sum_square(xp, x, axes, keepdims))
-
-
 def _log_sum(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
     return xp.log(_sum(xp, x, axes, keepdims))
 
@@ -186,53 +181,39 @@ def _declare(name: str, reduction: Reduction, what: str, by_input: int = 18, **f
     enter(since=by_input, infer=_types_by_input, integers=valid.axes())(kernel_by_input)
 
 
-_EMPTY: dict[str, Any] = {"legal": "reductions.of_nothing"}
+_EMPTY: dict[str, Any] = {"legal": "sums.of_nothing"}
 _EXTREME: dict[str, Any] = {"vjp": gradients.reduced_extreme, **_EMPTY}
 
 _declare(
-    "ReduceSum",
-    _sum,
-    "The sum",
-    13,
-    vjp=gradients.reduced_sum,
-    cause="reductions.total",
-    remark=remarks.terms,
+    "ReduceSum", _sum, "The sum", 13, vjp=gradients.reduced_sum, cause="sums.total", remark=remarks.terms
 )
-_declare("ReduceMean", _mean, "The mean", formula=_mean_formula, cause="reductions.mean", remark=remarks.mean)
+_declare("ReduceMean", _mean, "The mean", formula=_mean_formula, cause="sums.mean", remark=remarks.mean)
 _doc = "The greatest element, NaN if one is NaN,"
-_declare("ReduceMax", _greatest, _doc, influence=REDUCED_TO_GREATEST, cause="reductions.greatest", **_EXTREME)
+_declare("ReduceMax", _greatest, _doc, influence=REDUCED_TO_GREATEST, cause="sums.greatest", **_EXTREME)
 _doc = "The least element, NaN if one is NaN,"
-_declare("ReduceMin", _least, _doc, influence=REDUCED_TO_LEAST, cause="reductions.least", **_EXTREME)
-_declare(
-    "ReduceProd", _product, "The product", vjp=gradients.reduced_product, cause="reductions.reduced_product"
-)
-_declare("ReduceL1", _l1, "The sum of absolute values", cause="reductions.total_of_sizes")
+_declare("ReduceMin", _least, _doc, influence=REDUCED_TO_LEAST, cause="sums.least", **_EXTREME)
+_declare("ReduceProd", _product, "The product", vjp=gradients.reduced_product, cause="sums.reduced_product")
+_declare("ReduceL1", _l1, "The sum of absolute values", cause="sums.total_of_sizes")
 _declare(
     "ReduceL2",
-    _l2,
+    lambda xp, x, axes, keepdims: xp.sqrt(_sum_square(xp, x, axes, keepdims)),
     "The root of the sum of squares",
     vjp=gradients.reduced_norm,
-    cause="reductions.total_of_squares",
+    cause="sums.total_of_squares",
     remark=remarks.norm,
 )
 _doc = "The logarithm of the sum"
-_declare(
-    "ReduceLogSum", _log_sum, _doc, cause="reductions.logarithm_of_sum", remark=remarks.logarithm, **_EMPTY
-)
+_declare("ReduceLogSum", _log_sum, _doc, cause="sums.logarithm_of_sum", remark=remarks.logarithm, **_EMPTY)
 _declare(
     "ReduceLogSumExp",
     _log_sum_exp,
     "The logarithm of the sum of exponentials",
     vjp=gradients.reduced_log_sum_exp,
     influence=REDUCED.taking(Infinities.ABSORBED),
-    cause="reductions.logarithm_of_exponentials",
+    cause="sums.logarithm_of_exponentials",
     remark=remarks.log_sum_exp,
     **_EMPTY,
 )
 _declare(
-    "ReduceSumSquare",
-    _sum_square,
-    "The sum of squares",
-    cause="reductions.total_of_squares",
-    remark=remarks.powers,
+    "ReduceSumSquare", _sum_square, "The sum of squares", cause="sums.total_of_squares", remark=remarks.powers
 )

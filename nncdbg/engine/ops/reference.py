@@ -19,16 +19,15 @@ import numpy as np
 
 from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import GraphError, RunError, UnsupportedOp
-from nncdbg.engine.ops import contracts, feature_formula
-from nncdbg.engine.ops import gradient_indices as indices
+from nncdbg.engine.ops import contracts, feature_models
+from nncdbg.engine.ops import gradient_shape as indices
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import Op, describe, facts_of
-from nncdbg.engine.ops.gradient import nothing
-from nncdbg.engine.ops.gradient_matrix import affine_grid
-from nncdbg.engine.ops.gradient_signal import transformed
+from nncdbg.engine.ops.gradient import affine_grid, nothing
 from nncdbg.engine.ops.influence import Content, Infinities, probed
 from nncdbg.engine.ops.onnx_messages import node_proto, type_proto, types_by_onnx
 from nncdbg.engine.ops.schema import complete, schema, split
+from nncdbg.engine.ops.signal import transformed
 from nncdbg.ir.records import SequenceType, TensorType, Type
 
 _LOADERS = {
@@ -117,8 +116,8 @@ describe(
     limits_of_operands=(Limits(6, 0, lambda inputs: inputs[1].shape[-2]),),
     influence=probed(0, 1, 2, 3, 4, 5).taking(Infinities.ABSORBED, masks=(3,)),
     unit_axis=-1,
-    cause="softmax.attention",
-    legal="softmax.masked_scores",
+    cause="layers.attention",
+    legal="layers.masked_scores",
 )
 describe(
     "CenterCropPad",
@@ -153,9 +152,9 @@ describe(
     limits_of_operands=(Limits(2, 0, lambda inputs: inputs[0].shape[-2] - 1),),
 )
 for _model, _formula in (
-    ("FeatureVectorizer", feature_formula.feature_vectorizer_formula),
-    ("Imputer", feature_formula.imputer_formula),
-    ("Scaler", feature_formula.scaler_formula),
+    ("FeatureVectorizer", feature_models.feature_vectorizer_formula),
+    ("Imputer", feature_models.imputer_formula),
+    ("Scaler", feature_models.scaler_formula),
 ):
     describe(f"ai.onnx.ml.{_model}", formula=_formula)
 for _choice in ("Binarizer",):
@@ -169,12 +168,12 @@ describe(
 for _window in ("HannWindow", "HammingWindow", "BlackmanWindow"):
     describe(
         _window,
-        cause="constants.shape_of_window",
+        cause="pointwise.shape_of_window",
         integers=valid.sizes(0),
         limits_of_operands=(Limits(0, 0),),
     )
-describe("ai.onnx.preview.training.Adagrad", cause="recurrent.adagrad")
-describe("ai.onnx.preview.training.Adam", cause="recurrent.adam")
+describe("ai.onnx.preview.training.Adagrad", cause="layers.adagrad")
+describe("ai.onnx.preview.training.Adam", cause="layers.adam")
 
 
 @cache

@@ -36,10 +36,6 @@ def _half_pixel(axis: ResizedAxis, y: Array) -> Array:
     return (y + 0.5) / axis.scale - 0.5
 
 
-def _pytorch_half_pixel(axis: ResizedAxis, y: Array) -> Array:
-    return _half_pixel(axis, y) if axis.scale * axis.size != 1 else np.full(y.shape, -0.5)
-
-
 def _symmetric(axis: ResizedAxis, y: Array) -> Array:
     # The center of the whole canvas stays fixed, although the length was rounded down.
     adjustment = axis.length / (axis.scale * axis.size)
@@ -60,7 +56,9 @@ def _crop(axis: ResizedAxis, y: Array) -> Array:
 _COORDINATES: dict[str, Callable[[ResizedAxis, Array], Array]] = {
     "half_pixel": _half_pixel,
     "half_pixel_symmetric": _symmetric,
-    "pytorch_half_pixel": _pytorch_half_pixel,
+    "pytorch_half_pixel": lambda axis, y: (
+        _half_pixel(axis, y) if axis.scale * axis.size != 1 else np.full(y.shape, -0.5)
+    ),
     "align_corners": _align_corners,
     "asymmetric": lambda axis, y: y / axis.scale,
     "tf_crop_and_resize": _crop,
@@ -74,10 +72,6 @@ _NEAREST: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def _triangle(distance: Array, a: float) -> Array:
-    return np.asarray(np.clip(1 - np.abs(distance), 0, 1))
-
-
 def _cubic(distance: Array, a: float) -> Array:
     """Keys' cubic convolution kernel; `a` is -0.75 in PyTorch, -0.5 in TensorFlow."""
     x = np.abs(distance)
@@ -87,7 +81,7 @@ def _cubic(distance: Array, a: float) -> Array:
 
 
 _KERNELS: dict[str, tuple[Callable[[Array, float], Array], int]] = {
-    "linear": (_triangle, 1),
+    "linear": (lambda distance, a: np.asarray(np.clip(1 - np.abs(distance), 0, 1)), 1),
     "cubic": (_cubic, 2),
 }
 """Mode to its kernel, and the kernel's reach to each side."""
@@ -173,21 +167,18 @@ def _resized(xp: Any, x: Any, axes: Sequence[ResizedAxis], method: Method) -> An
 
 
 def _axes(
-    x: Any,
-    numbers: Sequence[int],
-    scales: Sequence[float] | None,
-    sizes: Sequence[int] | None,
-    policy: str,
-    roi: Any,
+    x: Any, axes: Sequence[int] | None, scales: Any, sizes: Any, policy: str = "stretch", roi: Any = None
 ) -> list[ResizedAxis]:
     """Return the axes with their new lengths; RunError unless scales or sizes match them."""
+    numbers = range(x.ndim) if axes is None else normal_axes(axes, x.ndim)
+    scales = None if scales is None or not scales.size else [float(scale) for scale in scales]
+    sizes = None if sizes is None or not sizes.size else [int(size) for size in sizes]
     old = [x.shape[number] for number in numbers]
     given = scales if scales is not None else sizes
     if given is None or len(given) != len(numbers):
         count = "neither" if given is None else str(len(given))
         raise RunError(f"Resize needs scales or sizes for {len(numbers)} axes, not {count}")
     if scales is None:
-        assert sizes is not None
         scales, lengths = _from_sizes(old, sizes, policy)
     else:
         lengths = [math.floor(size * scale) for size, scale in zip(old, scales, strict=True)]
@@ -272,17 +263,13 @@ def resize(
         )
     if method.antialias and method.mode == "nearest":
         raise RunError("Resize cannot antialias in mode 'nearest'")
-    numbers = range(x.ndim) if axes is None else normal_axes(axes, x.ndim)
-    factors = None if scales is None or not scales.size else [float(scale) for scale in scales]
-    lengths = None if sizes is None or not sizes.size else [int(size) for size in sizes]
-    return _resized(xp, x, _axes(x, numbers, factors, lengths, keep_aspect_ratio_policy, roi), method)
+    return _resized(xp, x, _axes(x, axes, scales, sizes, keep_aspect_ratio_policy, roi), method)
 
 
 @op("Resize", since=10, infer=_resize_types, integers=valid.sizes(1), vjp=_scaled_vjp, influence=probed(0))
 def resize_by_scales(xp: Any, x: Any, scales: Any, *, mode: str) -> Any:
     """`x` resized by `scales`, nearest or linear.  ONNX Resize 10."""
-    factors = [float(scale) for scale in scales]
-    return _resized(xp, x, _axes(x, range(x.ndim), factors, None, "stretch", None), Method(mode))
+    return _resized(xp, x, _axes(x, None, scales, None), Method(mode))
 
 
 @op(
@@ -390,10 +377,7 @@ def resize_transposed(
         extrapolation_value,
         antialias,
     )
-    numbers = range(like.ndim) if axes is None else normal_axes(axes, like.ndim)
-    factors = None if scales is None or not scales.size else [float(scale) for scale in scales]
-    lengths = None if sizes is None or not sizes.size else [int(size) for size in sizes]
     working = widened(xp, d)
-    for axis in _axes(like, numbers, factors, lengths, keep_aspect_ratio_policy, roi):
+    for axis in _axes(like, axes, scales, sizes, keep_aspect_ratio_policy, roi):
         working = _spread_axis(xp, working, axis, method)
     return settled(xp, working, d.dtype)

@@ -19,17 +19,13 @@ KEPT_BYTES = 1 << 24
 """The largest block that is kept; larger ones are allocated and freed per call."""
 
 
-def _uncounted(size: int) -> Any:
-    return np.empty(size, np.uint8)
-
-
 class Workspaces:
     """The blocks of kernels by purpose; `allocate` returns new bytes.
 
     As a context, the workspaces of the kernels that this thread runs inside.
     """
 
-    def __init__(self, allocate: Callable[[int], Any] = _uncounted) -> None:
+    def __init__(self, allocate: Callable[[int], Any] = lambda size: np.empty(size, np.uint8)) -> None:
         self._allocate = allocate
         self._blocks: dict[str, Any] = {}
         self._outer: list[Workspaces] = []

@@ -17,10 +17,6 @@ from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.records import Array, TensorType, tensor_only, type_of
 
 
-def _update_types(attributes: Attributes, types: Types) -> Types:
-    return types
-
-
 def _fits(state: TensorType, new: TensorType) -> bool:
     """Return whether a value has the type of a state; a size that is no number fits any size."""
     if state.dtype != new.dtype or state.shape is None or new.shape is None:
@@ -30,7 +26,7 @@ def _fits(state: TensorType, new: TensorType) -> bool:
     return same and len(state.shape) == len(new.shape)
 
 
-@op("update", infer=_update_types, influence=ALL_MOVED)
+@op("update", infer=lambda attributes, types: types, influence=ALL_MOVED)
 def update(xp: Any, *values: Any, states: Sequence[tuple[str, TensorType]] = ()) -> Any:
     """The new values of states, which every later statement reads.  Written ``update %w = %w.1``.
 

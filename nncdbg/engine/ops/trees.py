@@ -6,7 +6,10 @@ of a regressor, and no f64 attributes.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import pi
 from types import ModuleType
 from typing import Any
 
@@ -15,12 +18,135 @@ import numpy as np
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.onnx_messages import types_by_onnx
-from nncdbg.engine.ops.post_transforms import labels_of, one_score, rows_of, transformed
+
+WINITZKI = 0.147
+"""The free parameter of the approximation of the inverse of erf, as in onnxruntime."""
+
+
+def labels_of(integers: Sequence[int] | None, texts: Sequence[str] | None) -> Any:
+    """Return the classes of a model, as i64 or as strings."""
+    return np.array(texts, object) if texts else np.array(integers or (), np.int64)
+
+
+def rows_of(x: Any) -> Any:
+    """Return samples as f64 if they are f64, else as f32, with one row per sample."""
+    rows = x.reshape(1, -1) if x.ndim == 1 else x
+    return rows if rows.dtype == np.float64 else rows.astype(np.float32)
+
+
+def transformed(scores: Any, name: str) -> Any:
+    """Return the scores [N, classes] after a `post_transform`."""
+    with np.errstate(all="ignore"):
+        return _TRANSFORMS[name](scores)
+
+
+def one_score(scores: Any, name: str) -> Any:
+    """Return transformed scores [N, targets]; of one target, onnxruntime transforms only by PROBIT."""
+    return scores if scores.shape[1] == 1 and name != "PROBIT" else transformed(scores, name)
+
+
+def _softmax(scores: Any) -> Any:
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def _softmax_zero(scores: Any) -> Any:
+    """Softmax in which a score of 0 keeps the weight 0."""
+    greatest = scores.max(axis=1, keepdims=True)
+    powers = np.where(np.abs(scores) > 1e-7, np.exp(scores - greatest), scores * np.exp(-greatest))
+    total = powers.sum(axis=1, keepdims=True)
+    return np.where(total == 0, scores.dtype.type(0.5), powers / np.where(total == 0, 1, total))
+
+
+def _logistic(scores: Any) -> Any:
+    powers = np.exp(-np.abs(scores))
+    return np.where(scores < 0, powers, 1) / (1 + powers)
+
+
+def _probit(scores: Any) -> Any:
+    """The quantiles of the normal distribution, by Winitzki's approximation."""
+    z = 2 * scores - 1
+    log = np.log((1 - z) * (1 + z))
+    half = 2 / (pi * WINITZKI) + 0.5 * log
+    size = np.sqrt(np.sqrt(half * half - log / WINITZKI) - half)
+    return scores.dtype.type(1.41421356) * np.where(z < 0, -size, size)
+
+
+_TRANSFORMS = {
+    "NONE": lambda scores: scores,
+    "LOGISTIC": _logistic,
+    "SOFTMAX": _softmax,
+    "SOFTMAX_ZERO": _softmax_zero,
+    "PROBIT": _probit,
+}
+
+
+def labels_constant(integers: Sequence[object] | None, texts: Sequence[object] | None) -> str:
+    """Return the constant `%labels`: the classes, which are integers or texts."""
+    if texts:
+        return f"%labels: str[{len(texts)}] = [{', '.join(json.dumps(text) for text in texts)}]"
+    return f"%labels: i64[{len(integers or ())}] = {[*(integers or ())]}"
+
+
+def transform_lines(name: str, source: str, target: str) -> list[str]:
+    """Compute `target` from the scores `source` [N, classes] by a `post_transform`."""
+    if name == "NONE":
+        return [f"%{target} = Identity(%{source})"]
+    if name == "LOGISTIC":
+        return [f"%{target} = Sigmoid(%{source})"]
+    if name == "SOFTMAX":
+        return [f"%{target} = Softmax(%{source}, axis=1)"]
+    return _softmax_zero_lines(source, target) if name == "SOFTMAX_ZERO" else _probit_lines(source, target)
+
+
+def _softmax_zero_lines(source: str, target: str) -> list[str]:
+    """Softmax in which a score of 0 keeps the weight 0."""
+    return [
+        f"%greatest = ReduceMax(%{source}, [1])",
+        f"%below = Sub(%{source}, %greatest)",
+        "%powers = Exp(%below)",
+        "%less = Neg(%greatest)",
+        "%unit = Exp(%less)",
+        f"%small = Mul(%{source}, %unit)",
+        f"%sizes = Abs(%{source})",
+        "%counts = Greater(%sizes, 0.0000001)",
+        "%parts = Where(%counts, %powers, %small)",
+        "%total = ReduceSum(%parts, [1])",
+        "%empty = Equal(%total, 0)",
+        "%divisor = Where(%empty, 1, %total)",
+        "%shares = Div(%parts, %divisor)",
+        f"%{target} = Where(%empty, 0.5, %shares)",
+    ]
+
+
+def _probit_lines(source: str, target: str) -> list[str]:
+    """The quantiles of the normal distribution, by Winitzki's approximation."""
+    return [
+        f"%double = Mul(%{source}, 2)",
+        "%z = Sub(%double, 1)",
+        "%under = Sub(1, %z)",
+        "%over = Add(%z, 1)",
+        "%t = Mul(%under, %over)",
+        "%log = Log(%t)",
+        "%half = Mul(%log, 0.5)",
+        f"%v = Add(%half, {2 / (pi * WINITZKI)})",
+        f"%w = Div(%log, {WINITZKI})",
+        "%square = Mul(%v, %v)",
+        "%rest = Sub(%square, %w)",
+        "%root = Sqrt(%rest)",
+        "%excess = Sub(%root, %v)",
+        "%size = Sqrt(%excess)",
+        "%negative = Less(%z, 0)",
+        "%mirrored = Neg(%size)",
+        "%quantile = Where(%negative, %mirrored, %size)",
+        f"%{target} = Mul(%quantile, 1.41421356)",
+    ]
+
 
 _MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
 _COMPARE = (np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
-_TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+_TRANSFORM_NAMES = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 _NO_GRADIENT = "it is constant between the thresholds of its trees"
 
 
@@ -204,7 +330,7 @@ def tree_ensemble(xp: ModuleType, x: Any, **given: Any) -> Any:
     aggregate = _AGGREGATES[given["aggregate_function"]]
     leaves = trees.leaves(rows)
     scores, _ = _scores(leaves, targets, weights, inner + len(leaf), given["n_targets"] or 1, aggregate)
-    return one_score(scores, _TRANSFORMS[given["post_transform"]]).astype(x.dtype)
+    return one_score(scores, _TRANSFORM_NAMES[given["post_transform"]]).astype(x.dtype)
 
 
 def _members(values: Any, nodes: Any) -> dict[int, Any]:

@@ -168,8 +168,7 @@ def _schema_of(name: str) -> Schema | None:
 
 def _print_one(name: str, *, as_json: bool) -> None:
     from nncdbg.engine.differentiation.differentiability import differentiability
-    from nncdbg.engine.ops.schema import is_flat, schema, split, version_of
-    from nncdbg.engine.ops.signatures import label, op_signature
+    from nncdbg.engine.ops.schema import is_flat, label, op_signature, schema, split, version_of
 
     domain = split(name)[0]
     flat = is_flat(domain)

@@ -16,10 +16,9 @@ import torch
 
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.expression import Expression, condition
-from nncdbg.engine.ops.aten.harmless_numbers import FLOATS
 from nncdbg.engine.ops.aten.internals import DispatchMode, is_higher_order, is_traced, without_dispatch
-from nncdbg.engine.ops.aten.names import OF_TORCH, takes_memory
-from nncdbg.engine.ops.aten.operators import torch_operator
+from nncdbg.engine.ops.aten.names import OF_TORCH
+from nncdbg.engine.ops.aten.operators import FLOATS, takes_memory, torch_operator
 from nncdbg.engine.ops.aten.signatures import DTYPES, Signature, flat_results, signature_of, written_tensors
 from nncdbg.torch.finiteness import is_finite
 from nncdbg.torch.live.breakpoints import LiveBreakpoint, holds, message_of

@@ -29,7 +29,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from nncdbg.engine.backends import torch_statements  # noqa: E402
 from nncdbg.engine.backends.torch_statements import LIBRARY  # noqa: E402
-from nncdbg.engine.ops.aten.optional_libraries import SWITCH, OptionalLibrary  # noqa: E402
+from nncdbg.engine.ops.aten.cpp_libraries import SWITCH, OptionalLibrary  # noqa: E402
 from tests.torch.steps import STEPS  # noqa: E402
 
 if os.environ.get(SWITCH) == "off":

@@ -10,7 +10,7 @@ import numpy as np
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.causes import Birth
-from nncdbg.engine.ops.causes.places import flat
+from nncdbg.engine.ops.causes.evidence import flat
 from nncdbg.engine.ops.schema import complete, newest_opset, split
 from nncdbg.stats.inspection import holds
 

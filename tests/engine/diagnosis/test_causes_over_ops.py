@@ -20,8 +20,7 @@ from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.ops import Op, lookup, names
 from nncdbg.engine.ops.causes import NAMES, Birth, rule_of
-from nncdbg.engine.ops.causes.numbers import is_float
-from nncdbg.engine.ops.causes.places import flat
+from nncdbg.engine.ops.causes.evidence import flat, is_float
 from nncdbg.engine.ops.declaration import DESCRIBED, declared
 from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.ops.schema import complete, version_of

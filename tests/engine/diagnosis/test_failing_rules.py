@@ -28,7 +28,7 @@ def broken(*_: Any) -> Any:
 
 
 @pytest.mark.parametrize("fact", ["cause", "hint", "legal"])
-@pytest.mark.parametrize("rule", [broken, "softmax.missing"])
+@pytest.mark.parametrize("rule", [broken, "layers.missing"])
 def test_report_has_the_failure_of_a_rule_beside_statement_and_values(
     monkeypatch: pytest.MonkeyPatch, fact: str, rule: Any
 ) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.ops.causes.numbers import exact
+from nncdbg.engine.ops.causes.evidence import exact
 from nncdbg.nan_watch.measuring.gates import Watched
 from nncdbg.nan_watch.records import Report
 from nncdbg.nan_watch.reports.text import render

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import nncdbg
 from nncdbg.engine.differentiation.expansion import with_backward_graphs
-from nncdbg.engine.ops.checkpoint_plan import recomputations
+from nncdbg.engine.ops.cotangent import recomputations
 from nncdbg.engine.time.checkpoints import held_by
 from nncdbg.textual_repr.parser import parse
 from tests.engine.differentiation.gradients import run

@@ -12,8 +12,7 @@ import nncdbg.torch  # noqa: E402
 from nncdbg.engine.backends.torch import Torch  # noqa: E402
 from nncdbg.engine.execution.findings import Finding  # noqa: E402
 from nncdbg.engine.observers.device_observation import DeviceObserver, DeviceStatisticsLog  # noqa: E402
-from nncdbg.engine.ops.aten.arrays import host_array  # noqa: E402
-from nncdbg.engine.ops.aten.inspection import host_memory  # noqa: E402
+from nncdbg.engine.ops.aten.arrays import host_array, host_memory  # noqa: E402
 from nncdbg.stats import prepare, summarize  # noqa: E402
 from nncdbg.stats.inspection import Flag, row_of  # noqa: E402
 from tests.torch.steps import STEPS  # noqa: E402

@@ -9,7 +9,7 @@ import numpy as np
 from nncdbg.engine.diagnosis.explaining import cause_of, legal
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.ops.causes.places import flat
+from nncdbg.engine.ops.causes.evidence import flat
 from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.ops.schema import split
 from nncdbg.ir.records import Inline, Node, Value

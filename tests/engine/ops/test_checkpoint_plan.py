@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import nncdbg
 from nncdbg.engine.errors import RunError
-from nncdbg.engine.ops.checkpoint_plan import kept_before, reach, recomputations
+from nncdbg.engine.ops.cotangent import kept_before, reach, recomputations
 
 
 @cache

@@ -9,7 +9,7 @@ import pytest
 
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.erf import erf_plain
+from nncdbg.engine.ops.activation import erf_plain
 from tests.engine.ops.onnx_cases import execute, execute_into, type_of
 from tests.presence import present
 

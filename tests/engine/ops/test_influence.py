@@ -15,8 +15,7 @@ import pytest
 
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.ops.influence import CHECK, Application
-from nncdbg.engine.ops.influence_selection import LOSING
+from nncdbg.engine.ops.influence import CHECK, LOSING, Application
 from tests.engine.ops.samples import Sample, by_entry, entries
 
 ENTRIES = by_entry(1)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nncdbg.engine.ops.microsoft.blocked import block_of
+from nncdbg.engine.ops.microsoft.convolution import block_of
 from tests.engine.ops.against_runtime import Row, check
 
 pytest.importorskip("onnxruntime")

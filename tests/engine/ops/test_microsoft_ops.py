@@ -12,7 +12,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.ops import declared, lookup, names
-from nncdbg.engine.ops.microsoft.schemas import DOMAINS, MicrosoftSchemas
+from nncdbg.engine.ops.onnx_schemas import DOMAINS, MicrosoftSchemas
 from nncdbg.engine.ops.schema import schema, split
 from nncdbg.ir.records import TensorType
 from tests.engine.ops import (

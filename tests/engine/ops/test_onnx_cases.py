@@ -8,36 +8,20 @@ from nncdbg.engine.ops import declared, names
 from tests.engine.ops.onnx_cases import RANDOM, cases_of, check, uncovered
 
 MODULES = frozenset(
-    [
-        "cast",
-        "constant",
-        "detection",
-        "elementwise",
-        "erf",
-        "indexing",
-        "limited",
-        "logic",
-        "loss",
-        "memory",
-        "movement",
-        "ordering",
-        "quantization",
-        "random",
-        "reduce",
-        "resize",
-        "sampling",
-        "shape",
-    ]
+    ["activation", "cast", "creation", "early", "elementwise", "images", "indexing", "reduce", "resize"]
+    + ["shape", "softmax"]
 )
 OWN_TESTS = {
     # Ops tested in the named module instead.
     "Bernoulli": "test_random_ops",
     "Dropout": "test_random_ops",
+    "MaxRoiPool": "test_regions",
     "Multinomial": "test_random_ops",
     "RandomNormal": "test_random_ops",
     "RandomNormalLike": "test_random_ops",
     "RandomUniform": "test_random_ops",
     "RandomUniformLike": "test_random_ops",
+    "RoiAlign": "test_regions",
     "nncdbg.Empty": "test_memory_ops",
     "nncdbg.Remains": "test_memory_ops",
     "nncdbg.ResizeTransposed": "test_gradients",

@@ -9,7 +9,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.errors import GraphError, RunError
-from nncdbg.engine.ops.regions import max_roi_pool
+from nncdbg.engine.ops.images import max_roi_pool
 from nncdbg.engine.ops.schema import complete
 from nncdbg.ir.records import TensorType
 from tests.engine.backends.stand_in import StandIn

@@ -9,8 +9,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.ops import schema as schemas
-from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema, register_schemas
-from nncdbg.engine.ops.signatures import label, op_signature
+from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema, label, op_signature, register_schemas
 from nncdbg.terminal.main import main
 
 DOMAIN = "org.example.sound"

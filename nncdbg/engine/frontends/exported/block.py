@@ -143,8 +143,8 @@ class ExportedBlock:
 
     def _converter(self, node: Any) -> Callable[[Any], None]:
         from nncdbg.engine.frontends.exported.control import CONTROL
+        from nncdbg.engine.ops.aten.arrays import function_name
         from nncdbg.engine.ops.aten.internals import OpOverload
-        from nncdbg.engine.ops.aten.numbers import function_name
 
         if isinstance(node.target, OpOverload):
             return self._operator
@@ -172,7 +172,7 @@ class ExportedBlock:
         self.scopes.append(path)
 
     def _number(self, node: Any) -> None:
-        from nncdbg.engine.ops.aten.numbers import function_name
+        from nncdbg.engine.ops.aten.arrays import function_name
 
         name = function_name(node.target)
         assert name is not None

@@ -26,8 +26,8 @@ from torch._export.serde.union import _Union
 
 from nncdbg.engine.errors import LoadError
 from nncdbg.engine.frontends.exported.size_expressions import SizeExpressions
+from nncdbg.engine.ops.aten.arrays import function_name
 from nncdbg.engine.ops.aten.internals import OpOverload
-from nncdbg.engine.ops.aten.numbers import function_name
 from nncdbg.engine.ops.aten.signatures import signature_of
 
 _METADATA = ("stack_trace", "nn_module_stack")

@@ -38,50 +38,6 @@ NUMBER = "torch.number"
 OPERAND = "?"
 """The text of an argument that is a number of a statement, such as a size: an operand after the tensors."""
 
-EMPTY = (
-    "empty",
-    "empty_like",
-    "empty_permuted",
-    "empty_quantized",
-    "empty_strided",
-    "new_empty",
-    "new_empty_strided",
-)
-"""Operators that allocate memory without writing it."""
-
-VIEWS = frozenset(
-    ("view", "reshape", "t", "transpose", "permute", "expand", "slice", "select", "squeeze", "unsqueeze")
-    + ("as_strided", "detach", "alias", "lift_fresh", "_reshape_alias", "broadcast_to", "expand_as")
-    + ("flatten", "unflatten", "ravel", "reshape_as", "view_as", "mT", "numpy_T", "movedim", "moveaxis")
-    + ("swapaxes", "swapdims", "positive", "tensor_split", "hsplit", "vsplit", "dsplit", "linalg_diagonal")
-    + ("slice_inverse", "resolve_conj", "resolve_neg", "split", "split_with_sizes", "unbind", "chunk")
-    + ("narrow", "diagonal", "unfold")
-)
-"""Operators whose result is, most often, memory of their operand: they read no element."""
-
-_ATTENTION = (
-    ("_scaled_dot_product_flash_attention_for_cpu", 5),
-    ("_scaled_dot_product_flash_attention", 5),
-    ("_scaled_dot_product_cudnn_attention", 5),
-    ("_scaled_dot_product_efficient_attention", 6),
-)
-"""Fused attention, and the operand of its backward operator that is the second result of the forward one."""
-
-F32_OPERANDS = {f"{name}_backward": operand for name, operand in _ATTENTION}
-"""Operators with an operand that is f32 in half precision too: the logarithms of sums of exponentials."""
-
-F32_RESULTS = {name: 1 for name, _ in _ATTENTION}
-"""The same for results."""
-
-_TAKING_MEMORY = ("empty", "new_empty", "_empty", "resize", "set_", "lift")
-"""Beginnings of the names of operators that allocate memory, or that take over numbers of the user."""
-
-_OVERWRITING = frozenset(
-    ("zero_", "fill_", "copy_", "bernoulli_", "uniform_", "normal_", "log_normal_", "exponential_")
-    + ("geometric_", "cauchy_", "random_")
-)
-"""Operators that write all of their first operand and read nothing of it."""
-
 _NAMESPACES = frozenset(
     ("quantized", "quantized_decomposed", "_quantized", "mkldnn", "onednn", "profiler", "c10d")
     + ("_c10d_functional", "c10d_functional", "symm_mem", "_dtensor", "inductor", "rngprims", "higher_order")
@@ -164,23 +120,6 @@ def stop_names(op: str) -> frozenset[str]:
         return frozenset((op,))
     domain, _, name = op.rpartition(".")[0].rpartition(".")
     return frozenset((op, f"{domain}.{name}", f"{domain}.{name.lstrip('_')}"))
-
-
-def allocates_only(op: str) -> bool:
-    """Return whether the results of a statement's op are memory with any content."""
-    domain, _, rest = op.partition(".")
-    return domain == "aten" and rest.partition(".")[0] in EMPTY
-
-
-def takes_memory(op: str) -> bool:
-    """Return whether an operator only allocates memory, or takes over numbers of the user."""
-    return op.split(".")[-2].startswith(_TAKING_MEMORY)
-
-
-def overwrites(op: str) -> bool:
-    """Return whether a statement's op writes all of its first operand and reads nothing of it."""
-    domain, _, rest = op.partition(".")
-    return domain == "aten" and rest.partition(".")[0] in _OVERWRITING
 
 
 @cache

@@ -44,7 +44,7 @@ class TorchSchemas:
             return OWN
         if not installed():
             return ()
-        from nncdbg.engine.ops.aten.registry import operator_names
+        from nncdbg.engine.ops.aten.signatures import operator_names
 
         return operator_names(domain)
 
@@ -117,7 +117,7 @@ def _results(found: Signature) -> tuple[Parameter, ...]:
 
 
 def _documentation(found: Signature) -> str:
-    from nncdbg.engine.ops.aten.registry import documentation
+    from nncdbg.engine.ops.aten.signatures import documentation
 
     return documentation(found.overload)
 

@@ -22,6 +22,7 @@ next state as its last result, if it has the attribute ``random``, the generator
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,8 +36,16 @@ import torch
 
 from nncdbg.engine.dtypes import register_dtypes
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.ops.aten.internals import OpOverload, is_higher_order, random_tag, reshaping_tag, schema_of
-from nncdbg.engine.ops.aten.names import OWN, allocates_only, text_name
+from nncdbg.engine.ops.aten.internals import (
+    OpOverload,
+    all_operator_names,
+    is_higher_order,
+    random_tag,
+    reshaping_tag,
+    schema_of,
+)
+from nncdbg.engine.ops.aten.names import DOMAINS, OWN, text_name
+from nncdbg.engine.ops.aten.operators import allocates_only, facts_of
 
 RANDOM = "random"
 """The attribute of a random statement: the device of the generator with the state in the last operand."""
@@ -203,21 +212,15 @@ def signature_of(overload: Any) -> Signature:
 
 def _moves_only(overload: Any, arguments: Sequence[Argument]) -> bool:
     schema = schema_of(overload)
-    if schema.name in _VIEWS_NOT_DECLARED:
-        return True
+    stated = facts_of(name_of(overload)).moves_only if overload.namespace == "aten" else None
+    if stated is not None:
+        return stated
     aliases = [result.alias_info for result in schema.returns]
     return (
         bool(aliases)
         and all(each is not None and not each.is_write for each in aliases)
-        and schema.name not in _COMPUTING
         and not any("ScalarType" in argument.type for argument in arguments)
     )
-
-
-_VIEWS_NOT_DECLARED = {"aten::_unsafe_view", "aten::broadcast_tensors"}
-
-_COMPUTING = {"aten::to", "aten::coalesce"}
-"""Operators that return their argument if there is nothing to compute, else new elements."""
 
 
 def _unrepeatable(overload: Any, arguments: Sequence[Argument]) -> str:
@@ -246,30 +249,16 @@ _FOREIGN = re.compile(r"(List\[|Optional\[)*(__torch__|Any|Storage|Stream)")
 """Types of arguments that are neither tensors nor numbers, text or properties of tensors."""
 
 
-_NOT_DECLARED = {
-    "aten.native_batch_norm.default": ("running_mean", "running_var"),
-    "aten.cudnn_batch_norm.default": ("running_mean", "running_var"),
-    "aten.miopen_batch_norm.default": ("running_mean", "running_var"),
-    "aten.batch_norm_update_stats.default": ("running_mean", "running_var"),
-    "aten.batch_norm_gather_stats.default": ("running_mean", "running_var"),
-    "aten.batch_norm_gather_stats_with_counts.default": ("running_mean", "running_var"),
-}
-"""Arguments that operators write to although their schemas do not say so."""
-
-_SENDING = ("send", "barrier", "monitored_barrier_", "check_for_nan")
-"""Collectives of c10d that write to no argument; others write to the first one, which no schema declares."""
-
-
 def _written_undeclared(operator: str) -> tuple[str, ...]:
     """Return the names of the arguments that an operator writes to although its schema does not say so."""
+    facts = facts_of(operator)
     if not operator.startswith("torch.c10d."):
-        return _NOT_DECLARED.get(operator, ())
-    name = operator.split(".")[2]
-    return () if name in _SENDING else _RECEIVING
+        return facts.written if operator.startswith("aten.") and operator.endswith(".default") else ()
+    return () if facts.only_sends else _RECEIVING
 
 
 _RECEIVING = ("tensors", "output_tensors", "output_tensor", "output", "outputs", "output_lists")
-"""The names of that first argument."""
+"""The names of the argument that collectives of c10d write to."""
 
 
 def _argument(formal: Any, operator: str) -> Argument:
@@ -387,3 +376,36 @@ def flat_tensors(values: Sequence[Any], arguments: Sequence[Argument]) -> list[A
         elif argument.kind is Kind.TENSORS:
             found.extend(value or ())
     return found
+
+
+@cache
+def operator_names(domain: str) -> tuple[str, ...]:
+    """Return the names of all operators of a library, such as ``aten``, in program text; sorted."""
+    prefix = f"{domain}::"
+    names = (name.partition(prefix) for name in all_operator_names())
+    found = {rest for before, mark, rest in names if mark and not before}
+    return tuple(sorted(f"{domain}.{_with_overload(each)}" for each in found))
+
+
+def registered_names() -> set[str]:
+    """Return the names of all operators that are registered now, in program text."""
+    split = (name.partition("::") for name in all_operator_names())
+    return {
+        ".".join((*(() if library in DOMAINS else ("torch",)), library, _with_overload(rest)))
+        for library, _, rest in split
+    }
+
+
+def _with_overload(name: str) -> str:
+    return name if "." in name else f"{name}.default"
+
+
+def documentation(overload: Any) -> str:
+    """Return torch's documentation of the function with the operator's name, and the operator's schema."""
+    schema = str(schema_of(overload))
+    name = schema_of(overload).name.partition("::")[2].strip("_")
+    for place in (torch, torch.nn.functional, torch.special, torch.linalg, torch.Tensor):
+        found = getattr(place, name, None)
+        if found is not None and (text := inspect.getdoc(found)):
+            return f"{schema}\n\n{text}"
+    return schema

@@ -1,6 +1,6 @@
 """Causes of NaN and Inf: the records of a diagnosis, and one file of rules per family of ops.
 
-Op declarations name their rules (`Op.cause`, `Op.zeros`, `Op.legal`), such as ``"softmax.attention"``.
+Op declarations name their rules (`Op.cause`, `Op.zeros`, `Op.legal`), such as ``"layers.attention"``.
 A file is imported when one of its rules is first needed.
 """
 
@@ -20,7 +20,7 @@ Maker: TypeAlias = "tuple[str, Sequence[tuple[int, ...]]] | None"
 
 
 def rule_of(declared: Rule | str | None) -> Rule | None:
-    """Return the rule that an op declares; names such as ``"softmax.attention"`` refer to this package."""
+    """Return the rule that an op declares; names such as ``"layers.attention"`` refer to this package."""
     if not isinstance(declared, str):
         return declared
     module, _, name = declared.partition(".")

@@ -3,30 +3,421 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
-from nncdbg.engine.ops.aten.names import base_name
-from nncdbg.engine.ops.causes import (
-    Birth,
-    Cause,
-    arithmetic,
-    casts,
-    pointwise,
-    reductions,
-    torch_functions,
-    torch_layers,
-    torch_losses,
+from nncdbg.engine.ops.aten.names import OPERAND, base_name
+from nncdbg.engine.ops.causes import Birth, Cause, layers, pointwise, sums
+from nncdbg.engine.ops.causes.evidence import (
+    EXACT,
+    ArgumentName,
+    at,
+    cause_of_number,
+    counted,
+    decimal,
+    element,
+    is_float,
+    part,
+    shown,
+    spelled,
+    spot,
 )
-from nncdbg.engine.ops.causes.numbers import EXACT, is_float, shown
-from nncdbg.engine.ops.causes.places import at, counted, element, spelled, spot
-from nncdbg.engine.ops.causes.summing import cause_of_number, decimal
-from nncdbg.engine.ops.causes.torch_operands import as_op, paired
 from nncdbg.engine.ops.declaration import CauseRule
+from nncdbg.engine.ops.precision import is_narrow
+from nncdbg.engine.text.counting import counted as number_of
+from nncdbg.ir.records import Array
+
+_OPSET = 21
+
+
+def as_op(birth: Birth, op: str, inputs: list[Any] | None = None, **attributes: Any) -> Birth:
+    """Return the statement as one of an ONNX op with these operands and attributes."""
+    return replace(
+        birth,
+        op=op,
+        opset=_OPSET,
+        attributes=attributes,
+        inputs=birth.inputs if inputs is None else inputs,
+        makers=(),
+    )
+
+
+def with_numbers(birth: Birth) -> Birth:
+    """Return the statement with the numbers of other statements, its last operands, in its attributes.
+
+    Their places are marked by ``"?"`` in the text: ``aten.div.Tensor(%x, _, %n, other="?")``.
+    """
+    count = sum(_marks(value) for value in birth.attributes.values())
+    if not count:
+        return birth
+    first = len(birth.inputs) - count
+    numbers = iter(each.item() for each in birth.inputs[first:])
+    attributes = {name: _filled(value, numbers) for name, value in birth.attributes.items()}
+    return replace(birth, attributes=attributes, inputs=birth.inputs[:first], names=birth.names[:first])
+
+
+def _marks(value: Any) -> int:
+    return value.count(OPERAND) if isinstance(value, tuple) else int(value == OPERAND)
+
+
+def _filled(value: Any, numbers: Iterator[Any]) -> Any:
+    if isinstance(value, tuple):
+        return tuple(next(numbers) if each == OPERAND else each for each in value)
+    return next(numbers) if value == OPERAND else value
+
+
+def operand(birth: Birth, number: int, name: str = "") -> Any:
+    """Return a tensor, or the number given for it in the attribute `name`, as an array; None if omitted."""
+    given = birth.attributes.get(name)
+    if given is not None:
+        return np.asarray(given, computed_in(birth))
+    return birth.inputs[number] if number < len(birth.inputs) else None
+
+
+def paired(birth: Birth, second: str = "other") -> Birth | None:
+    """Return the statement with its two operands; either may be a number in `self` or `second`.
+
+    In an operator on a list of tensors, they are those of one element.  None without a second operand.
+    """
+    given = birth.attributes
+    if given.get("self") is not None:
+        return _two(birth, _number(birth, "self"), _tensor(birth, len(birth.inputs) - 1))
+    if given.get(second) is not None:
+        return _two(birth, _tensor(birth, 0), _number(birth, second))
+    in_list = next((value for key, value in given.items() if key.startswith("n_") and value), 0)
+    first = birth.index if in_list else 0
+    for key in _OF_LISTS:
+        if in_list and given.get(key) is not None:
+            return _two(birth, _tensor(birth, first), _number(birth, key))
+    other = first + (in_list or 1)
+    return _two(birth, _tensor(birth, first), _tensor(birth, other)) if other < len(birth.inputs) else None
+
+
+_OF_LISTS = ("scalar", "scalars", "exponent", "value")
+"""Names of the number in operators on a list of tensors."""
+
+_Operand: TypeAlias = "tuple[Any, str]"
+"""An operand, and its name."""
+
+
+def _two(birth: Birth, first: _Operand, second: _Operand) -> Birth:
+    return replace(birth, inputs=[first[0], second[0]], names=[first[1], second[1]])
+
+
+def _tensor(birth: Birth, number: int) -> _Operand:
+    return birth.inputs[number], birth.names[number] if number < len(birth.names) else ""
+
+
+def _number(birth: Birth, name: str) -> _Operand:
+    value = birth.attributes[name]
+    value = value[birth.index] if isinstance(value, tuple) else value
+    return np.asarray(value, computed_in(birth)), ArgumentName(name, value)
+
+
+def computed_in(birth: Birth) -> np.dtype[Any]:
+    """Return the type that an operator has for numbers among its arguments: f32 for half precision."""
+    dtype = birth.output.dtype
+    return np.dtype(np.float32) if is_narrow(dtype) else dtype
+
+
+def product_with_logarithm(birth: Birth) -> Cause | None:
+    """`xlogy`: x * log(y), and 0 where x is 0."""
+    pair = paired(birth)
+    if pair is None:
+        return None
+    y = pair.inputs[1]
+    number = element(y, spot(birth))
+    if number == 0:
+        return Cause("log of zero", counted(pair, 1, y == 0, "0"), "")
+    if number < 0:
+        return Cause("log of a negative number", counted(pair, 1, y < 0, "negative"), "")
+    return None
+
+
+def power_of_two(birth: Birth) -> Cause | None:
+    two = np.asarray(2, birth.output.dtype)
+    return pointwise.power(as_op(birth, "Pow", [two, birth.inputs[0]]))
+
+
+def product(birth: Birth) -> Cause | None:
+    given = birth.attributes.get("dim")
+    axes = None if given is None else [given]
+    keepdims = int(bool(birth.attributes.get("keepdim")))
+    named = as_op(birth, "ReduceProd", list(birth.inputs[:1]), axes=axes, keepdims=keepdims)
+    return sums.reduced_product(named)
+
+
+def gamma(birth: Birth) -> Cause | None:
+    """`lgamma`, `digamma` and `polygamma` have poles at 0 and at the negative integers."""
+    x = birth.inputs[-1]
+    poles = (x <= 0) & (x == np.floor(x))
+    if not poles[spot(birth)]:
+        return None
+    found = counted(birth, len(birth.inputs) - 1, poles, "0 or a negative integer")
+    return Cause("outside of the domain", f"{base_name(birth.op)} is infinite there: {found}", "")
+
+
+def inverse_error(birth: Birth) -> Cause | None:
+    x = birth.inputs[0]
+    outside = np.abs(x) >= 1
+    if not outside[spot(birth)]:
+        return None
+    return Cause("outside of the domain", counted(birth, 0, outside, "outside of (-1, 1)"), "")
+
+
+def logit_backward(birth: Birth) -> Cause | None:
+    x = birth.inputs[1]
+    outside, eps = (x <= 0) | (x >= 1), birth.attributes.get("eps")
+    if eps not in (None, 0) or not outside[spot(birth)]:
+        return None
+    found = counted(birth, 1, outside, "outside of (0, 1)")
+    given = "" if eps is None else f" with eps={eps}"
+    return Cause("outside of the domain", f"the derivative of logit is infinite there{given}: {found}", "")
+
+
+def of_matrix(birth: Birth) -> Cause | None:
+    """The inverse, solution or determinant of a singular matrix."""
+    return _singular(birth, birth.inputs[0], "")
+
+
+def of_factors(birth: Birth) -> Cause | None:
+    """`linalg_lu_solve`, whose first operand has both triangular factors."""
+    return _singular(birth, np.triu(birth.inputs[0]), "the factor U of ")
+
+
+def _singular(birth: Birth, matrices: Array, what: str) -> Cause | None:
+    if not np.isfinite(matrices).all():
+        return None
+    index = () if birth.output.ndim < matrices.ndim - 2 else spot(birth)[: matrices.ndim - 2]
+    matrix = matrices[index].astype(np.float64)
+    # Rounding in the type of the matrix makes pivots 0.
+    size, step = matrix.shape[-1], float(ml_dtypes.finfo(matrices.dtype).eps)
+    rank = int(np.linalg.matrix_rank(matrix, tol=step * size * np.linalg.norm(matrix, 2)))
+    if rank == size:
+        return None
+    name = part(birth, 0, [*index, slice(None), slice(None)])
+    evidence = f"{what}{name} is singular: its rank is {rank} of {size}"
+    if base_name(birth.op) == "_linalg_slogdet":
+        return Cause("log of zero", f"{evidence}, so its determinant is 0", "")
+    return Cause("division by zero", evidence, "")
+
+
+def of_negative_determinant(birth: Birth) -> Cause | None:
+    """`where` in `torch.logdet`, which selects NaN where the sign of a determinant is -1."""
+    test = birth.makers[0] if birth.makers else None
+    if test is None or test.op != "aten.eq.Scalar" or not test.of:
+        return None
+    sign = test.of[0]
+    if birth.kind != "nan" or sign is None or sign.op != "aten._linalg_slogdet.default":
+        return None
+    negative = np.broadcast_to(birth.inputs[0], birth.output.shape)
+    if not negative[spot(birth)]:
+        return None
+    evidence = f"the determinant of {sign.spelled(0)}{at(spot(birth))} is negative"
+    if negative.size > 1:
+        evidence += f"; {int(negative.sum())} of {negative.size} determinants are"
+    return Cause("log of a negative number", evidence, "")
+
+
+def triangular(birth: Birth) -> Cause | None:
+    matrix = birth.inputs[0]
+    diagonal = np.diagonal(matrix, axis1=-2, axis2=-1)
+    if birth.attributes.get("unitriangular") or not (diagonal == 0).any():
+        return None
+    place = [int(i) for i in np.argwhere(diagonal == 0)[0]]
+    name = part(birth, 0, [*place, place[-1]])
+    return Cause("division by zero", f"{name}, on the diagonal, is 0: the matrix is singular", "")
+
+
+def mm(birth: Birth) -> Cause | None:
+    return sums.matmul(as_op(birth, "MatMul", list(birth.inputs[:2])))
+
+
+def addmm(birth: Birth) -> Cause | None:
+    alpha, beta = (birth.attributes.get(key) for key in ("alpha", "beta"))
+    names = [*birth.names[1:3], *birth.names[:1]]
+    swapped = replace(birth, names=names)
+    return sums.gemm(
+        as_op(
+            swapped,
+            "Gemm",
+            [birth.inputs[1], birth.inputs[2], birth.inputs[0]],
+            transA=0,
+            transB=0,
+            alpha=1.0 if alpha is None else float(alpha),
+            beta=1.0 if beta is None else float(beta),
+        )
+    )
+
+
+def convolution(birth: Birth) -> Cause | None:
+    given = birth.attributes
+    weight = birth.inputs[1]
+    rank = weight.ndim - 2
+    if given.get("transposed"):
+        return None
+    strides, padding, dilations = (
+        list(given[key]) if len(given[key]) == rank else list(given[key]) * rank
+        for key in ("stride", "padding", "dilation")
+    )
+    return sums.conv(
+        as_op(
+            birth,
+            "Conv",
+            strides=strides,
+            pads=padding * 2,
+            dilations=dilations,
+            group=given["groups"],
+            auto_pad="NOTSET",
+            kernel_shape=list(weight.shape[2:]),
+        )
+    )
+
+
+def softmax_row(birth: Birth) -> Cause | None:
+    return layers.softmax(as_op(birth, "Softmax", list(birth.inputs[:1]), axis=birth.attributes["dim"]))
+
+
+def attention(birth: Birth) -> Cause | None:
+    """Fused attention with a mask that excludes every key."""
+    mask = next((each for each in birth.inputs[3:5] if each is not None), None)
+    if birth.kind != "nan" or mask is None or mask.ndim < 2:
+        return None
+    closed = np.asarray((~mask if mask.dtype == np.bool_ else mask == -math.inf).all(axis=-1))
+    if not closed.any():
+        return None
+    rows = f"{int(closed.sum())} of {closed.size} rows of the mask exclude every key"
+    return Cause("fully masked row", rows, layers.MASKED)
+
+
+def _epsilon(birth: Birth) -> dict[str, Any]:
+    """Return the argument `eps` under the names of both libraries: evidence has the one of PyTorch."""
+    return {"epsilon": birth.attributes["eps"], "eps": birth.attributes["eps"]}
+
+
+def layer_norm(birth: Birth) -> Cause | None:
+    axis = birth.inputs[0].ndim - len(birth.attributes["normalized_shape"])
+    named = as_op(birth, "LayerNormalization", axis=axis, **_epsilon(birth))
+    return layers.normalization(named)
+
+
+def group_norm(birth: Birth) -> Cause | None:
+    x = birth.inputs[0]
+    groups = birth.attributes["group"]
+    named = as_op(birth, "GroupNormalization", num_groups=groups, **_epsilon(birth))
+    if x.ndim < 3:
+        named = replace(named, inputs=[x[..., None], *birth.inputs[1:]], output=birth.output[..., None])
+    return layers.groups(named)
+
+
+def batch_norm(birth: Birth) -> Cause | None:
+    training = birth.attributes.get("training", birth.op.startswith("aten._native_batch_norm_legit.no_stats"))
+    named = as_op(birth, "BatchNormalization", training_mode=int(bool(training)), **_epsilon(birth))
+    return layers.batch(replace(named, index=0)) if birth.index == 0 else None
+
+
+_REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
+
+
+def _of_no_elements(what: str) -> CauseRule:
+    """Return the rule of a mean or a median, which is NaN over no elements."""
+
+    def rule(birth: Birth) -> Cause | None:
+        x = birth.inputs[0]
+        empty = not x.size and birth.kind == "nan"
+        return sums.empty_reduction(birth, 0, range(x.ndim), what) if empty else None
+
+    return rule
+
+
+def likelihood(birth: Birth) -> Cause | None:
+    if birth.index:
+        return None
+    scores, targets = birth.inputs[:2]
+    single = scores.ndim == 1
+    given = [scores[None], targets[None]] if single else [scores, targets]
+    return layers.negative_log_likelihood(
+        as_op(
+            birth,
+            "NegativeLogLikelihoodLoss",
+            [*given, *birth.inputs[2:3]],
+            reduction=_REDUCTIONS[birth.attributes["reduction"]],
+            ignore_index=birth.attributes["ignore_index"],
+        )
+    )
+
+
+def likelihood_backward(birth: Birth) -> Cause | None:
+    """Return the cause for a gradient that is divided by a total weight of 0."""
+    total = birth.inputs[-1]
+    if total.size != 1 or total.item() != 0:
+        return None
+    evidence = (
+        f"the gradient is divided by {spelled(birth, len(birth.inputs) - 1)}, the sum of the weights: 0"
+    )
+    return Cause("zero divided by zero", evidence, "")
+
+
+def alignment(birth: Birth) -> Cause | None:
+    """CTC: a transcript that needs more time steps than its audio has no alignment.
+
+    Equal labels in a row need a blank between them.
+    """
+    if birth.index or len(birth.inputs) < 2:
+        return None
+    lengths = [birth.attributes.get(key) for key in ("input_lengths", "target_lengths")]
+    steps, labels = (
+        np.asarray(birth.inputs[2 + i] if given is None else given).reshape(-1)
+        for i, given in enumerate(lengths)
+    )
+    targets = birth.inputs[1]
+    if targets.ndim == 1:
+        each = np.split(targets, np.cumsum(labels)[:-1])
+    else:
+        each = [row[:length] for row, length in zip(targets, labels, strict=True)]
+    repeats = np.array([int(np.count_nonzero(row[1:] == row[:-1])) for row in each])
+    longer = labels + repeats > steps
+    if not longer.any():
+        return None
+    first = int(longer.argmax())
+    evidence = f"element {first} of the batch has {number_of(int(labels[first]), 'label')}"
+    if repeats[first]:
+        evidence += f" and {number_of(int(repeats[first]), 'blank')} between equal ones"
+    evidence += f" for {number_of(int(steps[first]), 'time step')}"
+    if longer.size > 1:
+        evidence += f", as {int(longer.sum())} of {longer.size} elements do"
+    hint = "remove such elements from the batch, or use zero_infinity=True"
+    return Cause("bad batch", f"{evidence}: no alignment exists", hint)
+
+
+def weighted_norm(birth: Birth) -> Cause | None:
+    """`_weight_norm_interface`: v * g / norm(v), with one norm per index of `dim`."""
+    return _of_norms(birth, birth.inputs[0], 0) if birth.kind == "nan" and birth.index == 0 else None
+
+
+def weighted_norm_backward(birth: Birth) -> Cause | None:
+    """The same for the gradients; the operands are the gradient, v, g and the norms."""
+    return _of_norms(birth, birth.inputs[1], 1) if birth.kind == "nan" else None
+
+
+def _of_norms(birth: Birth, direction: Array, number: int) -> Cause | None:
+    axis = (birth.attributes.get("dim") or 0) % direction.ndim
+    others = tuple(i for i in range(direction.ndim) if i != axis)
+    zero = ~np.any(direction != 0, axis=others)
+    if not zero.any():
+        return None
+    first = int(zero.argmax())
+    place = ", ".join(str(first) if i == axis else ":" for i in range(direction.ndim))
+    name = spelled(birth, number)
+    evidence = (
+        f"weight_norm divides {name}[{place}] by its norm, which is 0; {int(zero.sum())} of {zero.size} "
+        f"norms {'is' if zero.sum() == 1 else 'are'} 0"
+    )
+    return Cause("zero divided by zero", evidence, "")
 
 
 def described(birth: Birth) -> Cause | None:
@@ -42,20 +433,12 @@ def _sum(birth: Birth, op: str) -> Cause | None:
     alpha = birth.attributes.get("alpha")
     factor = 1.0 if alpha is None else float(alpha)
     if factor == 1.0:
-        return arithmetic.addition(as_op(pair, op))
+        return pointwise.addition(as_op(pair, op))
     a, b = pair.inputs
     exact = a.astype(np.float64) if birth.output.dtype.itemsize < 8 else a
     with np.errstate(all="ignore"):
         scaled = as_op(pair, op, [exact, b.astype(np.float64) * factor])
-    return arithmetic.addition(scaled)
-
-
-def _add(birth: Birth) -> Cause | None:
-    return _sum(birth, "Add")
-
-
-def _sub(birth: Birth) -> Cause | None:
-    return _sum(birth, "Sub")
+    return pointwise.addition(scaled)
 
 
 def _reverse_sub(birth: Birth) -> Cause | None:
@@ -64,12 +447,7 @@ def _reverse_sub(birth: Birth) -> Cause | None:
     if pair is None or birth.attributes.get("alpha") not in (None, 1):
         return None
     turned = replace(pair, inputs=pair.inputs[::-1], names=pair.names[::-1])
-    return arithmetic.addition(as_op(turned, "Sub"))
-
-
-def _mul(birth: Birth) -> Cause | None:
-    pair = paired(birth)
-    return None if pair is None else arithmetic.multiplication(as_op(pair, "Mul"))
+    return pointwise.addition(as_op(turned, "Sub"))
 
 
 def _div(birth: Birth) -> Cause | None:
@@ -81,12 +459,7 @@ def _div(birth: Birth) -> Cause | None:
     if is_float(given) and 0 < abs(divisor) < float(ml_dtypes.finfo(given.dtype).smallest_normal):
         evidence = f"{spelled(pair, 1)}{at(spot(birth))} is {shown(divisor)}, a subnormal number"
         return Cause("division by zero", f"{evidence}: its reciprocal overflows", "")
-    return arithmetic.division(as_op(pair, "Div"))
-
-
-def _pow(birth: Birth) -> Cause | None:
-    pair = paired(birth, "exponent")
-    return None if pair is None else arithmetic.power(as_op(pair, "Pow"))
+    return pointwise.division(as_op(pair, "Div"))
 
 
 def _rsqrt(birth: Birth) -> Cause | None:
@@ -98,10 +471,24 @@ def _rsqrt(birth: Birth) -> Cause | None:
 
 
 def _same(op: str, rule: CauseRule) -> CauseRule:
-    def same(birth: Birth) -> Cause | None:
-        return rule(as_op(birth, op))
+    return lambda birth: rule(as_op(birth, op))
 
-    return same
+
+def _of_first(
+    op: str, rule: CauseRule, attributes: Callable[[Birth], dict[str, Any]] = lambda birth: {}
+) -> CauseRule:
+    """Return the rule of an op over the first operand, with these attributes."""
+    return lambda birth: rule(as_op(birth, op, list(birth.inputs[:1]), **attributes(birth)))
+
+
+def _of_pair(op: str, rule: CauseRule, second: str = "other") -> CauseRule:
+    """Return the rule of an op over both operands."""
+
+    def of_pair(birth: Birth) -> Cause | None:
+        pair = paired(birth, second)
+        return None if pair is None else rule(as_op(pair, op))
+
+    return of_pair
 
 
 def _log1p(birth: Birth) -> Cause | None:
@@ -136,18 +523,10 @@ def _axes(birth: Birth) -> dict[str, Any]:
     return {"axes": axes or None, "keepdims": int(bool(birth.attributes.get("keepdim")))}
 
 
-def _mean(birth: Birth) -> Cause | None:
-    return reductions.mean(as_op(birth, "ReduceMean", list(birth.inputs[:1]), **_axes(birth)))
-
-
-def _total(birth: Birth) -> Cause | None:
-    return reductions.total(as_op(birth, "ReduceSum", list(birth.inputs[:1]), **_axes(birth)))
-
-
 def _deviation(birth: Birth) -> Cause | None:
     """The variance, or its root, of at most `correction` elements."""
     x = birth.inputs[0]
-    axes = reductions.reduced_axes(as_op(birth, "ReduceMean", [x], **_axes(birth)))
+    axes = sums.reduced_axes(as_op(birth, "ReduceMean", [x], **_axes(birth)))
     number = math.prod(x.shape[axis] for axis in axes)
     correction = birth.attributes.get("correction")
     correction = 1 if correction is None else correction
@@ -167,7 +546,7 @@ def shown_correction(correction: Any) -> str:
 def _cumulative_product(birth: Birth) -> Cause | None:
     axis = np.asarray(birth.attributes["dim"])
     named = as_op(birth, "CumProd", [birth.inputs[0], axis], exclusive=0, reverse=0)
-    found = reductions.running_product(named)
+    found = sums.running_product(named)
     if found is None or found.name != "overflow":
         return found
     return replace(found, name="overflow of a product")
@@ -175,11 +554,7 @@ def _cumulative_product(birth: Birth) -> Cause | None:
 
 def _cumulative_sum(birth: Birth) -> Cause | None:
     axis = np.asarray(birth.attributes["dim"])
-    return reductions.running_sum(as_op(birth, "CumSum", [birth.inputs[0], axis], exclusive=0, reverse=0))
-
-
-def _cast(birth: Birth) -> Cause | None:
-    return casts.cast(as_op(birth, "Cast", list(birth.inputs[:1])))
+    return sums.running_sum(as_op(birth, "CumSum", [birth.inputs[0], axis], exclusive=0, reverse=0))
 
 
 def _quotient_added(birth: Birth) -> Cause | None:
@@ -221,25 +596,22 @@ def _activation(birth: Birth) -> Cause | None:
 
 _ACTIVATIONS = ("gelu", "silu", "mish", "hardswish", "sigmoid", "tanh", "elu")
 
-_RULES: Mapping[str, Callable[[Birth], Cause | None]] = {
+_RULES: Mapping[str, CauseRule] = {
     **{f"{name}{end}": _activation for name in _ACTIVATIONS for end in ("", "_backward")},
-    "add": _add,
-    "sub": _sub,
+    "add": lambda birth: _sum(birth, "Add"),
+    "sub": lambda birth: _sum(birth, "Sub"),
     "rsub": _reverse_sub,
-    "mul": _mul,
-    "div": _div,
-    "true_divide": _div,
-    "pow": _pow,
+    "mul": _of_pair("Mul", pointwise.multiplication),
+    **dict.fromkeys(("div", "true_divide"), _div),
+    "pow": _of_pair("Pow", pointwise.power, "exponent"),
+    **dict.fromkeys(("fmod", "remainder"), _of_pair("Mod", pointwise.remainder)),
     "rsqrt": _rsqrt,
-    "reciprocal": _same("Reciprocal", arithmetic.reciprocal),
-    "log": _same("Log", pointwise.logarithm),
-    "log2": _same("Log", pointwise.logarithm),
-    "log10": _same("Log", pointwise.logarithm),
+    "reciprocal": _same("Reciprocal", pointwise.reciprocal),
+    **dict.fromkeys(("log", "log2", "log10"), _same("Log", pointwise.logarithm)),
     "log1p": _log1p,
     "logit": _logit,
     "sqrt": _same("Sqrt", pointwise.root),
-    "exp": _same("Exp", pointwise.exponential),
-    "expm1": _same("Exp", pointwise.exponential),
+    **dict.fromkeys(("exp", "expm1"), _same("Exp", pointwise.exponential)),
     "sinh": _same("Sinh", pointwise.exponential),
     "cosh": _same("Cosh", pointwise.exponential),
     "tan": _same("Tan", pointwise.tangent),
@@ -249,60 +621,44 @@ _RULES: Mapping[str, Callable[[Birth], Cause | None]] = {
     "asin": _same("Asin", pointwise.arcsine),
     "atanh": _same("Atanh", pointwise.area_tangent),
     "acosh": _same("Acosh", pointwise.area_cosine),
-    "mm": torch_layers.mm,
-    "bmm": torch_layers.mm,
-    "addmm": torch_layers.addmm,
-    "convolution": torch_layers.convolution,
-    "_softmax": torch_layers.softmax_row,
-    "_log_softmax": torch_layers.softmax_row,
-    "_safe_softmax": torch_layers.softmax_row,
-    "_scaled_dot_product_flash_attention_for_cpu": torch_layers.attention,
-    "_scaled_dot_product_efficient_attention": torch_layers.attention,
-    "_scaled_dot_product_attention_math": torch_layers.attention,
-    "native_layer_norm": torch_layers.layer_norm,
-    "native_group_norm": torch_layers.group_norm,
-    "native_batch_norm": torch_layers.batch_norm,
-    "_native_batch_norm_legit": torch_layers.batch_norm,
-    "cudnn_batch_norm": torch_layers.batch_norm,
-    "mean": _mean,
-    "sum": _total,
-    "std": _deviation,
-    "var": _deviation,
-    "std_mean": _deviation,
-    "var_mean": _deviation,
+    **dict.fromkeys(("mm", "bmm"), mm),
+    "addmm": addmm,
+    "convolution": convolution,
+    **dict.fromkeys(("_softmax", "_log_softmax", "_safe_softmax"), softmax_row),
+    "_scaled_dot_product_flash_attention_for_cpu": attention,
+    **dict.fromkeys(
+        ("_scaled_dot_product_efficient_attention", "_scaled_dot_product_attention_math"), attention
+    ),
+    "native_layer_norm": layer_norm,
+    "native_group_norm": group_norm,
+    **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"), batch_norm),
+    "mean": _of_first("ReduceMean", sums.mean, _axes),
+    "sum": _of_first("ReduceSum", sums.total, _axes),
+    **dict.fromkeys(("std", "var", "std_mean", "var_mean"), _deviation),
     "cumprod": _cumulative_product,
     "cumsum": _cumulative_sum,
-    "nll_loss_forward": torch_losses.likelihood,
-    "nll_loss2d_forward": torch_losses.likelihood,
-    "_ctc_loss": torch_losses.alignment,
-    "nll_loss_backward": torch_losses.likelihood_backward,
-    "nll_loss2d_backward": torch_losses.likelihood_backward,
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), likelihood),
+    "_ctc_loss": alignment,
+    **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), likelihood_backward),
     **dict.fromkeys(
-        ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "multi_margin_loss")
-        + ("multilabel_margin_loss_forward", "soft_margin_loss"),
-        torch_losses.mean_of_losses,
+        ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"), _of_no_elements("the mean")
     ),
-    "median": torch_losses.median,
-    "nanmedian": torch_losses.median,
-    "_weight_norm_interface": torch_losses.weighted_norm,
-    "_weight_norm_interface_backward": torch_losses.weighted_norm_backward,
-    "xlogy": torch_functions.product_with_logarithm,
-    "prod": torch_functions.product,
-    "exp2": torch_functions.power_of_two,
-    "lgamma": torch_functions.gamma,
-    "digamma": torch_functions.gamma,
-    "polygamma": torch_functions.gamma,
-    "erfinv": torch_functions.inverse_error,
-    "logit_backward": torch_functions.logit_backward,
-    "fmod": torch_functions.remainder,
-    "remainder": torch_functions.remainder,
-    "linalg_inv_ex": torch_functions.of_matrix,
-    "_linalg_solve_ex": torch_functions.of_matrix,
-    "_linalg_slogdet": torch_functions.of_matrix,
-    "where": torch_functions.of_negative_determinant,
-    "linalg_lu_solve": torch_functions.of_factors,
-    "linalg_solve_triangular": torch_functions.triangular,
-    "_to_copy": _cast,
+    **dict.fromkeys(("multi_margin_loss", "multilabel_margin_loss_forward"), _of_no_elements("the mean")),
+    "soft_margin_loss": _of_no_elements("the mean"),
+    **dict.fromkeys(("median", "nanmedian"), _of_no_elements("the median")),
+    "_weight_norm_interface": weighted_norm,
+    "_weight_norm_interface_backward": weighted_norm_backward,
+    "xlogy": product_with_logarithm,
+    "prod": product,
+    "exp2": power_of_two,
+    **dict.fromkeys(("lgamma", "digamma", "polygamma"), gamma),
+    "erfinv": inverse_error,
+    "logit_backward": logit_backward,
+    **dict.fromkeys(("linalg_inv_ex", "_linalg_solve_ex", "_linalg_slogdet"), of_matrix),
+    "where": of_negative_determinant,
+    "linalg_lu_solve": of_factors,
+    "linalg_solve_triangular": triangular,
+    "_to_copy": _of_first("Cast", pointwise.cast),
     "addcdiv": _quotient_added,
 }
 """The rule of an operator, by its name without overload."""

@@ -1,22 +1,208 @@
-"""onnxruntime's Attention, with one product for query, key and value, and its quantized form."""
+"""onnxruntime's attention ops: one product for query, key and value, quantized, several inputs, one step."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops.declaration import composite
-from nncdbg.engine.ops.formula import cast, sizes_at, type_at, wide_name
-from nncdbg.engine.ops.microsoft.attention_lines import (
-    causal_lines,
-    default_scale,
-    mask_lines,
-    scores_lines,
-    split_heads,
-    weighted_lines,
-)
-from nncdbg.engine.ops.microsoft.composing import wide_formula
-from nncdbg.engine.ops.microsoft.quantizing import given
-from nncdbg.engine.ops.types import Attributes, Types, at, need_rank, shape_at, total, typed
+from nncdbg.engine.ops.formula import cast, sizes_at, type_at, wide_formula, wide_name
+from nncdbg.engine.ops.microsoft.quantized import given
+from nncdbg.engine.ops.types import Attributes, Types, at, need_rank, product, shape_at, total, typed
 from nncdbg.ir.records import Dim
+
+LOWEST = "-3.4028234663852886e38"
+"""The number added to the scores of keys after a query; finite, so that Softmax gives no NaN."""
+
+MASK_VALUE = -10000.0
+"""The number added to the scores of masked keys without `mask_filter_value`."""
+
+
+def split_heads(target: str, source: str, sizes: Sequence[int], heads: int) -> list[str]:
+    """Compute `%target` [batch, heads, sequence, size] from `%source` [batch, sequence, heads * size]."""
+    batch, length, hidden = sizes
+    if hidden % heads:
+        raise GraphError(f"{hidden} hidden elements cannot be split evenly into {heads} heads")
+    return [
+        f"%{target}_split = Reshape(%{source}, {[batch, length, heads, hidden // heads]})",
+        f"%{target} = Transpose(%{target}_split, perm=[0, 2, 1, 3])",
+    ]
+
+
+def merge_heads(target: str, source: str, batch: int, length: int) -> list[str]:
+    """Compute `%target` [batch, sequence, heads * size] from `%source` [batch, heads, sequence, size]."""
+    return [
+        f"%{target}_turned = Transpose(%{source}, perm=[0, 2, 1, 3])",
+        f"%{target} = Reshape(%{target}_turned, {[batch, length, -1]})",
+    ]
+
+
+def default_scale(scale: float | None, size: int) -> float:
+    """Return the factor of the scores: the attribute, else 1 / sqrt(head size)."""
+    return scale or 1 / math.sqrt(size)
+
+
+def scores_lines(scale: float, added: Sequence[str]) -> list[str]:
+    """Compute `%scores` from `%q` and `%k`, scaled, plus the values named in `added`."""
+    lines = [
+        "%k_turned = Transpose(%k, perm=[0, 1, 3, 2])",
+        "%products = MatMul(%q, %k_turned)",
+        f"%scaled = Mul(%products, {scale})",
+    ]
+    names = ["scaled", *(f"scores_{number}" for number in range(1, len(added))), "scores"]
+    if not added:
+        return [*lines, "%scores = Identity(%scaled)"]
+    sums = zip(names[1:], names, added, strict=False)
+    return [*lines, *(f"%{target} = Add(%{before}, %{each})" for target, before, each in sums)]
+
+
+def weighted_lines(batch: int, length: int) -> list[str]:
+    """Compute `%result` [batch, sequence, heads * size] from `%scores` and `%v`."""
+    return [
+        "%probabilities = Softmax(%scores, axis=-1)",
+        "%context = MatMul(%probabilities, %v)",
+        *merge_heads("result", "context", batch, length),
+    ]
+
+
+def causal_lines(length: int, past: int) -> list[str]:
+    """Compute `%causal` [sequence, total]: `LOWEST` for the keys after a query."""
+    total = length + past
+    return [
+        f"%queries = Range({past}, {total}, 1)",
+        "%query_column = Unsqueeze(%queries, [1])",
+        f"%keys = Range(0, {total}, 1)",
+        "%seen = LessOrEqual(%keys, %query_column)",
+        f"%lowest: f32[] = {LOWEST}",
+        "%zero: f32[] = 0.0",
+        "%causal = Where(%seen, %zero, %lowest)",
+    ]
+
+
+def mask_lines(types: Types, index: int, total: int, value: float | None, batch: int) -> list[str]:
+    """Compute `%mask`, which is added to the scores, from the i32 operand `mask_index`.
+
+    The scores are [batch, heads, sequence, total].  [batch] or [2 batch] gives ends, then starts; [batch,
+    total], [batch, sequence, total] and [batch, 1, sequence, total] give 0 for masked keys.  Raises
+    GraphError for another shape.
+    """
+    shape = sizes_at(types, index)
+    lines = [f"%masked: f32[] = {MASK_VALUE if value is None else value}", "%unmasked: f32[] = 0.0"]
+    if len(shape) == 1 and shape[0] in (batch, 2 * batch):
+        return [*lines, *_range_lines(shape[0] == 2 * batch, total, batch)]
+    axes = {2: "[1, 2]", 3: "[1]", 4: None}.get(len(shape), "")
+    if axes == "":
+        raise GraphError(f"a mask of shape {list(shape)} is not supported for batch size {batch}")
+    source = "mask_index"
+    if axes is not None:
+        lines.append(f"%mask_spread = Unsqueeze(%mask_index, {axes})")
+        source = "mask_spread"
+    return [*lines, f"%allowed = Greater(%{source}, 0)", "%mask = Where(%allowed, %unmasked, %masked)"]
+
+
+def _range_lines(starts: bool, total: int, batch: int) -> list[str]:
+    lines = [
+        f"%places: i32[{total}] = {list(range(total))}",
+        f"%ends = Slice(%mask_index, [0], [{batch}], [0])",
+        "%end_column = Unsqueeze(%ends, [1, 2, 3])",
+        f"%{'before' if starts else 'allowed'} = Less(%places, %end_column)",
+    ]
+    if starts:
+        lines += [
+            f"%starts = Slice(%mask_index, [{batch}], [{2 * batch}], [0])",
+            "%start_column = Unsqueeze(%starts, [1, 2, 3])",
+            "%after = GreaterOrEqual(%places, %start_column)",
+            "%allowed = And(%before, %after)",
+        ]
+    return [*lines, "%mask = Where(%allowed, %unmasked, %masked)"]
+
+
+def _masked_lines(
+    attributes: Attributes,
+    types: Types,
+    query: tuple[int, int, int],
+    keys: int,
+    past: int,
+    mask: int,
+    bias: int,
+) -> list[str]:
+    """Compute `%scores` and `%result` from `%q`, `%k` and `%v`, with the operands `mask` and `bias`.
+
+    `query` has batch, sequence and size of the query; `past` of the `keys` are before it.
+    """
+    (batch, length, size), lines, added = query, list[str](), []
+    if at(types, mask) is not None:
+        lines += mask_lines(types, mask, keys, attributes["mask_filter_value"], batch)
+        added.append("mask")
+    if attributes.get("unidirectional"):
+        lines += causal_lines(length, past)
+        added.append("causal")
+    if bias >= 0 and at(types, bias) is not None:
+        added.append("attention_bias.wide")
+    scale = default_scale(attributes["scale"], size)
+    return [*lines, *scores_lines(scale, added), *weighted_lines(batch, length)]
+
+
+def rotated(target: str, source: str, size: int, width: int, *, interleaved: bool) -> list[str]:
+    """Compute `%target` from `%source` by rotating the first `width` elements of each head.
+
+    `%source` is [batch, sequence, heads, size]; `%cos` and `%sin` are [batch, sequence, 1, width / 2].  Pairs
+    are neighbors if `interleaved`, else one element from each half.
+    """
+    half, head = width // 2, f"{target}_head"
+    lines = [f"%{head} = Slice(%{source}, [0], [{width}], [3])"]
+    if interleaved:
+        lines += [
+            f"%{target}_a = Slice(%{head}, [0], [{width}], [3], [2])",
+            f"%{target}_b = Slice(%{head}, [1], [{width}], [3], [2])",
+        ]
+    else:
+        lines += [
+            f"%{target}_a = Slice(%{head}, [0], [{half}], [3])",
+            f"%{target}_b = Slice(%{head}, [{half}], [{width}], [3])",
+        ]
+    lines += [
+        f"%{target}_ac = Mul(%{target}_a, %cos)",
+        f"%{target}_bs = Mul(%{target}_b, %sin)",
+        f"%{target}_bc = Mul(%{target}_b, %cos)",
+        f"%{target}_as = Mul(%{target}_a, %sin)",
+        f"%{target}_first = Sub(%{target}_ac, %{target}_bs)",
+        f"%{target}_second = Add(%{target}_bc, %{target}_as)",
+    ]
+    turned = target if width == size else f"{target}_turned"
+    if interleaved:
+        lines += [
+            f"%{target}_first_column = Unsqueeze(%{target}_first, [4])",
+            f"%{target}_second_column = Unsqueeze(%{target}_second, [4])",
+            f"%{target}_pairs = Concat(%{target}_first_column, %{target}_second_column, axis=4)",
+            f"%{turned} = Reshape(%{target}_pairs, [0, 0, 0, {width}])",
+        ]
+    else:
+        lines.append(f"%{turned} = Concat(%{target}_first, %{target}_second, axis=3)")
+    if width != size:
+        lines += [
+            f"%{target}_rest = Slice(%{source}, [{width}], [{size}], [3])",
+            f"%{target} = Concat(%{turned}, %{target}_rest, axis=3)",
+        ]
+    return lines
+
+
+def angle_lines(cos: str, sin: str, places: str) -> list[str]:
+    """Compute `%cos` and `%sin` [batch, sequence, 1, width / 2] at `%places` [batch, sequence]."""
+    return [
+        f"%cos_rows = Gather({cos}, %{places})",
+        f"%sin_rows = Gather({sin}, %{places})",
+        "%cos = Unsqueeze(%cos_rows, [2])",
+        "%sin = Unsqueeze(%sin_rows, [2])",
+    ]
+
+
+def refuse(types: Types, index: int, what: str) -> None:
+    """Raise GraphError if an operand is given that no formula supports."""
+    if at(types, index) is not None:
+        raise GraphError(f"{what} is not supported", hint="run the model with --backend onnxruntime")
+
 
 # One product for query, key and value -----------------------------------------------------------
 
@@ -91,20 +277,8 @@ def _attended(
     before = sizes_at(types, past)[3] if at(types, past) is not None else 0
     size = _widths(attributes, columns)[0] // attributes["num_heads"]
     lines = [*_qkv_lines(attributes, types, columns), *_past_lines(types, past)]
-    added = []
-    if at(types, mask) is not None:
-        lines += mask_lines(types, mask, length + before, attributes["mask_filter_value"], batch)
-        added.append("mask")
-    if attributes["unidirectional"]:
-        lines += causal_lines(length, before)
-        added.append("causal")
-    if bias >= 0 and at(types, bias) is not None:
-        added.append("attention_bias.wide")
-    return [
-        *lines,
-        *scores_lines(default_scale(attributes["scale"], size), added),
-        *weighted_lines(batch, length),
-    ]
+    given = (batch, length, size), length + before, before
+    return [*lines, *_masked_lines(attributes, types, *given, mask, bias)]
 
 
 def _refuse_rotation(attributes: Attributes) -> None:
@@ -158,3 +332,197 @@ def quantized_attention(attributes: Attributes, types: Types) -> str:
         *_kept_lines(_widths(attributes, sizes_at(types, 1)[1])),
     ]
     return wide_formula("QAttention", names, types, lines, ["y", "kept"], like=2)
+
+
+_MULTI = [
+    "query",
+    "key",
+    "value",
+    "bias",
+    "mask_index",
+    "attention_bias",
+    "past_key",
+    "past_value",
+    "past_length",
+    "indirection",
+]
+
+
+def _multi_head_types(attributes: Attributes, types: Types) -> Types:
+    """[batch, sequence, hidden of value], then keys and values [batch, heads, total, size], then scores."""
+    query, value = shape_at(types, 0), shape_at(types, 2)
+    element, heads = at(types, 0), attributes["num_heads"]
+    unknown = [typed(element, (None, heads, None, None))] * 3
+    if query is None:
+        return [typed(element, (None, None, None)), *unknown]
+    width: Dim
+    if len(query) == 5:
+        width = product((query[2], query[4]))
+    elif value is None or len(value) == 5:
+        width = query[2]
+    elif len(value) == 4:
+        width = product((value[1], value[3]))
+    else:
+        width = value[2]
+    return [typed(element, (*query[:2], width)), *unknown]
+
+
+def _own_lines(types: Types, heads: int) -> tuple[list[str], tuple[int, int, int]]:
+    """Compute `%q`, `%own_k`, `%own_v` [batch, heads, sequence, size].
+
+    Return the lines and (batch, sequence, size) of the query.
+    """
+    query = sizes_at(types, 0)
+    if len(query) == 5:
+        batch, length, _, _, size = query
+        lines = [
+            line
+            for number, name in enumerate(("q", "own_k", "own_v"))
+            for line in (
+                f"%{name}_packed = Gather(%query.wide, {number}, axis=3)",
+                f"%{name} = Transpose(%{name}_packed, perm=[0, 2, 1, 3])",
+            )
+        ]
+        return lines, (batch, length, size)
+    batch, length, hidden = query
+    biases = _bias_lines(types)
+    lines = [*biases, *split_heads("q", "query_biased" if biases else "query.wide", query, heads)]
+    key = sizes_at(types, 1)
+    if len(key) == 5:
+        for number, name in enumerate(("own_k", "own_v")):
+            lines.append(f"%{name}_packed = Gather(%key.wide, {number}, axis=3)")
+            lines.append(f"%{name} = Transpose(%{name}_packed, perm=[0, 2, 1, 3])")
+        return lines, (batch, length, hidden // heads)
+    for index, name in ((1, "key"), (2, "value")):
+        shape, own = sizes_at(types, index), f"own_{name[0]}"
+        biased = f"{name}_biased" if biases and len(shape) == 3 else f"{name}.wide"
+        lines += (
+            [f"%{own} = Identity(%{biased})"] if len(shape) == 4 else split_heads(own, biased, shape, heads)
+        )
+    return lines, (batch, length, hidden // heads)
+
+
+def _bias_lines(types: Types) -> list[str]:
+    """Compute `%query_biased` and so on, from the one bias over the columns of query, key and value."""
+    if at(types, 3) is None:
+        return []
+    lines, begin = [], 0
+    for index, name in enumerate(("query", "key", "value")):
+        shape = sizes_at(types, index)
+        if len(shape) != 3:
+            break
+        lines.append(f"%{name}_bias = Slice(%bias.wide, [{begin}], [{begin + shape[2]}], [0])")
+        lines.append(f"%{name}_biased = Add(%{name}.wide, %{name}_bias)")
+        begin += shape[2]
+    return lines
+
+
+@composite("com.microsoft.MultiHeadAttention", infer=_multi_head_types)
+def multi_head_attention(attributes: Attributes, types: Types) -> str:
+    """Multi-head attention of query to key and value, each [batch, sequence, hidden].
+
+    query may contain all three as [batch, sequence, heads, 3, size], key both as [batch, sequence, heads, 2,
+    size]; key and value may be [batch, heads, sequence, size].  The outputs after the result are keys and
+    values with the past ones before them, then the scores before Softmax.
+    """
+    refuse(types, 8, "past_sequence_length")
+    refuse(types, 9, "cache_indirection")
+    heads = attributes["num_heads"]
+    lines, query = _own_lines(types, heads)
+    for name, index in (("k", 6), ("v", 7)):
+        past = "past_key" if name == "k" else "past_value"
+        if at(types, index) is None:
+            lines.append(f"%{name} = Identity(%own_{name})")
+        else:
+            lines.append(f"%{name} = Concat(%{past}.wide, %own_{name}, axis=2)")
+    past_length = sizes_at(types, 6)[2] if at(types, 6) is not None else 0
+    keys = _key_count(types) + past_length
+    lines += [
+        *_masked_lines(attributes, types, query, keys, past_length, 4, 5),
+        "%y.wide = Identity(%result)",
+        "%present_key.wide = Identity(%k)",
+        "%present_value.wide = Identity(%v)",
+        "%qk.wide = Identity(%scores)",
+    ]
+    results = ["y", "present_key", "present_value", "qk"]
+    return wide_formula("MultiHeadAttention", _MULTI, types, lines, results)
+
+
+def _key_count(types: Types) -> int:
+    if len(sizes_at(types, 0)) == 5:
+        return sizes_at(types, 0)[1]
+    key = sizes_at(types, 1)
+    return key[2] if len(key) == 4 else key[1]
+
+
+# One step of a decoder ---------------------------------------------------------------------------
+
+_STEP = [
+    "query",
+    "key",
+    "value",
+    "mask_index",
+    "attention_bias",
+    "past_key",
+    "past_value",
+    "past_length",
+    "beam_width",
+    "indirection",
+    "bias",
+]
+
+
+def _step_types(attributes: Attributes, types: Types) -> Types:
+    """[batch, 1, hidden], then keys and values [batch, heads, places, size]."""
+    query, heads = shape_at(types, 0), attributes["num_heads"]
+    cache = typed(at(types, 0), (None, heads, None, None))
+    return [typed(at(types, 0), (None, None, None) if query is None else query), cache, cache]
+
+
+def _step_cache(attributes: Attributes, types: Types) -> list[str]:
+    """Compute `%k`, `%v` and the caches `%key_places`, `%value_places` from `%own_k` and `%own_v`."""
+    pairs = (("k", "key"), ("v", "value"))
+    if at(types, 5) is None:
+        return [
+            line
+            for name, cache in pairs
+            for line in (f"%{name} = Identity(%own_{name})", f"%{cache}_places = Identity(%own_{name})")
+        ]
+    if not attributes["past_present_share_buffer"]:
+        hint = "set past_present_share_buffer=1, as onnxruntime also requires"
+        raise GraphError("past_key and present_key must share a buffer", hint=hint)
+    lines = [
+        cast("taken_wide", "past_length", "i64"),
+        "%taken = Reshape(%taken_wide, [1])",
+        "%count = Add(%taken, 1)",
+        f"%places = Range(0, {sizes_at(types, 5)[2]}, 1)",
+        "%is_new = Equal(%places, %taken)",
+        "%new_column = Unsqueeze(%is_new, [1])",
+    ]
+    for name, cache in pairs:
+        lines.append(f"%{cache}_places = Where(%new_column, %own_{name}, %past_{cache}.wide)")
+        lines.append(f"%{name} = Slice(%{cache}_places, [0], %count, [2])")
+    return lines
+
+
+@composite("com.microsoft.DecoderMaskedMultiHeadAttention", infer=_step_types)
+def decoder_masked_multi_head_attention(attributes: Attributes, types: Types) -> str:
+    """MultiHeadAttention of one query per sequence, [batch, 1, hidden], to cached keys and values.
+
+    The new key is stored at `past_sequence_length` of the cache.  key and value may be [batch, heads,
+    sequence, size], without a cache.
+    """
+    refuse(types, 9, "cache_indirection")
+    heads = attributes["num_heads"]
+    own = [at(types, 0), at(types, 1), at(types, 2), at(types, 10)]
+    lines, query = _own_lines(own, heads)
+    lines += _step_cache(attributes, types)
+    keys = sizes_at(types, 3)[-1] if at(types, 3) is not None else 0
+    lines += [
+        *_masked_lines(attributes, types, query, keys, 0, 3, 4),
+        "%y.wide = Identity(%result)",
+        "%present_key.wide = Identity(%key_places)",
+        "%present_value.wide = Identity(%value_places)",
+    ]
+    results = ["y", "present_key", "present_value"]
+    return wide_formula("DecoderMaskedMultiHeadAttention", _STEP, types, lines, results)

@@ -5,17 +5,47 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nncdbg.engine.errors import GraphError
+from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops.declaration import composite
-from nncdbg.engine.ops.formula import cast, sizes_at
-from nncdbg.engine.ops.microsoft.attention_lines import (
-    angle_lines,
-    default_scale,
-    merge_heads,
-    refuse,
-    rotated,
-)
-from nncdbg.engine.ops.microsoft.composing import wide_formula
-from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, typed
+from nncdbg.engine.ops.formula import cast, sizes_at, wide_formula
+from nncdbg.engine.ops.microsoft.attention import angle_lines, default_scale, merge_heads, refuse, rotated
+from nncdbg.engine.ops.types import Attributes, Types, at, same_as, shape_at, typed
+
+
+@composite("com.microsoft.RotaryEmbedding", infer=same_as(0), contract=contracts.not_negative(1))
+def rotary_embedding(attributes: Attributes, types: Types) -> str:
+    """x rotated by its position, in pairs: [batch, sequence, hidden] or [batch, heads, sequence, size].
+
+    `position_ids` is one offset, or a position for each [batch, sequence].
+    """
+    shape, cache = sizes_at(types, 0), sizes_at(types, 2)
+    lines = []
+    if len(shape) == 4:
+        batch, heads, length, size = shape
+        lines.append("%heads = Transpose(%x.wide, perm=[0, 2, 1, 3])")
+    else:
+        batch, length, hidden = shape
+        size = hidden // attributes["num_heads"] if attributes["num_heads"] else 2 * cache[1]
+        heads = hidden // size
+        lines.append(f"%heads = Reshape(%x.wide, {[batch, length, heads, size]})")
+    places = "position_ids"
+    if len(sizes_at(types, 1)) == 1:
+        places = "places"
+        lines += [
+            f"%steps = Range(0, {length}, 1)",
+            "%row = Add(%steps, %position_ids)",
+            f"%places = Expand(%row, [{batch}, {length}])",
+        ]
+    width = attributes["rotary_embedding_dim"] or size
+    lines += angle_lines("%cos_cache.wide", "%sin_cache.wide", places)
+    lines += rotated("turned", "heads", size, width, interleaved=bool(attributes["interleaved"]))
+    if len(shape) == 4:
+        lines.append("%y.wide = Transpose(%turned, perm=[0, 2, 1, 3])")
+    else:
+        lines.append(f"%y.wide = Reshape(%turned, {list(shape)})")
+    names = ["x", "position_ids", "cos_cache", "sin_cache"]
+    return wide_formula("RotaryEmbedding", names, types, lines)
+
 
 _OPERANDS = [
     "query",
@@ -78,15 +108,6 @@ def _types(attributes: Attributes, types: Types) -> Types:
     if len(types) > 1 and types[1] is None:
         hidden = None  # An operand of unknown type is indistinguishable from an omitted one.
     return [typed(element, (*query[:2], hidden)), cache, cache, None]
-
-
-def _refuse_unsupported(attributes: Attributes, types: Types) -> None:
-    refuse(types, 12, "a quantized cache of keys (k_scale)")
-    refuse(types, 13, "a quantized cache of values (v_scale)")
-    for name in ("kv_cache_bit_width", "sliding_window_cache", "qk_output"):
-        if attributes[name]:
-            fact = f"{name}={attributes[name]} is not supported"
-            raise GraphError(fact, hint="run the model with --backend onnxruntime")
 
 
 def _head_lines(attributes: Attributes, types: Types, sizes: _Sizes) -> list[str]:
@@ -257,7 +278,12 @@ def group_query_attention(attributes: Attributes, types: Types) -> str:
     query heads.  query includes key and value if they are not given.  The outputs after the result are the
     caches with the new keys and values, [batch, kv_num_heads, places, size].
     """
-    _refuse_unsupported(attributes, types)
+    refuse(types, 12, "a quantized cache of keys (k_scale)")
+    refuse(types, 13, "a quantized cache of values (v_scale)")
+    for name in ("kv_cache_bit_width", "sliding_window_cache", "qk_output"):
+        if attributes[name]:
+            fact = f"{name}={attributes[name]} is not supported"
+            raise GraphError(fact, hint="run the model with --backend onnxruntime")
     sizes = _sizes(attributes, types)
     grouped = [sizes.batch, sizes.groups, sizes.each, sizes.length, -1]
     lines = [

@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from nncdbg.engine.ops.signatures import op_names
+from nncdbg.engine.ops.schema import op_names
 from nncdbg.engine.text.lexemes import Flaw, name_text
 from nncdbg.engine.text.prefixes import NO_PREFIXES
 from nncdbg.ir.records import Graph, Type, Value

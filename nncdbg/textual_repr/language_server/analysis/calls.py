@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nncdbg.engine.ops.signatures import OpSignature
+from nncdbg.engine.ops.schema import OpSignature
 from nncdbg.engine.text.prefixes import Prefixes
 from nncdbg.ir.records import TensorType
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis

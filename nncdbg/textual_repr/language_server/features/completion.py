@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from nncdbg.engine.ops.signatures import Formal
+from nncdbg.engine.ops.schema import Formal
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.records import TensorType, Value
 from nncdbg.textual_repr.blocks import ENDS

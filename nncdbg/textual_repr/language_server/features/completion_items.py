@@ -14,8 +14,16 @@ from lsprotocol import types
 from nncdbg.engine.dtypes import NUMPY, ONNX
 from nncdbg.engine.expression.derivatives import DERIVATIVES
 from nncdbg.engine.expression.functions import FUNCTIONS
-from nncdbg.engine.ops.schema import split, version_of
-from nncdbg.engine.ops.signatures import AttributeFormal, Formal, OpSignature, label, op_names, op_signature
+from nncdbg.engine.ops.schema import (
+    AttributeFormal,
+    Formal,
+    OpSignature,
+    label,
+    op_names,
+    op_signature,
+    split,
+    version_of,
+)
 from nncdbg.engine.text.lexemes import key_text, name_text, op_text, quote
 from nncdbg.engine.text.types import print_type
 from nncdbg.ir.records import TensorType, Type

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from nncdbg.engine.ops.schema import schema, version_of
-from nncdbg.engine.ops.signatures import AttributeFormal, label, one_line, op_signature
+from nncdbg.engine.ops.schema import AttributeFormal, label, one_line, op_signature, schema, version_of
 
 _LONGEST = 6000
 """Maximum number of characters of a document: those of Loop and Scan are several pages long."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from nncdbg.engine.ops.signatures import OpSignature, label, one_line
+from nncdbg.engine.ops.schema import OpSignature, label, one_line
 from nncdbg.engine.text.lexemes import op_text
 from nncdbg.textual_repr.language_server.analysis.calls import OpenCall, open_call
 from nncdbg.textual_repr.language_server.document.positions import ColumnEncoding

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nncdbg.engine.inference.types import common_type
-from nncdbg.engine.ops.schema import version_of
-from nncdbg.engine.ops.signatures import Formal, OpSignature, op_signature
+from nncdbg.engine.ops.schema import Formal, OpSignature, op_signature, version_of
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.types import print_type
 from nncdbg.ir.records import TensorType, Type

@@ -4,9 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
-from nncdbg.engine.ops.aten.influence import MOVED_BY_EXPERIMENT  # noqa: E402
 from nncdbg.engine.ops.aten.internals import all_operator_names  # noqa: E402
-from nncdbg.engine.ops.aten.operators import torch_operator  # noqa: E402
+from nncdbg.engine.ops.aten.operators import MOVED_BY_EXPERIMENT, facts_of, torch_operator  # noqa: E402
 from nncdbg.engine.ops.aten.signatures import signature_of  # noqa: E402
 
 NOT_MOVED = {
@@ -31,3 +30,17 @@ def test_each_view_moves_elements_and_keeps_finite_ones_finite():
     declared = {name: torch_operator(name) for name in views}
     assert {name for name, op in declared.items() if op.influence is not MOVED_BY_EXPERIMENT} == set()
     assert {name for name, op in declared.items() if not op.keeps_finite} == set()
+
+
+def test_abs_of_finite_complex_numbers_overflows():
+    numbers = torch.tensor([3e38 + 3e38j])
+    assert torch.isfinite(numbers).all()
+    assert torch.isinf(numbers.abs()).all()
+    assert not torch_operator("aten.abs.default").keeps_finite
+
+
+def test_operators_that_the_native_observer_need_not_read_keep_finite_numbers_finite():
+    """The observer applies its table to real numbers only, for which `abs` keeps finite numbers finite."""
+    from nncdbg.torch.operator_watch import _KEEP_FINITE
+
+    assert {name for name in _KEEP_FINITE if not facts_of(f"aten.{name}.default").keeps_finite} == {"abs"}
