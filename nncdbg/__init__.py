@@ -76,7 +76,7 @@ _PUBLIC = {
     "execute": "nncdbg.commands.execute",
     **dict.fromkeys(("load", "ProgramSource"), "nncdbg.engine.frontends"),
     "run": "nncdbg.opening.run",
-    "in_order": "nncdbg.engine.schedules.chosen_order",
+    "in_order": "nncdbg.engine.schedules.player",
     "read_kernels": "nncdbg.opening.kernel_file",
     **dict.fromkeys(("LoadedStates", "load_states", "save_states"), "nncdbg.opening.state_file"),
     **dict.fromkeys(("to_onnx", "write_onnx"), "nncdbg.opening.onnx_export.export"),
@@ -154,7 +154,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.ops.declaration import declare as declare
     from nncdbg.engine.ops.declaration import op as op
     from nncdbg.engine.ops.library import load_op_library as load_op_library
-    from nncdbg.engine.schedules.chosen_order import in_order as in_order
+    from nncdbg.engine.schedules.player import in_order as in_order
     from nncdbg.engine.stopping.breakpoints import Breakpoint as Breakpoint
     from nncdbg.engine.stopping.stops import Stop as Stop
     from nncdbg.engine.text.listing import Listing

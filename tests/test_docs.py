@@ -111,21 +111,18 @@ def test_the_protocol_page_lists_every_request_and_key() -> None:
 
 
 def test_the_protocol_page_states_the_limits() -> None:
+    from nncdbg.dap_server import request_queue
     from nncdbg.dap_server.handlers import (
-        disassembly,
         evaluating,
-        lines,
+        explaining,
+        graph,
         memory,
         stack,
-        statistics,
         tensors,
         timeline,
         variables,
     )
-    from nncdbg.dap_server.handlers import map as graph_map
-    from nncdbg.dap_server.sources import neighbourhood
-    from nncdbg.dap_server.transport import backlog, framing
-    from nncdbg.dap_server.variables import clipboard
+    from nncdbg.dap_server.transport import framing
 
     page = (ROOT / "docs" / "DAP.md").read_text()
     for words in (
@@ -134,19 +131,19 @@ def test_the_protocol_page_states_the_limits() -> None:
         f"| variables with `count` | {variables.MOST:,} |",
         f"| frames in a response | {stack.FRAMES:,};",
         f"| bytes of `readMemory` | {memory.MAX_READ >> 20} MiB;",
-        f"| instructions of `disassemble` | {disassembly.MOST:,} |",
-        f"| elements in the clipboard | {clipboard.MAX_ELEMENTS:,} |",
+        f"| instructions of `disassemble` | {memory.MOST:,} |",
+        f"| elements in the clipboard | {evaluating.MAX_ELEMENTS:,} |",
         f"| completions | {evaluating.MAX_COMPLETIONS} |",
         f"of `nncdbg/timeline` | {timeline.MOST_MOMENTS} / {timeline.MOST_BRANCHES} |",
-        f"`count` is at most {statistics.MOST_VALUES}.",
-        f"`nncdbg/nearby` | {statistics.MOST_VISITS}, for the {statistics.NEAR} newest values; "
-        f"{statistics.MOST_STEPS:,} for a scalar that a run collects |",
-        f"to collapse (at most {graph_map.MOST_TOGGLED} in total)",
-        f"| {neighbourhood.MOST_STATEMENTS} in the {neighbourhood.LEVELS} innermost blocks of the stack |",
-        f"| queued requests | {backlog.MOST:,} requests and {backlog.MOST_BYTES >> 20} MiB;",
+        f"`count` is at most {explaining.MOST_VALUES}.",
+        f"`nncdbg/nearby` | {explaining.MOST_VISITS}, for the {explaining.NEAR} newest values; "
+        f"{explaining.MOST_STEPS:,} for a scalar that a run collects |",
+        f"to collapse (at most {graph.MOST_TOGGLED} in total)",
+        f"| {graph.MOST_STATEMENTS} in the {graph.LEVELS} innermost blocks of the stack |",
+        f"| queued requests | {request_queue.MOST:,} requests and {request_queue.MOST_BYTES >> 20} MiB;",
         f"`maxElements` is at most {tensors.MAX_ELEMENTS}.",
         f"`bins` is at most {tensors.MAX_BINS}.",
         f"selects more than {tensors.MAX_REDUCED:,} elements",
-        f"at most {lines.MAX_LINES} lines.",
+        f"at most {variables.MAX_LINES} lines.",
     ):
         assert words in page, words

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nncdbg.commands.recording.script import RecordedScript
     from nncdbg.commands.recording.setup import Confirm
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.divergence.companion import Companion
+    from nncdbg.engine.divergence.lockstep import Companion
     from nncdbg.engine.stopping.stops import Stop
     from nncdbg.engine.text.listing import Listing
     from nncdbg.opening.configuration import RunConfiguration

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from nncdbg.dap_server import protocol
 from nncdbg.dap_server.messages import Answer, event, output
-from nncdbg.dap_server.protocol.requests import InitializeRequestArguments
 from nncdbg.dap_server.transport.connection import Connection
 
 MAX_NUMBER = 2**53 - 1
@@ -22,7 +22,7 @@ class Client:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.arguments = InitializeRequestArguments(adapter_id="")
+        self.arguments = protocol.InitializeRequestArguments(adapter_id="")
         self._lock = threading.Lock()
         self._answered: dict[int, Callable[[Answer], None]] = {}
 

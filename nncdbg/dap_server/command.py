@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.listen is None and options.socket is None:
         return _serve_stdio(options.token)
     from nncdbg.dap_server.transport.addresses import parse_address
-    from nncdbg.dap_server.transport.sockets import serve_clients
+    from nncdbg.dap_server.transport.process import serve_clients
 
     address = options.socket if options.listen is None else parse_address(options.listen)
     return serve_clients(address, options.token or os.environ.get(TOKEN) or None)
@@ -44,7 +44,7 @@ def _serve_stdio(token: str | None) -> int:
         raise UsageError(
             "--token requires --listen or --socket", hint="omit --token: stdio has only one client"
         )
-    from nncdbg.dap_server.transport.stdio import serve_stdio
+    from nncdbg.dap_server.transport.process import serve_stdio
 
     return serve_stdio()
 

@@ -4,32 +4,104 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from nncdbg.dap_server import protocol
+from nncdbg.dap_server.breakpoints.exception_filters import LABELS
 from nncdbg.dap_server.client_recorder import ClientRecorder
 from nncdbg.dap_server.events import MAIN_THREAD, report_continued, report_end, report_start, report_stop
 from nncdbg.dap_server.kernel_debugger import trace_kernels
 from nncdbg.dap_server.progress import how_far
 from nncdbg.dap_server.registry import State
-from nncdbg.dap_server.run_summary import (
-    RunFinding,
-    console_lines,
-    finding_of,
-    summary_of_run,
-)
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.sources.modules import Modules
-from nncdbg.dap_server.variables.value_text import Shown
+from nncdbg.dap_server.variables.value_text import (
+    Glance,
+    Shown,
+    is_tensor,
+    plain_text,
+    statistics_text,
+    type_text,
+)
 from nncdbg.engine.errors import NncdbgError, RunError
+from nncdbg.engine.expression import spelled
 from nncdbg.presentation.crash_report import report_crash
+from nncdbg.presentation.elements import SMALL, is_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from nncdbg.dap_server.client import Client
     from nncdbg.dap_server.session import Session
     from nncdbg.dap_server.sources.shown import Sources
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.stopping.stops import Stop
+
+
+class RunFinding(protocol.Record, frozen=True, kw_only=True):
+    """A finding that stopped the run: kind, label of its filter, description, place of the statement."""
+
+    kind: str
+    label: str
+    text: str
+    line: int | None = None
+    source: protocol.Source | None = None
+
+
+class RunValue(protocol.Record, frozen=True, kw_only=True):
+    """An output or input: `text` as in the variables, `kinds` of non-finite elements (`nan`, `inf`)."""
+
+    name: str
+    text: str
+    kinds: list[str]
+
+
+class RunSummaryBody(protocol.Record, frozen=True, kw_only=True):
+    """The body of the event `nncdbg/summary`."""
+
+    program: str
+    outputs: list[RunValue]
+    inputs: list[RunValue]
+    """The inputs with NaN or Inf."""
+    findings: list[RunFinding]
+
+
+def finding_of(stop: Stop, sources: Sources, client: Client) -> RunFinding:
+    """Return the finding of a stop, for the summary at the end of the run."""
+    assert stop.finding is not None
+    source = sources.of_frame(stop.frame) if stop.frame is not None else None
+    line = client.outgoing_line(stop.line) if stop.line is not None else None
+    kind = stop.finding.kind
+    return RunFinding(
+        kind=kind, label=LABELS.get(kind, kind), text=stop.finding_text, line=line, source=source
+    )
+
+
+def summary_of_run(shown: Shown, name: str, findings: list[RunFinding]) -> RunSummaryBody:
+    """The summary of the program `name`, after its end."""
+    debugger = shown.debugger
+    glance = Glance(shown, hex=False, between=lambda: None)
+    slots = map(debugger.backend.to_host, debugger.control.stack[0].slots[1 : 1 + len(debugger.inputs)])
+    inputs = [_value(glance, name, content) for name, content in zip(debugger.inputs, slots, strict=True)]
+    outputs = [_value(glance, name, content) for name, content in (debugger.outputs or {}).items()]
+    return RunSummaryBody(
+        program=name,
+        outputs=outputs,
+        inputs=[each for each in inputs if each.kinds],
+        findings=findings,
+    )
+
+
+def _value(glance: Glance, name: str, content: Any) -> RunValue:
+    if not is_tensor(content) or is_text(content) or not content.size:
+        text = glance.text(content) if is_tensor(content) else plain_text(content)
+        return RunValue(name=spelled(name), text=text, kinds=[])
+    summary = glance.full_summary(content)
+    small = content.size <= SMALL
+    text = glance.text(content) if small else f"{type_text(content)} {statistics_text(content, summary)}"
+    counts = {"nan": summary.nan, "inf": summary.posinf or summary.neginf}
+    return RunValue(name=spelled(name), text=text, kinds=[kind for kind, count in counts.items() if count])
+
 
 Verb: TypeAlias = "Callable[[], Stop]"
 
@@ -218,7 +290,11 @@ class Debuggee:
         if stop.finding is not None:
             self._findings.append(finding_of(stop, self.sources, session.client))
         if stop.reason == "end" and not self.stop_on_exit:
-            self._report_summary(session)
+            summary = summary_of_run(self.shown, self.sources.name, self._findings)
+            for title, values in (("input", summary.inputs), ("output", summary.outputs)):
+                for value in values:
+                    session.client.say(f"{title} {value.name} {value.text}")
+            session.client.send_event("nncdbg/summary", summary)
             self.end(session, 0)
         elif stop.error is not None and (self.no_debug or self._failed_at == before):
             # This failure was already reported and nothing was changed: continuing from it ends the
@@ -229,13 +305,6 @@ class Debuggee:
         else:
             session.state = State.STOPPED
             report_stop(session, stop)
-
-    def _report_summary(self, session: Session) -> None:
-        """Send the summary of the run: lines to the console, and the event."""
-        summary = summary_of_run(self.shown, self.sources.name, self._findings)
-        for line in console_lines(summary):
-            session.client.say(line)
-        session.client.send_event("nncdbg/summary", summary)
 
     def say_remarks(self, session: Session) -> None:
         """Send the engine's remarks: NumPy replaced the backend for an op, a listener failed."""

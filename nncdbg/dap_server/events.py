@@ -6,18 +6,8 @@ import os
 from struct import calcsize
 from typing import TYPE_CHECKING, Literal
 
+from nncdbg.dap_server import protocol
 from nncdbg.dap_server.breakpoints.exception_filters import LABELS
-from nncdbg.dap_server.protocol.events import (
-    ContinuedEventBody,
-    ExitedEventBody,
-    InvalidatedEventBody,
-    MemoryEventBody,
-    OutputEventBody,
-    ProcessEventBody,
-    StoppedEventBody,
-    TerminatedEventBody,
-    ThreadEventBody,
-)
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.escaping import printable
 
@@ -74,7 +64,7 @@ def report_stop(session: Session, stop: Stop) -> None:
         description = f"{text[0].upper()}{text[1:]}"
     session.client.send_event(
         "stopped",
-        StoppedEventBody(
+        protocol.StoppedEventBody(
             reason=reason,
             description=description,
             thread_id=session.program.moved_thread if stop.reason == "step" else MAIN_THREAD,
@@ -88,7 +78,7 @@ def report_stop(session: Session, stop: Stop) -> None:
 def report_message(session: Session, message: LogMessage) -> None:
     """Print the message of a logpoint in the client's console, with its place."""
     line = session.client.outgoing_line(message.line) if message.line is not None else None
-    body = OutputEventBody(
+    body = protocol.OutputEventBody(
         category="console",
         output=f"{printable(message.text)}\n",
         source=session.program.sources.of_frame(message.frame),
@@ -99,7 +89,7 @@ def report_message(session: Session, message: LogMessage) -> None:
 
 def report_continued(session: Session) -> None:
     """Report that the program continues, where no request of the client implies it."""
-    body = ContinuedEventBody(thread_id=MAIN_THREAD, all_threads_continued=True)
+    body = protocol.ContinuedEventBody(thread_id=MAIN_THREAD, all_threads_continued=True)
     session.client.send_event("continued", body)
 
 
@@ -107,16 +97,16 @@ def report_change(session: Session) -> None:
     """Report that values were set, so that the client reads all values again."""
     client = session.client.arguments
     if client.supports_invalidated_event:
-        session.client.send_event("invalidated", InvalidatedEventBody(areas=["variables"]))
+        session.client.send_event("invalidated", protocol.InvalidatedEventBody(areas=["variables"]))
     if client.supports_memory_event:
         for reference, count in session.read_memory.items():
-            body = MemoryEventBody(memory_reference=reference, offset=0, count=count)
+            body = protocol.MemoryEventBody(memory_reference=reference, offset=0, count=count)
             session.client.send_event("memory", body)
 
 
 def report_process(session: Session, name: str, start_method: Literal["launch", "attach"]) -> None:
     """Report the process that is debugged."""
-    body = ProcessEventBody(
+    body = protocol.ProcessEventBody(
         name=name,
         system_process_id=os.getpid(),
         is_local_process=True,
@@ -128,14 +118,14 @@ def report_process(session: Session, name: str, start_method: Literal["launch", 
 
 def report_start(session: Session) -> None:
     """Report the start of the program."""
-    session.client.send_event("thread", ThreadEventBody(reason="started", thread_id=MAIN_THREAD))
+    session.client.send_event("thread", protocol.ThreadEventBody(reason="started", thread_id=MAIN_THREAD))
 
 
 def report_end(session: Session, exit_code: int, *, started: bool = True) -> None:
     """Report the end of debugging; `started` is whether the program had begun."""
     if started:
-        session.client.send_event("thread", ThreadEventBody(reason="exited", thread_id=MAIN_THREAD))
+        session.client.send_event("thread", protocol.ThreadEventBody(reason="exited", thread_id=MAIN_THREAD))
         if session.window is not None:
             session.window.show(f"the program has ended with exit code {exit_code}")
-    session.client.send_event("exited", ExitedEventBody(exit_code=exit_code))
-    session.client.send_event("terminated", TerminatedEventBody())
+    session.client.send_event("exited", protocol.ExitedEventBody(exit_code=exit_code))
+    session.client.send_event("terminated", protocol.TerminatedEventBody())

@@ -43,19 +43,16 @@ _FIRST = 3
 def failure_fields(error: NncdbgError, *, show: bool = False) -> dict[str, Any]:
     """Return the fields of a failed response.  With `show` the client shows it in a dialog."""
     number = next((number for kind, number in _NUMBERS if isinstance(error, kind)), _OTHER)
+    text = str(error)
+    if isinstance(error, ParseError) and len(error.errors) > _FIRST:
+        # A dialog does not scroll, and editors mark all errors.
+        more = len(error.errors) - _FIRST
+        text = "\n".join([error.message, *map(str, error.errors[:_FIRST]), f"and {more} more"])
     # `{...}` in a format is a variable, so the text itself is passed as one.
-    body = {"id": number, "format": "{text}", "variables": {"text": _full_text(error)}, "showUser": show}
+    body = {"id": number, "format": "{text}", "variables": {"text": text}, "showUser": show}
     return {"message": reason(error), "body": {"error": body}}
 
 
 def reason(error: NncdbgError) -> str:
     """Return the reason for a failed verification in one line: the error and its hint."""
     return f"{error.message} ({error.hint})" if error.hint else error.message
-
-
-def _full_text(error: NncdbgError) -> str:
-    """Only the first of many errors in a text: a dialog does not scroll, and editors mark all of them."""
-    if not isinstance(error, ParseError) or len(error.errors) <= _FIRST:
-        return str(error)
-    more = len(error.errors) - _FIRST
-    return "\n".join([error.message, *map(str, error.errors[:_FIRST]), f"and {more} more"])

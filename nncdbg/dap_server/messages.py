@@ -89,7 +89,11 @@ def decode_arguments(request: Request, record: Any, required: bool) -> Any:
     raw = request.arguments
     if raw is None or raw == b"null":
         # If all of their fields are optional, clients omit the arguments.
-        if required and record is not None and _due_in(record):
+        if (
+            required
+            and record is not None
+            and any(field.required for field in msgspec.structs.fields(record))
+        ):
             raise MessageError(f"{request.command} needs `arguments`", request.seq, request.command)
         raw = b"{}"
     try:
@@ -98,11 +102,6 @@ def decode_arguments(request: Request, record: Any, required: bool) -> Any:
         words = decoding_failure(error)
         words = words.replace("$", "arguments", 1) if "`$" in words else f"{words} - at `arguments`"
         raise MessageError(f"{request.command}: {words}", request.seq, request.command) from None
-
-
-def _due_in(record: Any) -> bool:
-    """Return whether a record has a required field."""
-    return any(field.required for field in msgspec.structs.fields(record))
 
 
 def quoted(word: str) -> str:

@@ -14,12 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from nncdbg.dap_server import protocol
 from nncdbg.dap_server.client import Client
-from nncdbg.dap_server.protocol.events import (
-    ProgressEndEventBody,
-    ProgressStartEventBody,
-    ProgressUpdateEventBody,
-)
 from nncdbg.engine.process.threads import BackgroundThread
 
 if TYPE_CHECKING:
@@ -147,7 +143,7 @@ class Progress:
                 return
             work.number = f"progress-{next(self._numbers)}"
             work.reported = message, percentage = work.poll()
-            start = ProgressStartEventBody(
+            start = protocol.ProgressStartEventBody(
                 progress_id=work.number,
                 title=work.title,
                 request_id=work.request,
@@ -160,12 +156,14 @@ class Progress:
         current = message, percentage = work.poll()
         if current != work.reported:
             work.reported = current
-            update = ProgressUpdateEventBody(progress_id=work.number, message=message, percentage=percentage)
+            update = protocol.ProgressUpdateEventBody(
+                progress_id=work.number, message=message, percentage=percentage
+            )
             self._client.send_event("progressUpdate", update)
 
     def _end(self, work: Work) -> None:
         if work.number is not None:
-            self._client.send_event("progressEnd", ProgressEndEventBody(progress_id=work.number))
+            self._client.send_event("progressEnd", protocol.ProgressEndEventBody(progress_id=work.number))
 
 
 _FEWEST = 20

@@ -17,9 +17,11 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from nncdbg.dap_server import protocol
 from nncdbg.dap_server.breakpoints.client_breakpoints import ClientBreakpoints
 from nncdbg.dap_server.breakpoints.exception_filters import ExceptionFilters
 from nncdbg.dap_server.client import Client
+from nncdbg.dap_server.handles import BlockAddresses, Handles
 from nncdbg.dap_server.messages import (
     Answer,
     MessageError,
@@ -30,7 +32,6 @@ from nncdbg.dap_server.messages import (
     response,
 )
 from nncdbg.dap_server.progress import Progress
-from nncdbg.dap_server.protocol import REQUESTS
 from nncdbg.dap_server.registry import CONFIGURABLE, EACH_PROGRAM, HANDLERS, Handler, State
 from nncdbg.dap_server.request_queue import Cancelled, RequestQueue
 from nncdbg.dap_server.session_parts import (
@@ -40,10 +41,8 @@ from nncdbg.dap_server.session_parts import (
     StopCommands,
     StopDisplay,
 )
-from nncdbg.dap_server.sources.block_addresses import BlockAddresses
 from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.framing import FrameError
-from nncdbg.dap_server.variables.handles import Handles
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.process.threads import BackgroundThread
 from nncdbg.presentation.crash_report import report_crash
@@ -256,7 +255,7 @@ class Session:
             each()
 
     def _run(self, handler: Handler, request: Request) -> Any:
-        record, _, required = REQUESTS.get(request.command, (None, None, False))
+        record, _, required = protocol.REQUESTS.get(request.command, (None, None, False))
         arguments = decode_arguments(request, handler.arguments or record, required)
         if self.state not in handler.when:
             raise NncdbgError(f"{request.command}: {self.state.value}")

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from nncdbg.dap_server import protocol
 from nncdbg.dap_server.messages import Request, decoding_failure
-from nncdbg.dap_server.protocol.requests import RunInTerminalRequestArguments
 from nncdbg.dap_server.registry import each_program
 from nncdbg.dap_server.transport.addresses import bind
 from nncdbg.engine.errors import NncdbgError
@@ -218,7 +218,7 @@ def open_window(session: Session) -> None:
         return
     session.window = window
     session.at_end.append(lambda session: window.close())
-    arguments = RunInTerminalRequestArguments(
+    arguments = protocol.RunInTerminalRequestArguments(
         kind=kind,
         title=printable_line(f"nncdbg {session.program.sources.name}"),
         cwd=launched.configuration().folder or "",

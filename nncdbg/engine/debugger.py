@@ -37,7 +37,7 @@ from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.inputs.binding import Note, bind
 from nncdbg.engine.inputs.consumers import Consumers
 from nncdbg.engine.launch import CompiledProgram
-from nncdbg.engine.memory.budget import parse_bytes
+from nncdbg.engine.memory import parse_bytes
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.engine.schedules.streams import stream_states
 from nncdbg.engine.stopping.breakpoints import Breakpoint, Place

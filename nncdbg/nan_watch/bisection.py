@@ -19,8 +19,15 @@ from nncdbg.engine.comparison.report import NOWHERE, Match
 from nncdbg.engine.comparison.tolerance import DEFAULTS, Tolerance
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.divergence.casting import cast_array
-from nncdbg.engine.divergence.mixing import NARROW, Place, fixed, is_wide, mixed_program, narrow_node
+from nncdbg.engine.divergence.casting import (
+    NARROW,
+    Place,
+    cast_array,
+    fixed,
+    is_wide,
+    mixed_program,
+    narrow_node,
+)
 from nncdbg.engine.divergence.narrow_causes import operand_words, overflow_of
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.execution.check_results import NOT_CHECKED, PASSED, CheckResult

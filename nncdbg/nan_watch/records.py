@@ -19,7 +19,7 @@ from nncdbg.stats.summary import Summary
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from nncdbg.engine.divergence.observers import Verification
+    from nncdbg.engine.divergence.verification import Verification
     from nncdbg.engine.tracking.series import TrackedSeries
     from nncdbg.ir.records import Node
     from nncdbg.nan_watch.measuring.gates import Watched

@@ -20,7 +20,7 @@ from nncdbg.engine.errors import StoppedRun, UnsupportedOp, UsageError
 from nncdbg.engine.execution.check_results import NOT_APPLICABLE, NOT_CHECKED, PASSED, CheckResult
 from nncdbg.engine.execution.findings import NUMERIC, RACE, STATE_RESET
 from nncdbg.engine.execution.linking import Allocation
-from nncdbg.engine.memory.lean import LeanAllocation
+from nncdbg.engine.memory.debug import LeanAllocation
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.aten.names import is_torch, of_other_library
 from nncdbg.engine.ops.aten.operators import allocates_only, overwrites

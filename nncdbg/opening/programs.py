@@ -172,7 +172,7 @@ def _prepared(program: Program, configuration: RunConfiguration) -> Program:
     program = with_states(program, configuration)
     if configuration.order is None:
         return program
-    from nncdbg.engine.schedules.chosen_order import in_order
+    from nncdbg.engine.schedules.player import in_order
 
     return in_order(program, configuration.order)
 

@@ -11,7 +11,7 @@ from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import MemoryFault, NncdbgError, RunError
 from nncdbg.engine.frontends import ProgramSource, load
-from nncdbg.engine.memory.lean import LeanAllocation
+from nncdbg.engine.memory.debug import LeanAllocation
 from nncdbg.engine.ops.declaration import revision
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.values.values import Outputs

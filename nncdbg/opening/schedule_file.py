@@ -28,7 +28,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.memory.plan_file import key_of
 from nncdbg.engine.process.json_document import DocumentKind
 from nncdbg.engine.schedules.launches import Site
-from nncdbg.engine.schedules.margins import margins_of, with_margins
+from nncdbg.engine.schedules.validation import margins_of, with_margins
 from nncdbg.engine.text.lexemes import Flaw, nearest
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import Graph, Path, Placement, Program

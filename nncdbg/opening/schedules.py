@@ -48,7 +48,7 @@ def scheduled_program(program: Program, options: Namespace) -> tuple[Program, Pl
         plan = read_plan(options.plan, program)
     program = _scheduled(program, plan, options)
     if options.bind:
-        from nncdbg.engine.schedules.margins import bound
+        from nncdbg.engine.schedules.validation import bound
 
         program = bound(program, dict(_binding(each) for each in options.bind))
     return program, plan

@@ -14,9 +14,8 @@ from nncdbg.stats import prepare
 if TYPE_CHECKING:
     from nncdbg.engine.comparison.report import DiffReport
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.divergence.determinism import DeterminismVerification
     from nncdbg.engine.divergence.lockstep import Lockstep
-    from nncdbg.engine.divergence.observers import Verification
+    from nncdbg.engine.divergence.verification import DeterminismVerification, Verification
     from nncdbg.engine.execution.linking import Allocation
     from nncdbg.engine.stopping.stops import Stop
     from nncdbg.opening.programs import OpenedProgram
@@ -84,7 +83,7 @@ def print_notes(debugger: Debugger, screen: Screen) -> None:
 
 def verify_observers(opened: OpenedProgram, screen: Screen) -> Verification:
     """Compare the outputs with and without observers."""
-    from nncdbg.engine.divergence.observers import verify_observers
+    from nncdbg.engine.divergence.verification import verify_observers
 
     def make(allocator: str | Allocation, statistics: bool, checks: bool) -> Debugger:
         check = opened.configuration.check if checks else None
@@ -100,7 +99,7 @@ def verify_observers(opened: OpenedProgram, screen: Screen) -> Verification:
 
 def verify_determinism(opened: OpenedProgram, screen: Screen, *, recorded: bool) -> DeterminismVerification:
     """Compare two runs, and if `recorded`, the outputs with those of the recorded step."""
-    from nncdbg.engine.divergence.determinism import verify_determinism
+    from nncdbg.engine.divergence.verification import verify_determinism
 
     def run(lockstep: Lockstep) -> DiffReport:
         for side in (lockstep.a, lockstep.b):

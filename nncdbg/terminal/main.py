@@ -48,21 +48,24 @@ COMMANDS = {
         "replay a recorded session, and compare its stops",
     ),
     "debug": ("nncdbg.terminal.one_shot.debug", "run a PyTorch script, and stop it at operators"),
-    "attach": ("nncdbg.terminal.one_shot.attach", "attach to the ranks of a distributed job"),
-    "runs": ("nncdbg.terminal.journal.runs", "list the runs of a journal"),
+    "attach": ("nncdbg.terminal.one_shot.debug:attach_main", "attach to the ranks of a distributed job"),
+    "runs": ("nncdbg.terminal.journal.log:runs_main", "list the runs of a journal"),
     "log": ("nncdbg.terminal.journal.log", "show a run of a journal: curves, checkpoints, events"),
     "sql": ("nncdbg.terminal.journal.sql", "query the tables of a journal"),
-    "export": ("nncdbg.terminal.journal.export", "write runs for TensorBoard or MLflow"),
+    "export": ("nncdbg.terminal.journal.sql:export_main", "write runs for TensorBoard or MLflow"),
     "reduce": ("nncdbg.nan_watch.commands.reduce", "find the smallest program with the same finding"),
     "bisect": ("nncdbg.nan_watch.commands.bisect", "find the ops that must stay f32 in half precision"),
     "print": ("nncdbg.terminal.one_shot.text", "print the program text"),
-    "listing": ("nncdbg.dap_server.sources.command", "write the listing of a model, as editors show it"),
+    "listing": ("nncdbg.dap_server.sources.listing_file", "write the listing of a model, as editors show it"),
     "dap": ("nncdbg.dap_server.command", "serve the Debug Adapter Protocol, for editors"),
     "lsp": ("nncdbg.textual_repr.language_server.command", "serve the Language Server Protocol, for editors"),
     "repl": ("nncdbg.terminal.connected", "open a prompt for an editor's debug session"),
     "ops": ("nncdbg.terminal.one_shot.ops", "list all ops, or describe one"),
 }
-"""Maps one-shot commands to (module with `main(arguments) -> int`, one line of help)."""
+"""Maps one-shot commands to (`module:function`, one line of help); the function is `main` by default.
+
+`function(arguments)` returns the exit code.
+"""
 
 _DESCRIPTION = "The debugger for computation graphs: break, step, step back, inspect and change tensors."
 
@@ -115,13 +118,13 @@ def _tolerate_odd_characters() -> None:
 
 def _chosen(arguments: Sequence[str]) -> int:
     if arguments and arguments[0] in COMMANDS:
-        module = import_module(COMMANDS[arguments[0]][0])
-        command: Callable[[Sequence[str]], int] = module.main
+        module, _, function = COMMANDS[arguments[0]][0].partition(":")
+        command: Callable[[Sequence[str]], int] = getattr(import_module(module), function or "main")
         return command(arguments[1:])
     if arguments and is_run(arguments[0]):
-        from nncdbg.terminal.journal.runs import main as list_runs
+        from nncdbg.terminal.journal.log import runs_main
 
-        return list_runs(arguments)
+        return runs_main(arguments)
     return _prompt(arguments)
 
 

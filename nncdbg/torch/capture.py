@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from nncdbg.engine.divergence.mixing import NARROW, Place, is_wide, mixed_program
+from nncdbg.engine.divergence.casting import NARROW, Place, is_wide, mixed_program
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends.exported.block import ExportedBlock, ExportedNames
 from nncdbg.engine.frontends.exported.calls import positional_arguments, tracing

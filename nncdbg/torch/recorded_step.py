@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.divergence.determinism import DeterminismVerification, verify_determinism
+from nncdbg.engine.divergence.verification import DeterminismVerification, verify_determinism
 from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.ir.records import Program, SavedRun

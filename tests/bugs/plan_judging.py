@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import nncdbg
-from nncdbg.engine.divergence.played import digest
+from nncdbg.engine.divergence.digest_run import digest
 from nncdbg.engine.memory.placed import PlacedAllocation
 from nncdbg.nan_watch.memory.comparison import watch_memory
 from tests.bugs.plan_truth import History

@@ -13,8 +13,7 @@ from random import Random
 from typing import Any
 
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.memory.live_ranges import LiveRange, Times
-from nncdbg.engine.memory.packing import pack
+from nncdbg.engine.memory.packing import LiveRange, Times, pack
 from nncdbg.engine.memory.plan_file import PlacedPlan, Site
 from tests.bugs.plan_truth import Copy, History, Truth
 

@@ -22,11 +22,10 @@ import pytest
 from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into the table
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.session import Session
-from nncdbg.dap_server.transport import access, peers
-from nncdbg.dap_server.transport.access import token_for
+from nncdbg.dap_server.transport import access
+from nncdbg.dap_server.transport.access import peer_user, token_for
 from nncdbg.dap_server.transport.addresses import bind, prepare
 from nncdbg.dap_server.transport.connection import Connection
-from nncdbg.dap_server.transport.peers import peer_user
 from nncdbg.dap_server.transport.serving import Listener
 from nncdbg.engine.errors import UsageError
 from tests.dap_server.client import TIMEOUT, Client, socket_client
@@ -35,7 +34,7 @@ from tests.dap_server.conftest import EXAMPLES
 PROGRAM = EXAMPLES / "first_steps.nnc"
 INITIALIZE = {"adapterID": "nncdbg"}
 
-names_peers = pytest.mark.skipif(not peers.kernel_names_tcp_peers(), reason="no /proc/net/tcp")
+names_peers = pytest.mark.skipif(not access.kernel_names_tcp_peers(), reason="no /proc/net/tcp")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
 
 STRANGER = """
@@ -222,7 +221,7 @@ def test_a_client_of_the_same_user_is_identified() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
         connected, _ = server.accept()
         with connected:
-            assert peer_user(connected) == (os.geteuid() if peers.kernel_names_tcp_peers() else None)
+            assert peer_user(connected) == (os.geteuid() if access.kernel_names_tcp_peers() else None)
 
 
 # -- waiting clients -------------------------------------------------------------------------------

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nncdbg.dap_server.variables import answers
-from nncdbg.dap_server.variables.answers import Answers
+from nncdbg.dap_server.variables import value_text
+from nncdbg.dap_server.variables.value_text import Answers
 
 
 def test_an_answer_is_computed_once_per_array() -> None:
@@ -26,7 +26,7 @@ def test_nothing_is_cached_for_reused_memory() -> None:
 
 def test_only_the_latest_answers_are_kept() -> None:
     cache = Answers(lambda: True)
-    arrays = [np.zeros(1) for _ in range(answers.MOST + 1)]
+    arrays = [np.zeros(1) for _ in range(value_text.MOST_ANSWERS + 1)]
     first = [cache.once(each, "sum", object) for each in arrays]
     assert cache.once(arrays[-1], "sum", object) is first[-1]
     assert cache.once(arrays[0], "sum", object) is not first[0]

@@ -7,19 +7,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from nncdbg.dap_server import handles
 from nncdbg.dap_server.handlers.lifecycle import launch
 from nncdbg.dap_server.handlers.variables import scopes, variables
 from nncdbg.dap_server.launch_arguments import LaunchArguments
-from nncdbg.dap_server.protocol.requests import (
+from nncdbg.dap_server.protocol import (
     InitializeRequestArguments,
     ScopesArguments,
+    Variable,
     VariablesArguments,
 )
-from nncdbg.dap_server.protocol.types import Variable
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.session import Session
 from nncdbg.dap_server.transport.connection import Connection
-from nncdbg.dap_server.variables import handles
 from nncdbg.dap_server.variables.places import child_place, content_at, frame_place
 from nncdbg.engine.compilation.code import UNSET
 from tests.dap_server.conftest import EXAMPLES

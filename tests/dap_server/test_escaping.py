@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nncdbg.dap_server.transport.display import harmless
+from nncdbg.dap_server.transport.connection import harmless
 from nncdbg.engine.escaping import printable
 from tests.dap_server.client import Client
 from tests.dap_server.conversations import conversation

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nncdbg.dap_server.console import MAX_TEXT, bounded
-from nncdbg.dap_server.variables.clipboard import MAX_ELEMENTS, python_text
+from nncdbg.dap_server.handlers.evaluating import MAX_ELEMENTS, python_text
 from tests.dap_server import odd_values
 from tests.dap_server.client import Client, Message, until
 from tests.dap_server.conftest import EXAMPLES

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nncdbg.dap_server.variables import handles
-from nncdbg.dap_server.variables.handles import Handles
+from nncdbg.dap_server import handles
+from nncdbg.dap_server.handles import Handles
 
 
 def test_the_same_place_has_the_same_number() -> None:

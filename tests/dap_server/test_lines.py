@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nncdbg.dap_server.handlers.lines import MAX_LINES
+from nncdbg.dap_server.handlers.variables import MAX_LINES
 from nncdbg.terminal.main import main
 from tests.dap_server.client import Client, stdio_client
 from tests.dap_server.test_moving import FIRST_STEPS

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from nncdbg.dap_server.messages import MessageError, Request, decode_arguments, parse_message
-from nncdbg.dap_server.protocol.requests import VariablesArguments
+from nncdbg.dap_server.protocol import VariablesArguments
 from nncdbg.dap_server.transport.framing import MAX_BODY, frame
 from tests.dap_server.client import TIMEOUT, Client, read_body, stdio_client
 from tests.dap_server.conftest import EXAMPLES

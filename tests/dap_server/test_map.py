@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from nncdbg.dap_server.handlers.map import MOST_INPUTS, MOST_TOGGLED
-from nncdbg.dap_server.sources.neighbourhood import LEVELS, MOST_STATEMENTS, SLIDE
+from nncdbg.dap_server.handlers.graph import LEVELS, MOST_INPUTS, MOST_STATEMENTS, MOST_TOGGLED, SLIDE
 from tests.dap_server.client import Client
 from tests.dap_server.conftest import EXAMPLES
 

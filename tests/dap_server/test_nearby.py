@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from nncdbg.dap_server.handlers.statistics import MOST_VALUES, MOST_VISITS, NEAR
+from nncdbg.dap_server.handlers.explaining import MOST_VALUES, MOST_VISITS, NEAR
 from tests.dap_server.client import Client
 from tests.dap_server.conftest import EXAMPLES
 

@@ -11,16 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from nncdbg.dap_server.protocol import (
-    EVENTS,
-    REQUESTS,
-    REVERSE_REQUESTS,
-    Record,
-    events,
-    requests,
-    tables,
-    types,
-)
+from nncdbg.dap_server import protocol
+from nncdbg.dap_server.protocol import EVENTS, REQUESTS, REVERSE_REQUESTS, Record
 from tests.dap_server import schema
 from tests.dap_server.schema import needs_schema
 from tools import generate_protocol
@@ -29,8 +21,7 @@ Schema = dict[str, Any]
 
 RECORDS: dict[str, type[Record]] = {
     name: item
-    for module in (types, requests, events)
-    for name, item in vars(module).items()
+    for name, item in vars(protocol).items()
     if isinstance(item, type) and issubclass(item, Record) and item is not Record
 }
 WRONG: dict[str, Any] = {"string": 1, "integer": "1", "number": "1", "boolean": 1, "array": {}, "object": []}
@@ -84,13 +75,13 @@ def test_the_files_match_the_generator() -> None:
 def test_a_stale_file_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(generate_protocol, "FOLDER", tmp_path)
+    monkeypatch.setattr(generate_protocol, "FILE", tmp_path / "protocol.py")
     assert generate_protocol.main([str(schema.PATH)]) == 0
     made = {path.name for path in tmp_path.iterdir()}
-    assert made == {"types.py", "requests.py", "events.py", "tables.py"}
-    (tmp_path / "events.py").write_text("stale\n", encoding="utf-8")
+    assert made == {"protocol.py"}
+    (tmp_path / "protocol.py").write_text("stale\n", encoding="utf-8")
     assert generate_protocol.main([str(schema.PATH), "--check"]) == 1
-    assert re.findall(r"(\w+\.py) is stale", capsys.readouterr().err) == ["events.py"]
+    assert re.findall(r"(\w+\.py) is stale", capsys.readouterr().err) == ["protocol.py"]
 
 
 @pytest.mark.parametrize(
@@ -203,13 +194,12 @@ def test_tables_name_every_request_and_event() -> None:
 
 
 def test_prose_of_the_schema_is_not_copied() -> None:
-    """Generated files have no comment, and no prose except the module's and the empty records' docstrings."""
-    for module in (types, requests, events, tables):
-        text = Path(str(module.__file__)).read_text(encoding="utf-8")
-        assert "#" not in text
-        constants = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
-        prose = {one for one in constants if isinstance(one, str) and re.search(r"\w \w", one)}
-        assert prose <= {module.__doc__, "No field of its own."}
+    """The generated file has no comment, and no prose except the docstrings of the generator's own text."""
+    text = Path(str(protocol.__file__)).read_text(encoding="utf-8")
+    assert "#" not in text
+    constants = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
+    prose = {one for one in constants if isinstance(one, str) and re.search(r"\w \w", one)}
+    assert prose <= {protocol.__doc__, Record.__doc__, protocol.Exchange.__doc__, "No field of its own."}
 
 
 DECODING = [
@@ -257,15 +247,15 @@ def test_errors_of_decoding_name_the_path(command: str, arguments: Schema, messa
 def test_unknown_fields_and_nulls_are_accepted() -> None:
     """A newer client sends more fields than this schema; some clients send null for omitted fields."""
     arguments = {"adapterID": "nncdbg", "clientID": "vscode", "locale": None, "supportsTimeTravel": True}
-    record = msgspec.convert(arguments, requests.InitializeRequestArguments)
-    assert record == requests.InitializeRequestArguments(adapter_id="nncdbg", client_id="vscode")
+    record = msgspec.convert(arguments, protocol.InitializeRequestArguments)
+    assert record == protocol.InitializeRequestArguments(adapter_id="nncdbg", client_id="vscode")
 
 
 def test_an_open_enumeration_accepts_new_words() -> None:
-    assert events.StoppedEventBody(reason="goal reached").reason == "goal reached"
-    assert msgspec.convert({"reason": "goal reached"}, events.StoppedEventBody).reason == "goal reached"
+    assert protocol.StoppedEventBody(reason="goal reached").reason == "goal reached"
+    assert msgspec.convert({"reason": "goal reached"}, protocol.StoppedEventBody).reason == "goal reached"
 
 
 def test_null_is_written_where_the_schema_requires_it() -> None:
-    body = requests.DataBreakpointInfoBody(data_id=None, description="constant")
+    body = protocol.DataBreakpointInfoBody(data_id=None, description="constant")
     assert msgspec.json.encode(body) == b'{"dataId":null,"description":"constant"}'

@@ -11,8 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nncdbg.dap_server.handlers.tensors import MAX_BINS, MAX_ELEMENTS, MAX_REDUCED
-from nncdbg.dap_server.variables.samples import json_numbers, packed, sampling
+from nncdbg.dap_server.handlers.tensors import (
+    MAX_BINS,
+    MAX_ELEMENTS,
+    MAX_REDUCED,
+    json_numbers,
+    packed,
+    sampling,
+)
 from nncdbg.engine import dtypes
 from nncdbg.ir.records import Array
 from nncdbg.stats.blocks import Reduction, reduce_blocks

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.dap_server.variables import loss_gradients
+from nncdbg.dap_server.variables import scopes
 from nncdbg.engine.values.differentiation import Budget
 from tests.dap_server.client import Client
 from tests.engine.compilation.test_states import DATA, TRAIN
@@ -235,8 +235,8 @@ def test_a_hover_reports_a_gradient_that_needs_too_much(monkeypatch: pytest.Monk
     assert debugger.run().reason == "breakpoint"
 
     def text(statements: int, seconds: float) -> str:
-        monkeypatch.setattr(loss_gradients, "BUDGET", Budget(statements, seconds))
-        found = loss_gradients.loss_gradient(debugger, debugger.values, "%w1")
+        monkeypatch.setattr(scopes, "BUDGET", Budget(statements, seconds))
+        found = scopes.loss_gradient(debugger, debugger.values, "%w1")
         assert found is not None
         return found.text
 

@@ -10,9 +10,9 @@ from typing import Any
 import nncdbg
 from nncdbg.commands.session import CommandSession
 from nncdbg.dap_server.debuggee import Debuggee
-from nncdbg.dap_server.handlers.exceptions import exception_info
+from nncdbg.dap_server.handlers.breakpoints import exception_info
 from nncdbg.dap_server.handlers.explaining import MOST_STATEMENTS, ExplainArguments, explain
-from nncdbg.dap_server.protocol.requests import ExceptionInfoArguments, InitializeRequestArguments
+from nncdbg.dap_server.protocol import ExceptionInfoArguments, InitializeRequestArguments
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.session import Session
 from nncdbg.dap_server.sources.shown import Sources

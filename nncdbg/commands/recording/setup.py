@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from nncdbg.commands.recording.script import RecordedScript
-from nncdbg.engine.divergence.observers import digest
+from nncdbg.engine.divergence.verification import digest
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.extensions import BACKENDS, BUILT_IN
 from nncdbg.engine.frontends.onnx_store import OnnxStore

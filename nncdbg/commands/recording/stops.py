@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from nncdbg.engine.divergence.observers import digest
+from nncdbg.engine.divergence.verification import digest
 from nncdbg.engine.errors import NncdbgError, NotComputed
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.presentation.frame_titles import frame_title

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from nncdbg.dap_server.attach.calls import attachment, listen, wait_for_client
 from nncdbg.dap_server.breakpoints.breakpoint_requests import DataRequest, FunctionRequest, LineRequest
 from nncdbg.dap_server.failures import reason
-from nncdbg.dap_server.protocol.types import Breakpoint
+from nncdbg.dap_server.protocol import Breakpoint
 from nncdbg.dap_server.registry import State
 from nncdbg.dap_server.transport.addresses import address_text, parse_address
 from nncdbg.engine.errors import NncdbgError, UsageError

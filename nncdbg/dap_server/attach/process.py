@@ -27,7 +27,7 @@ from nncdbg.engine.errors import UsageError
 if TYPE_CHECKING:
     from nncdbg.dap_server.breakpoints.client_breakpoints import ClientBreakpoint
     from nncdbg.dap_server.debuggee import Verb
-    from nncdbg.dap_server.protocol.types import Breakpoint
+    from nncdbg.dap_server.protocol import Breakpoint
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.stopping.stops import Stop

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.dap_server.breakpoints.client_breakpoints import PlacedBreakpoint, Terms
 from nncdbg.dap_server.client import MAX_NUMBER
-from nncdbg.dap_server.protocol.types import Source
-from nncdbg.dap_server.sources.instructions import reference_of, statement_at
+from nncdbg.dap_server.protocol import Source
+from nncdbg.dap_server.sources.addresses import reference_of, statement_at
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.text.listing import Listing
 from nncdbg.presentation.breakpoint_syntax import split_place, split_source

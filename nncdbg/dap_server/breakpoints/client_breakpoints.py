@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nncdbg.dap_server.failures import PENDING, reason
-from nncdbg.dap_server.protocol.events import BreakpointEventBody
-from nncdbg.dap_server.protocol.types import Breakpoint
+from nncdbg.dap_server.protocol import Breakpoint, BreakpointEventBody
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.target.stops import ProgramStops, Stops
 

@@ -12,11 +12,11 @@ from nncdbg.dap_server.breakpoints.breakpoint_requests import (
     data_id,
 )
 from nncdbg.dap_server.breakpoints.client_breakpoints import BreakpointRequest, Terms, stops_of
-from nncdbg.dap_server.protocol.events import BreakpointEventBody
+from nncdbg.dap_server.protocol import BreakpointEventBody
 from nncdbg.presentation.breakpoint_syntax import split_source
 
 if TYPE_CHECKING:
-    from nncdbg.dap_server.protocol.types import Breakpoint
+    from nncdbg.dap_server.protocol import Breakpoint
     from nncdbg.dap_server.session import Session
     from nncdbg.target.stops import StopPoint
 

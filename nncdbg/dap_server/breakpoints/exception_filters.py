@@ -7,8 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nncdbg.dap_server.failures import PENDING, reason
-from nncdbg.dap_server.protocol.events import BreakpointEventBody, CapabilitiesEventBody
-from nncdbg.dap_server.protocol.types import Breakpoint, Capabilities, ExceptionBreakpointsFilter
+from nncdbg.dap_server.protocol import (
+    Breakpoint,
+    BreakpointEventBody,
+    Capabilities,
+    CapabilitiesEventBody,
+    ExceptionBreakpointsFilter,
+)
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.execution.findings import KINDS, RACE
 from nncdbg.engine.schedules.launches import scheduled

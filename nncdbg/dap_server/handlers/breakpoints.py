@@ -1,4 +1,4 @@
-"""Line, function and instruction breakpoints."""
+"""Breakpoints on lines, functions, instructions, data and exceptions."""
 
 from __future__ import annotations
 
@@ -7,36 +7,35 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from nncdbg.dap_server import protocol
 from nncdbg.dap_server.breakpoints.breakpoint_requests import (
+    DataRequest,
     FunctionRequest,
     InstructionRequest,
     LineRequest,
     columns,
+    data_id,
     split_condition,
 )
 from nncdbg.dap_server.breakpoints.client_breakpoints import Terms
+from nncdbg.dap_server.breakpoints.exception_filters import FILTERS, FilterRequest
 from nncdbg.dap_server.events import report_message
-from nncdbg.dap_server.protocol.requests import (
-    BreakpointLocationsBody,
-    SetBreakpointsBody,
-    SetFunctionBreakpointsBody,
-    SetInstructionBreakpointsBody,
-)
-from nncdbg.dap_server.protocol.types import Breakpoint, BreakpointLocation, SourceBreakpoint
-from nncdbg.dap_server.registry import CONFIGURABLE, LIVE, each_program, request
+from nncdbg.dap_server.handlers.explaining import Glancing
+from nncdbg.dap_server.registry import CONFIGURABLE, LIVE, STOPPED, each_program, request
 from nncdbg.dap_server.sources.shown import path_in
-from nncdbg.engine.errors import UsageError
+from nncdbg.dap_server.variables.places import child_place, values_from
+from nncdbg.engine.compilation.search import candidates
+from nncdbg.engine.errors import MemoryFault, NncdbgError, UsageError
+from nncdbg.engine.expression import nodes, parse, spelled
+from nncdbg.presentation.slices import causes_at_stop
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nncdbg.dap_server.protocol.requests import (
-        BreakpointLocationsArguments,
-        SetBreakpointsArguments,
-        SetFunctionBreakpointsArguments,
-        SetInstructionBreakpointsArguments,
-    )
+    from nncdbg.dap_server.attach.process import RunningScript
     from nncdbg.dap_server.session import Session
+    from nncdbg.engine.execution.findings import Finding
+    from nncdbg.engine.stopping.stops import Stop
 
 MAX_REFERENCE = (1 << 31) - 1
 """The largest source reference that the protocol can express."""
@@ -59,11 +58,13 @@ def bind(session: Session) -> None:
         "supportsLogPoints": True,
     },
 )
-def set_breakpoints(session: Session, arguments: SetBreakpointsArguments) -> SetBreakpointsBody:
+def set_breakpoints(
+    session: Session, arguments: protocol.SetBreakpointsArguments
+) -> protocol.SetBreakpointsBody:
     source = arguments.source
     path = path_in(source.path) if source.path else None
-    wanted: Sequence[SourceBreakpoint] = arguments.breakpoints or [
-        SourceBreakpoint(line=line) for line in arguments.lines or ()
+    wanted: Sequence[protocol.SourceBreakpoint] = arguments.breakpoints or [
+        protocol.SourceBreakpoint(line=line) for line in arguments.lines or ()
     ]
     reference = source.source_reference or 0
     if not 0 <= reference <= MAX_REFERENCE:
@@ -84,34 +85,29 @@ def set_breakpoints(session: Session, arguments: SetBreakpointsArguments) -> Set
     group = ("line", reference or (os.path.realpath(path) if path else None))
     records = session.breakpoints.replace(session, "line", group, requests)
     if arguments.source_modified and path is not None:
-        records = [_with_note(each, "the program keeps the text that was loaded") for each in records]
-    return SetBreakpointsBody(breakpoints=records)
-
-
-def _with_note(record: Breakpoint, note: str) -> Breakpoint:
-    return replace(record, message=f"{record.message}; {note}" if record.message else note)
-
-
-def _function_request(text: str, condition: str | None, hits: str | None) -> FunctionRequest:
-    name, when = split_condition(text, condition)
-    return FunctionRequest(name, Terms(when, hits or None))
+        note = "the program keeps the text that was loaded"
+        records = [
+            replace(each, message=f"{each.message}; {note}" if each.message else note) for each in records
+        ]
+    return protocol.SetBreakpointsBody(breakpoints=records)
 
 
 @request("setFunctionBreakpoints", when=CONFIGURABLE, capability="supportsFunctionBreakpoints")
 def set_function_breakpoints(
-    session: Session, arguments: SetFunctionBreakpointsArguments
-) -> SetFunctionBreakpointsBody:
-    requests = [
-        _function_request(each.name, each.condition, each.hit_condition) for each in arguments.breakpoints
-    ]
+    session: Session, arguments: protocol.SetFunctionBreakpointsArguments
+) -> protocol.SetFunctionBreakpointsBody:
+    requests = []
+    for each in arguments.breakpoints:
+        name, when = split_condition(each.name, each.condition)
+        requests.append(FunctionRequest(name, Terms(when, each.hit_condition or None)))
     records = session.breakpoints.replace(session, "function", "function", requests)
-    return SetFunctionBreakpointsBody(breakpoints=records)
+    return protocol.SetFunctionBreakpointsBody(breakpoints=records)
 
 
 @request("setInstructionBreakpoints", when=CONFIGURABLE, capability="supportsInstructionBreakpoints")
 def set_instruction_breakpoints(
-    session: Session, arguments: SetInstructionBreakpointsArguments
-) -> SetInstructionBreakpointsBody:
+    session: Session, arguments: protocol.SetInstructionBreakpointsArguments
+) -> protocol.SetInstructionBreakpointsBody:
     requests = [
         InstructionRequest(
             each.instruction_reference,
@@ -121,24 +117,180 @@ def set_instruction_breakpoints(
         for each in arguments.breakpoints
     ]
     records = session.breakpoints.replace(session, "instruction", "instruction", requests)
-    return SetInstructionBreakpointsBody(breakpoints=records)
+    return protocol.SetInstructionBreakpointsBody(breakpoints=records)
 
 
 @request("breakpointLocations", when=LIVE, capability="supportsBreakpointLocationsRequest")
 def breakpoint_locations(
-    session: Session, arguments: BreakpointLocationsArguments
-) -> BreakpointLocationsBody:
+    session: Session, arguments: protocol.BreakpointLocationsArguments
+) -> protocol.BreakpointLocationsBody:
     first = session.client.incoming_line(arguments.line)
     last = session.client.incoming_line(arguments.end_line) if arguments.end_line is not None else first
     listing = session.program.sources.listing(arguments.source)
     if listing is not None:
         lines = [line for line in listing.statement_lines if first <= line <= last]
         found = [
-            BreakpointLocation(line=session.client.outgoing_line(line), **columns(session, listing, line))
+            protocol.BreakpointLocation(
+                line=session.client.outgoing_line(line), **columns(session, listing, line)
+            )
             for line in lines
         ]
     else:
         origin = session.program.debugger.breakpoints.placement.origin(path_in(arguments.source.path or ""))
         lines = sorted(line for line in origin if first <= line <= last)
-        found = [BreakpointLocation(line=session.client.outgoing_line(line)) for line in lines]
-    return BreakpointLocationsBody(breakpoints=found)
+        found = [protocol.BreakpointLocation(line=session.client.outgoing_line(line)) for line in lines]
+    return protocol.BreakpointLocationsBody(breakpoints=found)
+
+
+@request("dataBreakpointInfo", when=LIVE, values=True, capability="supportsDataBreakpoints")
+def data_breakpoint_info(
+    session: Session, arguments: protocol.DataBreakpointInfoArguments
+) -> protocol.DataBreakpointInfoBody:
+    if arguments.as_address or arguments.bytes is not None:
+        return _refused("a value has no fixed address; watch it by name")
+    if arguments.variables_reference:
+        place = child_place(session, arguments.variables_reference, arguments.name)
+        if place is None or place.kind not in ("value", "previous"):
+            return _refused(f"{arguments.name} is not the result of a statement")
+        return _watched(session, place.text)
+    named = arguments.name.removeprefix("%")
+    if (script := _script(session)) is not None and script.is_watchable(named):
+        # A stop has only the values so far.
+        return _watched(session, named)
+    try:
+        scope = values_from(session, arguments.frame_id)
+        expression = parse(arguments.name, scope.has, scope.names)
+    except NncdbgError as error:
+        return _refused(error.message)
+    if len(expression.names) != 1:
+        count = len(expression.names) or "no"
+        return _refused(f"{arguments.name} names {count} values; a data breakpoint watches one")
+    name = next(iter(expression.names))
+    return _watched(session, name, arguments.name if _is_condition(expression.root) else None)
+
+
+def _is_condition(root: nodes.ExpressionNode) -> bool:
+    """Return whether an expression is a condition; it need not be computed yet."""
+    match root:
+        case nodes.Compare() | nodes.Boolean() | nodes.Unary(symbol="not"):
+            return True
+        case nodes.CallExpression(function=name):
+            return name in ("any", "all")
+    return False
+
+
+def _watched(session: Session, name: str, when: str | None = None) -> protocol.DataBreakpointInfoBody:
+    script = _script(session)
+    if script is not None and not script.is_watchable(name):
+        return _refused(f"{spelled(name)} is not a parameter, buffer or gradient of the running models")
+    if script is None and name not in candidates(session.program.debugger.program, "value"):
+        return _refused(
+            f"{spelled(name)} is a constant or belongs to a micro program: no statement writes it"
+        )
+    value = spelled(name)
+    return protocol.DataBreakpointInfoBody(
+        data_id=data_id(value, when),
+        description=f"{value} is written, and {when}" if when else f"{value} is written",
+        access_types=["write"],
+        can_persist=True,
+    )
+
+
+def _script(session: Session) -> RunningScript | None:
+    return session.attachment.script if session.attachment is not None else None
+
+
+def _refused(why: str) -> protocol.DataBreakpointInfoBody:
+    return protocol.DataBreakpointInfoBody(data_id=None, description=why)
+
+
+@request("setDataBreakpoints", when=CONFIGURABLE)
+def set_data_breakpoints(
+    session: Session, arguments: protocol.SetDataBreakpointsArguments
+) -> protocol.SetDataBreakpointsBody:
+    requests = [
+        DataRequest(each.data_id, each.access_type, Terms(each.condition or None, each.hit_condition or None))
+        for each in arguments.breakpoints
+    ]
+    return protocol.SetDataBreakpointsBody(
+        breakpoints=session.breakpoints.replace(session, "data", "data", requests)
+    )
+
+
+@request(
+    "setExceptionBreakpoints",
+    when=CONFIGURABLE,
+    capability={"exceptionBreakpointFilters": FILTERS, "supportsExceptionFilterOptions": True},
+)
+def set_exception_breakpoints(
+    session: Session, arguments: protocol.SetExceptionBreakpointsArguments
+) -> protocol.SetExceptionBreakpointsBody:
+    requests = [FilterRequest(kind) for kind in arguments.filters]
+    requests += [
+        FilterRequest(each.filter_id, each.condition or None) for each in arguments.filter_options or ()
+    ]
+    debugger = session.debuggee.debugger if session.debuggee is not None else None
+    records = session.exception_filters.replace(requests, debugger, session.breakpoints.new_id)
+    return protocol.SetExceptionBreakpointsBody(breakpoints=records)
+
+
+@request("exceptionInfo", when=STOPPED, capability="supportsExceptionInfoRequest", reads=True)
+def exception_info(
+    session: Session, arguments: protocol.ExceptionInfoArguments
+) -> protocol.ExceptionInfoBody:
+    stop = session.program.debugger.stop
+    if stop.finding is not None:
+        return _finding_info(session, stop, stop.finding)
+    if stop.error is not None:
+        return _failure_info(session, stop, stop.error)
+    raise UsageError(
+        "the program has not stopped at an exception",
+        hint="request `exceptionInfo` after a stop with the reason `exception`",
+    )
+
+
+def _finding_info(session: Session, stop: Stop, finding: Finding) -> protocol.ExceptionInfoBody:
+    code, pc = finding.binding.code, finding.binding.pc
+    outputs = code.nodes[pc].outputs
+    name = outputs[finding.output].name if finding.output is not None else ""
+    shown, check = Glancing(session), session.queue.check_cancelled
+    failure = [] if stop.error is None else [str(stop.error)]
+    causes = [line.plain for line in causes_at_stop(session.program.debugger, shown, check)]
+    return protocol.ExceptionInfoBody(
+        exception_id=finding.kind,
+        description="\n".join([*failure, stop.finding_text, *causes]),
+        break_mode="unhandled" if failure else "always",
+        details=protocol.ExceptionDetails(
+            message=stop.finding_text,
+            type_name=finding.kind,
+            full_type_name=f"nncdbg.{finding.kind}",
+            evaluate_name=spelled(name) if name else None,
+            stack_trace=_origin(session, stop, finding.output),
+        ),
+    )
+
+
+def _failure_info(session: Session, stop: Stop, error: BaseException) -> protocol.ExceptionInfoBody:
+    cause = error.__cause__ or error
+    message = error.message if isinstance(error, NncdbgError) else str(error)
+    inner = None
+    if cause is not error:
+        inner = [protocol.ExceptionDetails(message=str(cause), type_name=type(cause).__name__)]
+    return protocol.ExceptionInfoBody(
+        exception_id=error.kind if isinstance(error, MemoryFault) else type(cause).__name__,
+        description=str(error),
+        break_mode="unhandled",
+        details=protocol.ExceptionDetails(
+            message=message,
+            type_name=type(cause).__name__,
+            full_type_name=f"{type(cause).__module__}.{type(cause).__qualname__}",
+            stack_trace=_origin(session, stop, None),
+            inner_exception=inner,
+        ),
+    )
+
+
+def _origin(session: Session, stop: Stop, output: int | None) -> str:
+    from nncdbg.dap_server.handlers.explaining import origin_lines
+
+    return "\n".join(origin_lines(session, stop, output))

@@ -1,23 +1,314 @@
-"""The whole graph for the graph tab: its structure once, and the changes at each stop."""
+"""The graph tab: the whole graph with its changes at each stop, or the blocks around the current statement.
+
+A block is a graph that is drawn open: one on the stack, or one that the user has expanded.  Data flow is
+followed through open blocks, so that an edge leads from the statement that computes a value to the one that
+reads it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import nsmallest
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.sources.neighbourhood import ShownBlock, on_the_stack, sources, whole
-from nncdbg.dap_server.variables.value_text import Glance
+from nncdbg.dap_server.variables.places import computed, current_statement
+from nncdbg.dap_server.variables.value_text import Glance, is_tensor
+from nncdbg.engine.compilation.code import EVICTED
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.values.current import results_of
+from nncdbg.presentation.elements import is_text
+from nncdbg.presentation.frame_titles import frame_title
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from nncdbg.dap_server.session import Session
-    from nncdbg.ir.records import Node
+    from nncdbg.engine.execution.frame import Frame
+    from nncdbg.ir.records import Graph, Node, Path, Program
     from nncdbg.stats import Summary
+
+MOST_STATEMENTS = 60
+"""Shown statements, including those of expanded blocks."""
+
+MOST_OF_ALL = 20_000
+"""Shown statements of a whole graph."""
+
+LEVELS = 8
+"""Shown blocks of the stack, the innermost ones."""
+
+SLIDE = 8
+"""Consecutive steps that keep the shown part of a long graph, so that clients seldom redo the layout."""
+
+OUTWARDS = 3
+"""Distance, in statements, that each enclosing block adds."""
+
+_LAST_LINES = {"loop": "next", "branch": "yield"}
+
+_KINDS = {"while": "loop", "if": "branch"}
+
+
+@dataclass(eq=False)
+class ShownBlock:
+    """A graph shown with its statements; it is the body of statement `pc` of `outer`.
+
+    `frame`, `depth` and `here` (its statement) are those of a block on the stack; `frame` is None for an
+    expanded block.
+    """
+
+    id: str
+    graph: Graph
+    path: Path
+    outer: ShownBlock | None = None
+    pc: int = -1
+    frame: Frame | None = None
+    depth: int = -1
+    here: int = -1
+    done: bool = False
+    """Whether the statement at `here` has run."""
+    shown: list[int] = field(default_factory=list)
+    inside: dict[int, list[ShownBlock]] = field(default_factory=dict)
+    """The blocks shown in place of a statement, by its number."""
+    _definitions: dict[str, int] | None = None
+
+    @property
+    def origin(self) -> ShownBlock:
+        """The block on the stack from which this one is expanded; itself, if it is one."""
+        block = self
+        while block.frame is None and block.outer is not None:
+            block = block.outer
+        return block
+
+    @property
+    def kind(self) -> str:
+        if self.outer is None:
+            return "graph"
+        if self.frame is not None and self.frame.code.formula is not None:
+            return "micro"
+        op = self.outer.graph.nodes[self.pc].op
+        return _KINDS.get(op, "layer")
+
+    @property
+    def title(self) -> str:
+        """The name of the graph; without a name the kind, for branches `then` or `else`."""
+        if self.kind == "branch" and not self.graph.name:
+            return "then" if self.path[-1] == 0 else "else"
+        return f"@{self.graph.name}" if self.graph.name else self.kind
+
+    def statement_id(self, pc: int) -> str:
+        return f"{self.id}/{pc}"
+
+    def statement(self, session: Session, pc: int) -> dict[str, Any]:
+        """The fields of a drawn statement: `id`, `kind`, `label`, `values`, `line`."""
+        end = pc == len(self.graph.nodes)
+        op = _LAST_LINES.get(self.kind, "return") if end else self.graph.nodes[pc].op
+        outputs = () if end else self.graph.nodes[pc].outputs
+        names = [] if end else [f"@{graph.name}" for graph in self.graph.nodes[pc].subgraphs if graph.name]
+        frame = self.origin.frame
+        assert frame is not None, "the outermost block is on the stack"
+        line = session.program.debugger.loaded.listing_of(frame.code).line(self.path, pc)
+        return {
+            "id": self.statement_id(pc),
+            "kind": "end" if end else _KINDS.get(op, "layer" if op[0] == "@" else "op"),
+            "label": f"{op} {' or '.join(names)}" if names else op,
+            "values": [spelled(value.name) for value in outputs[:4] if value.name],
+            "line": session.client.outgoing_line(line),
+        }
+
+    def summary(self, session: Session, glance: Glance, slot: int | None) -> Summary | None:
+        """The logged statistics of the tensor in a slot; None if it is not computed, or no longer kept."""
+        debugger = session.program.debugger
+        if self.frame is None or slot is None or not computed(self.frame, slot, debugger.ended):
+            return None
+        content = self.frame.slots[slot]
+        if content is EVICTED or not is_tensor(content) or is_text(content):
+            return None
+        return glance.at_hand(content) if debugger.timeline.standing(content) is None else None
+
+    def definition(self, name: str) -> int | None:
+        """The number of the statement that defines a value of this block."""
+        if self.frame is not None:
+            slot = self.frame.code.slot_at(name, self.frame.pc)
+            pc = self.frame.code.definition[slot] if slot is not None else -1
+            return pc if pc >= 0 else None
+        if self._definitions is None:
+            self._definitions = {
+                value.name: pc for pc, node in enumerate(self.graph.nodes) for value in node.outputs
+            }
+        return self._definitions.get(name)
+
+    def reads(self, pc: int) -> Iterator[str]:
+        """The names that a statement reads, also in its blocks; at the end those of the last line."""
+        if self.frame is not None:
+            code = self.frame.code
+            slots = code.reads(pc) if pc < len(code.nodes) else set(code.operands[pc])
+            yield from (code.names[slot] for slot in sorted(slots) if code.names[slot])
+        elif pc < len(self.graph.nodes):
+            yield from (each for each in self.graph.nodes[pc].inputs if isinstance(each, str))
+        else:
+            yield from (value.name for value in self.graph.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class ValueSource:
+    """The source of a value: a statement, or with pc -1 an input of the outermost block.
+
+    `name` is its name there; `carried`: carried by a loop, from one iteration to the next.
+    """
+
+    block: ShownBlock
+    pc: int
+    name: str
+    carried: bool = False
+
+
+def neighbourhood(session: Session, opened: Container[str], closed: Container[str]) -> list[ShownBlock]:
+    """The blocks to show, outer before inner.
+
+    `opened` are ids of statements to expand, `closed` of those on the stack to collapse.
+    """
+    blocks = on_the_stack(session, closed, LEVELS)
+    inner = len(blocks) - 1
+    centers = [block.here for block in blocks]
+    centers[inner] += SLIDE // 2 - centers[inner] % SLIDE
+    candidates = (
+        (abs(pc - centers[level]) + OUTWARDS * (inner - level), -level, pc)
+        for level, block in enumerate(blocks)
+        for pc in _around(block)
+    )
+    wanted = MOST_STATEMENTS * 2 // 3 if opened else MOST_STATEMENTS
+    for _, level, pc in sorted(nsmallest(wanted, candidates), key=lambda each: each[2]):
+        blocks[-level].shown.append(pc)
+    room = MOST_STATEMENTS - sum(len(block.shown) for block in blocks)
+    return [*blocks, *_looked_into(session.program.debugger.program, blocks, opened, room)]
+
+
+def whole(session: Session, opened: Container[str]) -> list[ShownBlock]:
+    """The entry graph with all its statements, and its expanded blocks: outer before inner."""
+    root = on_the_stack(session, (), len(session.program.debugger.control.stack))[0]
+    root.inside = {}
+    root.shown = list(range(min(MOST_OF_ALL, len(root.graph.nodes) + 1)))
+    room = MOST_OF_ALL - len(root.shown)
+    return [root, *_looked_into(session.program.debugger.program, [root], opened, room)]
+
+
+def _around(block: ShownBlock) -> range:
+    last = len(block.graph.nodes)
+    return range(max(0, block.here - MOST_STATEMENTS), min(last, block.here + MOST_STATEMENTS) + 1)
+
+
+def on_the_stack(session: Session, closed: Container[str], levels: int) -> list[ShownBlock]:
+    """The innermost blocks of the stack, outer before inner, without those below a collapsed statement."""
+    frames = session.program.debugger.control.stack
+    first = max(0, len(frames) - levels)
+    blocks: list[ShownBlock] = []
+    for depth in range(first, len(frames)):
+        frame, outer = frames[depth], blocks[-1] if blocks else None
+        if outer is not None and outer.statement_id(outer.here) in closed:
+            break
+        pc, done = current_statement(session, depth)
+        name = f"{depth}:{frame.code.graph.name}" if outer is None else outer.statement_id(outer.here)
+        branch = f".{frame.code.path[-1]}" if outer is not None and len(frame.code.path) > 1 else ""
+        block = ShownBlock(
+            f"{name}{branch}", frame.code.graph, frame.code.path, outer, -1, frame, depth, pc, done
+        )
+        if outer is not None:
+            block.pc = outer.here
+            outer.inside[outer.here] = [block]
+        blocks.append(block)
+    return blocks
+
+
+def _looked_into(
+    program: Program, blocks: Sequence[ShownBlock], opened: Container[str], room: int
+) -> Iterator[ShownBlock]:
+    waiting = list(blocks)
+    while waiting:
+        block = waiting.pop(0)
+        for pc in block.shown:
+            if room <= 0 or pc in block.inside or block.statement_id(pc) not in opened:
+                continue
+            for inner in _bodies(program, block, pc):
+                inner.shown = list(range(min(room, len(inner.graph.nodes) + 1)))
+                room -= len(inner.shown)
+                block.inside.setdefault(pc, []).append(inner)
+                waiting.append(inner)
+                yield inner
+
+
+def _bodies(program: Program, block: ShownBlock, pc: int) -> Iterator[ShownBlock]:
+    if pc == len(block.graph.nodes):
+        return
+    node, name, frame = block.graph.nodes[pc], block.statement_id(pc), block.origin.frame
+    graphs = (frame.code.formula if frame is not None else None) or program
+    if node.op.startswith("@") and node.op[1:] in graphs.graphs:
+        yield ShownBlock(name, graphs.graphs[node.op[1:]], (node.op[1:],), block, pc)
+    for number, graph in enumerate(node.subgraphs):
+        yield ShownBlock(f"{name}.{number}", graph, (*block.path, pc, number), block, pc)
+
+
+# -- data flow ----------------------------------------------------------------------------------
+
+
+def sources(block: ShownBlock, name: str) -> list[ValueSource]:
+    """The statements, shown or not, that produce a value visible in a block; inside open blocks too."""
+    found: dict[tuple[str, int, str, bool], ValueSource] = {}
+    waiting, seen = [(block, name, False)], set()
+    while waiting:
+        block, name, carried = waiting.pop()
+        if (block, name) in seen:
+            continue
+        seen.add((block, name))
+        pc = block.definition(name)
+        if pc is None:
+            further = _from_outside(block, name, carried)
+            if block.outer is None and any(value.name == name for value in block.graph.inputs):
+                found[(block.id, -1, name, carried)] = ValueSource(block, -1, name, carried)
+        else:
+            further = _from_inside(block, pc, name, carried)
+            if pc not in block.inside:
+                found[(block.id, pc, name, carried)] = ValueSource(block, pc, name, carried)
+        waiting += further
+    return list(found.values())
+
+
+def _from_inside(block: ShownBlock, pc: int, name: str, carried: bool) -> list[tuple[ShownBlock, str, bool]]:
+    """The sources of a result of a statement that is shown as its blocks."""
+    results = [value.name for value in block.graph.nodes[pc].outputs]
+    index = results.index(name)
+    return [
+        (inner, inner.graph.outputs[index].name, carried)
+        for inner in block.inside.get(pc, ())
+        if index < len(inner.graph.outputs)
+    ]
+
+
+def _from_outside(block: ShownBlock, name: str, carried: bool) -> list[tuple[ShownBlock, str, bool]]:
+    """The sources of an input of a block, or of a value captured from the enclosing block."""
+    if block.outer is None:
+        return []
+    inputs = [value.name for value in block.graph.inputs]
+    if name not in inputs:
+        return [(block.outer, name, carried)] if block.kind in ("loop", "branch") else []
+    index, node = inputs.index(name), block.outer.graph.nodes[block.pc]
+    found = [(block.outer, given, carried) for given in _given(block, node, index)]
+    if block.kind == "loop" and 1 <= index <= len(block.graph.outputs):
+        found.append((block, block.graph.outputs[index - 1].name, True))
+    return found
+
+
+def _given(block: ShownBlock, node: Node, index: int) -> Iterator[str]:
+    if block.kind == "loop" and index == 0:
+        return  # the iteration number
+    operands = [each for each in node.inputs if each is not None] if block.kind == "micro" else node.inputs
+    if index < len(operands) and isinstance(operands[index], str):
+        yield operands[index]  # type: ignore[misc]
+
 
 MOST_OPENED = 4096
 """Expanded statements of one request."""
@@ -122,7 +413,11 @@ def graph_state(session: Session, arguments: GraphStateArguments) -> dict[str, A
             if summary.nan or summary.posinf or summary.neginf:
                 flags[name] = "nan" if summary.nan else "inf"
             if arguments.statistics:
-                statistics[name] = _figures(summary)
+                figures: list[float | None] = [None] * 4
+                if summary.min is not None and summary.max is not None:
+                    zeros = summary.zero / max(1, summary.count)
+                    figures = [max(-summary.min, summary.max), summary.mean, summary.std, zeros]
+                statistics[name] = figures
     return {
         "stack": [{"block": block.id, "pc": block.here} for block in blocks],
         "flags": flags,
@@ -140,7 +435,147 @@ def _summaries(session: Session, glance: Glance, block: ShownBlock) -> Iterator[
             yield block.statement_id(pc), summary
 
 
-def _figures(summary: Summary) -> list[float | None]:
-    if summary.min is None or summary.max is None:
-        return [None, None, None, None]
-    return [max(-summary.min, summary.max), summary.mean, summary.std, summary.zero / max(1, summary.count)]
+MOST_TOGGLED = 64
+"""Statements that are expanded or collapsed by the user, in one request."""
+
+MOST_INPUTS = 12
+"""Drawn inputs of the outermost graph."""
+
+
+class MapArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Ids of nodes to expand, and of nodes on the stack to collapse (at most 64 in total)."""
+
+    open: list[str] = []
+    closed: list[str] = []
+
+
+@dataclass(slots=True)
+class Drawing:
+    """Builder of one answer."""
+
+    session: Session
+    glance: Glance
+    blocks: Sequence[ShownBlock]
+
+    def flag(self, block: ShownBlock, name: str) -> str | None:
+        """Return nan or inf, if a value of a block on the stack holds one."""
+        slot = block.frame.code.slot_of.get(name) if block.frame is not None else None
+        summary = block.summary(self.session, self.glance, slot)
+        if summary is None:
+            return None
+        return "nan" if summary.nan else "inf" if summary.posinf + summary.neginf else None
+
+    # -- blocks and statements ---------------------------------------------------------------
+
+    def cluster(self, block: ShownBlock) -> dict[str, Any]:
+        frames = self.session.program.debugger.frames
+        title = block.title if block.depth < 0 else frame_title(frames, len(frames) - 1 - block.depth)
+        first, last = (block.shown[0], block.shown[-1]) if block.shown else (0, -1)
+        return {
+            "id": block.id,
+            "parent": block.outer.id if block.outer is not None else None,
+            "node": block.outer.statement_id(block.pc) if block.outer is not None else None,
+            "title": title,
+            "kind": block.kind,
+            "onStack": block.depth >= 0,
+            "before": first,
+            "after": len(block.graph.nodes) - last if block.shown else len(block.graph.nodes) + 1,
+        }
+
+    def node(self, block: ShownBlock, pc: int) -> dict[str, Any]:
+        outputs = block.graph.nodes[pc].outputs if pc < len(block.graph.nodes) else ()
+        flags = [self.flag(block, value.name) for value in outputs]
+        fields = {
+            **block.statement(self.session, pc),
+            "cluster": block.id,
+            "source": self.blocks.index(block.origin),
+            "state": self._state(block, pc),
+        }
+        frames = self.session.program.debugger.control.stack
+        if block.depth >= 0 and pc == block.here and block.depth + 1 < len(frames):
+            # With the iteration of a running loop.
+            fields["label"] = frame_title(frames[::-1], len(frames) - 2 - block.depth)
+        worst = next((each for each in ("nan", "inf") if each in flags), None)
+        return fields if worst is None else {**fields, "flag": worst}
+
+    def _state(self, block: ShownBlock, pc: int) -> str:
+        if block.frame is None:
+            outer = block.outer
+            assert outer is not None, "an opened node needs a parent"
+            state = self._state(outer, block.pc)
+            return "next" if state == "current" else state
+        if pc != block.here:
+            return "done" if pc < block.here else "next"
+        return "current"
+
+    # -- edges ---------------------------------------------------------------------------------
+
+    def edges(self) -> Iterator[dict[str, Any]]:
+        """Edges from the statement that produces a value to each shown statement that reads it."""
+        shown = {(block, pc) for block in self.blocks for pc in block.shown if pc not in block.inside}
+        for block in self.blocks:
+            self.session.queue.check_cancelled()
+            for pc in block.shown:
+                if (block, pc) in shown:
+                    found = (each for name in block.reads(pc) for each in sources(block, name))
+                    for source in dict.fromkeys(found):
+                        if (source.block, source.pc) in shown or source.pc < 0:
+                            yield self._edge(source, block.statement_id(pc))
+
+    def _edge(self, source: ValueSource, to: str) -> dict[str, Any]:
+        given = source.pc < 0
+        edge: dict[str, Any] = {
+            "from": _input_id(source) if given else source.block.statement_id(source.pc),
+            "to": to,
+            "value": spelled(source.name),
+        }
+        if source.carried:
+            edge["carried"] = True
+        flag = self.flag(source.block, source.name)
+        return edge if flag is None else {**edge, "flag": flag}
+
+    def inputs(self, edges: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The inputs of the outermost block that shown statements read."""
+        first = self.blocks[0]
+        read = {each["from"] for each in edges}
+        found = (ValueSource(first, -1, value.name) for value in first.graph.inputs if value.name)
+        assert first.origin.frame is not None
+        listing = self.session.program.debugger.loaded.listing_of(first.origin.frame.code)
+        line = self.session.client.outgoing_line(listing.header_line(first.path))
+        nodes = []
+        for each in islice((each for each in found if _input_id(each) in read), MOST_INPUTS):
+            fields: dict[str, Any] = {"id": _input_id(each), "cluster": first.id, "kind": "input"}
+            fields |= {"label": spelled(each.name), "values": [], "line": line, "source": 0, "state": "done"}
+            flag = self.flag(first, each.name)
+            nodes.append(fields if flag is None else {**fields, "flag": flag})
+        return nodes
+
+
+def _input_id(source: ValueSource) -> str:
+    return f"{source.block.id}:{source.name}"
+
+
+@request("nncdbg/map", when=LIVE, values=True, arguments=MapArguments, reads=True)
+def map_(session: Session, arguments: MapArguments) -> dict[str, Any]:
+    """Return `nodes`, `clusters` and `edges` around the current statement, and their `sources`.
+
+    Each node has `state` (`done`, `current`, `next`), `flag` (`nan`, `inf`) and `line`.
+    """
+    if len(arguments.open) + len(arguments.closed) > MOST_TOGGLED:
+        raise UsageError(
+            f"{len(arguments.open) + len(arguments.closed)} nodes are too many for one request",
+            hint=f"open or close at most {MOST_TOGGLED} nodes",
+        )
+    blocks = neighbourhood(session, frozenset(arguments.open), frozenset(arguments.closed))
+    drawing = Drawing(session, Glance(session.program.shown, False, session.queue.check_cancelled), blocks)
+    edges = list(drawing.edges())
+    inputs = drawing.inputs(edges)
+    nodes = [drawing.node(block, pc) for block in blocks for pc in block.shown if pc not in block.inside]
+    known = {each["id"] for each in (*inputs, *nodes)}
+    texts = session.program.sources
+    return {
+        "clusters": [drawing.cluster(block) for block in blocks],
+        "nodes": [*inputs, *nodes],
+        "edges": [each for each in edges if each["from"] in known],
+        "sources": [texts.of_frame(block.frame) for block in blocks if block.frame is not None],
+    }

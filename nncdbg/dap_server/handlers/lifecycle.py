@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from nncdbg.dap_server import protocol
 from nncdbg.dap_server.attach.ranks_relay import RanksRelay
 from nncdbg.dap_server.attach.relay import AttachArguments, Relay, end_relay
 from nncdbg.dap_server.debuggee import Debuggee
 from nncdbg.dap_server.events import MAIN_THREAD, report_process
 from nncdbg.dap_server.launch_arguments import LaunchArguments, path_in
-from nncdbg.dap_server.protocol.events import ContinuedEventBody
 from nncdbg.dap_server.registry import ALWAYS, LIVE, State, capabilities, request
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.sources.listing_file import listing_of_step
@@ -33,13 +33,6 @@ from nncdbg.engine.process.rank_notes import find_job, reports_of_job
 from nncdbg.opening.configuration import RunConfiguration
 
 if TYPE_CHECKING:
-    from nncdbg.dap_server.protocol.requests import (
-        ConfigurationDoneArguments,
-        DisconnectArguments,
-        InitializeRequestArguments,
-        RestartArguments,
-        TerminateArguments,
-    )
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.inputs.binding import Note
     from nncdbg.ir.records import Program
@@ -48,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @request("initialize", when=ALWAYS)
-def initialize(session: Session, arguments: InitializeRequestArguments) -> dict[str, Any]:
+def initialize(session: Session, arguments: protocol.InitializeRequestArguments) -> dict[str, Any]:
     if session.state is not State.NEW:
         raise UsageError(
             "`initialize` is allowed only once, as the first request", hint="start another session"
@@ -225,7 +218,7 @@ def _note_text(note: Note) -> str:
     when=frozenset({State.CONFIGURING, State.RUNNING, State.STOPPED}),
     capability="supportsConfigurationDoneRequest",
 )
-def configuration_done(session: Session, arguments: ConfigurationDoneArguments) -> None:
+def configuration_done(session: Session, arguments: protocol.ConfigurationDoneArguments) -> None:
     if session.state is not State.CONFIGURING:
         raise UsageError("the program has already started", hint="continue without `configurationDone`")
     if session.attachment is not None:
@@ -257,7 +250,7 @@ def _why_edits_are_lost(session: Session, wanted: LaunchArguments) -> str | None
 
 
 @request("restart", when=LIVE, capability="supportsRestartRequest", moves=True, title="Loading the program")
-def restart(session: Session, arguments: RestartArguments) -> None:
+def restart(session: Session, arguments: protocol.RestartArguments) -> None:
     """Restart the program from its current file; an attached one goes back to the start of its graph.
 
     If values were set and the files have not changed, the program instead goes back to its start on the
@@ -284,7 +277,7 @@ def restart(session: Session, arguments: RestartArguments) -> None:
     if session.state is State.CONFIGURING:
         return
     if stopped:
-        body = ContinuedEventBody(thread_id=MAIN_THREAD, all_threads_continued=True)
+        body = protocol.ContinuedEventBody(thread_id=MAIN_THREAD, all_threads_continued=True)
         session.defer(lambda: session.client.send_event("continued", body))
     _start(session)
 
@@ -298,7 +291,7 @@ def _configuration(given: dict[str, Any]) -> LaunchArguments:
 
 
 @request("terminate", when=LIVE, capability="supportsTerminateRequest", anytime=True)
-def terminate(session: Session, arguments: TerminateArguments) -> None:
+def terminate(session: Session, arguments: protocol.TerminateArguments) -> None:
     """End a launched program before its next statement; interrupt an attached process, as by Ctrl-C."""
     if session.attachment is not None:
         session.defer(session.attachment.interrupt)
@@ -312,7 +305,7 @@ def terminate(session: Session, arguments: TerminateArguments) -> None:
     capability={"supportTerminateDebuggee": True, "supportSuspendDebuggee": True},
     anytime=True,
 )
-def disconnect(session: Session, arguments: DisconnectArguments) -> None:
+def disconnect(session: Session, arguments: protocol.DisconnectArguments) -> None:
     """End the session: a launched program ends with it in any case; an attached one continues.
 
     With `terminateDebuggee` an attached process is interrupted, with `suspendDebuggee` it stays stopped

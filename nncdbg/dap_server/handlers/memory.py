@@ -1,4 +1,4 @@
-"""Memory access to tensors: their elements in C order, for any memory layout or device.
+"""Memory access to tensors (their elements in C order, for any layout or device), and disassembly.
 
 4-bit and 2-bit elements take a byte each, as in NumPy.  Strings have no bytes.
 """
@@ -8,25 +8,31 @@ from __future__ import annotations
 import base64
 import binascii
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 
+from nncdbg.dap_server import protocol
 from nncdbg.dap_server.client_recorder import block_text, smallest_block, value_text
 from nncdbg.dap_server.events import report_change
-from nncdbg.dap_server.protocol.requests import ReadMemoryBody, WriteMemoryBody
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.variables.memory_references import address_of, resolved
-from nncdbg.dap_server.variables.places import values_from
+from nncdbg.dap_server.sources.addresses import parse_reference, statement_at_address
+from nncdbg.dap_server.variables.places import address_of, resolved, values_from
 from nncdbg.dap_server.variables.value_text import is_tensor
 from nncdbg.engine import dtypes
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.expression import spelled
+from nncdbg.engine.frontends.formula import formula_of
+from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.schema import version_of
+from nncdbg.ir.kinds import CONTROL_OPS
+from nncdbg.ir.records import TensorType
 from nncdbg.presentation.elements import is_text
 
 if TYPE_CHECKING:
-    from nncdbg.dap_server.protocol.requests import ReadMemoryArguments, WriteMemoryArguments
     from nncdbg.dap_server.session import Session
+    from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.values.values import Values
 
 MAX_READ = 1 << 20
@@ -45,7 +51,7 @@ def _tensor(scope: Values, name: str) -> Any:
 
 
 @request("readMemory", when=LIVE, values=True, capability="supportsReadMemoryRequest", reads=True)
-def read_memory(session: Session, arguments: ReadMemoryArguments) -> ReadMemoryBody:
+def read_memory(session: Session, arguments: protocol.ReadMemoryArguments) -> protocol.ReadMemoryBody:
     place, offset = resolved(session, arguments.memory_reference, arguments.offset)
     if arguments.count < 0:
         raise UsageError(f"cannot read {arguments.count} bytes", hint="use a count of 0 or more")
@@ -55,22 +61,18 @@ def read_memory(session: Session, arguments: ReadMemoryArguments) -> ReadMemoryB
     address = address_of(session, place, offset)
     if not 0 <= offset < array.nbytes:
         before = min(arguments.count, -offset) if offset < 0 else arguments.count
-        return ReadMemoryBody(address=address, unreadable_bytes=before)
-    data = _bytes_at(scope, array, offset, min(arguments.count, MAX_READ))
+        return protocol.ReadMemoryBody(address=address, unreadable_bytes=before)
+    # Only the requested range is copied.
+    size, count = array.dtype.itemsize, min(arguments.count, MAX_READ)
+    start, within = divmod(offset, size)
+    data = _elements(scope, array, start, -(-(offset + count) // size)).tobytes()[within : within + count]
     # After the end of the value nothing follows; after `MAX_READ` it continues.
     behind = max(0, offset + arguments.count - array.nbytes)
-    return ReadMemoryBody(
+    return protocol.ReadMemoryBody(
         address=address,
         data=base64.b64encode(data).decode("ascii"),
         unreadable_bytes=behind if offset + len(data) == array.nbytes and behind else None,
     )
-
-
-def _bytes_at(scope: Values, array: Any, offset: int, count: int) -> bytes:
-    """Bytes of the elements in C order, as many as there are; only the requested range is copied."""
-    first, within = divmod(offset, array.dtype.itemsize)
-    elements = _elements(scope, array, first, -(-(offset + count) // array.dtype.itemsize))
-    return elements.tobytes()[within : within + count]
 
 
 def _elements(scope: Values, array: Any, start: int, stop: int) -> npt.NDArray[Any]:
@@ -87,7 +89,7 @@ def _elements(scope: Values, array: Any, start: int, stop: int) -> npt.NDArray[A
     capability="supportsWriteMemoryRequest",
     title="Recomputing the values that depend on it",
 )
-def write_memory(session: Session, arguments: WriteMemoryArguments) -> WriteMemoryBody:
+def write_memory(session: Session, arguments: protocol.WriteMemoryArguments) -> protocol.WriteMemoryBody:
     place, offset = resolved(session, arguments.memory_reference, arguments.offset)
     data = _decoded(arguments.data)
     scope = values_from(session, place.frame)
@@ -103,7 +105,7 @@ def write_memory(session: Session, arguments: WriteMemoryArguments) -> WriteMemo
     if inside:
         _write(session, scope, place.name, array, first, inside)
         session.defer(lambda: report_change(session))
-    return WriteMemoryBody(offset=first - offset if inside else 0, bytes_written=len(inside))
+    return protocol.WriteMemoryBody(offset=first - offset if inside else 0, bytes_written=len(inside))
 
 
 def _decoded(text: str) -> bytes:
@@ -139,3 +141,106 @@ def _check_bits(name: str, given: npt.NDArray[Any]) -> None:
             f"these bytes are not valid {given.dtype.name} elements of {spelled(name)}",
             hint="use 0 or 1 for a bool; set the unused high bits of an element to 0",
         )
+
+
+MOST = 20_000
+"""Instructions in one answer."""
+
+LONGEST = 500
+"""Displayed characters of a statement."""
+
+
+@request("disassemble", when=LIVE, values=True, capability="supportsDisassembleRequest", reads=True)
+def disassemble(session: Session, arguments: protocol.DisassembleArguments) -> protocol.DisassembleBody:
+    start = parse_reference(arguments.memory_reference)
+    if start is None:
+        raise UsageError(
+            f"{arguments.memory_reference!r} is not an address", hint="use an address from a stack frame"
+        )
+    if not 0 <= arguments.instruction_count <= MOST:
+        raise UsageError(f"`instructionCount` must be 0 to {MOST}, not {arguments.instruction_count}")
+    start += (arguments.offset or 0) + (arguments.instruction_offset or 0)
+    if start < 0:
+        raise UsageError(f"the address {start} is below 0", hint="use a larger offset")
+    found = []
+    for address in range(start, start + arguments.instruction_count):
+        session.queue.check_cancelled()
+        found.append(_instruction(session, address))
+    return protocol.DisassembleBody(instructions=found)
+
+
+def _instruction(session: Session, address: int) -> protocol.DisassembledInstruction:
+    found = statement_at_address(session, address)
+    if found is None:
+        return protocol.DisassembledInstruction(
+            address=f"{address:#x}", instruction="(no statement)", presentation_hint="invalid"
+        )
+    code, pc = found
+    listing = session.program.debugger.loaded.listing_of(code)
+    line = listing.line(code.path, pc)
+    text = listing.lines[line - 1].strip()
+    if len(text) > LONGEST:
+        text = text[: LONGEST - 1] + "…"
+    known = session.blocks.micro_ops
+    if (code, pc) not in known:
+        known[code, pc] = _micro_ops(code, pc)
+    ops = known[code, pc]
+    return protocol.DisassembledInstruction(
+        address=f"{address:#x}",
+        instruction=f"{text}  ## {', '.join(ops)}" if ops else text,
+        symbol=_kernel(session, code, pc),
+        location=session.program.sources.of_code(code),
+        line=session.client.outgoing_line(line),
+    )
+
+
+def _kernel(session: Session, code: Code, pc: int) -> str | None:
+    """The function or library that runs a statement; None if the machine itself does."""
+    if pc == len(code.nodes):
+        return None
+    op = code.nodes[pc].op
+    if op in CONTROL_OPS or op.startswith("@"):
+        return None
+    backend = session.program.debugger.backend
+    found = lookup(op, version_of(op, code.opsets))
+    if not backend.runs_op_kernels or found is None:
+        return backend.name
+    if found.ufunc is not None:
+        return f"{backend.name}.{found.ufunc}"
+    if found.reference:
+        return f"onnx.reference {op}"
+    kernel = found.kernel
+    module, name = getattr(kernel, "__module__", None), getattr(kernel, "__qualname__", None)
+    return backend.name if module is None or name is None else f"{module}.{name}"
+
+
+_MICRO_OPS: WeakKeyDictionary[Code, dict[int, tuple[str, ...]]] = WeakKeyDictionary()
+"""Cache by block and pc; the entries of a freed program are dropped."""
+
+
+def _micro_ops(code: Code, pc: int) -> tuple[str, ...]:
+    """The ops of a statement's micro program if its operands' types are fully known; else none."""
+    known = _MICRO_OPS.setdefault(code, {})
+    if pc not in known:
+        known[pc] = _find_micro_ops(code, pc)
+    return known[pc]
+
+
+def _find_micro_ops(code: Code, pc: int) -> tuple[str, ...]:
+    if code.transfers(pc):
+        return ()
+    types = []
+    for slot in code.operands[pc]:
+        type = code.types.get(code.names[slot]) if slot else None
+        if slot and not (isinstance(type, TensorType) and _known(type)):
+            return ()
+        types.append(type if isinstance(type, TensorType) else None)
+    try:
+        program = formula_of(code.nodes[pc], types, code.opsets)
+    except NncdbgError:
+        return ()  # the statement fails when it runs, and reports the reason then
+    return () if program is None else tuple(node.op for node in program.graphs[program.entry].nodes)
+
+
+def _known(type: TensorType) -> bool:
+    return type.shape is not None and all(isinstance(size, int) for size in type.shape)

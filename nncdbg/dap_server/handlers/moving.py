@@ -1,39 +1,48 @@
-"""Stepping and continuing, forward and back."""
+"""Stepping and continuing, forward and back, into targets and to lines.
+
+Where an op's kernel is a Python function, the user can step into it: the server requests the client to start
+a session of debugpy that attaches here, and runs the statement so that the function stops at its first line.
+Afterwards the program is after the statement, as after any step.  Breakpoints in kernels work while a Python
+debugger is attached; without one, nothing is traced.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from types import CodeType
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from nncdbg.dap_server import protocol
 from nncdbg.dap_server.client_recorder import GOTO
 from nncdbg.dap_server.events import MAIN_THREAD
-from nncdbg.dap_server.handlers.targets import step_into_target
-from nncdbg.dap_server.protocol.requests import ContinueBody, ThreadsBody
-from nncdbg.dap_server.registry import ALWAYS, LIVE, STOPPED, State, request
-from nncdbg.dap_server.stream_threads import stream_of_thread, thread_list
+from nncdbg.dap_server.handlers.stack import stream_of_thread, thread_list
+from nncdbg.dap_server.kernel_debugger import (
+    PACE,
+    cancelling,
+    imported_debugpy,
+    kernel_at,
+    listen,
+    stopping_in,
+    trace_kernels,
+)
+from nncdbg.dap_server.registry import ALWAYS, LIVE, STILL, STOPPED, State, request
+from nncdbg.dap_server.sources.addresses import address_of, reference_of
 from nncdbg.dap_server.variables.places import frame_depth
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.process.threads import BackgroundThread
 from nncdbg.engine.schedules.launches import stream_name
-from nncdbg.engine.time.visits import left_micro_program
+from nncdbg.engine.time.visits import last_visit, left_micro_program
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.debuggee import Verb
-    from nncdbg.dap_server.protocol.requests import (
-        CancelArguments,
-        ContinueArguments,
-        NextArguments,
-        PauseArguments,
-        RestartFrameArguments,
-        ReverseContinueArguments,
-        StepBackArguments,
-        StepInArguments,
-        StepOutArguments,
-        TerminateThreadsArguments,
-    )
+    from nncdbg.dap_server.messages import Answer
     from nncdbg.dap_server.session import Session
+    from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.stopping.stops import Stop
+    from nncdbg.engine.text.listing import Listing, Site
 
 
 class ReverseArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -45,8 +54,8 @@ class RecordStepArguments(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @request("threads", when=LIVE, anytime=True)
-def threads(session: Session, arguments: object) -> ThreadsBody:
-    return ThreadsBody(threads=thread_list(session))
+def threads(session: Session, arguments: object) -> protocol.ThreadsBody:
+    return protocol.ThreadsBody(threads=thread_list(session))
 
 
 @request(
@@ -54,7 +63,7 @@ def threads(session: Session, arguments: object) -> ThreadsBody:
     when=frozenset({State.RUNNING, State.STOPPED}),
     capability="supportsTerminateThreadsRequest",
 )
-def terminate_threads(session: Session, arguments: TerminateThreadsArguments) -> None:
+def terminate_threads(session: Session, arguments: protocol.TerminateThreadsArguments) -> None:
     """End the program: its threads end together."""
     if not arguments.thread_ids:
         raise UsageError("`threadIds` is empty", hint=f"use thread {MAIN_THREAD}")
@@ -67,15 +76,20 @@ def terminate_threads(session: Session, arguments: TerminateThreadsArguments) ->
 
 
 @request("continue", when=STOPPED, moves=True, capability="supportsSingleThreadExecutionRequests")
-def continue_(session: Session, arguments: ContinueArguments) -> ContinueBody:
+def continue_(session: Session, arguments: protocol.ContinueArguments) -> protocol.ContinueBody:
     _forward(session, arguments.thread_id, None)
-    return ContinueBody(all_threads_continued=True)
+    return protocol.ContinueBody(all_threads_continued=True)
 
 
 @request("next", when=STOPPED, moves=True, capability="supportsSteppingGranularity")
-def next_(session: Session, arguments: NextArguments) -> None:
+def next_(session: Session, arguments: protocol.NextArguments) -> None:
     debugger = session.program.debugger
-    if arguments.granularity == "instruction" and _enters_micro_program(session):
+    # Inside a micro program, an instruction is one statement.
+    if (
+        arguments.granularity == "instruction"
+        and debugger.control.stack[-1].code.formula is None
+        and debugger.control.micro_program() is not None
+    ):
         _forward(session, arguments.thread_id, lambda: debugger.step_into(micro=True), "stepi")
     elif arguments.thread_id != MAIN_THREAD:
         stream = stream_of_thread(session, arguments.thread_id)
@@ -95,14 +109,8 @@ def _follow(session: Session, stream: int) -> Stop:
     return stop
 
 
-def _enters_micro_program(session: Session) -> bool:
-    """Return whether an instruction step enters the op's micro program; inside one, it is one statement."""
-    debugger = session.program.debugger
-    return debugger.control.stack[-1].code.formula is None and debugger.control.micro_program() is not None
-
-
 @request("stepIn", when=STOPPED, moves=True)
-def step_in(session: Session, arguments: StepInArguments) -> None:
+def step_in(session: Session, arguments: protocol.StepInArguments) -> None:
     if arguments.target_id is not None:
         stream_of_thread(session, arguments.thread_id)
         step_into_target(session, arguments.target_id)
@@ -114,7 +122,7 @@ def step_in(session: Session, arguments: StepInArguments) -> None:
 
 
 @request("stepOut", when=STOPPED, moves=True)
-def step_out(session: Session, arguments: StepOutArguments) -> None:
+def step_out(session: Session, arguments: protocol.StepOutArguments) -> None:
     _forward(session, arguments.thread_id, session.program.debugger.step_out, "finish")
 
 
@@ -135,7 +143,7 @@ def _forward(session: Session, thread: int, verb: Verb | None, command: str | No
 
 
 @request("stepBack", when=STOPPED, moves=True, capability="supportsStepBack")
-def step_back(session: Session, arguments: StepBackArguments) -> None:
+def step_back(session: Session, arguments: protocol.StepBackArguments) -> None:
     micro = arguments.granularity == "instruction"
     debugger = session.program.debugger
     command = "rback" if micro and left_micro_program(debugger.control.machine) else "back"
@@ -143,7 +151,7 @@ def step_back(session: Session, arguments: StepBackArguments) -> None:
 
 
 @request("reverseContinue", when=STOPPED, moves=True)
-def reverse_continue(session: Session, arguments: ReverseContinueArguments) -> None:
+def reverse_continue(session: Session, arguments: protocol.ReverseContinueArguments) -> None:
     _backward(session, arguments.thread_id, session.program.debugger.reverse_continue, "rcontinue")
 
 
@@ -168,7 +176,7 @@ def _backward(session: Session, thread: int, verb: Verb, command: str, *, unaske
 
 
 @request("restartFrame", when=STOPPED, moves=True, capability="supportsRestartFrame")
-def restart_frame(session: Session, arguments: RestartFrameArguments) -> None:
+def restart_frame(session: Session, arguments: protocol.RestartFrameArguments) -> None:
     depth = frame_depth(session, arguments.frame_id)
     if depth is None:
         raise UsageError("the frame no longer exists", hint="request the stack again")
@@ -185,7 +193,7 @@ def restart_frame(session: Session, arguments: RestartFrameArguments) -> None:
 
 
 @request("pause", when=LIVE, anytime=True)
-def pause(session: Session, arguments: PauseArguments) -> None:
+def pause(session: Session, arguments: protocol.PauseArguments) -> None:
     def hold() -> None:
         with session.queue.turn:
             if session.queue.moving and session.debuggee is not None:
@@ -212,8 +220,252 @@ def record_step(session: Session, arguments: RecordStepArguments) -> dict[str, s
 
 
 @request("cancel", when=ALWAYS, capability="supportsCancelRequest", anytime=True)
-def cancel(session: Session, arguments: CancelArguments) -> None:
+def cancel(session: Session, arguments: protocol.CancelArguments) -> None:
     if arguments.request_id is not None:
         session.cancel(arguments.request_id)
     if arguments.progress_id is not None:
         session.progress.cancel(arguments.progress_id)
+
+
+# -- into -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class IntoPlace:
+    """A step-in target of the statement at an address: its block, its micro program, or its kernel."""
+
+    address: int
+    what: str
+
+
+@request("stepInTargets", when=STOPPED, capability="supportsStepInTargetsRequest", reads=True)
+def step_in_targets(
+    session: Session, arguments: protocol.StepInTargetsArguments
+) -> protocol.StepInTargetsBody:
+    frames = session.program.debugger.control.stack
+    if frame_depth(session, arguments.frame_id) != len(frames) - 1:
+        return protocol.StepInTargetsBody(targets=[])  # the statement of an outer frame has already begun
+    frame = frames[-1]
+    address = address_of(session, frame.code, frame.pc)
+    listing = session.program.debugger.loaded.listing_of(frame.code)
+    line = session.client.outgoing_line(listing.line(frame.code.path, frame.pc))
+    return protocol.StepInTargetsBody(
+        targets=[
+            protocol.StepInTarget(id=session.handles.number(IntoPlace(address, what)), label=label, line=line)
+            for what, label in _step_targets(session)
+        ]
+    )
+
+
+def _step_targets(session: Session) -> Iterator[tuple[str, str]]:
+    debugger = session.program.debugger
+    code, pc = debugger.control.stack[-1].code, debugger.control.stack[-1].pc
+    if debugger.ended or pc == len(code.nodes):
+        return
+    node = code.nodes[pc]
+    if node.op.startswith("@"):
+        yield "block", node.op
+    elif node.op in ("if", "while"):
+        names = " or ".join(f"@{graph.name}" for graph in node.subgraphs if graph.name)
+        yield "block", f"{'branch' if node.op == 'if' else 'loop'} {names}".rstrip()
+    if debugger.control.micro_program() is not None:
+        yield "micro", f"micro program of {node.op}"
+    # In Python, and for a client that can debug it.
+    if session.client.arguments.supports_start_debugging_request and kernel_at(debugger) is not None:
+        yield "kernel", f"kernel of {node.op} (Python)"
+
+
+def step_into_target(session: Session, number: int) -> None:
+    """Step into one of the targets.  Raises UsageError if the program is not at its statement."""
+    debugger = session.program.debugger
+    frame = debugger.control.stack[-1]
+    place = session.handles.place(number)
+    if (
+        not isinstance(place, IntoPlace)
+        or place.address != address_of(session, frame.code, frame.pc)
+        or place.what not in dict(_step_targets(session))
+    ):
+        raise UsageError("unknown or expired target", hint="request stepInTargets again")
+    if place.what == "kernel":
+        step_into_kernel(session)
+        return
+    micro = place.what == "micro"
+    command = "stepi" if micro else "step"
+    session.program.move(session, lambda: debugger.step_into(micro=micro), command)
+
+
+# -- to ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ToPlace:
+    """A statement of a text (the program's, or a micro program by its number) to go back or forward to."""
+
+    source_reference: int
+    site: Site
+    back: bool
+
+
+@request("gotoTargets", when=STILL, capability="supportsGotoTargetsRequest", reads=True)
+def goto_targets(session: Session, arguments: protocol.GotoTargetsArguments) -> protocol.GotoTargetsBody:
+    listing = session.program.sources.listing(arguments.source)
+    if listing is None:
+        raise UsageError(
+            "this source is not part of the program", hint="request the sources with `loadedSources`"
+        )
+    found = listing.next_site(session.client.incoming_line(arguments.line))
+    if found is None:
+        return protocol.GotoTargetsBody(targets=[])
+    line, site = found
+    reference = arguments.source.source_reference or 0
+    ways = [ToPlace(reference, site, back) for back in _directions(session, listing, site)]
+    return protocol.GotoTargetsBody(
+        targets=[
+            protocol.GotoTarget(
+                id=session.handles.number(place),
+                label=_label(line, place, listing),
+                line=session.client.outgoing_line(line),
+                instruction_pointer_reference=_reference(session, listing, site),
+            )
+            for place in ways
+        ]
+    )
+
+
+def _label(line: int, place: ToPlace, listing: Listing) -> str:
+    text = listing.lines[line - 1].strip()
+    way = "back to when it last ran" if place.back else "forward, running up to it"
+    return f"line {line}, {way}: {text}"
+
+
+def _reference(session: Session, listing: Listing, site: Site) -> str | None:
+    code = next(
+        (code for code in session.program.debugger.loaded.codes if _is_of(session, code, listing, site)),
+        None,
+    )
+    return None if code is None else reference_of(session, code, site.pc)
+
+
+def _is_of(session: Session, code: Code, listing: Listing, site: Site) -> bool:
+    """Return whether a block is the one of `site` in the text `listing`."""
+    return code.path == site.path and session.program.debugger.loaded.listing_of(code).lines == listing.lines
+
+
+def _directions(session: Session, listing: Listing, site: Site) -> list[bool]:
+    """The possible directions to a statement (True is back), the more likely one first.
+
+    In a loop both are possible: the statement ran in the last iteration, and runs again in this one.
+    """
+    debugger = session.program.debugger
+    last = last_visit(debugger.control.machine, lambda code: _is_of(session, code, listing, site), site.pc)
+    within = [frame for frame in debugger.control.stack if _is_of(session, frame.code, listing, site)]
+    # A micro program is entered only by stepping into it, so one that is not open is never reached by
+    # running.
+    forward = not debugger.ended and (listing is debugger.loaded.listing or bool(within))
+    ways = [*([True] if last is not None else []), *([False] if forward else [])]
+    ahead = bool(within) and within[-1].pc < site.pc
+    return ways[::-1] if ahead else ways
+
+
+@request("goto", when=STOPPED, moves=True)
+def goto(session: Session, arguments: protocol.GotoArguments) -> None:
+    stream_of_thread(session, arguments.thread_id)
+    place = session.handles.place(arguments.target_id)
+    if not isinstance(place, ToPlace):
+        raise UsageError("unknown or expired target", hint="request gotoTargets again")
+    debugger = session.program.debugger
+    listing = session.program.sources.numbered(place.source_reference)
+    if listing is None:
+        raise UsageError("unknown or expired target", hint="request gotoTargets again")
+
+    def there(code: Code) -> bool:
+        return _is_of(session, code, listing, place.site)
+
+    if not place.back:
+        move_to = debugger.control.move_to
+        session.program.move(session, lambda: debugger.move(move_to, there, place.site.pc), GOTO)
+        return
+    tick = last_visit(debugger.control.machine, there, place.site.pc)
+    if tick is None:
+        raise UsageError("this statement has not run yet", hint="request gotoTargets again")
+    session.program.move(session, lambda: _with_goto_reason(debugger.go_to(tick)), GOTO)
+
+
+def _with_goto_reason(stop: Stop) -> Stop:
+    """Report `goto` as the reason, at the very start too."""
+    return replace(stop, reason="goto") if stop.reason == "entry" else stop
+
+
+def step_into_kernel(session: Session) -> None:
+    """Answer the current request, then run the next statement; its kernel stops at its first line.
+
+    Raises UsageError if there is no such kernel, or no Python debugger.
+    """
+    code = kernel_at(session.program.debugger)
+    if code is None:
+        raise UsageError("this statement has no Python kernel", hint="step over it")
+    if not session.client.arguments.supports_start_debugging_request:
+        raise UsageError("this client cannot start a second session for the Python debugger")
+    imported_debugpy()
+    session.program.move(session, lambda: _step_in_kernel(session, code), "next")
+
+
+def _step_in_kernel(session: Session, code: CodeType) -> Stop:
+    """Run the statement on the thread that moves the program, and stop in its kernel."""
+    debugpy = imported_debugpy()
+    if not debugpy.is_client_connected():
+        _attach(session, debugpy)
+    try:
+        with stopping_in(code) as called:
+            stop = session.program.debugger.step_over()
+    finally:
+        trace_kernels()
+    if not called:
+        session.client.say(f"{code.co_name} was not called: the backend ran another kernel")
+    return stop
+
+
+def _attach(session: Session, debugpy: Any) -> None:
+    """Make the client attach a Python debugger.  Raises UsageError if it does not, or on cancellation."""
+    host, port = listen(debugpy)
+    configuration = {
+        "type": "debugpy",
+        "request": "attach",
+        "name": f"kernels of {session.program.sources.name}",
+        "connect": {"host": host, "port": port},
+        "justMyCode": False,
+    }
+    refused: list[str] = []
+
+    def answered(answer: Answer) -> None:
+        if not answer.success:
+            refused.append(
+                f"the client did not start the Python debugger: {answer.message or 'no reason given'}"
+            )
+
+    session.client.say(f"waiting for the Python debugger to attach to {host}:{port}; pause cancels")
+    session.client.request("startDebugging", {"request": "attach", "configuration": configuration}, answered)
+    with cancelling(debugpy.wait_for_client, lambda: _reason(session, refused)) as reasons:
+        debugpy.wait_for_client()
+    if not debugpy.is_client_connected():
+        reason = reasons[0] if reasons else "the Python debugger has disconnected"
+        raise UsageError(reason, hint="step over the statement, or try again")
+    watching = BackgroundThread(target=_end_tracing, args=(session, debugpy), name="nncdbg-dap-child")
+    watching.start()
+
+
+def _reason(session: Session, refused: list[str]) -> str | None:
+    """Return the reason to stop waiting; None to continue."""
+    if refused:
+        return refused[0]
+    if session.queue.closing or session.program.debugger.control.paused:
+        return "stopped waiting for the Python debugger"
+    return None
+
+
+def _end_tracing(session: Session, debugpy: Any) -> None:
+    """Stop tracing a running program when the Python debugger has disconnected."""
+    while debugpy.is_client_connected():
+        if session.queue.ended(PACE * 10):
+            return
+    session.program.debugger.control.between_statements(trace_kernels)

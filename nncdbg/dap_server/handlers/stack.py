@@ -1,4 +1,8 @@
-"""The stack: machine frames with their iteration, and between them the lines of the user's model."""
+"""The stack: machine frames with their iteration, and between them the lines of the user's model.
+
+In a schedule the host is the main thread, and each stream a thread with one frame: the next statement of the
+stream in the current block.  Its name tells what it waits for.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,103 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nncdbg.dap_server.protocol.requests import StackTraceBody
-from nncdbg.dap_server.protocol.types import StackFrame
+from nncdbg.dap_server import protocol
+from nncdbg.dap_server.events import MAIN_THREAD
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.sources.instructions import reference_of
-from nncdbg.dap_server.stream_threads import stream_frames, stream_of_thread
+from nncdbg.dap_server.sources.addresses import reference_of
 from nncdbg.dap_server.variables.places import SourcePlace, current_statement, frame_place
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.schedules.launches import HOST
+from nncdbg.engine.schedules.streams import stream_states, streams_of
 from nncdbg.presentation.frame_titles import frame_title
 
 if TYPE_CHECKING:
-    from nncdbg.dap_server.protocol.requests import StackTraceArguments
-    from nncdbg.dap_server.protocol.types import StackFrameFormat
     from nncdbg.dap_server.session import Session
+    from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.execution.frame import Frame
+    from nncdbg.engine.schedules.streams import StreamState
     from nncdbg.ir.records import Location
+
+_FIRST = 2
+"""The thread of stream 0."""
+
+_PLACES = 1 << 20
+"""Numbers of places from here on belong to streams, not to lines of the model."""
+
+
+def thread_list(session: Session) -> list[protocol.Thread]:
+    """Return the threads: one, or with a schedule the host and one for each stream, with its device."""
+    streams = streams_of(session.program.debugger.program) if session.debuggee is not None else ()
+    if not streams:
+        return [protocol.Thread(id=MAIN_THREAD, name="main")]
+    devices = session.program.debugger.program.streams
+    return [
+        protocol.Thread(id=MAIN_THREAD, name="host"),
+        *(
+            protocol.Thread(
+                id=_FIRST + stream,
+                name=f"s{stream} ({devices[stream]})" if stream in devices else f"s{stream}",
+            )
+            for stream in streams
+            if stream != HOST
+        ),
+    ]
+
+
+def stream_of_thread(session: Session, number: int) -> int:
+    """Return the stream of a thread; HOST for the main thread.  Raises UsageError for another number."""
+    streams = streams_of(session.program.debugger.program) if number != MAIN_THREAD else ()
+    if number == MAIN_THREAD:
+        return HOST
+    if number - _FIRST in streams and number >= _FIRST:
+        return number - _FIRST
+    known = [MAIN_THREAD, *(_FIRST + stream for stream in streams if stream != HOST)]
+    raise UsageError(
+        f"there is no thread {number}",
+        hint=f"use thread {MAIN_THREAD}" if len(known) == 1 else f"use one of: {known}",
+    )
+
+
+def stream_frames(session: Session, stream: int) -> list[protocol.StackFrame]:
+    """Return the frame of a stream: its next statement; an empty list at its end in this block."""
+    debugger = session.program.debugger
+    depth = len(debugger.control.stack) - 1
+    frame = debugger.control.stack[depth]
+    states = stream_states(debugger.program, frame.code, frame.pc)
+    state = next(each for each in states if each.number == stream)
+    if state.pc is None:
+        return []
+    line = debugger.loaded.line(frame.code, state.pc)
+    assert line is not None, "each statement has its own line"
+    return [
+        protocol.StackFrame(
+            id=session.handles.number(SourcePlace(frame_place(session, depth), _PLACES + stream)),
+            name=_title(session, frame.code, state),
+            source=session.program.sources.of_frame(frame),
+            line=session.client.outgoing_line(line),
+            column=session.client.outgoing_column(1),
+            instruction_pointer_reference=reference_of(session, frame.code, state.pc),
+            presentation_hint="normal",
+        )
+    ]
+
+
+def _title(session: Session, code: Code, state: StreamState) -> str:
+    """Return `Add, waits for e2 of line 9`, or `Add` for a statement that can run."""
+    assert state.pc is not None
+    op = code.nodes[state.pc].op if state.pc < len(code.nodes) else "return"
+    return ", ".join([op, *awaited(session, code, state)])
+
+
+def awaited(session: Session, code: Code, state: StreamState) -> list[str]:
+    """Return `waits for e2 of line 9` for each event that the next statement of a stream waits for."""
+    return [
+        f"waits for e{event.number} of line {session.program.debugger.loaded.line(code, event.recorder)}"
+        for event in state.events
+        if event.recorder is not None and not event.reached
+    ]
+
 
 FRAMES = 1000
 """Frames of an answer if the client sends no count; `totalFrames` is the number of all."""
@@ -40,14 +124,14 @@ class StackEntry:
 
 # Without supportsDelayedStackTraceLoading: with it, VS Code offers more frames below a stack of one frame.
 @request("stackTrace", when=LIVE, values=True, reads=True)
-def stack_trace(session: Session, arguments: StackTraceArguments) -> StackTraceBody:
+def stack_trace(session: Session, arguments: protocol.StackTraceArguments) -> protocol.StackTraceBody:
     stream = stream_of_thread(session, arguments.thread_id)
     first, levels = arguments.start_frame or 0, arguments.levels or FRAMES
     if first < 0 or levels < 0:
         raise UsageError(f"`startFrame` and `levels` must be 0 or more, not {first} and {levels}")
     if stream != HOST:
         found = stream_frames(session, stream)
-        return StackTraceBody(stack_frames=found[first : first + levels], total_frames=len(found))
+        return protocol.StackTraceBody(stack_frames=found[first : first + levels], total_frames=len(found))
     entries = list(_entries(session))
     frames = session.program.debugger.frames
     shown = [
@@ -56,7 +140,7 @@ def stack_trace(session: Session, arguments: StackTraceArguments) -> StackTraceB
         else _machine_frame(session, frames, entry.depth, arguments.format)
         for entry in entries[first : first + min(levels, FRAMES)]
     ]
-    return StackTraceBody(stack_frames=shown, total_frames=len(entries))
+    return protocol.StackTraceBody(stack_frames=shown, total_frames=len(entries))
 
 
 def _entries(session: Session) -> Iterator[StackEntry]:
@@ -87,8 +171,8 @@ def _origins(location: Location | None) -> list[tuple[str, int]]:
 
 
 def _machine_frame(
-    session: Session, frames: Sequence[Frame], depth: int, format: StackFrameFormat | None
-) -> StackFrame:
+    session: Session, frames: Sequence[Frame], depth: int, format: protocol.StackFrameFormat | None
+) -> protocol.StackFrame:
     debugger = session.program.debugger
     frame = debugger.control.stack[depth]
     pc, _ = current_statement(session, depth)
@@ -99,7 +183,7 @@ def _machine_frame(
     if depth == 0 and session.attachment is not None and session.attachment.script is not None:
         name = f"{name} {session.attachment.script.progress(debugger)}".rstrip()
     # Without an end: VS Code would select the statement, and the next keystroke would replace it.
-    return StackFrame(
+    return protocol.StackFrame(
         id=session.handles.number(place),
         name=_formatted(session, name, frame, line, format),
         source=session.program.sources.of_frame(frame),
@@ -111,7 +195,9 @@ def _machine_frame(
     )
 
 
-def _formatted(session: Session, name: str, frame: Frame, line: int, format: StackFrameFormat | None) -> str:
+def _formatted(
+    session: Session, name: str, frame: Frame, line: int, format: protocol.StackFrameFormat | None
+) -> str:
     """The name with the details that the client requests."""
     if format is None:
         return name
@@ -122,7 +208,7 @@ def _formatted(session: Session, name: str, frame: Frame, line: int, format: Sta
     return f"{name}, line {session.client.outgoing_line(line)}" if format.line else name
 
 
-def _parameters(session: Session, frame: Frame, format: StackFrameFormat) -> Iterator[str]:
+def _parameters(session: Session, frame: Frame, format: protocol.StackFrameFormat) -> Iterator[str]:
     """The inputs of the block, each with name and type as requested."""
     for value in frame.code.graph.inputs:
         known = frame.code.types.get(value.name) or value.type
@@ -132,11 +218,11 @@ def _parameters(session: Session, frame: Frame, format: StackFrameFormat) -> Ite
             yield ": ".join(parts)
 
 
-def _source_frame(session: Session, entry: StackEntry, origin: tuple[str, int]) -> StackFrame:
+def _source_frame(session: Session, entry: StackEntry, origin: tuple[str, int]) -> protocol.StackFrame:
     file, line = origin
     source = session.program.sources.of_model(file)
     innermost = entry.number == 0 and entry.depth == len(session.program.debugger.control.stack) - 1
-    return StackFrame(
+    return protocol.StackFrame(
         id=session.handles.number(SourcePlace(frame_place(session, entry.depth), entry.number)),
         name=f"{os.path.basename(file)}:{line}",
         source=source,

@@ -7,6 +7,8 @@ report their duration, and can be cancelled.
 
 from __future__ import annotations
 
+import base64
+import math
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +19,6 @@ from nncdbg.commands.changing import known_branch
 from nncdbg.commands.comparing import other_branch, value_on_branch
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.variables.places import values_from
-from nncdbg.dap_server.variables.samples import json_numbers, packed, sampling
 from nncdbg.dap_server.variables.value_text import Glance, is_tensor, type_text
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import NncdbgError, UsageError
@@ -31,7 +32,7 @@ from nncdbg.engine.expression import (
     split_target,
 )
 from nncdbg.engine.expression.nodes import Name
-from nncdbg.presentation.elements import count_of
+from nncdbg.presentation.elements import count_of, json_number
 from nncdbg.stats import compare
 from nncdbg.stats.blocks import (
     BlockReduction,
@@ -48,6 +49,62 @@ if TYPE_CHECKING:
     from nncdbg.engine.values.values import Values
     from nncdbg.ir.records import Array
     from nncdbg.stats.histograms import Histogram
+
+
+def sampling(shape: tuple[int, ...], most: int) -> list[int]:
+    """A power-of-two step for each axis, so that at most `most` elements remain; long axes first."""
+    steps = [1] * len(shape)
+    if 0 in shape:
+        return steps
+
+    def left(axis: int) -> int:
+        return -(-shape[axis] // steps[axis])
+
+    while math.prod(map(left, range(len(shape)))) > most:
+        steps[max(range(len(shape)), key=left)] *= 2
+    return steps
+
+
+def packed(array: Array) -> tuple[str, str]:
+    """(`f32`, bytes in base64): the elements in C order, little-endian.
+
+    Elements of one to eight bytes keep their type; narrower ones and narrow floats become `i8` and `f32`,
+    bools `u8`, complex ones pairs.  Raises UsageError for strings.
+    """
+    kind = array.dtype.kind
+    if kind in "OUST":
+        raise UsageError("strings cannot be sent as bytes", hint="request `json`")
+    if kind == "V":
+        array = _widened(array)
+    elif kind == "f" and array.dtype.itemsize < 4:
+        array = array.astype(np.float32)
+    elif kind == "b":
+        array = array.view(np.uint8)
+    little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    if kind == "c":
+        little = little.reshape(-1).view(f"<f{array.dtype.itemsize // 2}")
+    return dtypes.name_of(little.dtype), base64.b64encode(little.data).decode("ascii")
+
+
+def json_numbers(array: Array) -> list[Any]:
+    """The elements in C order as JSON values."""
+    flat = array.reshape(-1)
+    if flat.dtype.kind == "c":
+        return [list(map(json_number, (each.real, each.imag))) for each in flat.tolist()]
+    if flat.dtype.kind in "OUST":
+        return list(map(str, flat.tolist()))
+    if flat.dtype.kind == "V":
+        flat = _widened(flat)
+    listed: list[Any] = flat.tolist()
+    if flat.dtype.kind == "f" and not np.isfinite(flat).all():
+        return list(map(json_number, listed))
+    return listed
+
+
+def _widened(array: Array) -> Array:
+    """Convert integers narrower than a byte, and floats that only `ml_dtypes` has, to NumPy's own types."""
+    return array.astype(np.int8 if dtypes.name_of(array.dtype) in dtypes.INTEGERS else np.float32)
+
 
 MAX_ELEMENTS = 1 << 18
 """Elements of the largest sample."""

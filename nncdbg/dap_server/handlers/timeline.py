@@ -1,4 +1,4 @@
-"""Moments of a run: the current one, marks, checkpoints, edits, and the branches that they began."""
+"""Moments of a run (marks, checkpoints, edits, branches), and the streams of a program over time."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from nncdbg.dap_server.client_recorder import GOTO
+from nncdbg.dap_server.handlers.stack import awaited
 from nncdbg.dap_server.registry import LIVE, STOPPED, State, request
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
+from nncdbg.engine.schedules.launches import HOST, Site, stream_name
+from nncdbg.engine.schedules.streams import stream_states
+from nncdbg.engine.schedules.timeline import ScheduleTimeline, planned
 from nncdbg.engine.time.deviations import Edit, edits_of
 from nncdbg.engine.time.timeline import Mark
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.compilation.code import Statement
-    from nncdbg.engine.time.deviations import Deviation
     from nncdbg.engine.time.timeline import Branch
 
 MOST_MOMENTS = 300
@@ -83,20 +86,24 @@ def marks(session: Session, arguments: MarksArguments) -> dict[str, Any]:
                 raise UsageError(session.state.value)
             command = f"goto {name}" if name in session.program.recorder.marks else GOTO
             _go_to(session, debugger.timeline.find_mark(name), command)
-    return {"marks": [_mark(session, name) for name in debugger.timeline.marks]}
+    now = debugger.timeline.branch, debugger.timeline.tick
+    return {
+        "marks": [
+            {
+                "name": name,
+                "statements": mark.tick,
+                "branch": mark.branch,
+                "here": (mark.branch, mark.tick) == now,
+            }
+            for name, mark in debugger.timeline.marks.items()
+        ]
+    }
 
 
 def _mark_name(name: str | None, key: str) -> str:
     if not name:
         raise UsageError("a mark needs a name", hint=f"pass it as `{key}`")
     return name
-
-
-def _mark(session: Session, name: str) -> dict[str, Any]:
-    timeline = session.program.debugger.timeline
-    mark = timeline.marks[name]
-    here = mark.branch == timeline.branch and mark.tick == timeline.tick
-    return {"name": name, "statements": mark.tick, "branch": mark.branch, "here": here}
 
 
 # -- moving ----------------------------------------------------------------------------------------
@@ -170,7 +177,8 @@ def _moments(session: Session, branch: Branch) -> Iterator[TimelineMoment]:
     for state in checkpoints[1:]:
         if state.tick > branch.tick:
             yield TimelineMoment("checkpoint", state.tick, state.next_statement)
-    inherited = {id(each.changes) for each in edits_of(_edits_of_parent(session, branch))}
+    of_parent = () if branch.parent is None else known.state_of(known.branches[branch.parent])[2]
+    inherited = {id(each.changes) for each in edits_of(of_parent)}
     for edit in edits:
         if isinstance(edit, Edit):
             if id(edit.changes) not in inherited:
@@ -181,13 +189,6 @@ def _moments(session: Session, branch: Branch) -> Iterator[TimelineMoment]:
         if mark.branch == branch.number:
             yield TimelineMoment("mark", mark.tick, mark.at, mark.name)
     yield TimelineMoment("now" if branch.saved is None else "left", known.tick_on(branch), following)
-
-
-def _edits_of_parent(session: Session, branch: Branch) -> Sequence[Deviation]:
-    known = session.program.debugger.timeline
-    if branch.parent is None:
-        return ()
-    return known.state_of(known.branches[branch.parent])[2]
 
 
 def _moment_fields(session: Session, moment: TimelineMoment) -> dict[str, Any]:
@@ -207,3 +208,118 @@ def _moment_fields(session: Session, moment: TimelineMoment) -> dict[str, Any]:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+MOST_STATEMENTS = 2000
+"""Statements of one answer: those around the current one."""
+
+
+class StreamsArguments(msgspec.Struct, frozen=True, kw_only=True):
+    """No arguments."""
+
+
+@request("nncdbg/streams", when=LIVE, values=True, arguments=StreamsArguments, reads=True)
+def streams(session: Session, arguments: StreamsArguments) -> dict[str, Any]:
+    """Return the streams over time: `lanes`, `statements`, `waits`, `source`, `measured` and `leftOut`.
+
+    The first lane is the host.  Each lane has `name`, `device` and `waits` (the events that its next
+    statement waits for).  Each statement has `lane`, `start`, `duration`, `name`, `line`, `events` and
+    `state`.  `state` is `current`, `next` (of its stream) or empty.  Each wait is `[event, from, to]`:
+    positions in `statements`.  If `measured` is true, times are median microseconds of kernels; otherwise
+    each statement takes one unit.  `leftOut` is the number of statements that are not shown.
+    """
+    debugger = session.program.debugger
+    # A micro program is inside a statement of the schedule.
+    frame = next(each for each in reversed(debugger.control.stack) if each.code.formula is None)
+    measured = debugger.times.on and bool(debugger.times.executed)
+    timeline = _timeline(session, measured)
+    states = stream_states(debugger.program, frame.code, frame.pc)
+    waits = {state.number: awaited(session, frame.code, state) for state in states}
+    following = {(frame.code.path, state.pc) for state in states if state.pc is not None}
+    current = _current(session, {launch.site for launch in timeline.launches})
+    shown = _shown(timeline, current)
+    lanes = {HOST: 0, **{stream: at for at, stream in enumerate(timeline.streams, 1)}}
+    return {
+        "source": session.program.sources.of_program,
+        "measured": measured,
+        "leftOut": len(timeline.launches) - len(shown),
+        "lanes": [
+            {
+                "name": stream_name(stream),
+                "device": timeline.streams.get(stream, ""),
+                "waits": waits.get(stream, []),
+            }
+            for stream in lanes
+        ],
+        "statements": [
+            _statement(session, timeline, at)
+            | {"lane": lanes[timeline.launches[at].stream]}
+            | {"state": _state(timeline.launches[at].site, current, following)}
+            for at in shown
+        ],
+        "waits": [
+            [f"e{wait.event}", wait.recorder - shown.start, wait.waiter - shown.start]
+            for wait in timeline.waits
+            if wait.recorder in shown and wait.waiter in shown
+        ],
+    }
+
+
+def _timeline(session: Session, measured: bool) -> ScheduleTimeline:
+    """Return the timeline of the program, with the measured times of its statements if there are any."""
+    debugger = session.program.debugger
+    if measured:
+        times = debugger.times.statements.items()
+        return planned(debugger.program, durations={site: each.kernel.median / 1e3 for site, each in times})
+    kept = debugger.program.kept
+    if "timeline" not in kept:
+        kept["timeline"] = planned(debugger.program)
+    timeline: ScheduleTimeline = kept["timeline"]
+    return timeline
+
+
+def _current(session: Session, sites: set[Site]) -> Site:
+    """Return the next statement with a launch: calls, and ends of graphs without a margin, have none."""
+    frames = [each for each in session.program.debugger.control.stack if each.code.formula is None]
+    graphs = session.program.debugger.program.graphs
+    for depth, frame in enumerate(reversed(frames)):
+        # An outer frame is inside its statement.
+        ahead = [(frame.code.graph, frame.code.path, frame.pc + bool(depth))]
+        while ahead:
+            graph, path, pc = ahead.pop()
+            if (path, pc) in sites:
+                return path, pc
+            if pc < len(graph.nodes):
+                ahead.append((graph, path, pc + 1))
+                name = graph.nodes[pc].op.removeprefix("@")
+                if name in graphs:
+                    ahead.append((graphs[name], (name,), 0))
+    return frames[0].code.path, frames[0].pc
+
+
+def _shown(timeline: ScheduleTimeline, current: Site) -> range:
+    """Return the numbers of the launches of one answer, around the first one of the current statement."""
+    count = len(timeline.launches)
+    sites: Sequence[Site] = [launch.site for launch in timeline.launches]
+    middle = sites.index(current) if current in sites else 0
+    first = max(0, min(middle - MOST_STATEMENTS // 2, count - MOST_STATEMENTS))
+    return range(first, min(count, first + MOST_STATEMENTS))
+
+
+def _state(site: Site, current: Site, following: set[Site]) -> str:
+    if site == current:
+        return "current"
+    return "next" if site in following else ""
+
+
+def _statement(session: Session, timeline: ScheduleTimeline, at: int) -> dict[str, Any]:
+    start, duration = timeline.spans[at]
+    launch = timeline.launches[at]
+    events = [f"wait e{event}" for event in launch.waits] + [f"record e{event}" for event in launch.records]
+    return {
+        "name": timeline.name(at),
+        "line": session.client.outgoing_line(timeline.line(at)),
+        "start": start,
+        "duration": duration,
+        "events": events,
+    }

@@ -1,17 +1,16 @@
-"""The content of a frame: scopes, and variables page by page."""
+"""The content of a frame: scopes, variables page by page, and values beside the lines of a source."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from nncdbg.dap_server.protocol.requests import ScopesBody, VariablesBody
-from nncdbg.dap_server.protocol.types import Scope
+from nncdbg.dap_server import protocol
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.variables.children import READ_ONLY, Children, Make, View
-from nncdbg.dap_server.variables.loss_gradients import hover_children
 from nncdbg.dap_server.variables.places import (
     ContentPlace,
     DeferredPlace,
@@ -19,17 +18,22 @@ from nncdbg.dap_server.variables.places import (
     MorePlace,
     ScopePlace,
     StatisticsPlace,
+    computed,
+    frame_depth,
+    frame_place,
     place_of_frame,
+    value_title,
 )
-from nncdbg.dap_server.variables.scopes import SCOPES, here
+from nncdbg.dap_server.variables.scopes import SCOPES, here, hover_children
 from nncdbg.dap_server.variables.scopes import scope_children as children_of_scope
+from nncdbg.engine.compilation.code import EVICTED
 from nncdbg.engine.errors import NotComputed, UsageError
 
 if TYPE_CHECKING:
-    from nncdbg.dap_server.protocol.requests import ScopesArguments, VariablesArguments
-    from nncdbg.dap_server.protocol.types import Variable
     from nncdbg.dap_server.session import Session
     from nncdbg.dap_server.variables.children import Listed
+    from nncdbg.engine.compilation.code import Code
+    from nncdbg.engine.text.listing import Listing
 
 CHILDREN = 100
 """Variables of an answer if the client sends no count."""
@@ -42,17 +46,17 @@ MOST = 10_000
 
 
 @request("scopes", when=LIVE, values=True, reads=True, title="Reading values")
-def scopes(session: Session, arguments: ScopesArguments) -> ScopesBody:
+def scopes(session: Session, arguments: protocol.ScopesArguments) -> protocol.ScopesBody:
     """The scopes of a frame; none if it is gone.  A line of the user's model has those of its statement."""
     place = place_of_frame(session, arguments.frame_id)
     found = here(View(session), place) if place is not None else None
     if found is None:
-        return ScopesBody(scopes=[])
+        return protocol.ScopesBody(scopes=[])
     listed = []
     for name, kind in SCOPES.items():
         if kind.fits(found):
             listed.append(
-                Scope(
+                protocol.Scope(
                     name=name,
                     presentation_hint=kind.hint,
                     variables_reference=session.handles.number(ScopePlace(found.place, name)),
@@ -60,7 +64,7 @@ def scopes(session: Session, arguments: ScopesArguments) -> ScopesBody:
                     expensive=kind.expensive,
                 )
             )
-    return ScopesBody(scopes=listed)
+    return protocol.ScopesBody(scopes=listed)
 
 
 @request(
@@ -71,7 +75,7 @@ def scopes(session: Session, arguments: ScopesArguments) -> ScopesBody:
     reads=True,
     title="Reading values",
 )
-def variables(session: Session, arguments: VariablesArguments) -> VariablesBody:
+def variables(session: Session, arguments: protocol.VariablesArguments) -> protocol.VariablesBody:
     for name in ("start", "count"):
         number = getattr(arguments, name)
         if number is not None and number < 0:
@@ -91,9 +95,9 @@ def variables(session: Session, arguments: VariablesArguments) -> VariablesBody:
     return _body(_bounded(view, place, arguments.filter, start, left, make))
 
 
-def _body(listed: list[Listed]) -> VariablesBody:
+def _body(listed: list[Listed]) -> protocol.VariablesBody:
     """The body for variables of which some are encoded already."""
-    return VariablesBody(variables=cast("list[Variable]", listed))
+    return protocol.VariablesBody(variables=cast("list[protocol.Variable]", listed))
 
 
 def _children(view: View, place: Any) -> Children:
@@ -159,8 +163,114 @@ def _bounded(view: View, place: Any, kind: Any, start: int, left: int, make: Mak
     return listed
 
 
-def _more(view: View, place: Any, kind: Any, start: int, left: int) -> Variable:
+def _more(view: View, place: Any, kind: Any, start: int, left: int) -> protocol.Variable:
     if isinstance(place, MorePlace):
         place, kind, start = place.of, place.filter, place.start + start
     text = f"{left} more: open this for the next, or print a part such as %h[1000:1050]"
     return view.variable("…", text, place=MorePlace(place, kind, start), opens=(left, 0), hint=READ_ONLY)
+
+
+MAX_LINES = 1000
+"""Lines of one answer; an editor shows about fifty."""
+
+LONGEST = 200
+"""Most characters of the text of one line."""
+
+
+class LinesArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Both lines are included; at most 1000 lines."""
+
+    start: int
+    end: int
+    frame_id: int | None = None
+
+
+@request("nncdbg/lines", when=LIVE, values=True, arguments=LinesArguments, reads=True)
+def lines(session: Session, arguments: LinesArguments) -> dict[str, Any]:
+    """Return `frameId` and `lines`: the `line` and `text` of each line with results.
+
+    An editor shows `text`, the latest results of the line, at the end of the line.
+    """
+    # Covers all blocks on the stack, from this frame outwards, with statements in its text.
+    first, last = (session.client.incoming_line(each) for each in (arguments.start, arguments.end))
+    if last - first >= MAX_LINES:
+        raise UsageError(
+            f"{last - first + 1} lines are too many for one response",
+            hint=f"request at most {MAX_LINES} lines",
+        )
+    depth = _depth(session, arguments.frame_id)
+    debugger, view = session.program.debugger, View(session)
+    listing = debugger.loaded.listing_of(debugger.control.stack[depth].code)
+    found: dict[int, dict[str, str]] = {}
+    for outer in range(depth, -1, -1):
+        if debugger.loaded.listing_of(debugger.control.stack[outer].code) is listing:
+            for line, name, text in _given(view, listing, outer, first, last):
+                found.setdefault(line, {}).setdefault(name, text)
+    return {
+        "frameId": session.handles.number(frame_place(session, depth)),
+        "lines": [
+            {"line": session.client.outgoing_line(line), "text": _text(found[line])} for line in sorted(found)
+        ],
+    }
+
+
+def _depth(session: Session, number: int | None) -> int:
+    if number is None:
+        return len(session.program.debugger.control.stack) - 1
+    depth = frame_depth(session, number)
+    if depth is None:
+        raise UsageError("the frame no longer exists", hint="request the stack again")
+    return depth
+
+
+def _given(view: View, listing: Listing, depth: int, first: int, last: int) -> Iterator[tuple[int, str, str]]:
+    """(line, name, text) of the computed values of one block in these lines."""
+    debugger = view.session.program.debugger
+    frame = debugger.control.stack[depth]
+    place = frame_place(view.session, depth)
+    for line, slot in _slots(frame.code, listing, first, last):
+        view.session.queue.check_cancelled()
+        name = frame.code.names[slot]
+        if not computed(frame, slot, debugger.ended) or frame.slots[slot] is EVICTED:
+            continue
+        if not debugger.values.is_present(frame, slot):
+            continue
+        title = value_title(view.session, frame.code, name)
+        variable = view.in_slot(frame, slot, ContentPlace(place, name), title)
+        yield line, variable.name, _without_type(variable.value)
+
+
+def _slots(code: Code, listing: Listing, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """(line, slot) of a block's results in these lines; its inputs are in its header line."""
+    header = listing.header_line(code.path)
+    if first <= header <= last:
+        yield from ((header, code.slot_of[value.name]) for value in code.graph.inputs if value.name)
+    placed = listing.statements[code.path]
+    # A branch or loop that begins above may end in these lines.
+    for pc in range(max(0, bisect_left(placed, first) - 1), min(bisect_right(placed, last), len(code.nodes))):
+        line = _result_line(code, listing, pc)
+        if first <= line <= last:
+            yield from ((line, slot) for slot in code.result_slots(pc) if code.names[slot])
+
+
+def _result_line(code: Code, listing: Listing, pc: int) -> int:
+    """The line with the results of a statement: for a branch or loop, the line that closes it."""
+    blocks = [(*code.path, pc, number) for number in range(len(code.nodes[pc].subgraphs))]
+    line = listing.statements[code.path][pc]
+    if blocks:
+        line = 1 + max(listing.statements[block][-1] for block in blocks)
+        while not listing.lines[line - 1].lstrip().startswith("}"):
+            line += 1
+    return line
+
+
+def _without_type(text: str) -> str:
+    """A value's text in a list of variables without its type; `min 0 …` for `f32[4] min 0 …`."""
+    head, blank, rest = text.partition(" ")
+    return rest if blank and head.endswith((")", "]")) else text
+
+
+def _text(values: dict[str, str]) -> str:
+    """The values of one line; a single one without its name, as the line begins with it."""
+    text = next(iter(values.values())) if len(values) == 1 else ", ".join(map(" ".join, values.items()))
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

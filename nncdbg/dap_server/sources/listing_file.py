@@ -10,13 +10,17 @@ import errno
 import hashlib
 import os
 import re
+import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.escaping import printable_line
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.escaping import printable, printable_line
 from nncdbg.engine.frontends.listings import FOLDER, OWNER, owner_of
 from nncdbg.engine.text.listing import Listing
+from nncdbg.opening.command_line import ArgumentParser, add_model, configuration_of
 
 if TYPE_CHECKING:
     from nncdbg.opening.journal.forking import Fork
@@ -113,3 +117,39 @@ def _write(file: Path, text: str) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the listing file of a debug session and print its path; graph text is its own listing."""
+    from nncdbg.engine.frontends.folder_files import PROGRAM
+    from nncdbg.engine.frontends.listings import FOLDER
+    from nncdbg.opening.programs import open_program
+    from nncdbg.opening.python_programs import is_python_name, listing_stem
+
+    parser = ArgumentParser(
+        "nncdbg listing", f"Write a model's text below {FOLDER} in a workspace; print its path."
+    )
+    add_model(parser)
+    parser.add_argument("--workspace", metavar="FOLDER", default=".", help="the editor's folder (.)")
+    options = parser.parse_args(arguments)
+    model, workspace = Path(options.model), Path(options.workspace)
+    opened = open_program(configuration_of(options))
+    program = opened.program
+    if is_python_name(options.model):
+        model = Path(listing_stem(options.model))
+    stem = None
+    if opened.restart is not None:
+        model, stem = listing_of_step(opened.restart)
+    file, note = (model / PROGRAM if opened.folder is not None else model).resolve(), None
+    if program.listing is None or not file.is_file():
+        try:
+            file, note = write_listing(model, program.as_listing(), workspace, stem)
+        except OSError as error:
+            raise UsageError(
+                f"cannot write the listing to {workspace}: {error.strerror}",
+                hint="set --workspace to a writable folder",
+            ) from None
+    if note is not None:
+        print(printable(note), file=sys.stderr)
+    print(printable(str(file)))
+    return 0

@@ -9,13 +9,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nncdbg.dap_server.protocol.events import LoadedSourceEventBody, ModuleEventBody
-from nncdbg.dap_server.protocol.types import ColumnDescriptor, Module
+from nncdbg.dap_server import protocol
 from nncdbg.engine.extensions import BACKENDS, BUILT_IN
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.client import Client
-    from nncdbg.dap_server.protocol.types import Source
     from nncdbg.dap_server.sources.shown import Sources
     from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.debugger import Debugger
@@ -24,15 +22,15 @@ if TYPE_CHECKING:
 ENTERED, NOT_ENTERED = "compiled", "not entered yet"
 
 COLUMNS = [
-    ColumnDescriptor(attribute_name="nncdbgKind", label="Kind", type="string"),
-    ColumnDescriptor(attribute_name="nncdbgStatements", label="Statements", type="number"),
+    protocol.ColumnDescriptor(attribute_name="nncdbgKind", label="Kind", type="string"),
+    protocol.ColumnDescriptor(attribute_name="nncdbgStatements", label="Statements", type="number"),
 ]
 """Columns of our modules in addition to the protocol's own properties."""
 
 _LIBRARIES = ("onnx", *BUILT_IN[BACKENDS])
 
 
-class ProgramModule(Module, frozen=True, kw_only=True):
+class ProgramModule(protocol.Module, frozen=True, kw_only=True):
     """A module; `nncdbg_statements` counts those of a graph, without those of its branches and loops."""
 
     nncdbg_kind: str
@@ -48,7 +46,7 @@ class Modules:
     _codes: int = 0
     _entered: set[str] = field(default_factory=set)
     _announced: bool = False
-    _sources: list[Source] = field(default_factory=list)
+    _sources: list[protocol.Source] = field(default_factory=list)
 
     def announce(self, client: Client) -> None:
         """Announce new modules and sources to the client; cheap if there are none."""
@@ -56,15 +54,15 @@ class Modules:
             self._announced = True
             self._newly_entered()
             for module in self.all():
-                client.send_event("module", ModuleEventBody(reason="new", module=module))
+                client.send_event("module", protocol.ModuleEventBody(reason="new", module=module))
             for source in self.loaded_sources():
-                client.send_event("loadedSource", LoadedSourceEventBody(reason="new", source=source))
+                client.send_event("loadedSource", protocol.LoadedSourceEventBody(reason="new", source=source))
             self._sources = self.sources.micro_programs()
             return
         fresh = self._newly_entered()
         for module in self._graphs() if fresh else ():
             if module.name.removeprefix("@") in fresh:
-                client.send_event("module", ModuleEventBody(reason="changed", module=module))
+                client.send_event("module", protocol.ModuleEventBody(reason="changed", module=module))
         self._announce_micro_program(client)
 
     def _newly_entered(self) -> set[str]:
@@ -83,15 +81,15 @@ class Modules:
         source = self.sources.of_frame(frames[-1])
         if source not in self._sources:
             self._sources.append(source)
-            client.send_event("loadedSource", LoadedSourceEventBody(reason="new", source=source))
-            client.send_event("module", ModuleEventBody(reason="new", module=_micro_program(source)))
+            client.send_event("loadedSource", protocol.LoadedSourceEventBody(reason="new", source=source))
+            client.send_event("module", protocol.ModuleEventBody(reason="new", module=_micro_program(source)))
 
-    def loaded_sources(self) -> list[Source]:
+    def loaded_sources(self) -> list[protocol.Source]:
         """Return the program's text, micro programs shown so far, and the files of the user's model."""
         sources = self.sources
         return [sources.of_program, *sources.micro_programs(), *sources.of_models]
 
-    def all(self) -> list[Module]:
+    def all(self) -> list[protocol.Module]:
         """Return all modules, graphs first."""
         debugger = self.debugger
         micro_programs = map(_micro_program, self.sources.micro_programs())
@@ -125,7 +123,7 @@ class Modules:
             )
 
 
-def _micro_program(source: Source) -> ProgramModule:
+def _micro_program(source: protocol.Source) -> ProgramModule:
     return ProgramModule(
         id=f"micro:{source.source_reference}",
         name=f"micro program {source.name}",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from nncdbg.dap_server.protocol.types import Source
+from nncdbg.dap_server import protocol
 from nncdbg.dap_server.sources.listing_file import write_listing
 from nncdbg.engine.compilation.search import origins
 from nncdbg.engine.errors import UsageError
@@ -46,17 +46,17 @@ class Sources:
     uris: bool = False
     _texts: list[Listing] = field(default_factory=list)
     _numbers: dict[tuple[str, Sequence[str]], int] = field(default_factory=dict)
-    _shown: dict[tuple[int, bool], tuple[Listing, Source]] = field(default_factory=dict)
+    _shown: dict[tuple[int, bool], tuple[Listing, protocol.Source]] = field(default_factory=dict)
     """By `_is_made` and the identity of a listing, which is referenced here, so that its id is not reused."""
-    _models: dict[str, Source] = field(default_factory=dict)
+    _models: dict[str, protocol.Source] = field(default_factory=dict)
 
     # -- for the client -------------------------------------------------------------------------
 
-    def of_frame(self, frame: Frame) -> Source:
+    def of_frame(self, frame: Frame) -> protocol.Source:
         """The text with a frame's statements."""
         return self.of_code(frame.code)
 
-    def of_code(self, code: Code) -> Source:
+    def of_code(self, code: Code) -> protocol.Source:
         """The text with a block's statements."""
         listing = self.debugger.loaded.listing_of(code)
         key = id(listing), self._is_made(code, listing)
@@ -74,61 +74,61 @@ class Sources:
     def _is_made_line(self, line: int) -> bool:
         return line > len(self.debugger.program.as_listing().lines)
 
-    def _source(self, code: Code, listing: Listing) -> Source:
+    def _source(self, code: Code, listing: Listing) -> protocol.Source:
         if code.formula is not None:
             return self._numbered(f"{code.path[0]}.nnc", "micro program", listing)
         return self.of_line(listing.header_line(code.path[:1]))
 
-    def of_line(self, line: int) -> Source:
+    def of_line(self, line: int) -> protocol.Source:
         """The text with this line of the program."""
         listing = self.debugger.loaded.listing
         if self._is_made_line(line):
             return self._numbered(self.name, "with the graphs of `backward`", listing)
         if self.file is None:
             return self._numbered(self.name, "listing of the program", listing)
-        return Source(name=self.file.name, path=self._path(self.file))
+        return protocol.Source(name=self.file.name, path=self._path(self.file))
 
-    def _numbered(self, name: str, origin: str, listing: Listing) -> Source:
+    def _numbered(self, name: str, origin: str, listing: Listing) -> protocol.Source:
         key = (name, listing.lines)
         if key not in self._numbers:
             self._texts.append(listing)
             self._numbers[key] = len(self._texts)
-        return Source(name=name, source_reference=self._numbers[key], origin=origin)
+        return protocol.Source(name=name, source_reference=self._numbers[key], origin=origin)
 
-    def has_line(self, source: Source, line: int) -> bool:
+    def has_line(self, source: protocol.Source, line: int) -> bool:
         """Return whether a text of the program contains this line; the file lacks the graphs made for it."""
         return bool(source.source_reference) or not self._is_made_line(line)
 
     @property
-    def of_program(self) -> Source:
+    def of_program(self) -> protocol.Source:
         """The text of the program."""
         return self.of_code(self.debugger.loaded.codes[0])
 
-    def of_model(self, file: str) -> Source:
+    def of_model(self, file: str) -> protocol.Source:
         """A file of the user's own model, as a statement's location names it."""
         if file not in self._models:
             self._models[file] = self._model(file)
         return self._models[file]
 
-    def _model(self, file: str) -> Source:
+    def _model(self, file: str) -> protocol.Source:
         name = os.path.basename(file)
         for folder in self.folders:
             path = folder / file
             if is_source(self.debugger.program, file, path):
-                return Source(
+                return protocol.Source(
                     name=name, path=self._path(path), origin="source lines", presentation_hint="deemphasize"
                 )
         recorded = file in self.debugger.program.saved.sources
         missing = f"{file} is not here" + (" as it was recorded" if recorded else "")
-        return Source(name=name, origin=missing, presentation_hint="deemphasize")
+        return protocol.Source(name=name, origin=missing, presentation_hint="deemphasize")
 
     @cached_property
-    def of_models(self) -> list[Source]:
+    def of_models(self) -> list[protocol.Source]:
         """The existing files of the user's own model, in the order of the program."""
         found = (self.of_model(file) for file in origins(self.debugger.program))
         return [source for source in found if source.path is not None]
 
-    def micro_programs(self) -> list[Source]:
+    def micro_programs(self) -> list[protocol.Source]:
         """The micro programs shown so far."""
         found = {
             source.source_reference: source
@@ -143,12 +143,14 @@ class Sources:
 
     # -- from the client --------------------------------------------------------------------------
 
-    def listing(self, source: Source) -> Listing | None:
+    def listing(self, source: protocol.Source) -> Listing | None:
         """The text for a client's source; None if it is not one of these."""
         if source.source_reference:
             return self.numbered(source.source_reference)
-        mine = source.path is not None and self.is_program(path_in(source.path))
-        return self.debugger.loaded.listing if mine else None
+        if source.path is None or self.file is None:
+            return None
+        same = os.path.realpath(path_in(source.path)) == os.path.realpath(self.file)
+        return self.debugger.loaded.listing if same else None
 
     def numbered(self, number: int) -> Listing | None:
         """The text with this number; the program's text, with or without a file, is number 0."""
@@ -156,7 +158,7 @@ class Sources:
             return self.debugger.loaded.listing
         return self._texts[number - 1] if 1 <= number <= len(self._texts) else None
 
-    def text(self, source: Source) -> str:
+    def text(self, source: protocol.Source) -> str:
         """The content of a source.  Raises UsageError for a source that is not one of these."""
         listing = self.listing(source)
         if listing is None:
@@ -166,10 +168,6 @@ class Sources:
             )
         text = "\n".join(listing.lines)
         return text if text.endswith("\n") else text + "\n"
-
-    def is_program(self, path: str) -> bool:
-        """Return whether a path is that of the program's text."""
-        return self.file is not None and os.path.realpath(path) == os.path.realpath(self.file)
 
 
 def path_in(text: str) -> str:

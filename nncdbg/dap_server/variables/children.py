@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nncdbg.dap_server.protocol.types import Variable, VariablePresentationHint
-from nncdbg.dap_server.sources.definitions import definition_reference, model_reference
-from nncdbg.dap_server.variables.memory_references import memory_reference
+from nncdbg.dap_server import protocol
+from nncdbg.dap_server.sources.addresses import definition_reference, model_reference
 from nncdbg.dap_server.variables.places import (
     Container,
     ContentPlace,
@@ -21,6 +20,7 @@ from nncdbg.dap_server.variables.places import (
     content_at,
     depth_of,
     evaluate_name,
+    memory_reference,
 )
 from nncdbg.dap_server.variables.value_text import (
     GLANCE,
@@ -39,20 +39,19 @@ from nncdbg.presentation.elements import SMALL, count_of, is_text
 if TYPE_CHECKING:
     import msgspec
 
-    from nncdbg.dap_server.protocol.types import ValueFormat
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.execution.frame import Frame
 
-Listed: TypeAlias = "Variable | msgspec.Raw"
+Listed: TypeAlias = "protocol.Variable | msgspec.Raw"
 """A variable, or one as it was sent before."""
 
 Make: TypeAlias = "Callable[[int, int], Iterator[Listed]]"
 
-READ_ONLY = VariablePresentationHint(kind="virtual", attributes=["readOnly"])
-LAZY = VariablePresentationHint(kind="virtual", attributes=["readOnly"], lazy=True)
+READ_ONLY = protocol.VariablePresentationHint(kind="virtual", attributes=["readOnly"])
+LAZY = protocol.VariablePresentationHint(kind="virtual", attributes=["readOnly"], lazy=True)
 
 
-def _none(start: int, stop: int) -> Iterator[Variable]:
+def _none(start: int, stop: int) -> Iterator[protocol.Variable]:
     return iter(())
 
 
@@ -71,7 +70,7 @@ class View:
     """Makes the variables of one answer."""
 
     session: Session
-    format: ValueFormat | None = None
+    format: protocol.ValueFormat | None = None
     glance: Glance = field(init=False)
     typed: bool = field(init=False)
     """Whether the client shows types."""
@@ -96,14 +95,14 @@ class View:
         place: Container | None = None,
         opens: tuple[int, int] = (0, 0),
         evaluate_name: str | None = None,
-        hint: VariablePresentationHint | None = READ_ONLY,
+        hint: protocol.VariablePresentationHint | None = READ_ONLY,
         memory: str | None = None,
         defined: tuple[int | None, int | None] = (None, None),
-    ) -> Variable:
+    ) -> protocol.Variable:
         """Make a variable; `opens` is the number of named and indexed children of `place`."""
         named, indexed = opens
         number = self.session.handles.number(place) if place is not None and (named or indexed) else 0
-        return Variable(
+        return protocol.Variable(
             name=name,
             value=value,
             type=type if self.typed else None,
@@ -117,7 +116,7 @@ class View:
             value_location_reference=defined[1],
         )
 
-    def in_slot(self, frame: Frame, slot: int, place: ContentPlace, name: str) -> Variable:
+    def in_slot(self, frame: Frame, slot: int, place: ContentPlace, name: str) -> protocol.Variable:
         """The value in a slot of a frame on the stack."""
         content = frame.slots[slot]
         if content is EVICTED:
@@ -140,7 +139,7 @@ class View:
 
     def content(
         self, name: str, place: ContentPlace, content: Any, origin: tuple[Code, int] | None = None
-    ) -> Variable:
+    ) -> protocol.Variable:
         """The value at a place; `origin` is the slot that holds it, if it is a whole value."""
         return self.variable(
             name,
@@ -149,7 +148,7 @@ class View:
             place=place,
             opens=self.opens(place, content),
             evaluate_name=evaluate_name(place),
-            hint=VariablePresentationHint(kind="data"),
+            hint=protocol.VariablePresentationHint(kind="data"),
             memory=self._memory(place, content),
             defined=self._defined(origin),
         )
@@ -221,18 +220,20 @@ class View:
             lambda start, stop: self._slices(place, content, start, stop),
         )
 
-    def _items(self, place: ContentPlace, content: Any, start: int, stop: int) -> Iterator[Variable]:
+    def _items(self, place: ContentPlace, content: Any, start: int, stop: int) -> Iterator[protocol.Variable]:
         for index, item in enumerate(content[start:stop], start):
             inner = replace(place, index=(*place.index, index), sequence=True)
             yield self.content(f"[{index}]", inner, item)
 
-    def _entries(self, content: Map, start: int, stop: int) -> Iterator[Variable]:
+    def _entries(self, content: Map, start: int, stop: int) -> Iterator[protocol.Variable]:
         """The entries of a map, named by their keys."""
         keys, values = (self.glance.host(each[start:stop]) for each in content)
         for key, value in zip(keys, values, strict=True):
             yield self.variable(str(key), self.glance.element(value), type=content.type.value)
 
-    def _slices(self, place: ContentPlace, content: Any, start: int, stop: int) -> Iterator[Variable]:
+    def _slices(
+        self, place: ContentPlace, content: Any, start: int, stop: int
+    ) -> Iterator[protocol.Variable]:
         part = content[start:stop]
         if count_of(part) <= GLANCE:
             # One transfer for all of them if the tensor is on a device.
@@ -253,7 +254,7 @@ class View:
                 hint=None,
             )
 
-    def _child(self, place: ContentPlace, content: Any, name: str) -> Variable:
+    def _child(self, place: ContentPlace, content: Any, name: str) -> protocol.Variable:
         whole = evaluate_name(place)
         path = f"{whole}.{name}" if whole is not None else None
         if name == "shape":
@@ -264,14 +265,14 @@ class View:
             return self.statistics(place, content, self.glance.summary(content))
         return self._previous(replace(place, kind="previous"))
 
-    def _previous(self, place: ContentPlace) -> Variable:
+    def _previous(self, place: ContentPlace) -> protocol.Variable:
         try:
             content = content_at(self.session, place)
         except NotComputed as error:
             return self.variable("prev", error.message)
         return self.content("prev", place, content)
 
-    def statistics(self, place: ContentPlace, content: Any, summary: Any) -> Variable:
+    def statistics(self, place: ContentPlace, content: Any, summary: Any) -> protocol.Variable:
         """The statistics of a tensor; if `summary` is None, computed when they are expanded."""
         of = StatisticsPlace(place)
         if summary is None:

@@ -1,33 +1,207 @@
-"""The groups of a frame's values, and the content of each."""
+"""The groups of a frame's values, the content of each, and gradients of the loss in hovers.
+
+Encoded variables are cached, and sent again while they would be shown the same.  A step changes few of the
+values on the screen, and clients request all of them again.
+"""
 
 from __future__ import annotations
 
+import math
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+import numpy as np
+
+from nncdbg.dap_server import protocol
 from nncdbg.dap_server.variables.children import Children, View
-from nncdbg.dap_server.variables.encoded import EncodedVariables
 from nncdbg.dap_server.variables.places import (
     ContentPlace,
     FramePlace,
+    HoverPlace,
     ScopePlace,
     computed,
     current_statement,
     depth_of,
+    frame_place,
+    number_in,
     value_title,
 )
+from nncdbg.dap_server.variables.value_text import UNKNOWN, is_tensor
 from nncdbg.engine.compilation.code import UNSET
-from nncdbg.engine.errors import NotComputed
+from nncdbg.engine.errors import ExpressionError, NotComputed
 from nncdbg.engine.expression import spelled
+from nncdbg.engine.expression.derivatives import DerivativeRequest
+from nncdbg.engine.expression.nodes import Name
+from nncdbg.engine.expression.operators import OperandError
+from nncdbg.engine.values.differentiation import Budget, BudgetExceeded
+from nncdbg.engine.values.losses import loss_at
 from nncdbg.presentation.buffers import buffer_text
+from nncdbg.stats import summarize
 
 if TYPE_CHECKING:
-    from nncdbg.dap_server.protocol.types import Variable
+    from nncdbg.dap_server.session import Session
     from nncdbg.dap_server.variables.children import Listed
     from nncdbg.dap_server.variables.value_text import Slots
     from nncdbg.engine.compilation.code import Code
+    from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.execution.frame import Frame
+    from nncdbg.engine.values.values import Values
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedValue:
+    """How a value was shown: `encoded` as it was sent, with the `numbers` of the places in it.
+
+    `stamp` holds everything besides array and slot that affects its text.
+    """
+
+    content: Callable[[], Any]
+    stamp: tuple[bool, ...]
+    encoded: msgspec.Raw
+    numbers: tuple[int, ...]
+
+
+class EncodedVariables:
+    """The variables sent for one frame, as one view shows it."""
+
+    def __init__(self, view: View, place: FramePlace, frame: Frame) -> None:
+        self._known = view.glance.shown.encoded.setdefault(place, {})
+        self._stamp = view.glance.hex, view.typed, view.addressed, frame.iteration > 0
+        self._handles = view.session.handles
+        # Where memory is reused, the content of an array may change.
+        self._keeps = not view.session.program.debugger.timeline.overwrites
+
+    def again(self, slot: int, content: Any) -> msgspec.Raw | None:
+        """The encoded variable of an array in a slot, if it was sent and is still valid."""
+        known = self._known.get(slot)
+        if known is None or known.content() is not content or known.stamp != self._stamp:
+            return None
+        return known.encoded if self._handles.refresh(known.numbers) else None
+
+    def keep(self, slot: int, content: Any, variable: protocol.Variable) -> Listed:
+        """Store how an array is shown, as long as it is live, or that a value is not computed (UNSET).
+
+        Variables with pending statistics are not stored.
+        """
+        if content is UNSET:
+            encoded = msgspec.Raw(msgspec.json.encode(variable))
+            self._known[slot] = EncodedValue(lambda: UNSET, self._stamp, encoded, ())
+            return encoded
+        keeps = self._keeps and is_tensor(content) and not isinstance(content, np.generic)
+        if keeps and not variable.value.endswith(UNKNOWN):
+            gone = partial(self._known.pop, slot)
+            encoded = msgspec.Raw(msgspec.json.encode(variable))
+            self._known[slot] = EncodedValue(
+                weakref.ref(content, gone), self._stamp, encoded, _numbers(variable)
+            )
+            return encoded
+        return variable
+
+
+def _numbers(variable: protocol.Variable) -> tuple[int, ...]:
+    reference = variable.memory_reference
+    found = (
+        variable.variables_reference or None,
+        variable.declaration_location_reference,
+        variable.value_location_reference,
+        number_in(reference) if reference is not None else None,
+    )
+    return tuple(number for number in found if number is not None)
+
+
+BUDGET = Budget(statements=500, seconds=0.1)
+"""The most work for a hover."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossGradient:
+    """The gradient of `loss` with respect to `name`; `array` is None if it is not computed."""
+
+    loss: str
+    name: str
+    text: str
+    array: Any = None
+
+    @property
+    def expression(self) -> str:
+        return f"grad({spelled(self.loss)}, {spelled(self.name)})"
+
+
+def with_loss_gradient(
+    session: Session, scope: Values, text: str, shown: protocol.Variable
+) -> protocol.Variable:
+    """Return the hover over a value with the child `gradient of %l = norm 0.3 min -0.1 max 0.2`.
+
+    Without a gradient (see `loss_gradient`), return the hover unchanged.
+    """
+    debugger = session.program.debugger
+    found = loss_gradient(debugger, scope, text)
+    if found is None:
+        return shown
+    depth = scope.depth if scope.depth >= 0 else len(debugger.control.stack) - 1
+    at = ContentPlace(frame_place(session, depth), found.expression, kind="expression")
+    opens = (0, 0) if found.array is None else View(session).opens(at, found.array)
+    of = session.handles.place(shown.variables_reference)
+    place = HoverPlace(of, at, spelled(found.loss), found.text, opens)
+    return msgspec.structs.replace(
+        shown,
+        variables_reference=session.handles.number(place),
+        named_variables=(shown.named_variables or 0) + 1,
+    )
+
+
+def loss_gradient(debugger: Debugger, scope: Values, text: str) -> LossGradient | None:
+    """Return the gradient of the loss with respect to the value named `text`.
+
+    None for an expression that is not a name, and for a value on which no computed loss depends.  If the
+    gradient needs more than `BUDGET`, the text gives the reason.  The run does not change.
+    """
+    root = scope.read(text).root
+    loss = loss_at(scope, debugger.program) if isinstance(root, Name) else None
+    if loss is None or not isinstance(root, Name) or root.name == loss:
+        return None
+    try:
+        array = np.asarray(scope.derivative(DerivativeRequest("grad", loss, root.name), (), BUDGET))
+    except BudgetExceeded as error:
+        return LossGradient(loss, root.name, f"not computed, {error.message}")
+    except (OperandError, ExpressionError, NotComputed):
+        return None
+    return LossGradient(loss, root.name, _described(array), array)
+
+
+def hover_children(view: View, place: HoverPlace) -> Children:
+    """The gradient of the loss, then the children of the value."""
+    inner = view.children(place.of) if place.of is not None else Children()
+
+    def make(start: int, stop: int) -> Iterator[Listed]:
+        if start == 0 and stop > 0:
+            yield view.variable(
+                f"gradient of {place.loss}",
+                place.text,
+                place=place.gradient,
+                opens=place.opens,
+                evaluate_name=place.gradient.text,
+            )
+        yield from inner.make_named(max(start - 1, 0), max(stop - 1, 0))
+
+    return Children(inner.named + 1, make, inner.indexed, inner.make_indexed)
+
+
+def _described(gradient: np.ndarray) -> str:
+    """Return the norm and the extremes; with NaN or Inf their number instead of the norm."""
+    summary = summarize(gradient)
+    figures = [("nan", summary.nan), ("inf", summary.posinf + summary.neginf)]
+    shown = [f"{label} {count}" for label, count in figures if count]
+    if summary.mean is not None and summary.std is not None and not shown:
+        shown.append(f"norm {math.hypot(summary.mean, summary.std) * math.sqrt(summary.count):.4g}")
+    limits = (("min", summary.min), ("max", summary.max))
+    shown += [f"{label} {number:.4g}" for label, number in limits if number is not None]
+    return " ".join(shown)
+
 
 BUFFERS = "buffers"
 """Not a scope of its own: the memory of a frame's values."""
@@ -205,10 +379,6 @@ def _loop(here: FrameAtStop) -> Children:
     return Children(len(makers), lambda start, stop: (make() for make in makers[start:stop]))
 
 
-def _has_states(here: FrameAtStop) -> bool:
-    return bool(here.view.session.program.debugger.program.states)
-
-
 def _states(here: FrameAtStop) -> Children:
     """The states of the program, in the order of the text."""
     names = [state.value.name for state in here.view.session.program.debugger.program.states]
@@ -245,7 +415,7 @@ def _memory(here: FrameAtStop) -> Children:
     ]
     buffers = _buffers(here)
 
-    def make(start: int, stop: int) -> Iterator[Variable]:
+    def make(start: int, stop: int) -> Iterator[protocol.Variable]:
         for index in range(start, stop):
             if index < len(facts):
                 yield view.variable(*facts[index])
@@ -262,7 +432,7 @@ def _buffers(here: FrameAtStop) -> Children:
     written = len(slots.written) if here.ended else slots.before(here.frame.pc)
     loaded = here.view.session.program.debugger.loaded
 
-    def make(start: int, stop: int) -> Iterator[Variable]:
+    def make(start: int, stop: int) -> Iterator[protocol.Variable]:
         for slot in (*reversed(slots.written[:written]), *slots.given, *slots.constants)[start:stop]:
             words = buffer_text(loaded, here.code, slot, here.frame.slots[slot])
             yield here.view.variable(_title(here, here.code.names[slot]), words)
@@ -271,7 +441,9 @@ def _buffers(here: FrameAtStop) -> Children:
 
 
 SCOPES = {
-    "States": ScopeKind(_states, expensive=True, fits=_has_states),
+    "States": ScopeKind(
+        _states, expensive=True, fits=lambda here: bool(here.view.session.program.debugger.program.states)
+    ),
     "Inputs": ScopeKind(_inputs, "arguments"),
     "Outputs": ScopeKind(_outputs, "returnValue"),
     "Values": ScopeKind(_values, "locals"),

@@ -12,12 +12,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from nncdbg.by_identity import ByIdentity
-from nncdbg.dap_server.variables.answers import Answers
 from nncdbg.engine import dtypes
 from nncdbg.engine.execution.statistics_log import COLUMNS
 from nncdbg.engine.inputs.npy import read_part
@@ -32,6 +32,45 @@ if TYPE_CHECKING:
     from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.debugger import Debugger
     from nncdbg.ir.records import Array
+
+MOST_ANSWERS = 8
+"""Cached answers; each has a few MiB at most."""
+
+Answer = TypeVar("Answer")
+
+
+class Answers:
+    """The latest answers, valid while arrays keep their content (as the given predicate returns)."""
+
+    def __init__(self, keeps_content: Callable[[], bool]) -> None:
+        self._keeps_content = keeps_content
+        self._known: dict[tuple[int, Hashable], Any] = {}
+        """By the version of the array, and the question."""
+        self._versions: ByIdentity[int] = ByIdentity()
+        self._next = count(1).__next__
+
+    def version(self, content: Any) -> int | None:
+        """The unique version number of an array; None if its content may change."""
+        if not isinstance(content, np.ndarray) or not self._keeps_content():
+            return None
+        known = self._versions.get(content)
+        if known is None:
+            known = self._next()
+            self._versions.set(content, known)
+        return known
+
+    def once(self, content: Any, question: Hashable, compute: Callable[[], Answer]) -> Answer:
+        """Return the answer to a question about an array, computed once for this very array."""
+        version = self.version(content)
+        if version is None:
+            return compute()
+        key = version, question
+        answer: Answer = self._known.pop(key) if key in self._known else compute()
+        self._known[key] = answer
+        if len(self._known) > MOST_ANSWERS:
+            del self._known[next(iter(self._known))]
+        return answer
+
 
 GLANCE = 1 << 22
 """Elements whose statistics one answer computes: about 2 ms."""

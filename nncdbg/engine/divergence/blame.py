@@ -3,21 +3,25 @@
 A statement with different results is executed again: side A's kernel on side B's operands.  If that
 gives side B's results, the difference comes from the operands.  Otherwise it comes from the statement,
 or from ops without a counterpart between the statement and the values that both sides have.
+
+The part of two chains that differs is found by experiment.  A chain of A and a chain of B should compute the
+same from the same values.  A value in A's chain is replaced by one of B's chain.  If A's chain then gives B's
+result, all statements after the two values compute the same, and the difference is in the statements before
+them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from nncdbg.engine.comparison.measure import measure
 from nncdbg.engine.comparison.report import NOWHERE, DifferenceCause, Match, ValueSite
 from nncdbg.engine.comparison.tolerance import Tolerance
-from nncdbg.engine.divergence.cut import Chain, fitted, smallest_cut, without_equal
 from nncdbg.engine.divergence.declared import (
     constant_operand,
     declared_differences,
@@ -25,22 +29,206 @@ from nncdbg.engine.divergence.declared import (
     operand_name,
     shown_statement,
 )
-from nncdbg.engine.divergence.narrow_causes import (
-    NarrowCause,
-    bad_on_one_side,
-    cause_of_bad,
-    cause_of_types,
-)
-from nncdbg.engine.divergence.recomputation import Recomputation
-from nncdbg.engine.divergence.substitution import MISSING, Substitution
-from nncdbg.engine.divergence.trace import RunTrace
-from nncdbg.engine.divergence.units import commutative
+from nncdbg.engine.divergence.narrow_causes import NarrowCause, bad_on_one_side, cause_of_bad, cause_of_types
+from nncdbg.engine.divergence.pairing import commutative
+from nncdbg.engine.divergence.recomputation import MISSING, Recomputation, Substitution
+from nncdbg.engine.divergence.sides import RunTrace
 from nncdbg.engine.divergence.written import Fixed, Given, Key, Source, Written, WrittenResult, site_of
 from nncdbg.engine.dtypes import COMPLEX, FLOATS, name_of
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.text.counting import counted
+
+Content: TypeAlias = "Callable[[Source], Any]"
+"""Returns the content of an operand."""
+
+_EXPERIMENTS = 256
+"""Maximum number of experiments per difference."""
+
+_FEWEST = 16
+"""Number of experiments that are made for tensors of any size."""
+
+_WORK = 1 << 26
+"""Maximum number of elements that all experiments compute."""
+
+_LONGEST = 64
+"""Maximum number of statements of a chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Statements that lead to `end`, in order of execution, with the contents of their operands."""
+
+    statements: Sequence[Written]
+    end: Source
+    content: Content
+
+    def before(self, source: Source) -> list[Written]:
+        """Return the statements of the chain that lead to an operand."""
+        inside = {written.key: written for written in self.statements}
+        found: dict[Key, Written] = {}
+        waiting = [source]
+        while waiting:
+            each = waiting.pop()
+            if isinstance(each, WrittenResult) and each.key in inside and each.key not in found:
+                found[each.key] = inside[each.key]
+                waiting.extend(inside[each.key].sources)
+        return sorted(found.values(), key=lambda written: written.tick)
+
+
+@dataclass(frozen=True, slots=True)
+class CutPoint:
+    """A value that a chain reads or computes.  `reader` and `index` are those of an operand."""
+
+    source: Source
+    content: Any
+    cost: int
+    """The number of statements before it, without those that only reshape."""
+    names: tuple[str, ...]
+    reader: Written | None = None
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Values of A's and B's chain: what follows them is equal, and `left` and `right` lead to them."""
+
+    a: CutPoint
+    b: CutPoint
+    left: list[Written]
+    right: list[Written]
+
+
+def smallest_cut(
+    a: Chain, b: Chain, recomputation: Recomputation, same: Callable[[Any, Any], bool]
+) -> Cut | None:
+    """Return the cut with the fewest statements before it; None if no experiment gives B's result.
+
+    `same` tests whether two contents are equal within the tolerance.
+    """
+    if max(len(a.statements), len(b.statements)) > _LONGEST:
+        return None
+    pairs = [
+        (one, other, given)
+        for one in _places(a)
+        for other in _places(b)
+        if (one.cost, other.cost) != (0, 0)
+        or isinstance(one.source, Fixed) == isinstance(other.source, Fixed)
+        if (given := fitted(other.content, one.content)) is not None
+    ]
+    pairs.sort(key=lambda pair: (pair[0].cost + pair[1].cost, pair[0].names != pair[1].names))
+    left = max(_FEWEST, min(_EXPERIMENTS, _WORK // max(1, _work(a.statements))))
+    for one, other, given in pairs:
+        if same(one.content, given):
+            continue
+        if not left:
+            break
+        left -= 1
+        found = _with_value(a, one, given, recomputation)
+        if _equal(found, b.content(b.end), same):
+            return Cut(one, other, a.before(one.source), b.before(other.source))
+    return None
+
+
+def without_equal(
+    a: Chain, b: Chain, left: list[Written], right: list[Written], same: Callable[[Any, Any], bool]
+) -> tuple[list[Written], list[Written]]:
+    """Return the statements without those that lead to equal values of both chains."""
+    equal: list[set[Key]] = [set(), set()]
+    if _work(left) * len(right) > _WORK:
+        return left, right
+    for one in left[:-1]:
+        for other in right[:-1]:
+            results = [WrittenResult(each.key, 0) for each in (one, other)]
+            contents = [chain.content(result) for chain, result in zip((a, b), results, strict=True)]
+            if np.size(contents[0]) > 1 and _equal(contents[0], contents[1], same):
+                for chain, result, keys in zip((a, b), results, equal, strict=True):
+                    keys |= {written.key for written in chain.before(result)}
+    lists = [
+        [each for each in statements if each.key not in keys]
+        for statements, keys in zip((left, right), equal, strict=True)
+    ]
+    return lists[0], lists[1]
+
+
+def _equal(x: Any, y: Any, same: Callable[[Any, Any], bool]) -> bool:
+    """Return whether two tensors have the same elements, in any shape."""
+    if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray):
+        return False
+    return x.size == y.size and same(x.reshape(-1), y.reshape(-1))
+
+
+def _work(statements: Sequence[Written]) -> int:
+    """Return the number of elements that the statements compute."""
+    return sum(int(np.size(each)) for written in statements for each in written.contents)
+
+
+def _places(chain: Chain) -> Iterator[CutPoint]:
+    """Yield the operands from outside of a chain, then its results, except the last one."""
+    free = _reshaping(chain)
+    inside = {written.key for written in chain.statements}
+    known = set()
+    for written in chain.statements:
+        for index, source in enumerate(written.sources):
+            outside = not isinstance(source, WrittenResult) or source.key not in inside
+            if source is not None and outside and source not in known:
+                known.add(source)
+                operands = written.node.inputs
+                name = operands[index] if index < len(operands) else ""
+                yield CutPoint(source, chain.content(source), 0, (str(name),), written, index)
+    for written in chain.statements:
+        for index, name in enumerate(written.names):
+            source = WrittenResult(written.key, index)
+            if source != chain.end:
+                cost = sum(each.key not in free for each in chain.before(source))
+                yield CutPoint(source, chain.content(source), cost, (name,))
+
+
+def _reshaping(chain: Chain) -> set[Key]:
+    """Return the statements whose result has the elements of the first operand in the same order."""
+    found = set()
+    for written in chain.statements:
+        if written.sources and written.contents:
+            before, after = chain.content(written.sources[0]), chain.content(WrittenResult(written.key, 0))
+            fits = isinstance(after, np.ndarray) and fitted(before, after)
+            if isinstance(fits, np.ndarray) and np.array_equal(fits, after):
+                found.add(written.key)
+    return found
+
+
+def fitted(content: Any, like: Any) -> Any:
+    """Return a tensor in the shape of another one, transposed or reshaped; None if it does not fit."""
+    if not isinstance(content, np.ndarray) or not isinstance(like, np.ndarray):
+        return None
+    if content.size != like.size or content.dtype.kind != like.dtype.kind or content.dtype.hasobject:
+        return None
+    if content.ndim == like.ndim == 2 and content.shape != like.shape:
+        return content.T if content.T.shape == like.shape else None
+    return content.reshape(like.shape)
+
+
+def _with_value(chain: Chain, place: CutPoint, given: Any, recomputation: Recomputation) -> Any:
+    """Return the result of A's chain with another content of one value; None if a kernel fails."""
+    changed: dict[Source, Any] = {place.source: given}
+    for written in chain.statements:
+        if isinstance(place.source, WrittenResult) and place.source.key == written.key:
+            continue
+        if not any(source in changed for source in written.sources if source is not None):
+            continue
+        if written.operands is None:
+            return None
+        like = [chain.content(source) for source in written.sources]
+        operands = [
+            changed.get(source, content) if source is not None else None
+            for source, content in zip(written.sources, like, strict=True)
+        ]
+        found = recomputation.results(written.code, written.pc, operands, like)
+        if found is None:
+            return None
+        changed |= {WrittenResult(written.key, index): each for index, each in enumerate(found)}
+    return changed.get(chain.end)
+
 
 CounterpartOf = Callable[[Key], "Key | None"]
 
@@ -209,7 +397,7 @@ class Blame:
             return False
         given = [
             theirs
-            if isinstance(theirs, np.ndarray) and theirs.dtype.kind in "iub" and _is_fixed(source)
+            if isinstance(theirs, np.ndarray) and theirs.dtype.kind in "iub" and isinstance(source, Fixed)
             else mine
             for source, mine, theirs in zip(sources, self.a.operands(one), like, strict=True)
         ]
@@ -334,10 +522,6 @@ def is_discrete(written: Written, contents: Sequence[Any]) -> bool:
         return True
     tensors = [each for each in contents if isinstance(each, np.ndarray) and not each.dtype.hasobject]
     return any(name_of(each.dtype) not in FLOATS and name_of(each.dtype) not in COMPLEX for each in tensors)
-
-
-def _is_fixed(source: Source) -> bool:
-    return isinstance(source, Fixed)
 
 
 def _ops(statements: Sequence[Written]) -> str:

@@ -14,9 +14,8 @@ from nncdbg.engine.comparison.report import DiffReport
 from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.compilation.states import given_states, lowered
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.divergence.casting import cast_program
+from nncdbg.engine.divergence.casting import cast_program, inputs_like
 from nncdbg.engine.divergence.golden import GoldenRun, golden_inputs, load_golden, load_names
-from nncdbg.engine.divergence.inputs import inputs_like
 from nncdbg.engine.divergence.lockstep import BUDGET, compared
 from nncdbg.engine.errors import InputError, UsageError
 from nncdbg.engine.execution.linking import Allocation

@@ -1,22 +1,33 @@
-"""Cast a program to another element type: float weights, inputs and casts; the statements stay the same.
+"""Cast a whole program, or some of its statements, to another float type.
+
+A cast program has other float weights, inputs and casts; its statements stay the same.
 
 Integers, bools and strings keep their types.  So does a constant that only feeds operands restricted to
 one float type, such as the scales of Resize.  Casts are inserted around other operands and results with
 a fixed float type: %x.f32 before a DynamicQuantizeLinear.
+
+A mixed program runs some statements in a narrower float type, with casts between the types.  Values that
+cross the boundary of a block, a call or the program keep their types, so each statement is converted on its
+own.  Casting an f16 value to a wider type and back preserves its bits, so casts between two narrow statements
+do not change the value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from nncdbg.engine.dtypes import FROM_ONNX, NUMPY, ONNX, name_of
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.errors import GraphError, UsageError
 from nncdbg.engine.frontends.stores import Store
+from nncdbg.engine.inference.graphs import TypeRules
+from nncdbg.engine.ops.aten.names import base_name, is_torch
+from nncdbg.engine.ops.aten.operators import F32_OPERANDS, F32_RESULTS
 from nncdbg.engine.ops.schema import only_float, schema, version_of
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.names import all_defined, claimed_name
 from nncdbg.ir.records import (
     Array,
@@ -27,12 +38,14 @@ from nncdbg.ir.records import (
     MapType,
     Node,
     Operand,
+    Path,
     Program,
     Reference,
     StateLine,
     TensorType,
     Type,
     Value,
+    tensor_only,
 )
 from nncdbg.ir.walk import blocks
 
@@ -63,8 +76,8 @@ def cast_program(program: Program, dtype: str) -> Program:
 def has_same_places(program: Program, cast: Program) -> bool:
     """Return whether a program has its statements at the places of another: as many in each block."""
     return program.graphs.keys() == cast.graphs.keys() and all(
-        [len(block.nodes) for _, block in blocks(graph)]
-        == [len(block.nodes) for _, block in blocks(cast.graphs[name])]
+        [len(block.nodes) for block in graph_blocks(graph)]
+        == [len(block.nodes) for block in graph_blocks(cast.graphs[name])]
         for name, graph in program.graphs.items()
     )
 
@@ -77,6 +90,25 @@ def cast_array(array: Any, dtype: str) -> Any:
         return array
     with np.errstate(all="ignore"):
         return array.astype(NUMPY[dtype], copy=False)
+
+
+def graph_blocks(graph: Graph) -> Iterator[Graph]:
+    """Yield a graph and all blocks inside it."""
+    stack = [graph]
+    while stack:
+        each = stack.pop()
+        yield each
+        stack.extend(inner for node in each.nodes for inner in node.subgraphs)
+
+
+def _names(graph: Graph) -> set[str]:
+    """Return the names of all values of a graph."""
+    found: set[str] = set()
+    for block in graph_blocks(graph):
+        found.update(value.name for value in block.inputs)
+        found.update(constant.value.name for constant in block.constants)
+        found.update(value.name for node in block.nodes for value in node.outputs)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +125,7 @@ def _kept(program: Program) -> _Kept:
     names: dict[str, frozenset[str]] = {}
     keys: set[str] = set()
     for name, graph in program.graphs.items():
-        inside = [block for _, block in blocks(graph)]
+        inside = list(graph_blocks(graph))
         constants = {each.value.name: each.data for block in inside for each in block.constants}
         sources = {*constants, *(value.name for value in graph.inputs if name == program.entry)}
         for node in (node for block in inside for node in block.nodes):
@@ -265,3 +297,244 @@ def _cast_attribute(key: str, value: Attribute, dtype: str, widths: Collection[s
 
 def _cast(name: str, result: str, dtype: str) -> Node:
     return Node("Cast", (name,), (Value(result),), {"to": ONNX[dtype]})
+
+
+def inputs_like(graph: Graph, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return arrays for the inputs of `graph`, from those `given` to another graph, and notes for users.
+
+    An input of the same name gets the same array; the rest are paired in order.  Floats are cast to
+    the declared type of the input.  Inputs without an array are absent from the result.
+    """
+    pairs = input_pairs(graph, given)
+    taken = {
+        value.name: _as_declared(value, given[pairs[value.name]])
+        for value in graph.inputs
+        if value.name in pairs
+    }
+    notes = [
+        f"input %{name_text(name)} of side B receives the value of %{name_text(source)} of side A"
+        for name, source in pairs.items()
+        if name != source
+    ]
+    left = [name for name in given if name not in pairs.values()]
+    return taken, [*notes, *(f"input %{name_text(name)} of side A has no counterpart" for name in left)]
+
+
+def input_pairs(graph: Graph, given: Iterable[str]) -> dict[str, str]:
+    """Return a map from inputs of `graph` to `given` names of the other graph: by name, then in order."""
+    names = list(given)
+    left = [name for name in names if name not in {value.name for value in graph.inputs}]
+    pairs: dict[str, str] = {}
+    for value in graph.inputs:
+        if value.name in names:
+            pairs[value.name] = value.name
+        elif left:
+            pairs[value.name] = left.pop(0)
+    return pairs
+
+
+def _as_declared(value: Value, array: Any) -> Any:
+    known = tensor_only(value.type)
+    return cast_array(array, known.dtype) if known is not None and known.dtype in WIDTHS else array
+
+
+Place: TypeAlias = "tuple[Path, int]"
+
+WIDE = frozenset({"f32", "f64"})
+"""Element types that are narrowed."""
+
+NARROW = ("f16", "bf16")
+
+Types: TypeAlias = "Mapping[Path, Mapping[str, Type | None]]"
+"""Per block the types of its values in the original program."""
+
+
+def mixed_program(program: Program, narrow: Collection[Place], dtype: str, types: Types) -> Program:
+    """Return the program with the statements at `narrow` in `dtype`, and the others unchanged."""
+    taken = {state.value.name for state in program.states} | {
+        value.name
+        for _, graph in blocks(program)
+        for value in (
+            *graph.inputs,
+            *(each.value for each in graph.constants),
+            *(value for node in graph.nodes for value in node.outputs),
+        )
+    }
+    of_torch = any(is_torch(node.op) for _, graph in blocks(program) for node in graph.nodes)
+    mixer = _Mixer(frozenset(narrow), dtype, types, program.opsets, taken, of_torch)
+    graphs = {name: mixer.graph(graph, (name,), _Scope()) for name, graph in program.graphs.items()}
+    return replace(program, graphs=graphs, listing=None)
+
+
+def narrow_node(node: Node, dtype: str, opsets: Mapping[str, int]) -> Node:
+    """Return a statement with `dtype` in place of wider float types in its attributes."""
+    return replace(node, attributes=cast_attributes(node, dtype, opsets, WIDE))
+
+
+def fixed(node: Node, index: int, opsets: Mapping[str, int]) -> bool:
+    """Return whether an op accepts only one float type as its operand `index`."""
+    if is_torch(node.op):
+        return F32_OPERANDS.get(base_name(node.op)) == index
+    return only_float(node, index, opsets) in WIDE
+
+
+def is_wide(known: Type | None) -> bool:
+    """Return whether values of a type are narrowed."""
+    return isinstance(known, TensorType) and known.dtype in WIDE
+
+
+@dataclass(slots=True)
+class _Scope:
+    """The narrow values at a place, and the available casts by (name, dtype)."""
+
+    narrow: set[str] = field(default_factory=set)
+    casts: dict[tuple[str, str], str] = field(default_factory=dict)
+    wide: dict[str, str] = field(default_factory=dict)
+    """The original dtype of each narrow value."""
+
+    def inner(self) -> _Scope:
+        return _Scope(set(self.narrow), dict(self.casts), dict(self.wide))
+
+    def hide(self, name: str) -> None:
+        """Forget an outer value, because a block defines its own value with this name."""
+        self.narrow.discard(name)
+        self.casts = {key: cast for key, cast in self.casts.items() if key[0] != name}
+
+
+@dataclass(slots=True)
+class _Mixer:
+    low: frozenset[Place]
+    dtype: str
+    types: Types
+    opsets: Mapping[str, int]
+    taken: set[str]
+    of_torch: bool
+    """Whether casts are operators of PyTorch, as the other statements."""
+
+    def graph(self, graph: Graph, path: Path, scope: _Scope) -> Graph:
+        for value in (*graph.inputs, *(each.value for each in graph.constants)):
+            scope.hide(value.name)
+        nodes: list[Node] = []
+        for pc, node in enumerate(graph.nodes):
+            for value in node.outputs:
+                scope.hide(value.name)
+            if (path, pc) in self.low:
+                nodes += self._narrow(node, path, scope, {each.name for each in graph.outputs})
+            else:
+                nodes += self._wide(node, path, pc, scope)
+        outputs = []
+        for value in graph.outputs:
+            before, name = self._as_was(value.name, scope)
+            nodes += before
+            outputs.append(replace(value, name=str(name)))
+        return replace(graph, nodes=tuple(nodes), outputs=tuple(outputs))
+
+    def _wide(self, node: Node, path: Path, pc: int, scope: _Scope) -> list[Node]:
+        """Return the unchanged statement, preceded by casts of its narrow operands."""
+        before: list[Node] = []
+        inputs: list[Operand] = []
+        for operand in node.inputs:
+            casts, name = self._as_was(operand, scope)
+            before += casts
+            inputs.append(name)
+        bodies = tuple(
+            self.graph(body, (*path, pc, index), scope.inner()) for index, body in enumerate(node.subgraphs)
+        )
+        return [*before, replace(node, inputs=tuple(inputs), subgraphs=bodies)]
+
+    def _narrow(self, node: Node, path: Path, scope: _Scope, given: set[str]) -> list[Node]:
+        """Return a statement in the narrow type with its casts; `given` are the results of its block."""
+        before: list[Node] = []
+        inputs: list[Operand] = []
+        for index, operand in enumerate(node.inputs):
+            if isinstance(operand, str) and not fixed(node, index, self.opsets):
+                casts, name = self._as_narrow(operand, path, scope)
+            else:
+                casts, name = self._as_was(operand, scope)
+            before += casts
+            inputs.append(name)
+        changed = replace(narrow_node(node, self.dtype, self.opsets), inputs=tuple(inputs))
+        outputs, after = self._outputs(changed, node, path, scope, given)
+        return [*before, replace(changed, outputs=tuple(outputs)), *after]
+
+    def _outputs(
+        self, node: Node, was: Node, path: Path, scope: _Scope, given: set[str]
+    ) -> tuple[list[Value], list[Node]]:
+        """Record the narrow results; return all results, and the casts of those that leave the block."""
+        inferred = self._inferred(node, was, path, scope)
+        outputs: list[Value] = []
+        after: list[Node] = []
+        keeps = F32_RESULTS.get(base_name(node.op)) if is_torch(node.op) else None
+        for index, (value, known) in enumerate(zip(node.outputs, inferred, strict=True)):
+            before = self.types.get(path, {}).get(value.name)
+            narrow = is_wide(before) and (known is None or _dtype(known) == self.dtype) and index != keeps
+            if narrow and value.name:
+                assert isinstance(before, TensorType)
+                name, declared = value.name, value.type
+                if name in given:
+                    name = claimed_name(f"{name}.{self.dtype}", self.taken, first=2)
+                    scope.casts[value.name, self.dtype] = name
+                    after.append(self._cast_node(name, value, before.dtype))
+                else:
+                    scope.narrow.add(name)
+                    scope.wide[name] = before.dtype
+                known = replace(declared, dtype=self.dtype) if isinstance(declared, TensorType) else None
+                outputs.append(Value(name, known))
+            else:
+                outputs.append(value)
+        return outputs, after
+
+    def _inferred(self, node: Node, was: Node, path: Path, scope: _Scope) -> Sequence[Type | None]:
+        types = [self._type(new, old, path, scope) for new, old in zip(node.inputs, was.inputs, strict=True)]
+        try:
+            rules = TypeRules(self.opsets, {})
+            return rules.inferred(node, rules.literal_types(node, tuple(types)))
+        except GraphError:
+            # The op does not accept the type; execution reports the error.
+            return [None] * len(node.outputs)
+
+    def _type(self, new: Operand, old: Operand, path: Path, scope: _Scope) -> Type | None:
+        if not isinstance(old, str):
+            return None
+        known = self._known(old, path)
+        if isinstance(known, TensorType) and (
+            new in scope.narrow or new == scope.casts.get((old, self.dtype))
+        ):
+            return replace(known, dtype=self.dtype)
+        return known
+
+    def _known(self, name: str, path: Path) -> Type | None:
+        """Return the original type of a value of this block or an enclosing one."""
+        while path:
+            if name in self.types.get(path, {}):
+                return self.types[path][name]
+            path = path[:-2]
+        return None
+
+    # -- casts -------------------------------------------------------------------------------------
+
+    def _as_was(self, operand: Operand, scope: _Scope) -> tuple[list[Node], Operand]:
+        if not isinstance(operand, str) or operand not in scope.narrow:
+            return [], operand
+        return self._cast(operand, scope.wide[operand], scope)
+
+    def _as_narrow(self, operand: str, path: Path, scope: _Scope) -> tuple[list[Node], Operand]:
+        if operand in scope.narrow or not is_wide(self._known(operand, path)):
+            return [], operand
+        return self._cast(operand, self.dtype, scope)
+
+    def _cast(self, name: str, dtype: str, scope: _Scope) -> tuple[list[Node], Operand]:
+        known = scope.casts.get((name, dtype))
+        if known is not None:
+            return [], known
+        result = scope.casts[name, dtype] = claimed_name(f"{name}.{dtype}", self.taken, first=2)
+        return [self._cast_node(name, Value(result), dtype)], result
+
+    def _cast_node(self, name: str, result: Value, dtype: str) -> Node:
+        if self.of_torch:
+            return Node("aten._to_copy.default", (name,), (result,), {"dtype": dtype})
+        return Node("Cast", (name,), (result,), {"to": ONNX[dtype]})
+
+
+def _dtype(known: Type) -> str | None:
+    return known.dtype if isinstance(known, TensorType) else None

@@ -13,13 +13,10 @@ from nncdbg.engine.comparison.report import NOWHERE, DifferenceCause, DiffReport
 from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import PROPAGATED, StatementVerdict
-from nncdbg.engine.divergence.recomputation import Recomputation
-from nncdbg.engine.divergence.sequence import common_subsequence
-from nncdbg.engine.divergence.side import Side
-from nncdbg.engine.divergence.substitution import MISSING, Substitution
+from nncdbg.engine.divergence.pairing import Unit, common_subsequence, form_of
+from nncdbg.engine.divergence.recomputation import MISSING, Recomputation, Substitution
+from nncdbg.engine.divergence.sides import RunTrace, Side, TracedValues
 from nncdbg.engine.divergence.tally import Tally
-from nncdbg.engine.divergence.trace import RunTrace, TracedValues
-from nncdbg.engine.divergence.units import Unit, form_of
 from nncdbg.engine.divergence.written import GONE, WrittenResult, site_of
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.expression import spelled
@@ -162,7 +159,7 @@ def _unit(number: int, name: str, content: Any) -> Unit:
 
 
 class _Golden:
-    """Golden values, found by result (see `substitution.Counterparts`)."""
+    """Golden values, found by result (see `recomputation.Counterparts`)."""
 
     def __init__(self, mapping: Mapping[WrittenResult, tuple[str, str]], golden: Mapping[str, Array]) -> None:
         self._mapping, self._golden = mapping, golden

@@ -1,13 +1,19 @@
 """Compare one program on two sides in lockstep: each value as soon as both sides have written it.
 
-One value per side is held at a time; where control flow differs, the earlier value waits.
+One value per side is held at a time; where control flow differs, the earlier value waits: in memory up to a
+budget, beyond it in files.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from nncdbg.engine.comparison.measure import measure
 from nncdbg.engine.comparison.report import NOWHERE, DifferenceCause, DiffReport, Match
@@ -17,14 +23,87 @@ from nncdbg.engine.divergence.blame import StatementVerdict, is_discrete
 from nncdbg.engine.divergence.casting import has_same_places
 from nncdbg.engine.divergence.declared import declared_differences, kernel_difference
 from nncdbg.engine.divergence.narrow_causes import cause_of_types
-from nncdbg.engine.divergence.paired_runs import PairedRuns
-from nncdbg.engine.divergence.pending import Pending
-from nncdbg.engine.divergence.recomputation import Recomputation, terms_of
-from nncdbg.engine.divergence.side import Side
-from nncdbg.engine.divergence.tally import Tally
-from nncdbg.engine.divergence.written import GONE, Key, Written, site_of
-from nncdbg.engine.ops.aten.operators import allocates_only
+from nncdbg.engine.divergence.paired_runs import PairedRuns, TwoRuns
+from nncdbg.engine.divergence.recomputation import Recomputation
+from nncdbg.engine.divergence.sides import Side
+from nncdbg.engine.divergence.written import Key, Written, key_of, site_of
+from nncdbg.engine.errors import NotComputed
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.expression import spelled
 from nncdbg.ir.records import Program
+
+
+@dataclass(frozen=True, slots=True)
+class _Spilled:
+    path: Path
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    def read(self) -> Any:
+        array = np.fromfile(self.path, self.dtype).reshape(self.shape)
+        self.path.unlink()
+        return array
+
+
+class Pending:
+    """Written values not yet compared, by key.  A context manager: its exit removes the files."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.held = 0
+        self.spilled = 0
+        """Number of tensors written to files so far."""
+        self._waiting: dict[Key, Written] = {}
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Pending:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def rest(self) -> Iterator[Written]:
+        """Yield all waiting statements, without their contents."""
+        for each in self._waiting.values():
+            yield replace(each, contents=())
+
+    def put(self, written: Written) -> None:
+        contents = tuple(map(self._kept, written.contents))
+        # Operands can be large, and are needed only while both sides are at the statement.
+        self._waiting[written.key] = replace(written, contents=contents, operands=None)
+
+    def _kept(self, content: Any) -> Any:
+        if not isinstance(content, np.ndarray) or content.dtype.hasobject:
+            return content
+        if self.held + content.nbytes <= self.budget:
+            self.held += content.nbytes
+            return content
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="nncdbg-diff-")
+        self.spilled += 1
+        path = Path(self._folder.name) / str(self.spilled)
+        np.ascontiguousarray(content).tofile(path)
+        return _Spilled(path, content.dtype, content.shape)
+
+    def take(self, key: Key) -> Written | None:
+        """Remove and return the statement that waits under a key; None if there is none."""
+        found = self._waiting.pop(key, None)
+        if found is None:
+            return None
+        contents = []
+        for content in found.contents:
+            if isinstance(content, _Spilled):
+                contents.append(content.read())
+            else:
+                if isinstance(content, np.ndarray) and not content.dtype.hasobject:
+                    self.held -= content.nbytes
+                contents.append(content)
+        return replace(found, contents=tuple(contents))
+
 
 BUDGET = 1 << 30
 """Maximum bytes of waiting values in memory, per side."""
@@ -64,22 +143,14 @@ class FirstDifference:
     causes: tuple[str, ...]
 
 
-class Lockstep:
+class Lockstep(TwoRuns):
     """Compares two debuggers of one program, statement by statement."""
 
     def __init__(self, a: Debugger, b: Debugger, tolerance: Tolerance, budget: int = BUDGET) -> None:
         # With two element types, the origins of operands tell constants from results.
-        self.a, self.b = Side(a, "side A", origins=a.program is not b.program), Side(b, "side B")
-        self.tolerance = tolerance
-        self.tally = Tally(self.a, self.b, tolerance)
-        self.report = self.tally.report
-        self._budget = budget
+        origins = a.program is not b.program
+        super().__init__(Side(a, "side A", origins=origins), Side(b, "side B"), tolerance, budget)
         self._recomputation = Recomputation(a, tolerance)
-
-    def pause(self) -> None:
-        """Interrupt the run before the next statement; `run` raises KeyboardInterrupt."""
-        for side in (self.a, self.b):
-            side.debugger.pause()
 
     def counterpart(self, key: Key) -> Key | None:
         """Return B's key for a statement and visit of A, which is the same key."""
@@ -150,21 +221,10 @@ class Lockstep:
 
     def _compare(self, one: Written, other: Written) -> list[Match]:
         """Return the results that differ."""
-        differ: list[Match] = []
-        if allocates_only(one.node.op) and allocates_only(other.node.op):
-            return differ
-        for index, pair in enumerate(zip(one.contents, other.contents, strict=False)):
-            if any(content is GONE for content in pair):
-                self.report.gone += 1
-                continue
-            a, b = site_of(self.a.debugger, one, index), site_of(self.b.debugger, other, index)
-            match = measure(a, b, "place", pair, self.tolerance)
-            if match.diverges:
-                terms = terms_of(one.code, one.pc, one.operands, one.contents)
-                match = measure(a, b, "place", pair, self.tolerance, terms)
+        matches = self.matches(one, other, "place", lambda: one.operands)
+        for match in matches:
             self.tally.add(one, match)
-            if match.diverges:
-                differ.append(match)
+        differ = [match for match in matches if match.diverges]
         if differ and self.tally.worth_judging(one.key[0]):
             self.tally.judged(differ, self._verdict(one, other, differ))
         return differ
@@ -195,3 +255,74 @@ class Lockstep:
             text = kernel_difference(one, other)
             return StatementVerdict(DifferenceCause("kernel", worst.a, worst.b, text, worst))
         return StatementVerdict(tie=agree and is_discrete(one, other.contents))
+
+
+class Companion:
+    """Recomputes values of side B after a comparison, by running side B to the statements that write them.
+
+    Changes made on side A do not affect side B.
+    """
+
+    def __init__(self, comparison: Lockstep | PairedRuns) -> None:
+        self._comparison = comparison
+        self._side = comparison.b
+        self._latest: tuple[Key, Written] | None = None
+
+    def value(self, debugger: Debugger, name: str) -> tuple[str, Any]:
+        """Return side B's name and content for `name` of side A, in the selected frame of `debugger`.
+
+        Raises NotComputed if the value has no counterpart, and the errors of `Values.place`.
+        """
+        place = debugger.values.place(name)
+        if place.depth is None:
+            raise NotComputed(
+                f"{spelled(name)} belongs to a block that has ended", hint="stop inside the block"
+            )
+        frames, slot = _home(debugger.control.machine.frames[: place.depth + 1], place.slot)
+        code = frames[-1].code
+        pc = code.definition[slot]
+        if pc < 0:
+            return self._given(code.names[slot], frames, slot)
+        key = self._comparison.counterpart(key_of(frames, pc))
+        if key is None:
+            raise NotComputed(f"{spelled(name)} has no counterpart on side B")
+        written = self._seek(key)
+        if written is None:
+            raise NotComputed(f"side B does not reach the counterpart of {spelled(name)}")
+        index = [value.name for value in code.nodes[pc].outputs if value.name].index(code.names[slot])
+        return written.names[index], written.contents[index]
+
+    def _given(self, name: str, frames: list[Frame], slot: int) -> tuple[str, Any]:
+        """Return the name and content of a program input."""
+        inputs = self._side.debugger.inputs
+        if len(frames) == 1 and slot <= len(frames[0].code.graph.inputs) and name in inputs:
+            return name, inputs[name]
+        raise NotComputed(
+            f"{spelled(name)} is an input of its block; only results of statements have counterparts",
+            hint="compare the value passed to the block",
+        )
+
+    def _seek(self, key: Key) -> Written | None:
+        """Run side B forward, then again from its start, until it writes `key`; None if it never does."""
+        if self._latest is not None and self._latest[0] == key:
+            return self._latest[1]
+        for _ in range(2):
+            for written in self._side.all():
+                if written.key == key:
+                    self._latest = key, written
+                    return written
+            self._side.debugger.restart()
+        return None
+
+
+def _home(frames: list[Frame], slot: int) -> tuple[list[Frame], int]:
+    """Return the frames down to the one that wrote a captured value or call argument, and its slot there."""
+    while len(frames) > 1:
+        inner, outer = frames[-1], frames[-2]
+        captures = {inside: outside for outside, inside in inner.code.captures}
+        given = len(inner.code.path) == 1 and slot <= len(inner.code.graph.inputs)
+        if slot not in captures and not given:
+            break
+        slot = captures[slot] if slot in captures else outer.code.operands[outer.pc][slot - 1]
+        frames = frames[:-1]
+    return frames, slot

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,16 +13,12 @@ from nncdbg.engine.comparison.report import NOWHERE, DiffReport, Match
 from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import Blame, TraceCounterparts
+from nncdbg.engine.divergence.casting import input_pairs
 from nncdbg.engine.divergence.declared import declared_differences
-from nncdbg.engine.divergence.doubt import doubtful
-from nncdbg.engine.divergence.inputs import input_pairs
-from nncdbg.engine.divergence.pairing import Pairs, paired
-from nncdbg.engine.divergence.recomputation import Recomputation, terms_of
-from nncdbg.engine.divergence.side import Side
-from nncdbg.engine.divergence.substitution import Substitution
+from nncdbg.engine.divergence.pairing import Pairs, RunUnits, doubtful, paired, units_of
+from nncdbg.engine.divergence.recomputation import Recomputation, Substitution, terms_of
+from nncdbg.engine.divergence.sides import RunTrace, Side, TracedValues
 from nncdbg.engine.divergence.tally import Tally
-from nncdbg.engine.divergence.trace import RunTrace, TracedValues
-from nncdbg.engine.divergence.units import RunUnits, units_of
 from nncdbg.engine.divergence.written import GONE, Key, Place, Written, WrittenResult, site_of
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.expression import spelled
@@ -36,22 +32,48 @@ _ALIKE = 0.5
 """Minimum cosine of two results that are paired by position."""
 
 
-class PairedRuns:
-    """Compares two programs; after `run`, `pairs` maps A's statements to B's."""
+class TwoRuns:
+    """Two runs that are compared, and the report on them."""
 
-    def __init__(self, a: Debugger, b: Debugger, tolerance: Tolerance, budget: int) -> None:
-        self.a, self.b = Side(a, "side A", origins=True), Side(b, "side B", origins=True)
-        self.tolerance = tolerance
-        self.tally = Tally(self.a, self.b, tolerance)
+    def __init__(self, a: Side, b: Side, tolerance: Tolerance, budget: int) -> None:
+        self.a, self.b, self.tolerance = a, b, tolerance
+        self.tally = Tally(a, b, tolerance)
         self.report = self.tally.report
-        self.pairs: Pairs = {}
         self._budget = budget
-        self._back: dict[Place, Place] = {}
 
     def pause(self) -> None:
         """Interrupt the run before the next statement; `run` raises KeyboardInterrupt."""
         for side in (self.a, self.b):
             side.debugger.pause()
+
+    def matches(
+        self, one: Written, other: Written, way: str, operands: Callable[[], Sequence[Any] | None]
+    ) -> list[Match]:
+        """Compare the results of two statements; `operands` returns those of A's statement."""
+        matches: list[Match] = []
+        if allocates_only(one.node.op) and allocates_only(other.node.op):
+            return matches
+        for index, pair in enumerate(zip(one.contents, other.contents, strict=False)):
+            if any(content is GONE for content in pair):
+                self.report.gone += 1
+                continue
+            a, b = site_of(self.a.debugger, one, index), site_of(self.b.debugger, other, index)
+            match = measure(a, b, way, pair, self.tolerance)
+            if match.diverges and one.operands is not None:
+                terms = terms_of(one.code, one.pc, operands(), one.contents)
+                match = measure(a, b, way, pair, self.tolerance, terms)
+            matches.append(match)
+        return matches
+
+
+class PairedRuns(TwoRuns):
+    """Compares two programs; after `run`, `pairs` maps A's statements to B's."""
+
+    def __init__(self, a: Debugger, b: Debugger, tolerance: Tolerance, budget: int) -> None:
+        sides = Side(a, "side A", origins=True), Side(b, "side B", origins=True)
+        super().__init__(*sides, tolerance, budget)
+        self.pairs: Pairs = {}
+        self._back: dict[Place, Place] = {}
 
     def counterpart(self, key: Key) -> Key | None:
         """Return B's key for a statement and visit of A; None if there is none."""
@@ -216,24 +238,8 @@ class _Comparison:
 
     def _compare(self, key: Key, one: Written, other: Written) -> list[Match]:
         """Return the matches of the results."""
-        found: list[Match] = []
         way = self._runs.pairs[key[0]][1]
-        if allocates_only(one.node.op) and allocates_only(other.node.op):
-            return found
-        for index, pair in enumerate(zip(one.contents, other.contents, strict=False)):
-            if any(content is GONE for content in pair):
-                self._tally.report.gone += 1
-                continue
-            sites = [
-                site_of(side.debugger, written, index)
-                for side, written in ((self._a.side, one), (self._b.side, other))
-            ]
-            match = measure(sites[0], sites[1], way, pair, self._runs.tolerance)
-            if match.diverges and one.operands is not None:
-                terms = terms_of(one.code, one.pc, self._a.operands(one), one.contents)
-                match = measure(sites[0], sites[1], way, pair, self._runs.tolerance, terms)
-            found.append(match)
-        return found
+        return self._runs.matches(one, other, way, lambda: self._a.operands(one))
 
     def _declared(self) -> None:
         """Record the attributes and parameters that differ between the statements of a pair."""

@@ -12,14 +12,248 @@
 
 from __future__ import annotations
 
+import hashlib
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import permutations
 from typing import Any, TypeAlias
 
-from nncdbg.engine.divergence.sequence import common_subsequence
-from nncdbg.engine.divergence.units import Operand, RunUnits, Unit
-from nncdbg.engine.divergence.written import Place
+import numpy as np
+import numpy.typing as npt
+
+from nncdbg.engine.divergence.declared import attributes_of
+from nncdbg.engine.divergence.sides import RunTrace
+from nncdbg.engine.divergence.written import Fixed, Given, Place, Source, Written, WrittenResult
+from nncdbg.engine.dtypes import COMPLEX, FLOATS, INTEGERS, name_of
+from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.schema import version_of
+from nncdbg.ir.records import Inline
+
+_LARGEST = 6_000
+"""Maximum number of statements per side that are aligned at once; longer sequences are split."""
+
+_TAIL = 3
+"""Number of trailing parts of a name that are compared."""
+
+
+def common_subsequence(these: Sequence[Unit], those: Sequence[Unit]) -> list[tuple[Unit, Unit]]:
+    """Return pairs in order of execution: only equal forms pair; equal name endings weigh more."""
+    return [pair for one, other in _stretches(these, those) for pair in _by_position(one, other)]
+
+
+def _stretches(these: Sequence[Unit], those: Sequence[Unit]) -> list[tuple[Sequence[Unit], Sequence[Unit]]]:
+    """Split both sequences into the same number of parts, each short enough to be aligned."""
+    count = -(-max(len(these), len(those), 1) // _LARGEST)
+    cuts = [(len(these) * i // count, len(those) * i // count) for i in range(count + 1)]
+    return [(these[a:c], those[b:d]) for (a, b), (c, d) in zip(cuts, cuts[1:], strict=False)]
+
+
+def _by_position(these: Sequence[Unit], those: Sequence[Unit]) -> list[tuple[Unit, Unit]]:
+    if not these or not those:
+        return []
+    best = _table(these, those)
+    pairs = []
+    i, j = len(these), len(those)
+    while i and j:
+        if best[i, j] == best[i - 1, j]:
+            i -= 1
+        elif best[i, j] == best[i, j - 1]:
+            j -= 1
+        else:
+            i, j = i - 1, j - 1
+            pairs.append((these[i], those[j]))
+    return pairs[::-1]
+
+
+def _table(these: Sequence[Unit], those: Sequence[Unit]) -> npt.NDArray[np.int32]:
+    """Return the weight of the heaviest common subsequence for every pair of prefixes."""
+    numbers: dict[Any, int] = {}
+    signature = [_numbers([unit.form for unit in side], numbers) for side in (these, those)]
+    tails = [
+        [_numbers([_tail(unit, length) for unit in side], numbers) for side in (these, those)]
+        for length in range(1, _TAIL + 1)
+    ]
+    best = np.zeros((len(these) + 1, len(those) + 1), np.int32)
+    for i in range(len(these)):
+        weight = np.full(len(those), 2, np.int32)
+        for mine, other in tails:
+            weight += 2 * (mine[i] == other)
+        paired = np.where(signature[0][i] == signature[1], best[i, :-1] + weight, 0)
+        np.maximum.accumulate(np.maximum(best[i, 1:], paired), out=best[i + 1, 1:])
+    return best
+
+
+def _numbers(items: Sequence[Any], known: dict[Any, int]) -> npt.NDArray[np.int64]:
+    return np.array([known.setdefault(item, len(known)) for item in items], np.int64)
+
+
+def _tail(unit: Unit, length: int) -> tuple[Any, ...]:
+    """Return the last parts of its first name; a unique tuple if the name has fewer parts."""
+    parts = re.split(r"[/.:]|__", unit.names[0]) if unit.names else []
+    return ("tail", *parts[-length:]) if len(parts) >= length else ("no tail", id(unit))
+
+
+Operand: TypeAlias = "tuple[Any, ...]"
+"""("result", unit, index), ("given", name), ("fixed", digest, elements) or ("none",)."""
+
+
+@dataclass(slots=True)
+class Unit:
+    """A statement at its first visit.  `form` is its op, and the kind and shape of each result."""
+
+    number: int
+    place: Place
+    op: str
+    names: tuple[str, ...]
+    form: tuple[Any, ...]
+    attributes: Any
+    operands: tuple[Operand, ...]
+    kernel: bool
+    """False for control flow and calls."""
+    commutative: bool
+    meaning: str = ""
+    """A digest of everything that the results are computed from; empty if that is unknown."""
+    skeleton: str = ""
+    """Like `meaning`, with the shapes of constants in place of their elements."""
+    readers: list[tuple[int, int]] = field(default_factory=list)
+    """(unit, position of the operand) of each statement that reads a result."""
+    output: int | None = None
+    """The index of the program output that the statement gives."""
+
+    @property
+    def alias(self) -> str:
+        """Return the name of the result; for a tensor that onnxruntime quantized, the original name."""
+        return self.names[0].removesuffix("_DequantizeLinear_Output") if self.names else ""
+
+
+@dataclass(slots=True)
+class RunUnits:
+    """The statements of a run in order of execution, with the readers of each input and constant."""
+
+    all: list[Unit]
+    of_input: dict[str, list[tuple[int, int]]]
+    of_constant: dict[str, list[tuple[int, int]]]
+    names: set[str] = field(default_factory=set)
+    """The aliases of all units."""
+
+
+def units_of(trace: RunTrace, input_names: Mapping[str, str]) -> RunUnits:
+    """Return the units of a trace; `input_names` maps an input to its common name on both sides."""
+    found = RunUnits([], {}, {})
+    numbers: dict[Place, int] = {}
+    for place, written in trace.first.items():
+        number = numbers[place] = len(found.all)
+        operands = tuple(_operand(source, numbers, input_names) for source in written.sources)
+        unit = _unit(number, place, trace.at(written.key), operands)
+        unit.meaning = _meaning(unit, found.all, whole=True)
+        unit.skeleton = _meaning(unit, found.all, whole=False)
+        found.all.append(unit)
+        found.names.add(unit.alias)
+        for position, operand in enumerate(operands):
+            _register(found, operand, (number, position))
+    for number, source in enumerate(trace.outputs):
+        if isinstance(source, WrittenResult) and source.key[0] in numbers:
+            found.all[numbers[source.key[0]]].output = number
+    return found
+
+
+def _register(units: RunUnits, operand: Operand, reader: tuple[int, int]) -> None:
+    match operand:
+        case ("result", number, _):
+            units.all[number].readers.append(reader)
+        case ("given", name):
+            units.of_input.setdefault(name, []).append(reader)
+        case ("fixed", digest, _):
+            units.of_constant.setdefault(digest, []).append(reader)
+
+
+def _unit(number: int, place: Place, written: Written, operands: tuple[Operand, ...]) -> Unit:
+    kernel = written.operands is not None
+    op = "@" if written.node.op.startswith("@") else written.node.op
+    return Unit(
+        number,
+        place,
+        op,
+        written.names,
+        (op, *map(form_of, written.contents)),
+        _digest_of(attributes_of(written)) if kernel else None,
+        operands,
+        kernel,
+        commutative(written),
+    )
+
+
+def commutative(written: Written) -> bool:
+    """Return whether a statement's operands can be swapped."""
+    declared = lookup(written.node.op, version_of(written.node.op, written.code.opsets))
+    return declared is not None and declared.commutative
+
+
+def form_of(content: Any) -> Any:
+    """Return the element kind and shape of a tensor, or the kind of another content."""
+    if not isinstance(content, (np.ndarray, np.generic)):
+        return type(content).__name__
+    name = name_of(content.dtype)
+    for kind in (FLOATS, INTEGERS, COMPLEX):
+        if name in kind:
+            return sorted(kind)[0], content.shape
+    return name, content.shape
+
+
+def _operand(source: Source, numbers: Mapping[Place, int], input_names: Mapping[str, str]) -> Operand:
+    match source:
+        case WrittenResult(key, index):
+            return ("result", numbers[key[0]], index) if key[0] in numbers else ("none",)
+        case Given(name):
+            return ("given", input_names.get(name, name))
+        case Fixed(content):
+            return ("fixed", _digest_of(content), int(np.size(content)))
+    return ("none",)
+
+
+def _meaning(unit: Unit, before: Sequence[Unit], *, whole: bool) -> str:
+    """Return a digest that is equal for equal computations on equal inputs and, if `whole`, constants."""
+    if not unit.kernel:
+        return ""
+    parts = [unit.op, unit.attributes, str(unit.form)]
+    for operand in unit.operands:
+        if operand[0] == "result":
+            producer = before[operand[1]]
+            inner = producer.meaning if whole else producer.skeleton
+            if not inner:
+                return ""
+            operand = ("result", inner, operand[2])
+        elif operand[0] == "fixed" and not whole:
+            operand = ("fixed", operand[2])
+        parts.append(str(operand))
+    return _digest_of(tuple(parts))
+
+
+def _digest_of(value: Any) -> str:
+    digest = hashlib.blake2b(digest_size=12)
+    _feed(digest, value)
+    return digest.hexdigest()
+
+
+def _feed(digest: Any, value: Any) -> None:
+    if isinstance(value, Inline):
+        value = value.array
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        digest.update(f"{value.dtype}{value.shape}".encode())
+        digest.update(np.ascontiguousarray(value).tobytes())
+    elif isinstance(value, Mapping):
+        for key in sorted(value):
+            digest.update(f"{key}=".encode())
+            _feed(digest, value[key])
+    elif isinstance(value, (list, tuple)):
+        digest.update(f"({len(value)}".encode())
+        for item in value:
+            _feed(digest, item)
+    else:
+        digest.update(f"{type(value).__name__}:{value};".encode())
+
 
 Agree: TypeAlias = Callable[[Place, Place], bool]
 """Tests whether the results of A's and B's statement are equal within the tolerance, or alike."""
@@ -284,3 +518,58 @@ def _near(unit: Unit, candidates: Iterable[Unit]) -> list[Unit]:
         return other.names != unit.names, abs(other.number - unit.number)
 
     return heapq.nsmallest(_CLOSE, candidates, key=rank)
+
+
+def doubtful(a: RunUnits, b: RunUnits, pairs: Pairs, differ: Set[Place], reshaped: Set[Place]) -> list[Place]:
+    """Return A's statements in `differ` that reach the same result in another way than their pairs.
+
+    A pair is certain if name and type are equal, or op, type and operands.  Results of different shapes are
+    no pair if they have the same elements (`reshaped`), or if the statements read different values.
+    """
+    of_b = {unit.place: unit for unit in b.all}
+    pairs = dict(pairs)
+    found = []
+    for unit in a.all:
+        if unit.place not in differ:
+            continue
+        other = of_b[pairs[unit.place][0]]
+        same_shape = unit.form[1:] == other.form[1:]
+        if unit.place in reshaped or not (same_shape or _reads_the_same(a, b, unit, other, pairs)):
+            found.append(unit.place)
+            del pairs[unit.place]
+    differ = differ - {*found}
+    for unit in _without_effect(a, pairs, differ):
+        if unit.place not in differ:
+            continue
+        other = of_b[pairs[unit.place][0]]
+        named = bool(unit.alias) and unit.alias == other.alias and unit.form[1:] == other.form[1:]
+        if not named and not (unit.form == other.form and _reads_the_same(a, b, unit, other, pairs)):
+            found.append(unit.place)
+    return found
+
+
+def _without_effect(a: RunUnits, pairs: Pairs, differ: Set[Place]) -> list[Unit]:
+    """Return the statements with no reader that differs, directly or through other such statements."""
+    found: dict[int, Unit] = {}
+    for unit in reversed(a.all):
+        after = {number for number, _ in unit.readers}
+        agree = (
+            number in found or (a.all[number].place in pairs and a.all[number].place not in differ)
+            for number in after
+        )
+        if unit.output is None and after and all(agree):
+            found[unit.number] = unit
+    return list(found.values())
+
+
+def _reads_the_same(a: RunUnits, b: RunUnits, one: Unit, other: Unit, pairs: Pairs) -> bool:
+    def same(mine: Operand, theirs: Operand) -> bool:
+        if mine[0] == "result" == theirs[0]:
+            known = pairs.get(a.all[mine[1]].place)
+            return known is not None and known[0] == b.all[theirs[1]].place and mine[2] == theirs[2]
+        return mine[0] == theirs[0] and (mine[0] != "given" or mine == theirs)
+
+    if len(one.operands) != len(other.operands):
+        return False
+    orders = permutations(other.operands) if one.commutative and len(one.operands) == 2 else [other.operands]
+    return any(all(map(same, one.operands, order)) for order in orders)

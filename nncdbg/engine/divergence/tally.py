@@ -11,7 +11,7 @@ from nncdbg.engine.comparison.report import DiffReport, Growth, Match, Place, Va
 from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import StatementVerdict
-from nncdbg.engine.divergence.side import Side
+from nncdbg.engine.divergence.sides import Side
 from nncdbg.engine.divergence.written import Written
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.kinds import Kind

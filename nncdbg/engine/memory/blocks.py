@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.memory.buffers import ALIGNMENT, GUARD, address_of
-from nncdbg.engine.memory.region import MemoryRegion
-from nncdbg.engine.memory.segment import Segment
+from nncdbg.engine.memory.region import MemoryRegion, Segment
 from nncdbg.ir.records import Path
 
 _CHUNK = 1 << 20

@@ -20,12 +20,9 @@ from nncdbg.engine.execution.linking import Binding, LineOf
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.memory.blocks import MemoryBlock, Owner
 from nncdbg.engine.memory.buffers import GUARD, address_of
-from nncdbg.engine.memory.lifetimes import FrameBuffers
 from nncdbg.engine.memory.plan_file import PlacedPlan, Site
-from nncdbg.engine.memory.planner import by_liveness
-from nncdbg.engine.memory.region import MemoryRegion
-from nncdbg.engine.memory.reusing import ReusingAllocation
-from nncdbg.engine.memory.segment import Segment
+from nncdbg.engine.memory.region import MemoryRegion, Segment
+from nncdbg.engine.memory.reusing import FrameBuffers, ReusingAllocation, by_liveness
 from nncdbg.ir.records import Array
 from nncdbg.stats.inspection import fill
 

@@ -21,7 +21,7 @@ from nncdbg.engine.memory.arena import ArenaAllocation
 from nncdbg.engine.memory.blocks import MemoryBlock, Owner
 from nncdbg.engine.memory.buffers import address_of, span_of
 from nncdbg.engine.memory.inspected import UNWRITTEN
-from nncdbg.engine.memory.planner import Plan, by_liveness
+from nncdbg.engine.memory.reusing import Plan, by_liveness
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import Array
 

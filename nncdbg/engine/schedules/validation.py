@@ -3,23 +3,275 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from nncdbg.engine.errors import UsageError
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.process.collector import collector_paused
-from nncdbg.engine.schedules.checks import (
-    EventFault,
-    depth_faults,
-    device_faults,
-    edge_faults,
-    event_faults,
-    memory_faults,
-)
-from nncdbg.engine.schedules.launches import HOST, Launch, Site, branches, launches
-from nncdbg.engine.schedules.margins import binds_streams, margins_of
-from nncdbg.engine.schedules.ordering import Ordering
-from nncdbg.engine.schedules.races import Race, missing_edge, races
-from nncdbg.ir.records import Program
+from nncdbg.engine.schedules.launches import HOST, Launch, Memory, Site, branches, launches
+from nncdbg.engine.schedules.races import Ordering, Race, missing_edge, races
+from nncdbg.ir.records import Graph, Path, Placement, Program
+
+
+def with_margins(program: Program, margins: dict[Site, Placement]) -> Program:
+    """Return a program with these margins; statements without one have none."""
+    graphs = {name: _marked(graph, (name,), margins) for name, graph in program.graphs.items()}
+    return replace(program, graphs=graphs, listing=None)
+
+
+def _marked(graph: Graph, path: Path, margins: dict[Site, Placement]) -> Graph:
+    nodes = tuple(
+        replace(
+            node,
+            placement=margins.get((path, pc)),
+            subgraphs=tuple(
+                _marked(block, (*path, pc, at), margins) for at, block in enumerate(node.subgraphs)
+            ),
+        )
+        for pc, node in enumerate(graph.nodes)
+    )
+    begin, end = margins.get((path, -1)), margins.get((path, len(graph.nodes)))
+    return replace(graph, nodes=nodes, begin=begin, end=end)
+
+
+def margins_of(program: Program) -> dict[Site, Placement]:
+    """Return the margins of all statements, and of the first and last lines of graphs and blocks."""
+    found: dict[Site, Placement] = {}
+    waiting: list[tuple[Path, Graph]] = [((name,), graph) for name, graph in program.graphs.items()]
+    while waiting:
+        path, graph = waiting.pop()
+        rows = [(-1, graph.begin), (len(graph.nodes), graph.end)]
+        for pc, node in enumerate(graph.nodes):
+            rows.append((pc, node.placement))
+            waiting += [((*path, pc, at), block) for at, block in enumerate(node.subgraphs)]
+        found.update({(path, pc): margin for pc, margin in rows if margin is not None})
+    return found
+
+
+def binds_streams(program: Program) -> bool:
+    """Return whether a margin names a logical stream beside the one that it runs on."""
+    waiting = [*program.graphs.values()]
+    while waiting:
+        graph = waiting.pop()
+        if (graph.begin and graph.begin.logical) or (graph.end and graph.end.logical):
+            return True
+        for node in graph.nodes:
+            if node.placement is not None and node.placement.logical:
+                return True
+            if node.subgraphs:
+                waiting += node.subgraphs
+    return False
+
+
+def bound(program: Program, streams: Mapping[int, int]) -> Program:
+    """Return a program whose streams run on others: with ``{3: 4}``, ``s3`` becomes ``s3->4``.
+
+    The devices follow their streams.  Raises UsageError for a stream that the program does not use, and if
+    one stream would be on two devices.
+    """
+    margins = margins_of(program)
+    numbers = {each.stream for margin in margins.values() for each in margin.bindings()}
+    numbers |= program.streams.keys()
+    for number in streams:
+        if number not in numbers:
+            used = ", ".join(f"s{each}" for each in sorted(numbers)) or "none"
+            raise UsageError(
+                f"cannot bind stream s{number}: the program does not use it", hint=f"its streams: {used}"
+            )
+    devices: dict[int, str] = {}
+    for number in sorted(numbers):
+        device = program.streams.get(number, "")
+        other = devices.setdefault(streams.get(number, number), device)
+        if other != device:
+            raise UsageError(
+                f"cannot bind stream s{number} of device {device or 'default'!r} to "
+                f"s{streams.get(number, number)}, which is on device {other or 'default'!r}",
+                hint="bind the streams of a device to streams of the same device",
+            )
+    made = {site: _bound_margin(margin, streams) for site, margin in margins.items()}
+    named = {number: device for number, device in sorted(devices.items()) if device}
+    return replace(with_margins(program, made), streams=named)
+
+
+def _bound_margin(margin: Placement, streams: Mapping[int, int]) -> Placement:
+    written = margin.logical or (None,) * (1 + len(margin.begins))
+    logical = tuple(
+        number if number is not None or stream not in streams else stream
+        for number, stream in zip(written, (margin.stream, *margin.begins), strict=True)
+    )
+    return replace(
+        margin,
+        stream=None if margin.stream is None else streams.get(margin.stream, margin.stream),
+        begins=tuple(streams.get(each, each) for each in margin.begins),
+        logical=logical if any(each is not None for each in logical) else (),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EventFault:
+    """A fault of launch `at`, by its position, and the launch `other` that explains it, if there is one.
+
+    `kind` is
+
+    * ``no-record``: it waits for event `number`, which nothing has recorded before; `other` records it later,
+    * ``dead-lock``: the same, and `other` runs only after `at`, so that a wait that blocks never ends,
+    * ``lost-record``: it records event `number` again, before any wait for the unordered record by `other`,
+    * ``unsynchronized-start``: it is the first launch of a graph on stream `number`, which does not wait for
+      `other`, the beginning of the graph,
+    * ``unsynchronized-end``: the last launch on stream `number` of a graph, which `other`, its end, does not
+      wait for,
+    * ``freed``: it uses memory that `other` has freed,
+    * ``double-free``: it frees memory that `other` has freed,
+    * ``devices``: it reads a value that `other` computed on another device than its other operands,
+    * ``overwritten``: it reads a value whose bytes `other` has written since for another value,
+    * ``depth``: more than the allowed launches of stream `number` are in flight.
+
+    `name` is the value of `freed`, `double-free`, `overwritten` and `devices`.
+    """
+
+    kind: str
+    at: int
+    number: int = 0
+    other: int | None = None
+    name: str = ""
+
+
+def event_faults(launches: Sequence[Launch], ordering: Ordering) -> Iterator[EventFault]:
+    """Yield waits without an earlier record, and records that are lost before a wait."""
+    later: dict[int, list[int]] = {}
+    for at, launch in enumerate(launches):
+        for event in launch.records:
+            later.setdefault(event, []).append(at)
+    last_wait = {event: at for at, launch in enumerate(launches) for event in launch.waits}
+    recorded: dict[int, int] = {}
+    waited: set[int] = set()
+    for at, launch in enumerate(launches):
+        for event in launch.waits:
+            waited.add(event)
+            if event not in recorded:
+                yield _without_record(at, event, later.get(event, ()), launches, ordering)
+        for event in launch.records:
+            before = recorded.get(event)
+            used = event in waited or last_wait.get(event, -1) <= at
+            if before is not None and not used and not ordering.before(before, at):
+                yield EventFault("lost-record", at, event, before)
+            recorded[event] = at
+            waited.discard(event)
+
+
+def _without_record(
+    at: int, event: int, records: Sequence[int], launches: Sequence[Launch], ordering: Ordering
+) -> EventFault:
+    if not records:
+        return EventFault("no-record", at, event)
+    circular = launches[at].stream == HOST or any(ordering.before(at, record) for record in records)
+    return EventFault("dead-lock" if circular else "no-record", at, event, records[0])
+
+
+def edge_faults(launches: Sequence[Launch], ordering: Ordering) -> Iterator[EventFault]:
+    """Yield the streams of a graph that do not wait for its beginning, or that its end does not wait for."""
+    begins: dict[int, int] = {}
+    inside: dict[int, dict[int, tuple[int, int]]] = {}
+    for at, launch in enumerate(launches):
+        if launch.edge == "begin":
+            begins[launch.call] = at
+        elif launch.edge == "end":
+            own = inside.get(launch.call, {})
+            for stream, (_, last) in own.items():
+                if launch.stream != stream and not ordering.before(last, at):
+                    yield EventFault("unsynchronized-end", last, stream, at)
+        elif launch.stream != HOST:
+            own = inside.setdefault(launch.call, {})
+            if launch.stream not in own:
+                begin = begins.get(launch.call)
+                if begin is not None and not ordering.before(begin, at):
+                    yield EventFault("unsynchronized-start", at, launch.stream, begin)
+            own[launch.stream] = own.get(launch.stream, (at, at))[0], at
+
+
+def memory_faults(launches: Sequence[Launch], ordering: Ordering) -> Iterator[EventFault]:
+    """Yield uses of freed memory, and reads of values whose bytes have been written for another value."""
+    frees: dict[tuple[int, str], int] = {}
+    written: dict[str, int] = {}
+    writers = _Writers(launches)
+    for at, launch in enumerate(launches):
+        values = [each for each in launch.accesses if each.memory.kind == "value"]
+        for memory in (each.memory for each in values if not each.writes):
+            freed = frees.get((memory.buffer, memory.name))
+            if freed is not None and ordering.before(freed, at):
+                yield EventFault("freed", at, 0, freed, memory.name)
+            other = writers.latest(memory) if memory.buffer == 0 else -1
+            if other > written.get(memory.name, -1) and ordering.before(other, at):
+                yield EventFault("overwritten", at, 0, other, memory.name)
+        for access in (each for each in values if each.writes):
+            key = access.memory.buffer, access.memory.name
+            if access.frees:
+                if key in frees:
+                    yield EventFault("double-free", at, 0, frees[key], access.memory.name)
+                frees[key] = at
+                continue
+            frees.pop(key, None)
+            if access.memory.buffer == 0:
+                written[access.memory.name] = at
+                writers.write(access.memory, at)
+
+
+def device_faults(launches: Sequence[Launch], devices: Mapping[int, str]) -> Iterator[EventFault]:
+    """Yield the launches with operands on two devices; a launch with one operand may copy it.
+
+    A value is on the device of the stream that wrote it.  A stream that `devices` does not name has none.
+    """
+    writers: dict[tuple[int, str], int] = {}
+    for at, launch in enumerate(launches):
+        values = [each for each in launch.accesses if each.memory.kind == "value" and not each.frees]
+        keys = [(each.memory.buffer, each.memory.name) for each in values if not each.writes]
+        read = [writers[key] for key in dict.fromkeys(keys) if key in writers]
+        own = devices.get(launch.stream)
+        other = next((each for each in read if devices[launches[each].stream] != own), None)
+        if own is not None and other is not None and len(set(keys)) > 1:
+            name = next(name for buffer, name in keys if writers.get((buffer, name)) == other)
+            yield EventFault("devices", at, 0, other, name)
+        for access in values:
+            if access.writes:
+                key = access.memory.buffer, access.memory.name
+                if own is None:
+                    writers.pop(key, None)
+                else:
+                    writers[key] = at
+
+
+class _Writers:
+    """The launch that has issued the latest write of each byte of the arena."""
+
+    def __init__(self, launches: Sequence[Launch]) -> None:
+        memories = [
+            access.memory for each in launches for access in each.accesses if not access.memory.buffer
+        ]
+        bounds = sorted({bound for each in memories for bound in (each.begin, each.end)})
+        self._place = {bound: at for at, bound in enumerate(bounds)}
+        self._writers = np.full(len(bounds), -1, np.int64)
+
+    def latest(self, memory: Memory) -> int:
+        found = self._writers[self._place[memory.begin] : self._place[memory.end]]
+        return int(found.max()) if found.size else -1
+
+    def write(self, memory: Memory, at: int) -> None:
+        self._writers[self._place[memory.begin] : self._place[memory.end]] = at
+
+
+def depth_faults(launches: Sequence[Launch], ordering: Ordering, limit: int) -> Iterator[EventFault]:
+    """Yield the first launch of each stream that leaves more than `limit` launches of it in flight."""
+    known = [0] * len(ordering.column)
+    reported = set()
+    for at, launch in enumerate(launches):
+        column = ordering.columns[at]
+        if column == 0:
+            known = ordering.clocks[at]
+        elif column not in reported and ordering.positions[at] - known[column] > limit:
+            reported.add(column)
+            yield EventFault("depth", at, launch.stream)
 
 
 @dataclass(frozen=True, slots=True)

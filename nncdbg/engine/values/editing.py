@@ -21,7 +21,7 @@ from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.expression import evaluate_index, parse_index
 from nncdbg.engine.inputs.nested_lists import EQUAL_ROWS, ragged
-from nncdbg.engine.memory.shared_pages import note_change, writable_copy
+from nncdbg.engine.memory.region import note_change, writable_copy
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.time.deviations import Edit, edits_of
 from nncdbg.engine.time.timeline import Branch

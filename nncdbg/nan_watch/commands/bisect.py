@@ -30,7 +30,7 @@ from nncdbg.opening.schedules import add_schedule
 from nncdbg.presentation.run_progress import print_notes
 
 if TYPE_CHECKING:
-    from nncdbg.engine.divergence.mixing import Place
+    from nncdbg.engine.divergence.casting import Place
     from nncdbg.nan_watch.bisection import Bisection, Kept
     from nncdbg.nan_watch.schedules.order_findings import SyncPlace
     from nncdbg.presentation.schedules import ScheduleWording

@@ -18,14 +18,12 @@ import numpy as np
 
 from nncdbg.engine.compilation.states import states_with_buffers
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.divergence.memory_reuse import Start, who_changed, who_is_still_read
-from nncdbg.engine.divergence.played import Played, Player, digest
+from nncdbg.engine.divergence.digest_run import Played, Player, Start, digest, who_changed, who_is_still_read
 from nncdbg.engine.errors import StoppedRun, UsageError
 from nncdbg.engine.execution.check_results import NOT_CHECKED, PASSED, CheckResult
 from nncdbg.engine.execution.linking import Allocation
-from nncdbg.engine.memory.packing import pack
+from nncdbg.engine.memory.packing import PlannedValue, PlanProblem, pack, problems
 from nncdbg.engine.memory.placed import PlacedAllocation
-from nncdbg.engine.memory.plan_check import PlannedValue, PlanProblem, problems
 from nncdbg.engine.memory.plan_file import PlacedPlan, Site, key_of, plan_text, read_plan
 from nncdbg.engine.memory.reusing import ReusingAllocation
 from nncdbg.engine.memory.states_in_place import arena_of

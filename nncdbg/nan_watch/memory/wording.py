@@ -7,11 +7,10 @@ from typing import Any
 
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.divergence.memory_reuse import StillRead
-from nncdbg.engine.divergence.played import Changed, Differs, Moment
+from nncdbg.engine.divergence.digest_run import Changed, Differs, Moment, StillRead
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.memory.blocks import MemoryBlock, Owner
-from nncdbg.engine.memory.live_ranges import lines_of
+from nncdbg.engine.memory.packing import lines_of
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.memory.reusing import Misread, overwrites_state, verb
 from nncdbg.engine.text.lexemes import name_text

@@ -14,7 +14,7 @@ import numpy as np
 
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.played import digest
-from nncdbg.engine.divergence.side import Side
+from nncdbg.engine.divergence.sides import Side
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.schedules.launches import Site

@@ -13,7 +13,7 @@ import numpy as np
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.dtypes import name_of
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.memory.budget import parse_bytes
+from nncdbg.engine.memory import parse_bytes
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal.policy import DEFAULT_BUDGET, Interval, Retention, read_every
 from nncdbg.opening.journal.step_contents import StepContents, names_of_values

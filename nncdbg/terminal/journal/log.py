@@ -1,4 +1,4 @@
-"""`nncdbg log FILE[#RUN]`: the curves, checkpoints, events and notes of a run."""
+"""`nncdbg log FILE[#RUN]` shows a run of a journal; `nncdbg runs FILE` lists the runs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine.errors import UsageError
 from nncdbg.opening.command_line import ArgumentParser, errors_in_json
 from nncdbg.presentation.journal.amounts import file_size
-from nncdbg.terminal.journal.files import chosen_run, open_journal, run_address
+from nncdbg.terminal.journal.files import chosen_run, journal_file, open_journal, run_address
 
 if TYPE_CHECKING:
     from nncdbg.journal import Journal, Run
     from nncdbg.presentation.screen import Screen
-
 
 _LISTED = 12
 """Most names in the hint of an error."""
@@ -183,4 +182,62 @@ def _options(arguments: Sequence[str]) -> Namespace:
         parser.error(
             f"--{tables[0]} cannot be combined with {', '.join(others)} and --track: use one of them"
         )
+    return options
+
+
+def runs_main(arguments: Sequence[str]) -> int:
+    """Print the runs of a journal, or the log of one.  Raises LoadError for other files."""
+    options = _runs_options(arguments)
+    if run_address(options.file).run is not None:
+        return main(arguments)
+    with errors_in_json(options):
+        return _list(options)
+
+
+def _list(options: Namespace) -> int:
+    from nncdbg.presentation.journal.documents import runs_document
+    from nncdbg.presentation.journal.run_list import run_list
+    from nncdbg.presentation.journal.run_log import opening_hint
+    from nncdbg.presentation.screen import Screen
+
+    screen, address = Screen(), journal_file(options.file)
+    with open_journal(address) as journal:
+        if options.json:
+            print(runs_document(journal, details=options.details))
+            return 0
+        for line in run_list(journal):
+            screen.put_line(line)
+        runs = journal.runs()
+        if not runs:
+            screen.note("the journal has no runs yet; `nncdbg run MODEL --journal FILE` writes one")
+            return 0
+        screen.note(f"to see a run: nncdbg log {shlex.quote(address.file)}#{runs[-1].number}")
+        hint = opening_hint(journal, runs[-1], address.file)
+        if hint:
+            screen.note(hint)
+    return 0
+
+
+def _runs_options(arguments: Sequence[str]) -> Namespace:
+    parser = ArgumentParser(
+        "nncdbg runs",
+        "List the runs of a journal, forks below their parents, with the last value of each track.",
+        usage="nncdbg runs FILE [--json [--details]]\n       nncdbg FILE",
+        epilog=(
+            "other commands on a journal:\n"
+            "  nncdbg log FILE#2          curves, checkpoints, events and notes of run 2\n"
+            "  nncdbg FILE#2@38           open run 2 at the start of step 38\n"
+            "  nncdbg diff FILE#1 FILE#2  compare two runs\n"
+            "  nncdbg sql FILE QUERY      query the tables\n"
+            "  nncdbg export FILE ...     write TensorBoard event files, or MLflow runs"
+        ),
+    )
+    parser.add_argument("file", metavar="FILE", help="a journal (`--journal FILE` writes one)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+    parser.add_argument(
+        "--details", action="store_true", help="with --json, print all values, checkpoints and events"
+    )
+    options = parser.parse_args(arguments)
+    if options.details and not options.json:
+        parser.error("--details needs --json")
     return options

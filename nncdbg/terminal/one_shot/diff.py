@@ -6,11 +6,12 @@ import json
 import shlex
 import time
 from argparse import Namespace
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from nncdbg.engine.errors import UsageError
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.opening.command_line import (
     ArgumentParser,
@@ -24,10 +25,9 @@ from nncdbg.opening.command_line import (
     kernels_of,
 )
 from nncdbg.opening.configuration import settings
-from nncdbg.opening.corpus.options import add_corpus
+from nncdbg.opening.corpus.options import add_corpus, check_corpus, corpus_fields
 from nncdbg.presentation.run_progress import note_messages, print_notes, under_way
 from nncdbg.terminal.journal.files import is_run
-from nncdbg.terminal.one_shot.diff_corpus import check_diff_corpus, compare_corpus
 
 if TYPE_CHECKING:
     from nncdbg.engine.comparison.report import DiffReport
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from nncdbg.engine.divergence.golden import GoldenRun
     from nncdbg.engine.divergence.lockstep import Lockstep
     from nncdbg.engine.divergence.paired_runs import PairedRuns
+    from nncdbg.ir.records import Array, Program
     from nncdbg.opening.configuration import RunConfiguration
+    from nncdbg.opening.diff_corpus.report import DiffCase, DiffCorpusReport
     from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
 
@@ -141,7 +143,6 @@ def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
     from nncdbg.engine.divergence.golden import GoldenRun
     from nncdbg.engine.divergence.lockstep import compared
     from nncdbg.opening.programs import open_program
-    from nncdbg.terminal.one_shot.diff_variant import variant_comparison, variant_sides
 
     tolerance = Tolerance(options.rtol, options.atol, options.ulp, options.autocast_b)
     sides = variant_sides(options) if options.compile_b or options.autocast_b else None
@@ -224,7 +225,7 @@ def _converse(
 ) -> None:
     """Open the prompt on side A at the first divergence, with side B available."""
     from nncdbg.commands.session import CommandSession
-    from nncdbg.engine.divergence.companion import Companion
+    from nncdbg.engine.divergence.lockstep import Companion
     from nncdbg.terminal.repl import converse
 
     first = comparison.report.first
@@ -282,3 +283,223 @@ def _print(screen: Screen, options: Namespace, report: DiffReport, arguments: Se
     print_report(screen, report, everything=options.all)
     if not report.equal and not (options.stop or options.golden or options.compile_b):
         screen.note(f"to stop there and compare values: nncdbg diff {shlex.join(arguments)} --stop")
+
+
+_SINGLE = ("golden", "compile_b", "autocast_b", "stop")
+"""Options of comparisons of one run."""
+
+
+def check_diff_corpus(parser: ArgumentParser, options: Namespace) -> None:
+    """Raise UsageError for options that cannot be combined."""
+    check_corpus(parser, options)
+    if options.inputs_dir is None:
+        for name in ("jobs", "budget"):
+            if getattr(options, name) is not None:
+                parser.error(f"--{name} needs several inputs: add --inputs-dir DIR")
+        return
+    for name in _SINGLE:
+        if getattr(options, name):
+            flag = name.replace("_", "-")
+            parser.error(f"--inputs-dir and --{flag} cannot be combined: compare one input with --{flag}")
+
+
+def compare_corpus(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
+    """Print the comparison of each case, and return the exit code."""
+    from nncdbg.engine.comparison.tolerance import Tolerance
+    from nncdbg.opening.corpus.source import CorpusProgram
+    from nncdbg.opening.diff_corpus.call import run_diff_corpus
+    from nncdbg.opening.diff_corpus.task import DiffTask
+    from nncdbg.opening.programs import open_program
+    from nncdbg.presentation.corpus_divergence import print_corpus_report
+    from nncdbg.presentation.run_progress import case_progress
+
+    asked = configuration_of(options)
+    sides = [asked] if options.other is None else [asked, replace(asked, program=options.other)]
+    opened = [open_program(each) for each in sides]
+    programs = [CorpusProgram(each, side.program) for each, side in zip(sides, opened, strict=True)]
+    task = DiffTask(
+        programs[0],
+        programs[1] if len(programs) > 1 else None,
+        options.backend_b,
+        options.allocator_b,
+        options.dtype_b,
+        Tolerance(options.rtol, options.atol, options.ulp),
+        options.kernels_b,
+    )
+    start = time.perf_counter()
+    with case_progress(screen) as progress:
+        report = run_diff_corpus(task, options.inputs_dir, progress=progress, **corpus_fields(options))
+    if options.json:
+        print(json.dumps(_corpus_document(options, report, time.perf_counter() - start)))
+    else:
+        for note in report.notes:
+            screen.note(note)
+        print_corpus_report(screen, report)
+        command = _corpus_command(options, opened[0].program, report.differing, arguments)
+        if command:
+            screen.note(f"the complete report of {report.differing[0].name}: {command}")
+    return report.exit_code(strict=options.strict)
+
+
+def _corpus_document(options: Namespace, report: DiffCorpusReport, seconds: float) -> dict[str, Any]:
+    tolerance = {name: getattr(options, name) for name in ("rtol", "atol", "ulp")}
+    sides = {
+        "a": {"model": options.model},
+        "b": {
+            "model": options.other or options.model,
+            "backend": options.backend_b,
+            "allocator": options.allocator_b,
+            "dtype": options.dtype_b,
+        },
+    }
+    return {
+        **report.as_dict(),
+        "sides": sides,
+        "tolerance": tolerance,
+        "seconds": seconds,
+        "notes": report.notes,
+    }
+
+
+def _corpus_command(
+    options: Namespace, program: Program, differing: Sequence[DiffCase], arguments: Sequence[str]
+) -> str:
+    """Return the command that compares the first case that differs; "" if its inputs have no spelling."""
+    from nncdbg.opening.corpus.files import case_files, case_inputs
+
+    if not differing:
+        return ""
+    case = next(each for each in case_files(options.inputs_dir)[0] if each.name == differing[0].name)
+    inputs = case_inputs(case, program.graphs[program.entry])
+    if not all(isinstance(data, str) for data in inputs.values()):
+        return ""
+    given = [word for name, data in inputs.items() for word in ("--input", f"{name}={data}")]
+    return f"nncdbg diff {shlex.join([*_of_one_input(arguments), *given])}"
+
+
+def _of_one_input(arguments: Sequence[str]) -> list[str]:
+    """Return a command line without the options of a corpus."""
+    kept, rest = [], iter(arguments)
+    for word in rest:
+        name, equals, _ = word.partition("=")
+        if name not in ("--inputs-dir", "--jobs", "--executor", "--budget"):
+            kept.append(word)
+        elif not equals:
+            next(rest, None)
+    return kept
+
+
+Compiled: TypeAlias = "Callable[[Debugger], tuple[dict[str, Array], dict[str, str]]]"
+"""Returns compiled values by name, and their names in the program of a debugger at its entry."""
+
+_PAIR_HINT = "name a function that returns a pair: (module, arguments)"
+
+
+@dataclass(frozen=True, slots=True)
+class VariantSides:
+    """A program as side A; side B is another program (autocast), or values of the same (compiled)."""
+
+    a: OpenedProgram
+    b: Program | Compiled
+    draws_again: bool
+    """Whether side B draws other random numbers."""
+
+
+def variant_sides(options: Namespace) -> VariantSides:
+    """Open the program, or capture the module that `MODULE:FUNCTION` returns, and its variant.
+
+    Raises UsageError if side B cannot be made of it, and the errors of `open_program`, of
+    `nncdbg.torch.capture` and of `nncdbg.torch.compiled_values`.
+    """
+    from nncdbg.engine.ops.aten.names import is_torch
+    from nncdbg.opening.programs import open_program
+    from nncdbg.opening.python_programs import is_python_name
+
+    if is_python_name(options.model):
+        return _module_sides(options)
+
+    opened = open_program(configuration_of(options))
+    if not any(is_torch(node.op) for graph in opened.program.graphs.values() for node in graph.nodes):
+        option = "--autocast-b" if options.autocast_b is not None else "--compile-b"
+        raise UsageError(
+            f"{option} needs a program of PyTorch, not {options.model}",
+            hint="use a recorded step, an exported program, or MODULE:FUNCTION",
+        )
+    if options.autocast_b is not None:
+        from nncdbg.torch.capture import autocast_program
+
+        return VariantSides(opened, autocast_program(opened.program, options.autocast_b), False)
+
+    def compiled(a: Debugger) -> tuple[dict[str, Array], dict[str, str]]:
+        from nncdbg.torch.compiled_program import compiled_program_values
+
+        values = compiled_program_values(a, options.compile_b)
+        return values, {name: name for name in values}
+
+    return VariantSides(opened, compiled, False)
+
+
+def _module_sides(options: Namespace) -> VariantSides:
+    module, arguments = _module(options)
+    from nncdbg.opening.programs import OpenedProgram
+    from nncdbg.torch.capture import capture
+    from nncdbg.torch.compiled import compiled_program, compiled_values, runs_operators, value_names
+
+    configuration = configuration_of(options)
+    program = capture(module, arguments)
+    a = OpenedProgram(program, configuration.completed({"backend": program.saved.backend}))
+    if options.autocast_b is not None:
+        return VariantSides(a, capture(module, arguments, autocast=options.autocast_b), True)
+    if configuration.inputs:
+        raise UsageError(
+            "--compile-b runs the module with its own arguments: --input cannot be used",
+            hint="change the arguments that the function returns",
+        )
+    if runs_operators(options.compile_b):
+        return VariantSides(a, compiled_program(module, arguments, backend=options.compile_b), True)
+    values = compiled_values(module, arguments, backend=options.compile_b)
+    names = value_names(program, values)
+    return VariantSides(a, lambda _: ({name: values[name] for name in names}, names), True)
+
+
+def variant_comparison(
+    sides: VariantSides, tolerance: Tolerance
+) -> tuple[Debugger, PairedRuns | Lockstep | GoldenRun, list[str]]:
+    """Return side A at its entry, the comparison with side B, and notes on its inputs."""
+    from nncdbg.engine.divergence.call import counterpart, inputs_of_side
+    from nncdbg.engine.divergence.golden import GoldenRun
+    from nncdbg.engine.divergence.lockstep import BUDGET, compared
+    from nncdbg.opening.programs import OpenedProgram
+
+    with inputs_of_side("A"):
+        a = sides.a.debugger(statistics=False)
+    random = [*_random(a)] if sides.draws_again else []
+    if callable(sides.b):
+        values, names = sides.b(a)
+        return a, GoldenRun(a, values, names, tolerance, BUDGET), random
+    program, inputs, notes = counterpart(sides.b, a, None)
+    with inputs_of_side("B"):
+        b = OpenedProgram(program, sides.a.configuration).debugger(inputs=inputs, dims={}, statistics=False)
+    return a, compared(a, b, tolerance), [*notes, *random]
+
+
+def _random(a: Debugger) -> Iterator[str]:
+    """Yield a note if the module draws random numbers."""
+    from nncdbg.engine.ops.aten.names import is_torch
+    from nncdbg.engine.ops.aten.signatures import signature
+
+    ops = {node.op for graph in a.program.graphs.values() for node in graph.nodes if is_torch(node.op)}
+    drawing = sorted(op for op in ops if (found := signature(op)) is not None and found.random)
+    if drawing:
+        yield f"{drawing[0]} draws other random numbers on side B; call module.eval() to avoid it"
+
+
+def _module(options: Namespace) -> tuple[Any, Any]:
+    """Return the module and its arguments."""
+    from nncdbg.opening.python_programs import python_object
+
+    option = "--autocast-b" if options.autocast_b is not None else "--compile-b"
+    found = python_object(options.model, Path())
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise UsageError(f"{option}: {options.model} is of type {type(found).__name__}", hint=_PAIR_HINT)
+    return found

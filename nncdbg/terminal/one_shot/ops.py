@@ -144,7 +144,9 @@ def known(name: str) -> OpSupport:
         gradient=newest is not None and newest.vjp is not None,
         random=newest is not None and newest.random,
         reference=newest is None and _by_reference(name),
-        block=theirs is not None and "." not in name and _has_graphs(theirs),
+        block=theirs is not None
+        and "." not in name
+        and any(kind.startswith("GRAPH") for kind in theirs.kinds.values()),
     )
 
 
@@ -154,10 +156,6 @@ def _by_reference(name: str) -> bool:
 
     found = lookup(name, version_of(name, {}))
     return found is not None and found.reference
-
-
-def _has_graphs(theirs: Schema) -> bool:
-    return any(kind.startswith("GRAPH") for kind in theirs.kinds.values())
 
 
 def _schema_of(name: str) -> Schema | None:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
+import runpy
+import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nncdbg.commands.recording.script import EDITOR
-from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.commands.recording.script import EDITOR, PROMPT_OF_DEBUG, RecordedScript
+from nncdbg.commands.recording.setup import script_changes
+from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
 from nncdbg.opening.command_line import ArgumentParser
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal_address import read_address
 from nncdbg.opening.python_programs import is_python_name
 
 if TYPE_CHECKING:
+    from nncdbg.commands.recording.entries import RecordedSession
     from nncdbg.commands.recording.setup import Setup
+    from nncdbg.presentation.screen import Screen
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -37,8 +43,6 @@ def main(arguments: Sequence[str]) -> int:
     # Commands and inputs name files relative to the folder of the session.
     os.chdir(folder)
     if setup.script is not None:
-        from nncdbg.terminal.one_shot.replay_script import replay_script
-
         return replay_script(setup.script, recording, options.to, screen)
     configuration = RunConfiguration(program=setup.program).completed(setup.supplied(setup.program))
     _, session = open_session(configuration, setup.program, screen)
@@ -96,3 +100,48 @@ def _is_in(folder: Path, program: str) -> bool:
         return False
     file = program if address is None else address.file
     return is_python_name(program, folder) or (folder / file).exists()
+
+
+def replay_script(
+    script: RecordedScript, recording: RecordedSession, count: int | None, screen: Screen
+) -> int:
+    """Run a script in the current folder with the first `count` commands (None: all).
+
+    Return 0 if all stops and results are the same as recorded, else 1.
+    """
+    from nncdbg.commands.recording.replaying import Replay
+    from nncdbg.terminal.script_replay import ScriptReplay
+
+    for words in script_changes(recording.setup):
+        screen.note(words)
+    screen.note(f"the script runs again: python {script}")
+    found = Replay(recording, count)
+    with ScriptReplay(found, screen, count=count):
+        try:
+            if script.opened_by == PROMPT_OF_DEBUG:
+                from nncdbg.terminal.one_shot.debug import debug_recorded
+
+                debug_recorded(script)
+            else:
+                _run_script(script)
+        except NncdbgError as error:
+            # The script failed in the session too, or the replay reports the difference.
+            screen.complain(error)
+    return int(found.difference is not None)
+
+
+def _run_script(script: RecordedScript) -> None:
+    """Run a script as Python does, and print the traceback of its failure."""
+    sys.argv = [script.file, *script.arguments]
+    try:
+        if script.module:
+            sys.path[0] = str(Path.cwd())
+            runpy.run_module(script.file, run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0] = str(Path(script.file).resolve().parent)
+            runpy.run_path(script.file, run_name="__main__")
+    except SystemExit:
+        # The user has left the prompt, or the script has ended.
+        return
+    except Exception:  # noqa: BLE001  whatever the script raises
+        traceback.print_exc()

@@ -38,8 +38,7 @@ from nncdbg.presentation.run_progress import (
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.divergence.determinism import DeterminismVerification
-    from nncdbg.engine.divergence.observers import Verification
+    from nncdbg.engine.divergence.verification import DeterminismVerification, Verification
     from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
 
@@ -194,7 +193,7 @@ def _print_outputs(screen: Screen, debugger: Debugger, files: dict[str, str]) ->
 
 def _note_changed(screen: Screen, debugger: Debugger, checksums: Mapping[str, str]) -> None:
     """Report outputs of a recorded step that differ from those of the training."""
-    from nncdbg.engine.divergence.determinism import recorded_outputs
+    from nncdbg.engine.divergence.verification import recorded_outputs
 
     found = recorded_outputs(debugger, checksums)
     if found.changed:

@@ -14,9 +14,8 @@ import nncdbg
 from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.backends import cupy as device
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.schedules.margins import margins_of, with_margins
 from nncdbg.engine.schedules.scheduler import with_schedule
-from nncdbg.engine.schedules.validation import validate
+from nncdbg.engine.schedules.validation import margins_of, validate, with_margins
 from nncdbg.ir.records import Program
 from nncdbg.opening.schedule_logs.access_log import read_access_log
 from nncdbg.opening.schedule_logs.run_accesses import recorded_accesses

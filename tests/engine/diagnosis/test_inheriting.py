@@ -10,7 +10,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.dtypes import FLOATS, name_of
-from nncdbg.engine.memory.lean import LeanAllocation
+from nncdbg.engine.memory.debug import LeanAllocation
 from tests.engine.ops.against_runtime import Row, fed, program_of
 from tests.engine.ops.samples import composed
 from tests.engine.ops.test_microsoft_ops import ROWS as OF_ONNXRUNTIME

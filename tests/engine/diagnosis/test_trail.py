@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, given, settings
 import nncdbg
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
 from nncdbg.engine.execution.linking import Allocation
-from nncdbg.engine.memory.debug import DebugAllocation
-from nncdbg.engine.memory.lean import LeanAllocation
+from nncdbg.engine.memory.debug import DebugAllocation, LeanAllocation
 from tests.engine.programs import runnable
 
 HEAD = "#nncdbg 1\nopset 18\n\n"

@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 
 import nncdbg
 from nncdbg.engine.comparison.tolerance import Tolerance, excess
-from nncdbg.engine.divergence.casting import cast_program
-from nncdbg.engine.divergence.companion import Companion
-from nncdbg.engine.divergence.inputs import inputs_like
-from nncdbg.engine.divergence.lockstep import compared
-from nncdbg.engine.divergence.side import Side
+from nncdbg.engine.divergence.casting import cast_program, inputs_like
+from nncdbg.engine.divergence.lockstep import Companion, compared
+from nncdbg.engine.divergence.sides import Side
 from nncdbg.engine.errors import NotComputed, RunError, UsageError
 from nncdbg.ir.records import Program
 from tests.engine.planted import Planted, bumped, x_of

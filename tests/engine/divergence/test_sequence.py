@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nncdbg.engine.divergence.sequence import common_subsequence
-from nncdbg.engine.divergence.units import Unit
+from nncdbg.engine.divergence.pairing import Unit, common_subsequence
 
 
 def units(*entries: tuple[str, str]) -> list[Unit]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nncdbg.engine.memory import freed
+from nncdbg.engine.memory import keep_freed
 
 FAULTS = """
 import resource
@@ -52,7 +52,7 @@ def test_malloc_settings_of_the_user_are_kept(given: str, monkeypatch: pytest.Mo
 
     monkeypatch.setenv(given, "1")
     monkeypatch.setattr(ctypes, "CDLL", refuse)
-    freed.keep_freed.__wrapped__()
+    keep_freed.__wrapped__()
 
 
 def test_another_libc_is_not_configured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,5 +60,5 @@ def test_another_libc_is_not_configured(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.delenv(name)
     opened = []
     monkeypatch.setattr(ctypes, "CDLL", lambda name: opened.append(name))
-    freed.keep_freed.__wrapped__()
+    keep_freed.__wrapped__()
     assert opened == [None]

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import nncdbg
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.liveness import last_uses
-from nncdbg.engine.divergence.played import digest
+from nncdbg.engine.divergence.digest_run import digest
 from nncdbg.engine.memory.arena import ArenaAllocation
 from nncdbg.engine.memory.buffers import address_of
-from nncdbg.engine.memory.planner import Plan, by_liveness
+from nncdbg.engine.memory.reusing import Plan, by_liveness
 from nncdbg.ir.kinds import CONTROL_OPS
 from tests.engine.memory.differences import Difference, first_difference
 from tests.engine.programs import runnable

@@ -11,8 +11,7 @@ import nncdbg
 from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.backends import cupy
 from nncdbg.engine.compilation.code import EVICTED
-from nncdbg.engine.memory import plain
-from nncdbg.engine.memory.budget import parse_bytes
+from nncdbg.engine.memory import parse_bytes, plain
 from tests.engine.backends.stand_in import StandIn
 
 SIZE = 4 * 10_000

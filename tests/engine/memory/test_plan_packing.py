@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.divergence.played import Player
+from nncdbg.engine.divergence.digest_run import Player
 from nncdbg.engine.memory.buffers import address_of
 from nncdbg.engine.memory.packing import pack
 from nncdbg.engine.memory.placed import PlacedAllocation

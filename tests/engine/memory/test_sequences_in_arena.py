@@ -10,7 +10,7 @@ import pytest
 import nncdbg
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.memory.arena import ArenaAllocation
-from nncdbg.engine.memory.planner import by_liveness
+from nncdbg.engine.memory.reusing import by_liveness
 
 ALLOCATORS = ["arena", "poison"]
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.memory import shared_pages
-from nncdbg.engine.memory.segment import Segment
+from nncdbg.engine.memory import region
+from nncdbg.engine.memory.region import Segment
 from nncdbg.stats import summarize
 
 COUNT = 1 << 18
@@ -35,7 +35,7 @@ def lower_threshold(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Lower `LEAST` to 128 KiB, and check that the test leaves no memory file."""
     gc.collect()
     before = _memory_files()
-    monkeypatch.setattr(shared_pages, "LEAST", 1 << 17)
+    monkeypatch.setattr(region, "LEAST", 1 << 17)
     yield
     gc.collect()
     deadline = time.monotonic() + 30

@@ -16,9 +16,8 @@ import pytest
 import nncdbg
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.schedules.launches import Access, Launch, Site, launches
-from nncdbg.engine.schedules.margins import margins_of, with_margins
 from nncdbg.engine.schedules.scheduler import with_schedule
-from nncdbg.engine.schedules.validation import validate
+from nncdbg.engine.schedules.validation import margins_of, validate, with_margins
 from nncdbg.ir.records import Placement, Program
 from nncdbg.nan_watch.memory.comparison import memory_plan
 from tests.engine.schedules.random_schedules import begun_without_end_of, layered

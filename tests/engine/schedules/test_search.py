@@ -12,8 +12,8 @@ import pytest
 import nncdbg
 from nncdbg.engine.ops.declaration import declared_together
 from nncdbg.engine.schedules.launches import launches
-from nncdbg.engine.schedules.ordering import Ordering
 from nncdbg.engine.schedules.player import SchedulePlayer
+from nncdbg.engine.schedules.races import Ordering
 from nncdbg.ir.records import Program
 from nncdbg.nan_watch.schedules.order_findings import smallest_syncs
 from nncdbg.nan_watch.schedules.search import ScheduleSearch, observed, replica_differences

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 import nncdbg
 from nncdbg.engine.schedules.launches import HOST, launches
-from nncdbg.engine.schedules.ordering import Ordering
+from nncdbg.engine.schedules.races import Ordering
 from nncdbg.engine.schedules.timeline import OrderViolation, Times, order_violations, timeline
 from nncdbg.engine.schedules.validation import Party
 from nncdbg.opening.schedule_logs.programs import program_of

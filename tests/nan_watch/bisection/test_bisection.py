@@ -13,7 +13,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.comparison.tolerance import Tolerance
-from nncdbg.engine.divergence.mixing import mixed_program
+from nncdbg.engine.divergence.casting import mixed_program
 from nncdbg.engine.errors import UsageError
 from nncdbg.nan_watch.bisection import Bisection
 from nncdbg.nan_watch.configuration import WatchConfiguration

@@ -1,15 +1,20 @@
-"""Addresses of statements: the number of a block of a program, and the statement's index in it.
+"""Numbers that a client may send back later: of places in a program, and addresses of statements.
 
-A block is a graph, a branch or a loop, of the program or of a micro program.  Its statements are the
-protocol's instructions; the block's last line is the last of them.
+The same place keeps its number throughout the session, so that expanded variables stay expanded from stop to
+stop.  A number whose place is gone resolves to nothing.
+
+An address is the number of a block, and the statement's index in it.  A block is a graph, a branch or a loop,
+of the program or of a micro program.  Its statements are the protocol's instructions; the block's last line
+is the last of them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nncdbg.engine.compilation.code import Code
 from nncdbg.ir.records import Path
@@ -17,10 +22,59 @@ from nncdbg.ir.records import Path
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
 
+FIRST_PLACE = 1000
+KEPT = 1 << 16
+"""Stored places; beyond that the least recently used ones are dropped."""
+
+
+class Handles:
+    """Maps places to numbers and back.  A place is a hashable record from which it can be found again."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._places: dict[int, Any] = {}
+        """In order of use, the latest at the end."""
+        self._next = FIRST_PLACE
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def number(self, place: Hashable) -> int:
+        """The number of a place, from 1000 up."""
+        number = self._numbers.get(place)
+        if number is not None:
+            self._places[number] = self._places.pop(number)
+            return number
+        number = self._numbers[place] = self._next
+        self._next += 1
+        self._places[number] = place
+        if len(self._places) > KEPT:
+            oldest = next(iter(self._places))
+            del self._numbers[self._places.pop(oldest)]
+        return number
+
+    def place(self, number: int) -> Any | None:
+        """The place with a number; None if there is none."""
+        place = self._places.pop(number, None)
+        if place is not None:
+            self._places[number] = place
+        return place
+
+    def refresh(self, numbers: Iterable[int]) -> bool:
+        """Return whether all of these are still numbers of places; this counts as a use."""
+        places = self._places
+        for number in numbers:
+            place = places.pop(number, None)
+            if place is None:
+                return False
+            places[number] = place
+        return True
+
+
 BITS = 20
 """Address bits for the statement's index in the block; a longer block takes several numbers."""
 
-FIRST = 1 << 12
+FIRST_BLOCK = 1 << 12
 """The first block's number: high enough that a 31-bit offset never leads below 0."""
 
 Key: TypeAlias = "tuple[int, Path, int]"
@@ -40,7 +94,7 @@ class BlockAddresses:
     _numbers: dict[Key, int] = field(default_factory=dict)
     _firsts: list[int] = field(default_factory=list)
     _keys: list[Key] = field(default_factory=list)
-    _next: int = FIRST
+    _next: int = FIRST_BLOCK
     _runs: int = 0
     _debugger: Debugger | None = None
     _key_of: dict[Code, Key] = field(default_factory=dict)

@@ -1,0 +1,283 @@
+"""One of two compared runs: its statements with operands, results and the origins of operands.
+
+Values are tracked by identity, which calls, blocks and iterations preserve, so the data flow connects
+ops across graphs.
+
+`RunTrace` records a whole run; values beyond a memory budget are kept in one temporary file.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import IO, Any
+
+import numpy as np
+
+from nncdbg.by_identity import ByIdentity
+from nncdbg.engine.compilation.code import UNSET, Code
+from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.divergence.written import (
+    GONE,
+    Fixed,
+    Given,
+    Key,
+    Place,
+    Source,
+    Written,
+    WrittenResult,
+    key_of,
+    written_slots,
+)
+from nncdbg.engine.execution.events import Failed, Outcome
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.values.values import copied
+from nncdbg.ir.records import Graph
+
+
+class Origins:
+    """The origin of every value in memory: the first statement that returned it."""
+
+    def __init__(self, debugger: Debugger) -> None:
+        self._known: ByIdentity[Source] = ByIdentity()
+        self._codes: set[Code] = set()
+        self.passed_on: dict[WrittenResult, WrittenResult] = {}
+        """Results of calls and blocks, mapped to the results of the statements inside that computed them."""
+        for name, content in zip(debugger.inputs, debugger.control.machine.frames[0].slots[1:], strict=False):
+            self._note(content, Given(name))
+        # The data of states is on the device there.
+        entry = debugger.control.machine.frames[0]
+        for constant, content in zip(entry.code.template, entry.slots, strict=True):
+            if isinstance(constant, np.ndarray):
+                self._note(content, Fixed(constant))
+
+    def operands(self, frame: Frame) -> tuple[Source, ...]:
+        """Return the origins of the operands of the statement at the frame's pc."""
+        code: Code | None = frame.code
+        while code is not None and code not in self._codes:
+            self._constants(code)
+            code = code.parent
+        return tuple(self._of(frame.slots[slot]) for slot in frame.code.operands[frame.pc])
+
+    def _of(self, content: Any) -> Source:
+        """Return the origin of a value; a value recomputed after an eviction is its own origin."""
+        if content is None:
+            return None
+        return self.of(content) or Fixed(content)
+
+    def of(self, content: Any) -> Source:
+        """Return the origin of a value; None if it is unknown."""
+        return self._known.get(content)
+
+    def results(self, key: Key, contents: Sequence[Any]) -> None:
+        """Record the results of a statement."""
+        for index, content in enumerate(contents):
+            known, result = self.of(content), WrittenResult(key, index)
+            if isinstance(known, WrittenResult):
+                self.passed_on[result] = known
+            self._note(content, result)
+
+    def _constants(self, code: Code) -> None:
+        self._codes.add(code)
+        for slot, content in enumerate(code.template):
+            if slot and content is not UNSET and content is not None and code.definition[slot] < 0:
+                self._note(content, Fixed(content))
+
+    def _note(self, content: Any, source: Source) -> None:
+        if content is not None and self.of(content) is None:
+            self._known.set(content, source)
+
+
+class Side:
+    """Steps a debugger to its end; with `origins`, it also records where operands come from."""
+
+    def __init__(self, debugger: Debugger, title: str, *, origins: bool = False) -> None:
+        self.debugger = debugger
+        self.title = title
+        self._origins = Origins(debugger) if origins else None
+        debugger.uncatch()
+
+    @property
+    def graph(self) -> Graph:
+        """The entry graph of the program that runs."""
+        return self.debugger.loaded.program.graph
+
+    def step(self) -> Outcome | None:
+        """Execute the next statement, and limit the history to its budget."""
+        outcome = self.debugger.timeline.step()
+        self.debugger.control.keep_house()
+        return outcome
+
+    def advance(self) -> Written | None:
+        """Run the next statement that writes a value, and return it; None at the end of the program.
+
+        Raises the statement's error with an explanation, and KeyboardInterrupt after a pause.
+        """
+        machine = self.debugger.control.machine
+        while not machine.ended:
+            frame = machine.frames[-1]
+            executes = frame.code.runs_kernel(frame.pc)
+            operands = self._operands(frame) if executes else None
+            sources = self._origins.operands(frame) if executes and self._origins is not None else ()
+            self._heed(self.step())
+            frame = machine.frames[-1]
+            if not machine.ended and frame.pc and frame.code.nodes[frame.pc - 1].outputs:
+                return self._written(frame, operands, sources)
+        return None
+
+    def _operands(self, frame: Frame) -> tuple[Any, ...]:
+        contents = [frame.slots[slot] for slot in frame.code.operands[frame.pc]]
+        return tuple(map(copied, contents) if self.debugger.timeline.overwrites else contents)
+
+    def _heed(self, outcome: Outcome | None) -> None:
+        debugger, control = self.debugger, self.debugger.control
+        if isinstance(outcome, Failed):
+            frame = debugger.control.machine.frames[-1]
+            error = debugger.control.judge.explain(outcome.error, frame, frame.pc)
+            error.message = f"{self.title}: {error.message}"
+            raise error from outcome.error
+        control.check_limits(f"{self.title}: ")
+
+    def _written(
+        self, frame: Frame, operands: tuple[Any, ...] | None, sources: tuple[Source, ...]
+    ) -> Written:
+        debugger = self.debugger
+        pc, to_host = frame.pc - 1, debugger.backend.to_host
+        key = key_of(debugger.control.machine.frames, pc)
+        contents = [frame.slots[slot] for slot in written_slots(frame) if frame.code.names[slot]]
+        if self._origins is not None:
+            self._origins.results(key, contents)
+        if debugger.timeline.overwrites:
+            freed = debugger.timeline.standing
+            contents = [GONE if freed(content) else copied(content) for content in contents]
+        else:
+            contents = [to_host(content) for content in contents]
+        return Written(key, frame.code, pc, debugger.control.machine.tick, tuple(contents), operands, sources)
+
+    def all(self) -> Iterator[Written]:
+        """Yield the remaining statements that write a value."""
+        while (found := self.advance()) is not None:
+            yield found
+
+    def origin_of(self, result: WrittenResult) -> WrittenResult:
+        """Return the result of the statement that computed a value passed on by calls and blocks."""
+        return result if self._origins is None else self._origins.passed_on.get(result, result)
+
+    def output_sources(self) -> tuple[Source, ...]:
+        """Return the origins of the program's results; it must have ended."""
+        frame = self.debugger.control.machine.frames[0]
+        return () if self._origins is None else self._origins.operands(frame)
+
+    def outputs(self) -> dict[str, Any]:
+        """Return the program's results on the host; it must have ended."""
+        to_host = self.debugger.backend.to_host
+        return {name: to_host(content) for name, content in (self.debugger.outputs or {}).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Spilled:
+    offset: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+class TracedValues:
+    """Contents of slots, up to `budget` bytes in memory and the rest in a file.  A context manager."""
+
+    def __init__(self, budget: int) -> None:
+        self.spilled = 0
+        """Number of tensors written to the file."""
+        self._left = budget
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> TracedValues:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def put(self, content: Any) -> Any:
+        """Store a content, and return the handle for `get`."""
+        if not isinstance(content, np.ndarray) or content.dtype.hasobject:
+            return content
+        if content.nbytes <= self._left:
+            self._left -= content.nbytes
+            return content
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="nncdbg-diff-")  # noqa: SIM115 - closed by __exit__
+        self.spilled += 1
+        offset = self._file.seek(0, 2)
+        self._file.write(np.ascontiguousarray(content).tobytes())
+        return _Spilled(offset, content.dtype, content.shape)
+
+    def get(self, held: Any) -> Any:
+        if not isinstance(held, _Spilled):
+            return held
+        assert self._file is not None
+        self._file.seek(held.offset)
+        size = held.dtype.itemsize * int(np.prod(held.shape, dtype=np.int64))
+        return np.frombuffer(self._file.read(size), held.dtype).reshape(held.shape)
+
+
+class RunTrace:
+    """The statements of a finished run by key, in order of execution."""
+
+    def __init__(self, side: Side, values: TracedValues) -> None:
+        self.side = side
+        self._values = values
+        self._written: dict[Key, Written] = {}
+        self.outputs: tuple[Source, ...] = ()
+        """The origins of the program's outputs."""
+        self.first: dict[Place, Written] = {}
+        """The first visit of each statement."""
+
+    def record(self) -> RunTrace:
+        """Run the side to its end.  Raises the side's error, and KeyboardInterrupt after a pause."""
+        for written in self.side.all():
+            held = replace(
+                written,
+                contents=tuple(map(self._values.put, written.contents)),
+                operands=None if written.operands is None else (),
+            )
+            self._written[written.key] = held
+            self.first.setdefault(written.key[0], held)
+        self.outputs = self.side.output_sources()
+        return self
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._written
+
+    @property
+    def keys(self) -> Sequence[Key]:
+        """Return the keys in order of execution."""
+        return list(self._written)
+
+    def has(self, result: WrittenResult) -> bool:
+        """Return whether the statement was executed and has a result of this index."""
+        held = self._written.get(result.key)
+        return held is not None and result.index < len(held.contents)
+
+    def at(self, key: Key) -> Written:
+        """Return the statement with its contents loaded into memory."""
+        held = self._written[key]
+        return replace(held, contents=tuple(map(self._values.get, held.contents)))
+
+    def content(self, key: Key, index: int) -> Any:
+        return self._values.get(self._written[key].contents[index])
+
+    def operands(self, written: Written) -> list[Any]:
+        """Return the operands of a statement of this run on the host; None for an omitted one."""
+        return [self.value(source) for source in written.sources]
+
+    def value(self, source: Source) -> Any:
+        """Return the content of an operand, on the host."""
+        match source:
+            case WrittenResult(key, index):
+                return self.content(key, index)
+            case Given(name):
+                return self.side.debugger.inputs[name]
+            case Fixed(content):
+                return self.side.debugger.backend.to_host(content)
+        return None
