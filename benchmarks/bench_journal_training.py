@@ -18,7 +18,7 @@ from apart import apart, main
 
 import nncdbg
 from nncdbg.opening.configuration import RunConfiguration
-from nncdbg.opening.journal.journaling import journaled
+from nncdbg.opening.journal.recording import journaled
 from nncdbg.opening.programs import OpenedProgram
 
 STEPS = 200

@@ -71,15 +71,15 @@ _PUBLIC = {
     "breakpoint": "nncdbg.script_breakpoint",
     "diff": "nncdbg.engine.divergence.call",
     "DiffReport": "nncdbg.engine.comparison.report",
-    "diff_corpus": "nncdbg.opening.diff_corpus.call",
-    "DiffCorpusReport": "nncdbg.opening.diff_corpus.report",
+    "diff_corpus": "nncdbg.opening.diff_corpus",
+    "DiffCorpusReport": "nncdbg.opening.diff_corpus",
     "execute": "nncdbg.commands.execute",
     **dict.fromkeys(("load", "ProgramSource"), "nncdbg.engine.frontends"),
     "run": "nncdbg.opening.run",
     "in_order": "nncdbg.engine.schedules.player",
-    "read_kernels": "nncdbg.opening.kernel_file",
+    "read_kernels": "nncdbg.opening.programs",
     **dict.fromkeys(("LoadedStates", "load_states", "save_states"), "nncdbg.opening.state_file"),
-    **dict.fromkeys(("to_onnx", "write_onnx"), "nncdbg.opening.onnx_export.export"),
+    **dict.fromkeys(("to_onnx", "write_onnx"), "nncdbg.opening.onnx_export"),
     "Outputs": "nncdbg.engine.values.values",
     "Tensor": "nncdbg.engine.values.tensor",
     "load_op_library": "nncdbg.engine.ops.library",
@@ -173,11 +173,11 @@ if TYPE_CHECKING:
     from nncdbg.nan_watch.records import WatchFinding as WatchFinding
     from nncdbg.nan_watch.reduction.reducing import Reduced as Reduced
     from nncdbg.nan_watch.reduction.reducing import reduce as reduce
-    from nncdbg.opening.diff_corpus.call import diff_corpus as diff_corpus
-    from nncdbg.opening.diff_corpus.report import DiffCorpusReport as DiffCorpusReport
-    from nncdbg.opening.kernel_file import read_kernels as read_kernels
-    from nncdbg.opening.onnx_export.export import to_onnx as to_onnx
-    from nncdbg.opening.onnx_export.export import write_onnx as write_onnx
+    from nncdbg.opening.diff_corpus import DiffCorpusReport as DiffCorpusReport
+    from nncdbg.opening.diff_corpus import diff_corpus as diff_corpus
+    from nncdbg.opening.onnx_export import to_onnx as to_onnx
+    from nncdbg.opening.onnx_export import write_onnx as write_onnx
+    from nncdbg.opening.programs import read_kernels as read_kernels
     from nncdbg.opening.run import run as run
     from nncdbg.opening.state_file import LoadedStates as LoadedStates
     from nncdbg.opening.state_file import load_states as load_states

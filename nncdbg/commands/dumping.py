@@ -10,7 +10,7 @@ from nncdbg.commands.command_lines import separated
 from nncdbg.commands.table import command, needs
 from nncdbg.engine.errors import ExpressionError, UsageError
 from nncdbg.engine.expression.nodes import Name
-from nncdbg.presentation.atomic_file import new_file
+from nncdbg.engine.process.atomic_file import new_file
 from nncdbg.presentation.tensor_files import FORMATS, write_tensors
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from nncdbg.engine.building.values import SCALARS, wrong_literal
 from nncdbg.engine.compilation.code import UNSET
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.execution.random_streams import seeded_stream
-from nncdbg.engine.frontends.folder_files import STORE
+from nncdbg.engine.frontends.file_names import STORE
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.values.operand_faults import fault_of

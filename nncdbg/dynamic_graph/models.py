@@ -25,7 +25,7 @@ from nncdbg.engine.values.explanation import explained
 from nncdbg.ir.names import claimed_name, fresh_name
 from nncdbg.ir.records import Constant, Graph, Node, Program, type_of
 from nncdbg.ir.walk import walk_nodes
-from nncdbg.opening.self_contained import stored_data, stored_graph
+from nncdbg.opening.folder_writing import stored_data, stored_graph
 
 if TYPE_CHECKING:
     from nncdbg.dynamic_graph.execution import Execution

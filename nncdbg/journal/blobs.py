@@ -14,7 +14,7 @@ from xxhash import xxh3_128
 
 from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import LoadError, UsageError
-from nncdbg.engine.frontends.safetensors import SPELLINGS
+from nncdbg.engine.frontends.tensor_file import SPELLINGS
 from nncdbg.engine.memory.region import available_memory
 from nncdbg.ir.records import Array
 from nncdbg.journal.checksums import damaged, verified_rows

@@ -1,4 +1,4 @@
-"""Write program folders (see `engine/frontends/program_folder.py`)."""
+"""Write program folders (see `engine/frontends/program_folder.py`), with all weights beside the text."""
 
 from __future__ import annotations
 
@@ -7,20 +7,103 @@ import os
 import platform
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from msgspec import to_builtins
 
+from nncdbg.engine.compilation.code import initial_data
+from nncdbg.engine.dtypes import name_of
 from nncdbg.engine.errors import LoadError, UsageError
-from nncdbg.engine.frontends.folder_files import DOCUMENT, FILES, INPUTS, PROGRAM, README, STORE
+from nncdbg.engine.frontends.file_names import DOCUMENT, FILES, INPUTS, PROGRAM, README, STORE
 from nncdbg.engine.frontends.program_folder import FORMAT, FolderDocument, check_inputs
 from nncdbg.engine.frontends.stores import ArrayStore
-from nncdbg.engine.frontends.tensor_file import pack, to_json, write_tensors
-from nncdbg.ir.records import Program
-from nncdbg.opening.self_contained import self_contained
+from nncdbg.engine.frontends.tensor_file import STORABLE, key_for, pack, to_json, write_tensors
+from nncdbg.ir.records import (
+    Array,
+    Constant,
+    Graph,
+    Inline,
+    Node,
+    Program,
+    Reference,
+    RunLine,
+    StateLine,
+    Value,
+)
 from nncdbg.version import __version__
+
+# -- self-contained programs -----------------------------------------------------------------------
+
+_INLINE = 16
+"""Most elements of a constant that is written inline in the text."""
+
+
+def self_contained(program: Program) -> Program:
+    """Return the program with its weights in memory, in one store named `STORE`, or in the text if small.
+
+    Raises LoadError if they cannot be read.
+    """
+    weights: dict[str, Array] = {}
+    graphs = {name: stored_graph(graph, program, weights) for name, graph in program.graphs.items()}
+    states = tuple(_stored_state(state, program, weights) for state in program.states)
+    runs = tuple(_stored_run(run, program, weights) for run in program.runs)
+    stores, readers = ((STORE,), (ArrayStore(weights),)) if weights else ((), ())
+    return replace(
+        program, graphs=graphs, states=states, runs=runs, stores=stores, readers=readers, listing=None
+    )
+
+
+def stored_graph(graph: Graph, program: Program, weights: dict[str, Array]) -> Graph:
+    """Return a graph of a program with its weights in `weights`."""
+    constants = tuple(_stored_constant(each, program, weights) for each in graph.constants)
+    nodes = tuple(stored_blocks(node, program, weights) for node in graph.nodes)
+    return replace(graph, constants=constants, nodes=nodes)
+
+
+def stored_blocks(node: Node, program: Program, weights: dict[str, Array]) -> Node:
+    """Return a statement with the weights of its blocks in `weights`."""
+    if not node.subgraphs:
+        return node
+    return replace(node, subgraphs=tuple(stored_graph(each, program, weights) for each in node.subgraphs))
+
+
+def _stored_constant(constant: Constant, program: Program, weights: dict[str, Array]) -> Constant:
+    key = constant.data.key if isinstance(constant.data, Reference) else constant.value.name
+    return replace(constant, data=stored_data(key, initial_data(constant, program), weights))
+
+
+def _stored_state(state: StateLine, program: Program, weights: dict[str, Array]) -> StateLine:
+    if isinstance(state.first, Node):
+        return replace(state, first=stored_blocks(state.first, program, weights))
+    return replace(state, first=_stored_constant(Constant(state.value, state.first), program, weights).data)
+
+
+def _stored_run(run: RunLine, program: Program, weights: dict[str, Array]) -> RunLine:
+    sources = []
+    for name, source in zip(run.values, run.sources, strict=False):
+        array = initial_data(Constant(Value(name), source), program)
+        sources.append(_reference(source.key, array, weights))
+    evaluations = tuple(_stored_run(each, program, weights) for each in run.evaluations)
+    return replace(run, sources=tuple(sources), evaluations=evaluations)
+
+
+def stored_data(key: str, array: Array, weights: dict[str, Array]) -> Inline | Reference:
+    """Return a constant's data: inline if small, else a reference to `weights`, under `key` if unused."""
+    if array.size <= _INLINE or name_of(array.dtype) not in STORABLE:
+        return Inline(array)
+    return _reference(key, array, weights)
+
+
+def _reference(key: str, array: Array, weights: dict[str, Array]) -> Reference:
+    if weights.get(key) is not array:  # One array per constant.
+        key = key_for(key, weights)
+    weights[key] = array
+    return Reference(key)
+
+
+# -- writing ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +149,11 @@ def write_folder(
     check_inputs(folder, program.graph, entries)
     document = FolderDocument(
         format=FORMAT,
-        settings={**(settings or {}), "backend": backend, **_sources(program)},
+        settings={
+            **(settings or {}),
+            "backend": backend,
+            **({"sources": to_builtins(program.saved.sources)} if program.saved.sources else {}),
+        },
         inputs=entries,
         statements=finding.statements if finding is not None else 0,
         finding=finding.facts if finding is not None else None,
@@ -94,11 +181,6 @@ def write_folder(
             _move(draft, place)
     except OSError as error:
         raise LoadError(f"cannot write the folder {folder}: {error.strerror or error}") from None
-
-
-def _sources(program: Program) -> dict[str, Any]:
-    """Return the setting with the source lines that a recorded step has."""
-    return {"sources": to_builtins(program.saved.sources)} if program.saved.sources else {}
 
 
 def check_folder(folder: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import LoadError, UsageError
@@ -14,21 +17,58 @@ from nncdbg.engine.execution.black_box import BlackBox
 from nncdbg.engine.extensions import FRONTENDS
 from nncdbg.engine.extensions import find as find_extension
 from nncdbg.engine.frontends import load
-from nncdbg.engine.frontends.folder_files import is_program_folder
+from nncdbg.engine.frontends.file_names import is_program_folder
 from nncdbg.engine.frontends.program_folder import ProgramFolder, open_program_folder
-from nncdbg.engine.frontends.run_tracks import with_tracks
+from nncdbg.engine.frontends.run_steps import with_tracks
 from nncdbg.engine.ops.library import load_op_library
+from nncdbg.engine.process.json_document import DocumentKind
 from nncdbg.opening.configuration import RunConfiguration, settings
 from nncdbg.opening.journal_address import Address, read_address, resumed_by_script
-from nncdbg.opening.kernel_file import read_kernels
 from nncdbg.opening.python_programs import is_python_name, load_python_name
-from nncdbg.opening.schedule_logs.names import is_log_name
+from nncdbg.opening.schedule_logs import is_log_name
 
 if TYPE_CHECKING:
     from nncdbg.ir.records import Program
     from nncdbg.opening.journal.forking import Fork
     from nncdbg.opening.journal.reopening import Restart
     from nncdbg.opening.schedule_logs.programs import ScheduleLog
+
+# -- kernel files ----------------------------------------------------------------------------------
+# Kernel files: the backends of statements, as `nncdbg autotune` writes them and `--kernels` reads them.
+#
+# A kernel file is JSON::
+#
+#     {"nncdbg_kernels": 1, "kernels": {"%h": "torch", "@layer.%y": "numpy", "12 Conv": "numpy"}}
+#
+# Its other keys are the measurements behind the choice.
+
+VERSION = 1
+
+
+class _File(msgspec.Struct):
+    nncdbg_kernels: int
+    kernels: dict[str, str]
+
+
+_KIND = DocumentKind(
+    "kernel file", _File, "nncdbg_kernels", "write one: nncdbg autotune MODEL -o FILE", VERSION
+)
+
+
+def read_kernels(kernel_file: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the argument `kernels` of a run from a kernel file: backends by op, value or line.
+
+    `kernel_file` is a file that `nncdbg autotune` wrote.  Raises UsageError for other files.
+    """
+    return _KIND.read(kernel_file).kernels
+
+
+def kernel_file_text(measured: Mapping[str, Any]) -> str:
+    """Return the text of a kernel file; `measured` is a tuning as a dictionary, with its `kernels`."""
+    return json.dumps({"nncdbg_kernels": VERSION, **measured}, indent=1) + "\n"
+
+
+# -- programs --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +130,7 @@ def open_program(
         configuration = replace(configuration, kernels=kernels, given=configuration.given | {"kernels"})
     address = read_address(path, place)
     if address is not None:
-        from nncdbg.opening.journal.recorded_steps import recorded_step
+        from nncdbg.opening.journal.ranks import recorded_step
 
         step = recorded_step(address, place)
         if step is None:
@@ -102,7 +142,7 @@ def open_program(
     named = is_python_name(path, place)
     if not named and not os.path.exists(path):
         raise LoadError(f"there is no file {path}", hint=f"searched {os.path.dirname(os.path.abspath(path))}")
-    if not named and is_log_name(path) and not _has_frontend(path):
+    if not named and is_log_name(path) and find_extension(FRONTENDS, Path(path).suffix.lower()[1:]) is None:
         from nncdbg.opening.schedule_logs.reading import read_schedule_log
 
         log = read_schedule_log(path)
@@ -130,11 +170,6 @@ def open_program(
     return OpenedProgram(
         _prepared(program, configuration), configuration.completed({"backend": program.saved.backend})
     )
-
-
-def _has_frontend(path: str) -> bool:
-    """Return whether an extension reads files with the suffix of a path."""
-    return find_extension(FRONTENDS, Path(path).suffix.lower()[1:]) is not None
 
 
 def check_not_forked(configuration: RunConfiguration) -> None:

@@ -38,7 +38,10 @@ def load_python_name(text: str, folder: Path = Path(), *, flat: bool = False) ->
     """
     source = python_object(text, folder)
     if isinstance(source, str):
-        _refuse_result(text, source)
+        raise UsageError(
+            f"{text}: cannot load a program from an object of type str",
+            hint=f"return pathlib.Path({source[:40]!r}), or nncdbg.parse(text) for graph text",
+        )
     try:
         return load(source, flat=flat)
     except UsageError as error:
@@ -58,7 +61,10 @@ def python_object(text: str, folder: Path = Path()) -> Any:
     assert found is not None
     name, attribute = found["module"], found["object"]
     if name.endswith(".py"):
-        _refuse_file(name, attribute)
+        module = name.removesuffix(".py").replace(os.sep, ".").strip(".")
+        raise UsageError(
+            f"{name} is a file: a program is named by its module", hint=f"use {module}:{attribute}"
+        )
     with _own_errors(text), contextlib.redirect_stdout(sys.stderr):
         source = _object(_imported(name, folder), attribute, text)
         if isinstance(source, (type, functools.partial)) or inspect.isroutine(source):
@@ -139,18 +145,6 @@ def _check_parameters(function: Any, text: str) -> None:
             f"{text} has required arguments: {', '.join(required)}",
             hint="name a function that can be called without arguments",
         )
-
-
-def _refuse_file(name: str, attribute: str) -> NoReturn:
-    module = name.removesuffix(".py").replace(os.sep, ".").strip(".")
-    raise UsageError(f"{name} is a file: a program is named by its module", hint=f"use {module}:{attribute}")
-
-
-def _refuse_result(text: str, result: str) -> NoReturn:
-    raise UsageError(
-        f"{text}: cannot load a program from an object of type str",
-        hint=f"return pathlib.Path({result[:40]!r}), or nncdbg.parse(text) for graph text",
-    )
 
 
 # -- errors of the user's code ------------------------------------------------------------------------

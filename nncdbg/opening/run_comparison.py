@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +14,99 @@ import numpy as np
 from nncdbg.engine.comparison.measure import measure
 from nncdbg.engine.comparison.report import NOWHERE, Match
 from nncdbg.engine.comparison.tolerance import Tolerance, excess
+from nncdbg.engine.divergence.casting import has_same_places
+from nncdbg.engine.divergence.lockstep import FirstDifference, Lockstep
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.time.step_starts import line_at, lines_of
+from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal.ranks import CONFIGURATION, RankMembership
+from nncdbg.opening.journal_address import Address
+from nncdbg.opening.programs import open_program
 
 if TYPE_CHECKING:
+    from nncdbg.engine.debugger import Debugger
     from nncdbg.journal import CheckpointRecord, Journal, Run
+
+# -- first statement that differs ------------------------------------------------------------------
+
+EXACT = Tolerance(rtol=0, atol=0)
+"""No tolerance: two results differ if a bit does, except for the sign of 0 and the bits of NaN."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FirstStatement:
+    """The first result that differs, in step `step`; None for a statement between two trainings."""
+
+    step: int | None
+    difference: FirstDifference
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rerun:
+    """Both runs again, from the start of step `start`, where they are equal, to the end of step `last`."""
+
+    lockstep: Lockstep
+    start: int
+    last: int
+
+    def first(self) -> FirstStatement | None:
+        """Run both sides to the first statement with different results; None if no result differs.
+
+        Raises the error of a failed side, and KeyboardInterrupt after a pause.
+        """
+        debugger = self.lockstep.a.debugger
+        difference = self.lockstep.run_to_difference(_until_end_of(debugger, self.last))
+        if difference is None:
+            return None
+        return FirstStatement(_step_of(debugger), difference)
+
+
+def rerun(comparison: RunComparison) -> Rerun:
+    """Open both runs at the last checkpoint that is equal, or where one of them began as a fork.
+
+    Raises UsageError if that is impossible: without such a checkpoint, for the run of a script, and for
+    programs with different statements.
+    """
+    start, last = comparison.equal_checkpoint, comparison.first_step
+    if {comparison.a.run.kind, comparison.b.run.kind} != {"graph"}:
+        raise UsageError("only runs of programs can be run again, not those of scripts")
+    if start is None or last is None:
+        raise UsageError("the runs have no equal checkpoint before the difference")
+    if start < comparison.shared_steps <= last:
+        # The program of the fork may differ from there on.
+        start = int(comparison.shared_steps)
+    sides = (comparison.a, comparison.b)
+    addresses = (Address(str(side.journal.path), side.run.number, start) for side in sides)
+    one, other = (open_program(RunConfiguration(program=str(address))) for address in addresses)
+    if not has_same_places(one.program, other.program):
+        raise UsageError("the programs have different statements")
+    a, b = (opened.debugger(statistics=False) for opened in (one, other))
+    return Rerun(Lockstep(a, b, EXACT), start, last)
+
+
+def _step_of(debugger: Debugger) -> int | None:
+    frames = debugger.control.machine.frames
+    lines = {line.body: line for line in lines_of(frames[0].code)}
+    found = (lines[frame.code].step(frame.iteration) for frame in frames if frame.code in lines)
+    return next(found, None)
+
+
+def _until_end_of(debugger: Debugger, step: int) -> Callable[[], bool]:
+    """Return a function that returns whether a step has not ended yet."""
+    machine = debugger.control.machine
+    line = line_at(lines_of(machine.frames[0].code), step)
+    iteration = step - line.first_step
+
+    def more() -> bool:
+        frame = next((frame for frame in machine.frames if frame.code is line.body), None)
+        if frame is not None:
+            return frame.iteration <= iteration
+        return not machine.ended and machine.frames[0].pc <= line.pc
+
+    return more
+
+
+# -- comparison ------------------------------------------------------------------------------------
 
 _MEASURED = 64
 """Most tensors of a checkpoint whose distance is measured; all are compared by their hashes."""

@@ -12,9 +12,9 @@ import msgspec
 
 from nncdbg.engine.errors import LoadError
 from nncdbg.engine.frontends import ProgramSource, load
-from nncdbg.engine.frontends.safetensors import open_store
 from nncdbg.engine.frontends.stores import ArrayStore, Store
-from nncdbg.engine.frontends.tensor_file import TensorEntry, pack, unpack, write_tensors
+from nncdbg.engine.frontends.tensor_file import TensorEntry, open_store, pack, unpack, write_tensors
+from nncdbg.engine.process.atomic_file import draft_of
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.records import Array, Inline, Node, Program, Reference, StateLine, TensorType
 
@@ -164,7 +164,5 @@ def save_states(states: Mapping[str, Array], file: str | PathLike[str]) -> None:
     plain = all(entry.tensor == name and not entry.bytes for name, entry in entries.items())
     documents = {name: msgspec.to_builtins(entry) for name, entry in entries.items()}
     # The program may read its states from the file that is replaced here.
-    path = Path(file)
-    part = path.with_name(f"{path.name}.part")
-    write_tensors(part, tensors, None if plain else {_ENTRIES: json.dumps(documents)})
-    part.replace(path)
+    with draft_of(Path(file)) as draft:
+        write_tensors(draft, tensors, None if plain else {_ENTRIES: json.dumps(documents)})

@@ -12,8 +12,8 @@ from typing import IO, Any
 import numpy as np
 
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.process.atomic_file import new_file
 from nncdbg.ir.records import Array, Map
-from nncdbg.presentation.atomic_file import new_file
 from nncdbg.presentation.elements import is_text, type_of
 
 MAX_TEXT_ELEMENTS = 10_000_000

@@ -14,7 +14,7 @@ from nncdbg.engine.process.collector import collector_paused
 from nncdbg.engine.process.regular_file import read_regular
 from nncdbg.engine.text.counting import counted
 from nncdbg.opening.command_line import configuration_of
-from nncdbg.opening.journal.journaling import journaled
+from nncdbg.opening.journal.recording import journaled
 from nncdbg.opening.programs import open_program
 from nncdbg.presentation.breakpoint_syntax import parse_stop
 from nncdbg.presentation.run_progress import print_notes

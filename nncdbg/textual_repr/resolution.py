@@ -145,19 +145,15 @@ def _cycle(use: Unresolved, needs: Mapping[str, set[str]]) -> list[str]:
     queue = [use.mark.name]
     for name in queue:
         if name in targets:
-            return _way(name, use.mark.name, came_from)
+            names = [name]
+            while names[-1] != use.mark.name:
+                names.append(came_from[names[-1]])
+            return [name, *reversed(names)]
         for needed in sorted(needs.get(name, ())):
             if needed not in came_from and needed != use.mark.name:
                 came_from[needed] = name
                 queue.append(needed)
     return []
-
-
-def _way(last: str, first: str, came_from: Mapping[str, str]) -> list[str]:
-    names = [last]
-    while names[-1] != first:
-        names.append(came_from[names[-1]])
-    return [last, *reversed(names)]
 
 
 def _outputs_around(use: Unresolved) -> set[str]:

@@ -21,7 +21,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.internals import DispatchMode, activate_gpu_trace, gpu_trace, is_higher_order
 from nncdbg.engine.ops.aten.operators import overwrites
 from nncdbg.engine.ops.aten.signatures import DTYPES, Signature, flat_results, signature_of, written_tensors
-from nncdbg.opening.schedule_logs.records import (
+from nncdbg.opening.schedule_logs.programs import (
     VERSION,
     ByteRange,
     EventCreation,

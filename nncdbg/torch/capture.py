@@ -13,9 +13,8 @@ from torch.utils import _pytree as pytree
 
 from nncdbg.engine.divergence.casting import NARROW, Place, is_wide, mixed_program
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.frontends.exported.block import ExportedBlock, ExportedNames
+from nncdbg.engine.frontends.exported.block import ExportedBlock, ExportedNames, type_of
 from nncdbg.engine.frontends.exported.calls import positional_arguments, tracing
-from nncdbg.engine.frontends.exported.values import type_of
 from nncdbg.engine.frontends.layers import group_layers
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.engine.ops.aten.arrays import host_array

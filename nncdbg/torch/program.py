@@ -28,7 +28,7 @@ from nncdbg.ir.records import (
     digest_of,
     module_call,
 )
-from nncdbg.opening.self_contained import self_contained
+from nncdbg.opening.folder_writing import self_contained
 from nncdbg.presentation.source_files import named_file
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER, Event
 from nncdbg.torch.source_lines import Lines

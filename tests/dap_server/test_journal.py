@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import nncdbg.journal
-from nncdbg.textual_repr.language_server.document.document import Document
+from nncdbg.textual_repr.language_server.document import Document
 from tests.dap_server.client import Client
 from tests.dap_server.conftest import EXAMPLES
 from tests.opening.journal.trainings import TRAININGS, Training, run_journaled

@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 import nncdbg
 from nncdbg.engine.dtypes import NUMPY
-from nncdbg.opening.onnx_export import export
+from nncdbg.opening import onnx_export
 from nncdbg.terminal.main import main
 from tests.engine.compilation.test_states import BLOCKS
 from tests.engine.frontends.random_models import models
@@ -231,7 +231,7 @@ def test_a_model_is_written_and_replaced(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_large_tensors_are_written_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export, "_LARGEST", 1000)
+    monkeypatch.setattr(onnx_export, "_LARGEST", 1000)
     b = nncdbg.Builder(opset=18)
     weights = np.arange(4000, dtype=np.float32).reshape(2, 2000)
     with b.graph("main"):

@@ -15,7 +15,7 @@ from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.prefixes import Prefixes
 from nncdbg.ir.records import Graph, Node, Program, Value
 from nncdbg.textual_repr import listing, parse, print_program
-from nncdbg.textual_repr.prefix_choice import chosen_prefixes
+from nncdbg.textual_repr.printer import chosen_prefixes
 from tests.textual_repr.strategies import names, prefix_texts, programs
 from tests.textual_repr.test_errors import errors_of
 from tests.textual_repr.test_identity import GOLDEN, SLOW

@@ -12,9 +12,15 @@ import torch
 import nncdbg.torch
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.schedules.validation import validate
-from nncdbg.opening.schedule_logs.programs import ScheduleLog
+from nncdbg.opening.schedule_logs.programs import (
+    EventCreation,
+    EventRecord,
+    EventWait,
+    HostWait,
+    LogRecord,
+    ScheduleLog,
+)
 from nncdbg.opening.schedule_logs.reading import read_schedule_log
-from nncdbg.opening.schedule_logs.records import EventCreation, EventRecord, EventWait, HostWait, LogRecord
 from nncdbg.torch.access_recording import CudaStreams
 
 

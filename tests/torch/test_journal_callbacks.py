@@ -10,7 +10,7 @@ import nncdbg  # noqa: E402
 import nncdbg.journal  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.errors import UsageError  # noqa: E402
-from nncdbg.opening.journal.recorded_steps import bundle_folder  # noqa: E402
+from nncdbg.opening.journal.ranks import bundle_folder  # noqa: E402
 from nncdbg.torch.journal.recreation import RecreatedStepRecorder, recreation_of  # noqa: E402
 from nncdbg.torch.script_recording import record_script  # noqa: E402
 from tests.torch.test_callbacks import (  # noqa: E402

@@ -21,7 +21,7 @@ import nncdbg.journal  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.errors import NncdbgError, UsageError  # noqa: E402
 from nncdbg.opening.configuration import RunConfiguration  # noqa: E402
-from nncdbg.opening.journal.recorded_steps import bundle_folder  # noqa: E402
+from nncdbg.opening.journal.ranks import bundle_folder  # noqa: E402
 from nncdbg.opening.programs import open_program  # noqa: E402
 from nncdbg.torch import SpikeRule, flight_recorder, resume, track, track_loader  # noqa: E402
 from nncdbg.torch.journal.tracking import SpikeDetector  # noqa: E402

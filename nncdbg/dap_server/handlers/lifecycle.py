@@ -132,9 +132,8 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
 
     `check` is called between the parts of the work; an exception that it raises abandons the launch.
     """
-    from nncdbg.engine.frontends.folder_files import FILES, PROGRAM, is_program_folder
-    from nncdbg.engine.frontends.listings import workspace_of
-    from nncdbg.opening.journal.journaling import journaled
+    from nncdbg.engine.frontends.file_names import FILES, PROGRAM, is_program_folder, workspace_of
+    from nncdbg.opening.journal.recording import journaled
     from nncdbg.opening.programs import open_program
     from nncdbg.opening.python_programs import is_python_name, listing_stem
 

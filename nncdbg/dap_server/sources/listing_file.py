@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.escaping import printable, printable_line
-from nncdbg.engine.frontends.listings import FOLDER, OWNER, owner_of
+from nncdbg.engine.frontends.file_names import FOLDER, OWNER, owner_of
 from nncdbg.engine.text.listing import Listing
 from nncdbg.opening.command_line import ArgumentParser, add_model, configuration_of
 
@@ -121,8 +121,7 @@ def _write(file: Path, text: str) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Write the listing file of a debug session and print its path; graph text is its own listing."""
-    from nncdbg.engine.frontends.folder_files import PROGRAM
-    from nncdbg.engine.frontends.listings import FOLDER
+    from nncdbg.engine.frontends.file_names import PROGRAM
     from nncdbg.opening.programs import open_program
     from nncdbg.opening.python_programs import is_python_name, listing_stem
 

@@ -13,17 +13,17 @@ from typing import Any, NoReturn, Protocol, TypeAlias, TypeGuard
 
 from nncdbg.engine import extensions
 from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
-from nncdbg.engine.frontends.folder_files import PROGRAM, is_program_folder
+from nncdbg.engine.frontends.file_names import PROGRAM, is_program_folder
 from nncdbg.engine.frontends.stores import Store, path_inside
 from nncdbg.ir.records import Program
 
 _STORES = {
     ".onnx": "nncdbg.engine.frontends.onnx:open_store",
-    ".safetensors": "nncdbg.engine.frontends.safetensors:open_store",
+    ".safetensors": "nncdbg.engine.frontends.tensor_file:open_store",
 }
 """Suffix to ``module:function`` of `(path) -> Store`."""
 
-_JOURNAL = "nncdbg.opening.journal.loading:journal_frontend"
+_JOURNAL = "nncdbg.opening.journal.reopening:journal_frontend"
 """``module:function`` of `(path) -> front-end | None` for addresses in a journal."""
 
 _EXPORT = 'export it first: torch.onnx.export(module, arguments, "model.onnx", dynamo=True)'
@@ -88,7 +88,7 @@ def load(
 
         program = with_steps(program, steps)
     if tracks:
-        from nncdbg.engine.frontends.run_tracks import with_tracks
+        from nncdbg.engine.frontends.run_steps import with_tracks
 
         program = with_tracks(program, tracks)
     return program
@@ -103,7 +103,8 @@ def _load(source: ProgramSource, flat: bool, stores: Iterable[str | os.PathLike[
             from nncdbg.engine.frontends.program_folder import load as load_folder
 
             return load_folder(path)
-        frontend = _frontend(path)
+        found: Callable[..., Any] | None = extensions.find(extensions.FRONTENDS, path.suffix.lower()[1:])
+        frontend = found or _of_journal(path) or _unknown(path, "model", _suffixes())
         try:
             program: Program = frontend(path, flat=flat, stores=tuple(map(Path, stores)))
         except Exception as error:
@@ -112,7 +113,11 @@ def _load(source: ProgramSource, flat: bool, stores: Iterable[str | os.PathLike[
             suffix = path.suffix.lower()[1:]
             message = f'the extension "{suffix}" cannot read {path}: {type(error).__name__}: {error}'
             raise LoadError(message, hint=f"report this error to {frontend.__module__}") from error
-        return _noted(program, path)
+        if path.name != PROGRAM or not is_program_folder(path.parent):
+            return program
+        ignored = "the inputs and the backend of its folder"
+        note = f"{path} is opened without {ignored}; open {path.parent} to use them"
+        return replace(program, notes=(*program.notes, note))
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(source, torch.export.ExportedProgram):
         from nncdbg.engine.frontends.exported import from_exported
@@ -151,31 +156,17 @@ def _training(source: ProgramSource, flat: bool) -> Program:
         from nncdbg.engine.frontends.onnx import load as load_onnx
 
         return load_onnx(_path_of(source), flat=flat, training=True)
+    shown = os.fsdecode(source) if isinstance(source, (str, os.PathLike)) else _type_name(source)
     raise UsageError(
-        f"only an ONNX model contains a training besides its graph, not {_shown(source)}",
+        f"only an ONNX model contains a training besides its graph, not {shown}",
         hint="open it without --training (Python: `training`)",
     )
-
-
-def _shown(source: object) -> str:
-    """Return the path of a source, or its type."""
-    return os.fsdecode(source) if isinstance(source, (str, os.PathLike)) else _type_name(source)
 
 
 def _is_module_with_arguments(source: object, module: type) -> TypeGuard[tuple[Any, Any]]:
     if not isinstance(source, tuple) or len(source) != 2:
         return False
     return isinstance(source[0], module)
-
-
-def _noted(program: Program, path: Path) -> Program:
-    """Return the program, with a note if the file is the text of a program folder."""
-    if path.name != PROGRAM or not is_program_folder(path.parent):
-        return program
-    note = (
-        f"{path} is opened without the inputs and the backend of its folder; open {path.parent} to use them"
-    )
-    return replace(program, notes=(*program.notes, note))
 
 
 def _path_of(source: str | os.PathLike[str]) -> Path:
@@ -234,11 +225,6 @@ def confined(name: str, folder: Path, allowed: Sequence[Path], kind: str = "stor
 
 def _suffixes() -> list[str]:
     return [f".{name}" for name in extensions.names(extensions.FRONTENDS)]
-
-
-def _frontend(path: Path) -> Callable[..., Any]:
-    found: Callable[..., Any] | None = extensions.find(extensions.FRONTENDS, path.suffix.lower()[1:])
-    return found or _of_journal(path) or _unknown(path, "model", _suffixes())
 
 
 def _of_journal(path: Path) -> Callable[..., Any] | None:

@@ -72,7 +72,9 @@ def with_inferred_types(graph: Graph, opsets: Mapping[str, int]) -> tuple[Graph,
     """
     if not any(value.type for node in walk_nodes(graph) for value in node.outputs):
         return graph, []
-    symbols = _symbols(graph)
+    types = [tensor_only(value.type) for value in graph.inputs]
+    dims: list[Dim] = [dim for known in types if known is not None for dim in known.shape or ()]
+    symbols = frozenset(dim for dim in dims if isinstance(dim, str))
     confirmed: set[Key] = set()
     distrusted: set[Key] = set()
     last: Node | None = None
@@ -175,12 +177,6 @@ class _LenientInference(GraphInference):
                 continue
             if without_sizes(value.type) == without_sizes(known):
                 self.replaced[self.path, value.name] = known if where else without_sizes(known)
-
-
-def _symbols(graph: Graph) -> frozenset[str]:
-    types = [tensor_only(value.type) for value in graph.inputs]
-    dims: list[Dim] = [dim for known in types if known is not None for dim in known.shape or ()]
-    return frozenset(dim for dim in dims if isinstance(dim, str))
 
 
 def _declared(constant: Constant) -> Type:

@@ -51,7 +51,9 @@ def file_size(path: Path) -> int:
     try:
         size = path.stat().st_size
     except FileNotFoundError:
-        raise LoadError(f"{path} does not exist", hint=_neighbours(path)) from None
+        folder = path.parent
+        hint = _models_in(folder) if folder.is_dir() else f"the folder {folder} does not exist"
+        raise LoadError(f"{path} does not exist", hint=hint) from None
     except (OSError, ValueError) as error:
         raise LoadError(f"cannot read {path}: {error}") from error
     if path.is_dir():
@@ -75,17 +77,13 @@ def _decode(path: Path, content: mmap.mmap) -> Any:
     try:
         model = ModelProto.FromString(view)
     except DecodeError as error:
-        if _is_text(head):
+        if head.isascii() and all(byte >= 32 or byte in b"\t\r\n" for byte in head):
             raise LoadError(f"{path} is text, not an ONNX model", hint=_TEXT) from error
         raise LoadError(f"{path} is not an ONNX model: {error}", hint=_BROKEN) from error
     finally:
         view.release()
     check_model(model, str(path))
     return model
-
-
-def _is_text(head: bytes) -> bool:
-    return head.isascii() and all(byte >= 32 or byte in b"\t\r\n" for byte in head)
 
 
 def check_model(model: Any, where: str) -> None:
@@ -116,10 +114,6 @@ def _damaged_texts(message: Any) -> Iterator[bytes]:
             for text in [value] if isinstance(value, (str, bytes)) else value:
                 if isinstance(text, bytes):
                     yield text
-
-
-def _neighbours(path: Path) -> str:
-    return _models_in(path.parent) if path.parent.is_dir() else f"the folder {path.parent} does not exist"
 
 
 def _models_in(folder: Path) -> str:

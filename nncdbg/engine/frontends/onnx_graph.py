@@ -11,8 +11,14 @@ from nncdbg.engine.dtypes import name_of
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.frontends.declared_types import StaleShape, with_inferred_types
 from nncdbg.engine.frontends.layers import all_known, group_layers
-from nncdbg.engine.frontends.onnx_gradient import GRADIENT, with_gradients, with_target
-from nncdbg.engine.frontends.onnx_loops import batched_scan_nodes, loop_node, scan_nodes
+from nncdbg.engine.frontends.onnx_loops import (
+    GRADIENT,
+    batched_scan_nodes,
+    loop_node,
+    scan_nodes,
+    with_gradients,
+    with_target,
+)
 from nncdbg.engine.frontends.onnx_node import (
     GraphScope,
     Modules,

@@ -17,9 +17,10 @@ import numpy as np
 
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import LoadError
+from nncdbg.engine.frontends.onnx_file import file_size
 from nncdbg.engine.frontends.stores import path_inside
 from nncdbg.engine.text.lexemes import integer_of
-from nncdbg.ir.records import Array, TensorType
+from nncdbg.ir.records import Array, OptionalType, SequenceType, TensorType, Type
 
 GraphPath: TypeAlias = "tuple[str, ...]"
 """The path of a graph in a model: ``()``, ``("If_0.else_branch", "y.body")``, ``("@domain.Function",)``."""
@@ -215,21 +216,21 @@ def tensor_array(tensor: Any, key: str, external: ExternalData) -> Array:
     if tensor.HasField("raw_data") and name != "str":
         raw = np.frombuffer(tensor.raw_data, np.uint8)
         if raw.size != expected:
+            declared = TensorType(name, tuple(tensor.dims))
             raise LoadError(
-                f'tensor "{key}" {_type_of(tensor, name)} needs {expected} bytes, but has {raw.size}',
+                f'tensor "{key}" {declared} needs {expected} bytes, but has {raw.size}',
                 hint="export the model again: it is damaged",
             )
         return _from_bytes(raw, tensor, name, key)
     return _from_fields(tensor, name, key)
 
 
-def _type_of(tensor: Any, name: str) -> TensorType:
-    return TensorType(name, tuple(tensor.dims))
-
-
 def _from_bytes(raw: Array, tensor: Any, name: str, key: str) -> Array:
     if name in _PACKED_BITS:
-        return _through_onnx(_with_raw_data(tensor, raw), key)
+        from onnx import TensorProto
+
+        packed = TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=raw.tobytes())
+        return _through_onnx(packed, key)
     if name == "str":
         raise LoadError(
             f'string tensor "{key}" must not have raw data', hint="export the model again: it is damaged"
@@ -241,12 +242,6 @@ def _from_bytes(raw: Array, tensor: Any, name: str, key: str) -> Array:
         array = array.copy()
     array.flags.writeable = False
     return array
-
-
-def _with_raw_data(tensor: Any, raw: Array) -> Any:
-    from onnx import TensorProto
-
-    return TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=raw.tobytes())
 
 
 def _from_fields(tensor: Any, name: str, key: str) -> Array:
@@ -400,15 +395,11 @@ class ExternalData:
         except (OSError, ValueError, RuntimeError) as error:
             raise LoadError(f'tensor "{key}" has the invalid file name "{location!r}": {error}') from error
         if path is None:
-            raise _outside(key, location, self.folder)
+            raise LoadError(
+                f'tensor "{key}" is stored in "{location}", outside the model\'s folder {self.folder}',
+                hint="move the file into the model's folder; a path outside the folder may be an attack",
+            )
         return path
-
-
-def _outside(key: str, location: str, folder: Path) -> LoadError:
-    return LoadError(
-        f'tensor "{key}" is stored in "{location}", outside the model\'s folder {folder}',
-        hint="move the file into the model's folder; a path outside the folder may be an attack",
-    )
 
 
 def _number(entries: dict[str, str], name: str, otherwise: int, key: str) -> int:
@@ -420,3 +411,38 @@ def _number(entries: dict[str, str], name: str, otherwise: int, key: str) -> int
             hint="export the model again: it is damaged",
         )
     return number
+
+
+# -- data files ------------------------------------------------------------------------------------
+
+
+def load_data(path: Path, type_: Type | None) -> Any:
+    """Return a file's data for a value of a type: an array, a list of arrays, or None for an absent optional.
+
+    Raises LoadError for a file that cannot be read, or contains another kind of data.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+    file_size(path)
+    kinds = {SequenceType: onnx.SequenceProto, OptionalType: onnx.OptionalProto}
+    message = kinds.get(type(type_), onnx.TensorProto)()
+    try:
+        message.ParseFromString(path.read_bytes())
+    except OSError as error:
+        raise LoadError(f"cannot read {path}: {error.strerror or error}") from error
+    except DecodeError as error:
+        raise LoadError(f"{path} is damaged, or contains no {type_ or 'tensor'}: {error}") from error
+    return _content(message, path)
+
+
+def _content(message: Any, path: Path) -> Any:
+    if not hasattr(message, "elem_type"):
+        return tensor_array(message, path.name, ExternalData(path.parent))
+    # Sequences and optionals have fields of the same names, in plural and in singular.
+    single = hasattr(message, "tensor_value")
+    if single:
+        field = {1: "tensor_value", 3: "sequence_value", 5: "optional_value"}.get(message.elem_type)
+        return None if field is None else _content(getattr(message, field), path)
+    field = {1: "tensor_values", 3: "sequence_values", 5: "optional_values"}.get(message.elem_type)
+    return [] if field is None else [_content(item, path) for item in getattr(message, field)]

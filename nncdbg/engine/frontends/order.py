@@ -104,14 +104,14 @@ def _cycle(nodes: Sequence[Node], needs: list[set[int]], missing: list[int], gra
         path.append(current)
         current = min(index for index in needs[current] if missing[index])
     cycle = path[seen[current] :][::-1]
-    shown = [f"{title(nodes[index])} returns {_outputs(nodes[index])}" for index in cycle[:8]]
+    shown = [
+        f"{title(nodes[index])} returns "
+        + ", ".join(f"%{name_text(value.name)}" for value in nodes[index].outputs if value.name)
+        for index in cycle[:8]
+    ]
     more = f"and {len(cycle) - 8} more" if len(cycle) > 8 else ""
     return GraphError(
         f"graph @{graph} has a cycle of {len(cycle)} node{'s' if len(cycle) > 1 else ''}",
         operands=[*shown, more] if more else shown,
         hint="use Loop to repeat statements",
     )
-
-
-def _outputs(node: Node) -> str:
-    return ", ".join(f"%{name_text(value.name)}" for value in node.outputs if value.name)

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from nncdbg.engine.errors import LoadError, UsageError
-from nncdbg.engine.frontends.folder_files import DOCUMENT, INPUTS, PROGRAM
+from nncdbg.engine.frontends.file_names import DOCUMENT, INPUTS, PROGRAM
 from nncdbg.engine.frontends.tensor_file import TensorEntry, from_builtins, from_json, unpack
 from nncdbg.engine.frontends.text import load as load_text
 from nncdbg.engine.process.regular_file import read_regular

@@ -1,14 +1,68 @@
-"""The number of steps of a training, chosen at its start."""
+"""The number of steps of a training and additional tracks, chosen at its start."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from nncdbg.engine.compilation.tracked_values import computes_all
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.text.driver import lines_of_runs
 from nncdbg.engine.text.listing import Listing
-from nncdbg.ir.records import Program
+from nncdbg.ir.records import Program, RunLine, TrackLine
 from nncdbg.textual_repr.printer import run_text
+
+# -- tracks ----------------------------------------------------------------------------------------
+
+
+def with_tracks(program: Program, tracks: Mapping[str, str]) -> Program:
+    """Return the program with further tracks, by name.
+
+    A track is added to the first ``run`` line and to the first ``evaluate`` line whose steps compute all its
+    values.  If there is none, it is added to the first ``run`` line: its other values are data given as
+    inputs.  The listing stays the same.  Raises UsageError for a program without a ``run`` line, and for a
+    name that a track of the line has already.
+    """
+    if tracks and not program.runs:
+        raise UsageError(
+            "tracks are for trainings, but the program has no `run` line", hint="leave out the tracks"
+        )
+    for name, expression in tracks.items():
+        program = _with_track(program, TrackLine(name, expression))
+    return program
+
+
+def _with_track(program: Program, track: TrackLine) -> Program:
+    listing = program.as_listing()
+    lines = [line for run in program.runs for line in (run, *run.evaluations)]
+    fitting = [line for line in lines if computes_all(program, line, track)]
+    run = next((line for line in fitting if _is_run(program, line)), None)
+    evaluation = next((line for line in fitting if not _is_run(program, line)), None)
+    if run is None and evaluation is None:
+        run = program.runs[0]
+    chosen = [line for line in (run, evaluation) if line is not None]
+    return replace(
+        program, runs=tuple(_extended(each, chosen, track) for each in program.runs), listing=listing
+    )
+
+
+def _is_run(program: Program, line: RunLine) -> bool:
+    return any(line is run for run in program.runs)
+
+
+def _extended(line: RunLine, chosen: list[RunLine], track: TrackLine) -> RunLine:
+    """Return a line with a track if it is one of `chosen`, and the same for its evaluations."""
+    evaluations = tuple(_extended(each, chosen, track) for each in line.evaluations)
+    if not any(line is each for each in chosen):
+        return replace(line, evaluations=evaluations)
+    if any(other.name == track.name for other in line.tracks):
+        raise UsageError(
+            f"the program has a track {track.name} already", hint="choose another name for the new track"
+        )
+    return replace(line, evaluations=evaluations, tracks=(*line.tracks, track))
+
+
+# -- steps -----------------------------------------------------------------------------------------
 
 
 def with_steps(program: Program, steps: int) -> Program:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +13,58 @@ from pathlib import Path
 from nncdbg.engine.errors import LoadError
 from nncdbg.engine.frontends import attach_stores, confined
 from nncdbg.engine.frontends import load as load_source
-from nncdbg.engine.frontends.listings import owner_of, workspace_of
+from nncdbg.engine.frontends.file_names import owner_of, workspace_of
 from nncdbg.engine.frontends.onnx_file import file_size
-from nncdbg.engine.frontends.printed import printed_stores
+from nncdbg.engine.process.state_folder import state_folder
 from nncdbg.ir.records import Program
+
+# -- stores of printed texts -----------------------------------------------------------------------
+# Stores outside of the folder of a text that this user printed from a model.
+#
+# `nncdbg print` records the text and its stores in the user's own state folder.  The text can then be
+# opened without `--allow-store`.  A text from another user has no such record, and an edited text cannot
+# reach other files.
+
+
+def note_printed(text: Path, stores: Sequence[Path]) -> bool:
+    """Record the files that hold the data of a printed text, replacing an earlier record.
+
+    Return False if the record cannot be written: the text then needs `--allow-store`.
+    """
+    note = _note_of(text)
+    try:
+        note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft = note.with_suffix(".part")
+        draft.unlink(missing_ok=True)
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(json.dumps([os.fspath(store.resolve()) for store in stores]).encode())
+        draft.replace(note)
+    except OSError:
+        return False
+    return True
+
+
+def forget_printed(text: Path) -> None:
+    """Remove the record of a text whose data is below its folder."""
+    with contextlib.suppress(OSError):
+        _note_of(text).unlink(missing_ok=True)
+
+
+def printed_stores(text: Path) -> list[Path]:
+    """Return the files that hold the data of a text, if this user printed it; else an empty list."""
+    try:
+        stores = json.loads(_note_of(text).read_bytes())
+    except (OSError, ValueError):
+        return []
+    return [Path(store) for store in stores if isinstance(store, str)] if isinstance(stores, list) else []
+
+
+def _note_of(text: Path) -> Path:
+    digest = hashlib.sha256(os.fsencode(text.resolve())).hexdigest()
+    return state_folder() / "printed" / f"{digest}.json"
+
+
+# -- loading ---------------------------------------------------------------------------------------
 
 
 def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Program:
@@ -44,18 +96,13 @@ def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Prog
                 f"{path} is the listing of {owner}, but {model} does not exist",
                 hint="open the model itself",
             )
-        return _listed(model, text, flat, stores)
+        made = load_source(model, flat=flat, stores=stores)
+        if flat or _shows(text, made):
+            return made
+        other = load_source(model, flat=True, stores=stores)
+        return other if _shows(text, other) else made
     allowed = (*stores, *printed_stores(path))
     return replace(attach_stores(parse(text, file=str(path)), path.parent, allowed), source=str(path))
-
-
-def _listed(model: Path, text: str, flat: bool, stores: Sequence[Path]) -> Program:
-    """Return the program of a model, with layers or flat, as in its listing."""
-    made = load_source(model, flat=flat, stores=stores)
-    if flat or _shows(text, made):
-        return made
-    other = load_source(model, flat=True, stores=stores)
-    return other if _shows(text, other) else made
 
 
 def _shows(text: str, program: Program) -> bool:

@@ -32,6 +32,7 @@ from nncdbg.engine.memory.buffers import GUARD, pattern_between, span_of, write_
 from nncdbg.engine.memory.inspected import InspectedAllocation, Making, shared, sizes_key
 from nncdbg.engine.memory.region import Segment
 from nncdbg.engine.memory.reusing import FrameBuffers, Plan, ReusingAllocation, by_liveness
+from nncdbg.ir.records import Array
 
 Bytes: TypeAlias = "tuple[int, int, int]"
 """(segment, start, end)."""

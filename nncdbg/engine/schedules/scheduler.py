@@ -19,6 +19,8 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.schedules.launches import DEEPEST, HOST, Site
 from nncdbg.engine.schedules.validation import margins_of, validate, with_margins
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.records import Graph, Node, Placement, Program
 
 ROUNDS = 20
 """How often the schedule is checked again; an edge may order more than one race."""

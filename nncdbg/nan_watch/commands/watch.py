@@ -27,7 +27,7 @@ from nncdbg.opening.command_line import (
     configuration_of,
     errors_in_json,
 )
-from nncdbg.opening.corpus.options import add_corpus, check_corpus
+from nncdbg.opening.corpus.engines import add_corpus, check_corpus
 from nncdbg.presentation.run_progress import (
     case_progress,
     hearing,
@@ -168,7 +168,7 @@ def _once(
     """Run once in this process; return the report and the inputs."""
     from nncdbg.nan_watch.call import good_run
     from nncdbg.nan_watch.watching import usual_allocation, watch_runs
-    from nncdbg.opening.journal.journaling import journaled
+    from nncdbg.opening.journal.recording import journaled
 
     configuration = opened.configuration
     made: list[Debugger] = []
@@ -257,7 +257,7 @@ def _in_memories(options: Namespace, opened: OpenedProgram) -> Report:
 def _corpus(options: Namespace, screen: Screen, opened: OpenedProgram, gates: Gates) -> Report:
     from nncdbg.nan_watch.call import good_run
     from nncdbg.nan_watch.corpus import WatchTask, run_corpus
-    from nncdbg.opening.corpus.options import corpus_fields
+    from nncdbg.opening.corpus.engines import corpus_fields
     from nncdbg.opening.corpus.source import CorpusProgram
 
     source = CorpusProgram(opened.configuration, opened.program)
@@ -400,7 +400,7 @@ def _bundle(
     program = opened.program
     try:
         if finding.case is not None:
-            from nncdbg.opening.corpus.files import case_inputs
+            from nncdbg.opening.corpus.cases import case_inputs
             from nncdbg.opening.corpus.running import jobs_of
 
             jobs, _ = jobs_of(options.inputs_dir, options.runs, configuration.seed)

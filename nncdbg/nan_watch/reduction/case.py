@@ -10,7 +10,7 @@ import numpy as np
 
 from nncdbg.engine.compilation.code import initial_data
 from nncdbg.engine.dtypes import name_of
-from nncdbg.engine.frontends.folder_files import STORE
+from nncdbg.engine.frontends.file_names import STORE
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.ir.records import (
     Array,
@@ -25,7 +25,7 @@ from nncdbg.ir.records import (
     type_of,
     without_sizes,
 )
-from nncdbg.opening.self_contained import stored_blocks, stored_data, stored_graph
+from nncdbg.opening.folder_writing import stored_blocks, stored_data, stored_graph
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,9 +21,16 @@ import numpy as np
 
 from nncdbg.engine.errors import LoadError, RunError, UsageError
 from nncdbg.engine.frontends import ProgramSource, load
-from nncdbg.engine.frontends.safetensors import open_store
 from nncdbg.engine.frontends.stores import ArrayStore
-from nncdbg.engine.frontends.tensor_file import TensorEntry, from_json, pack, to_json, unpack, write_tensors
+from nncdbg.engine.frontends.tensor_file import (
+    TensorEntry,
+    from_json,
+    open_store,
+    pack,
+    to_json,
+    unpack,
+    write_tensors,
+)
 from nncdbg.engine.ops.library import load_op_library
 from nncdbg.ir.records import Program
 from nncdbg.nan_watch.configuration import WatchConfiguration

@@ -25,7 +25,7 @@ from nncdbg.engine.values.values import copied
 from nncdbg.ir.names import claimed_name, reads
 from nncdbg.ir.records import Array, Graph, Node, Type
 from nncdbg.nan_watch.reduction.case import ReducedCase, bytes_of, called_graphs, unsized
-from nncdbg.opening.self_contained import stored_blocks
+from nncdbg.opening.folder_writing import stored_blocks
 
 LONGEST = 20_000
 """Most executed statements in a trace; results of earlier ones become inputs."""

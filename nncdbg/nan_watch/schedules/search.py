@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.divergence.played import digest
+from nncdbg.engine.divergence.digest_run import digest
 from nncdbg.engine.divergence.sides import Side
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.memory.plan_file import PlacedPlan

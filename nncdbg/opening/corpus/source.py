@@ -17,8 +17,7 @@ from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.ops.library import load_op_library, loaded_op_libraries
 from nncdbg.ir.records import Program, SavedRun
 from nncdbg.opening.configuration import RunConfiguration, settings
-from nncdbg.opening.corpus.cases import CaseRun
-from nncdbg.opening.corpus.files import case_inputs
+from nncdbg.opening.corpus.cases import CaseRun, case_inputs
 from nncdbg.opening.programs import OpenedProgram, open_program
 
 

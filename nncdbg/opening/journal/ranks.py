@@ -1,18 +1,51 @@
-"""The ranks of a distributed training: each writes a journal of its own, beside that of rank 0."""
+"""The ranks of a distributed training, each with a journal beside that of rank 0, and recorded steps."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.process.ranks import journal_of_rank
-from nncdbg.opening.journal.recorded_steps import bundle_folder
+from nncdbg.opening.journal_address import Address
 
 if TYPE_CHECKING:
-    from nncdbg.journal import Journal, Run, RunEvent
+    from nncdbg.journal import Journal, Run
+
+# -- recorded steps --------------------------------------------------------------------------------
+
+
+def bundle_folder(path: str | Path, run: int, step: int) -> Path:
+    """Return the folder with a recorded step of a run: ``run.db.steps/run1-step38`` for ``run.db``."""
+    return Path(f"{path}.steps") / f"run{run}-step{step}"
+
+
+def recorded_step(address: Address, folder: Path) -> Path | None:
+    """Return the folder of the step at an address, relative to `folder`; None if it was not recorded.
+
+    In a training on several ranks, the first NaN or Inf is that of the rank on which it originates.
+    Raises UsageError for a run or step that the journal does not have.
+    """
+    from nncdbg import journal as journals
+    from nncdbg.opening.journal.reopening import step_of
+
+    if not address.at_step:
+        return None
+    with journals.open(folder / address.file) as journal:
+        run = journal.run(address.run)
+        if run.kind != "torch":
+            return None
+        origin = origin_among(ranks_of(journal, run)) if address.nan else None
+        if origin is not None:
+            return Path(origin.folder) if origin.folder else None
+        found = bundle_folder(folder / address.file, run.number, step_of(journal, run, address))
+    return found if found.is_dir() else None
+
+
+# -- ranks -----------------------------------------------------------------------------------------
 
 CONFIGURATION = "torch.distributed"
 """The key of the configuration of a run with the group, rank and number of ranks of the training."""
@@ -74,7 +107,9 @@ class RankStatus:
 def rank_status(journal: Journal, run: Run, rank: int) -> RankStatus:
     """Return what a journal has about the run of a rank."""
     file = os.fspath(journal.path)
-    event = _first_finding(journal.events(run))
+    events = journal.events(run)
+    bad = [each for each in events if each.kind in BAD_KINDS]
+    event = next(iter([*bad, *events]), None)
     if event is None:
         return RankStatus(rank, file, run.number, run.status, run.steps)
     folder = None if event.step is None else bundle_folder(file, run.number, event.step)
@@ -82,11 +117,6 @@ def rank_status(journal: Journal, run: Run, rank: int) -> RankStatus:
     return RankStatus(
         rank, file, run.number, run.status, run.steps, event.kind, event.step, event.message, saved
     )
-
-
-def _first_finding(events: Sequence[RunEvent]) -> RunEvent | None:
-    bad = [each for each in events if each.kind in BAD_KINDS]
-    return next(iter([*bad, *events]), None)
 
 
 def read_rank(path: str, rank: int, group: str) -> RankStatus:

@@ -6,30 +6,39 @@ of the journal writes them while the training runs.  The run itself is not chang
 
 from __future__ import annotations
 
+import os
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nncdbg.engine.compilation.tracked_values import tracked_lines
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.execution.findings import NUMERIC, Finding
 from nncdbg.engine.stopping.stops import LogMessage
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.time.deviations import Detour, Edit, edits_of
-from nncdbg.engine.time.step_starts import NumberedRun, StepStart
+from nncdbg.engine.time.step_starts import NumberedRun, StepStart, lines_of
 from nncdbg.ir.records import Array
-from nncdbg.opening.journal.content import data_of
+from nncdbg.opening.folder_writing import versions_of
+from nncdbg.opening.journal.content import KeptInputs, data_of, kept_configuration, kept_inputs, text_of
 from nncdbg.opening.journal.policy import CheckpointPolicy
 from nncdbg.opening.journal.ranks import INF, NAN
 from nncdbg.opening.journal.steps import Result, Steps
 from nncdbg.opening.journal.value_recorder import ValueRecorder
 
 if TYPE_CHECKING:
-    from nncdbg.journal import RunWriter
+    from nncdbg.journal import NewRun, RunWriter
+    from nncdbg.opening.journal.forking import Fork
+    from nncdbg.opening.journal.reopening import Restart
+    from nncdbg.opening.programs import OpenedProgram
 
 FETCHED = 64
 """Steps after which results are fetched from a device."""
@@ -228,7 +237,9 @@ class StepRecorder:
         for edit in edits_of(timeline.edits):
             if edit not in self._edits and edit.tick <= timeline.tick:
                 self._edits.add(edit)
-                run.writer.edit(edit.name, step, _content_text(edit.changes[0][3]))
+                array = np.asarray(edit.changes[0][3])
+                text = str(array.tolist()) if array.size <= 16 else f"{array.dtype} {[*array.shape]}"
+                run.writer.edit(edit.name, step, text)
         return run
 
     def command(self, text: str) -> None:
@@ -316,7 +327,121 @@ class StepRecorder:
         run.writer.end(status)
 
 
-def _content_text(content: Any) -> str:
-    """Return a few numbers in full, and the type and shape of a larger tensor."""
-    array = np.asarray(content)
-    return str(array.tolist()) if array.size <= 16 else f"{array.dtype} {[*array.shape]}"
+# -- runs of a debugger ----------------------------------------------------------------------------
+
+
+@contextmanager
+def journaled(opened: OpenedProgram, debugger: Debugger) -> Iterator[StepRecorder | None]:
+    """Write the run of a debugger to the journal of its configuration, if it has one.
+
+    A fork is written to the journal of its parent.  An error while the run is written is reported
+    at once, and is `StepRecorder.problem` afterwards.
+
+    Raises UsageError for a program without a ``run`` line, LoadError for a file that is not a journal.
+    """
+    configuration = opened.configuration
+    restart = opened.restart
+    path = configuration.journal and Path(configuration.folder or "", configuration.journal)
+    if restart is not None:
+        path = _file_of_fork(restart, path or None)
+    if not path:
+        hint = "add --journal FILE" if restart is None else "start a fork of the run with --fork"
+        for name in _NEED_A_JOURNAL:
+            if name in configuration.given and getattr(configuration, name):
+                flag = name.replace("_", "-")
+                raise UsageError(f"--{flag} is for a run that is written to a journal", hint=hint)
+        yield None
+        return
+    if not debugger.program.runs:
+        raise UsageError(
+            "--journal is for trainings, but the program has no `run` line",
+            hint="see docs/TRAINING.md, or leave out --journal",
+        )
+    _check_names(debugger)
+    CheckpointPolicy.of(configuration.checkpoint_every, configuration.checkpoint_budget)
+    inputs = kept_inputs(debugger.inputs, configuration)
+    values = ValueRecorder.of(debugger, configuration)
+    from nncdbg import journal
+
+    file = journal.open(path, write=True)
+    recorder = StepRecorder(
+        debugger,
+        lambda parent: file.start(_description(opened, debugger, inputs, parent)),
+        lambda: CheckpointPolicy.of(configuration.checkpoint_every, configuration.checkpoint_budget),
+        inputs.tensors,
+        restart.parent if restart is not None else None,
+        values,
+        stops=configuration.on_journal_error == "stop",
+    )
+    if configuration.note:
+        recorder.note(configuration.note)
+    try:
+        yield recorder
+    except NncdbgError:
+        recorder.has_failed = True
+        raise
+    finally:
+        recorder.end()
+        recorder.attempt(file.close)
+
+
+_NEED_A_JOURNAL = (
+    "checkpoint_every",
+    "checkpoint_budget",
+    "journal_statistics",
+    "journal_values",
+    "journal_values_every",
+    "journal_codec",
+    "on_journal_error",
+    "note",
+)
+
+
+def _check_names(debugger: Debugger) -> None:
+    """Raise UsageError for a track with the name of a result, of which the journal could have only one."""
+    runs = lines_of(debugger.control.machine.frames[0].code)
+    for line in tracked_lines(debugger.program):
+        results = {name for run in runs for name in (run.scalars if line.part == "train" else run.evaluated)}
+        for track, _ in line.tracks:
+            if track.name in results:
+                raise UsageError(
+                    f"the track {track.name} has the name of the result %{name_text(track.name)}, which the "
+                    "journal contains anyway",
+                    hint="leave out the track, or choose another name",
+                )
+
+
+def _file_of_fork(restart: Restart | Fork, path: Path | None) -> Path | None:
+    """Return the journal in which a fork is written: that of its parent; None for a run that is repeated."""
+    if path is not None and (
+        restart.parent is None or not (path.exists() and os.path.samefile(path, restart.journal.path))
+    ):
+        raise UsageError(
+            f"--journal {path}: {restart.address} is in a journal already",
+            hint="start a fork with --fork, which is written to the same file",
+        )
+    return None if restart.parent is None else restart.journal.path
+
+
+def _description(
+    opened: OpenedProgram, debugger: Debugger, inputs: KeptInputs, parent: tuple[int, int] | None
+) -> NewRun:
+    from nncdbg.journal import NewRun
+
+    configuration = opened.configuration
+    kept = kept_configuration(configuration, debugger.inputs.dims, inputs.files)
+    kept["source"] = opened.program.source
+    if configuration.changes:
+        kept["changes"] = {name: str(value) for name, value in configuration.changes.items()}
+    run, step = parent or (None, None)
+    return NewRun(
+        kind="graph",
+        name=opened.program.source or configuration.program,
+        program=text_of(opened.program),
+        configuration=kept,
+        versions=versions_of(str(configuration.backend)),
+        seed=configuration.seed,
+        command=sys.argv[:],
+        parent=run,
+        parent_step=step,
+    )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,20 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nncdbg import journal as journals
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.execution.machine import Machine
+from nncdbg.engine.frontends import load
 from nncdbg.engine.ops.library import load_op_library
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.time.step_starts import NumberedRun, lines_of, restored
+from nncdbg.ir.records import Program
 from nncdbg.opening.configuration import RunConfiguration
-from nncdbg.opening.journal.content import program_of, supplied
-from nncdbg.opening.journal.earlier_tracks import add_earlier_tracks
+from nncdbg.opening.journal.content import check_files, program_of, supplied
 from nncdbg.opening.journal.forking import resumed
-from nncdbg.opening.journal.inputs import check_files
-from nncdbg.opening.journal.ranks import BAD_KINDS
-from nncdbg.opening.journal.steps import run_to_step
-from nncdbg.opening.journal_address import Address, resumed_by_script
+from nncdbg.opening.journal.ranks import BAD_KINDS, recorded_step
+from nncdbg.opening.journal.steps import add_earlier_tracks, run_to_step
+from nncdbg.opening.journal_address import Address, read_address, resumed_by_script
 
 if TYPE_CHECKING:
     from nncdbg.ir.records import Program
@@ -319,3 +321,39 @@ def _first_nan(journal: Journal, run: Run) -> int:
             hint="`nncdbg watch` inspects every statement",
         )
     return min(found)
+
+
+# -- loading by address ----------------------------------------------------------------------------
+
+
+def journal_frontend(path: Path) -> Callable[..., Program] | None:
+    """Return the front-end of an address, such as ``run.db@nan``; None for another path.
+
+    Raises UsageError for an address that is malformed, LoadError for a file that is not a journal.
+    """
+    address = read_address(os.fspath(path))
+    if address is None:
+        return None
+
+    def loaded(_: Path, **options: Any) -> Program:
+        return _load(address)
+
+    return loaded
+
+
+def _load(address: Address) -> Program:
+    """Return the program of the recorded step at an address.
+
+    Raises UsageError for a step that was not recorded, and for a run of a program in graph text.
+    """
+    if not address.at_step:
+        raise UsageError(f"{address} is a journal: name a step", hint=f"for example {address}@0")
+    folder = recorded_step(address, Path())
+    if folder is not None:
+        return load(folder)
+    with journals.open(address.file) as journal:
+        check_graph_run(journal.run(address.run), address)
+    raise UsageError(
+        f"{address} cannot be loaded as a program: it is a step of a run, whose states are in the journal",
+        hint=f"nncdbg.run({str(address)!r}) repeats the run from there; `nncdbg {address}` stops there",
+    )

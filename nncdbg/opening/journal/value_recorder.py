@@ -3,25 +3,98 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nncdbg.engine.compilation.code import EPOCH, Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.dtypes import name_of
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.execution.events import Event, Iterated, Popped
+from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.memory import parse_bytes
+from nncdbg.ir.records import Graph, Program
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal.policy import DEFAULT_BUDGET, Interval, Retention, read_every
-from nncdbg.opening.journal.step_contents import StepContents, names_of_values
 from nncdbg.stats import Summary, summarize
 from nncdbg.stats.inspection import summary_of
 
 if TYPE_CHECKING:
     from nncdbg.journal import RunWriter
+
+# -- values of a step ------------------------------------------------------------------------------
+
+
+class StepContents:
+    """The last value of each statement in a step, by the name ``@graph.%value``, or ``%value`` of the driver.
+
+    A listener of the machine takes references to the values of each frame that ends, as far as their names
+    are `wanted`.  The allocator must keep values until the end of the step.
+    """
+
+    def __init__(self, debugger: Debugger, wanted: Callable[[str], bool]) -> None:
+        self._wanted = wanted
+        self._contents: dict[str, Any] = {}
+        self._names: dict[Code, list[tuple[int, str]]] = {}
+        debugger.control.machine.listeners.append(self._hear)
+
+    def taken(self) -> dict[str, Any]:
+        """Return the values since the last call, in the order of execution."""
+        contents, self._contents = self._contents, {}
+        return contents
+
+    def _hear(self, event: Event) -> None:
+        match event:
+            case Popped(frame):
+                self._take(frame, frame.slots)
+            case Iterated(frame, before):
+                self._take(frame, before)
+
+    def _take(self, frame: Frame, slots: list[Any]) -> None:
+        for slot, name in self._named(frame.code):
+            self._contents[name] = slots[slot]
+
+    def _named(self, code: Code) -> list[tuple[int, str]]:
+        """Return the slots and names of the wanted results of a block's statements."""
+        found = self._names.get(code)
+        if found is None:
+            found = self._names[code] = [
+                (slot, name)
+                for pc in range(len(code.nodes))
+                for slot in code.result_slots(pc)
+                if code.names[slot]
+                and self._wanted(name := _name(code.path[0], code.names[slot], code.epoch is not None))
+            ]
+        return found
+
+
+def _name(graph: object, value: str, is_step: bool) -> str:
+    return f"%{value}" if is_step else f"@{graph}.%{value}"
+
+
+def names_of_values(program: Program) -> Iterator[str]:
+    """Yield the names of the values of the steps of a lowered program, as `StepContents` has them."""
+    driver = program.graph
+    for graph in program.graphs.values():
+        if graph is not driver:
+            yield from _names_in(graph.name, graph, is_step=False)
+    for node in driver.nodes:
+        if EPOCH in node.attributes:
+            yield from _names_in(driver.name, *node.subgraphs, is_step=True)
+
+
+def _names_in(name: str, graph: Graph, *, is_step: bool) -> Iterator[str]:
+    for node in graph.nodes:
+        yield from (_name(name, value.name, is_step) for value in node.outputs if value.name)
+        for block in node.subgraphs:
+            yield from _names_in(name, block, is_step=False)
+
+
+# -- recorder --------------------------------------------------------------------------------------
 
 _LISTED = 4
 """Most names in the hint of an error."""
@@ -74,7 +147,11 @@ class ValueRecorder:
 
     def write(self, writer: RunWriter, step: int, epoch: int, contents: Mapping[str, Any]) -> None:
         """Write the values of a step to a run."""
-        numeric = {name: content for name, content in contents.items() if _is_numeric(content)}
+        numeric = {
+            name: content
+            for name, content in contents.items()
+            if hasattr(content, "dtype") and not getattr(content.dtype, "hasobject", False)
+        }
         if self._statistics:
             for name, summary in self._summaries(numeric):
                 writer.statistics(step, name, summary)
@@ -135,11 +212,6 @@ class ValueRecorder:
                     hint=f"did you mean {near[0]}?" if near else listed,
                 )
         return frozenset(chosen)
-
-
-def _is_numeric(content: Any) -> bool:
-    """Return False for a sequence, text, and a value that was not computed."""
-    return hasattr(content, "dtype") and not getattr(content.dtype, "hasobject", False)
 
 
 def matches(name: str, pattern: str) -> bool:

@@ -9,18 +9,21 @@ from nncdbg.engine.differentiation.backward import BackwardBuilder
 from nncdbg.engine.errors import GraphError, NncdbgError, UnsupportedOp
 from nncdbg.engine.frontends.formula import formula_of
 from nncdbg.engine.inference.graphs import GraphInference, TypeRules
-from nncdbg.engine.inference.types import type_of_array
+from nncdbg.engine.inference.statements import literal_dtype
+from nncdbg.engine.inference.types import literal_array, type_of_array
 from nncdbg.engine.ops.schema import schema, split, version_of
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.listing import Site
 from nncdbg.ir.kinds import CONTROL
-from nncdbg.ir.names import free_names
+from nncdbg.ir.names import claimed_name, free_names
 from nncdbg.ir.records import (
     Constant,
     Graph,
     Inline,
     Literal,
+    Location,
     Node,
+    Operand,
     Path,
     Program,
     TensorType,
@@ -30,7 +33,178 @@ from nncdbg.ir.records import (
     type_of,
 )
 from nncdbg.ir.rewrite import rewrite
-from nncdbg.opening.onnx_export.inlining import Inlining, ModelValues, Names, first_result
+
+# -- inlining --------------------------------------------------------------------------------------
+
+Names = dict[str, Operand]
+
+
+def first_result(node: Node) -> str:
+    """Return the name of the first named result of a statement; "" if it has none."""
+    return next((value.name for value in node.outputs if value.name), "")
+
+
+@dataclass
+class ModelValues:
+    """What the graphs of one model share: the names of all values, the constants, and their places.
+
+    `places` maps the first result of a statement to its place in the program.
+    """
+
+    used: set[str] = field(default_factory=set)
+    constants: dict[str, Constant] = field(default_factory=dict)
+    places: dict[str, Site] = field(default_factory=dict)
+    literals: dict[tuple[object, ...], str] = field(default_factory=dict)
+    """The constants of literals by their data."""
+
+    def claim(self, name: str) -> str:
+        """Return an unused name: `name`, or ``name.1`` and so on."""
+        return claimed_name(name or "unused", self.used)
+
+    def constant(self, constant: Constant) -> str:
+        """Add a constant, and return its name; an equal constant of that name is shared."""
+        name = constant.value.name
+        if self.constants.get(name) != constant:
+            name = self.claim(name)
+            self.constants[name] = replace(constant, value=replace(constant.value, name=name))
+        return name
+
+    def literal(self, literal: Literal, dtype: str) -> str:
+        """Add the data of a literal as a constant, and return its name."""
+        array = literal_array(literal, dtype)
+        key = dtype, array.shape, tuple(array.flat) if dtype == "str" else array.tobytes()
+        if key not in self.literals:
+            name = self.literals[key] = self.claim("literal")
+            self.constants[name] = Constant(Value(name, type_of_array(array)), Inline(array))
+        return self.literals[key]
+
+
+@dataclass
+class _Around:
+    """Where statements are copied: names by those of the original, and names reserved for some of them.
+
+    `layers` are the graphs whose calls lead here.
+    """
+
+    names: Names
+    wanted: dict[str, str]
+    layers: tuple[str, ...] = ()
+
+
+class Inlining:
+    """Inlines the graphs of a program without states; `present` are statements by their first result.
+
+    A statement that equals a present one is not repeated: its results are those of the present one.  The
+    places of the statements are `recorded` in the model.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        model: ModelValues,
+        present: Mapping[str, Node] | None = None,
+        *,
+        recorded: bool = True,
+    ) -> None:
+        self._program = program
+        self._model = model
+        self._recorded = recorded
+        self._present = present or {}
+
+    def graph(
+        self, graph: Graph, operands: Names, wanted: Mapping[str, str]
+    ) -> tuple[list[Node], list[Operand]]:
+        """Return the statements of a graph, and its results.
+
+        `operands` are the values of its inputs; `wanted` maps values of the graph to names reserved for them.
+        """
+        names = dict(operands)
+        nodes = self._block(_Around(names, dict(wanted)), graph, (graph.name,))
+        return nodes, [names.get(value.name, value.name) for value in graph.outputs]
+
+    def _block(self, around: _Around, graph: Graph, path: Path) -> list[Node]:
+        """Return the statements of a block; `around.names` receives the names of its values."""
+        names = around.names
+        for constant in graph.constants:
+            names[constant.value.name] = self._model.constant(constant)
+        nodes: list[Node] = []
+        for pc, node in enumerate(graph.nodes):
+            operands = tuple(names.get(each, each) if isinstance(each, str) else each for each in node.inputs)
+            if node.op == "update":
+                names |= {value.name: operand for value, operand in zip(node.outputs, operands, strict=True)}
+            elif node.op.startswith("@"):
+                nodes += self._call(node, operands, around)
+            elif len(path) > 1 or not self._is_present(node, operands, names):
+                nodes.append(self._copied(node, operands, around, (*path, pc)))
+                if self._recorded:
+                    self._model.places.setdefault(first_result(nodes[-1]), Site(path, pc))
+        return nodes
+
+    def _call(self, node: Node, operands: Sequence[Operand], around: _Around) -> list[Node]:
+        called = self._program.graphs[node.op[1:]]
+        inside: Names = {
+            value.name: self._as_value(operand, value)
+            for value, operand in zip(called.inputs, operands, strict=True)
+        }
+        computed = {value.name for each in called.nodes if each.op != "update" for value in each.outputs}
+        wanted: dict[str, str] = {}
+        for value, result in zip(node.outputs, called.outputs, strict=True):
+            if value.name and result.name in computed:
+                wanted.setdefault(result.name, self._defined(value, around).name)
+        layers = (*around.layers, called.name)
+        nodes = self._block(_Around(inside, wanted, layers), called, (called.name,))
+        for value, result in zip(node.outputs, called.outputs, strict=True):
+            around.names[value.name] = inside.get(result.name, result.name)
+        return nodes
+
+    def _as_value(self, operand: Operand, formal: Value) -> Operand:
+        """Return an operand as a value of the type of a graph's input."""
+        if not isinstance(operand, Literal):
+            return operand
+        known = tensor_only(formal.type)
+        dtype = known.dtype if known is not None else literal_dtype(operand, None, 0, (), {})
+        return self._model.literal(operand, dtype)
+
+    def _is_present(self, node: Node, operands: tuple[Operand, ...], names: Names) -> bool:
+        present = self._present.get(first_result(node))
+        if present is None or node.subgraphs:
+            return False
+        if [each.name for each in node.outputs] != [each.name for each in present.outputs]:
+            return False
+        alike = replace(present, inputs=operands, op=node.op, attributes=node.attributes)
+        if alike != present:
+            return False
+        names |= {value.name: value.name for value in node.outputs}
+        return True
+
+    def _copied(self, node: Node, operands: tuple[Operand, ...], around: _Around, path: Path) -> Node:
+        blocks = []
+        for number, block in enumerate(node.subgraphs):
+            inside = replace(around, names=dict(around.names))
+            inputs = tuple(self._defined(value, inside) for value in block.inputs)
+            nodes = self._block(inside, block, (*path, number))
+            results = [
+                self._as_value(inside.names.get(value.name, value.name), value) for value in block.outputs
+            ]
+            blocks.append(
+                Graph(block.name, inputs, tuple(Value(str(each)) for each in results), tuple(nodes))
+            )
+        outputs = tuple(self._defined(value, around) for value in node.outputs)
+        location = node.location or Location()
+        if around.layers and location.name is None:
+            named = next((value.name for value in outputs if value.name), node.op)
+            location = replace(location, name="/".join((*around.layers, named)))
+        return replace(node, inputs=operands, outputs=outputs, subgraphs=tuple(blocks), location=location)
+
+    def _defined(self, value: Value, around: _Around) -> Value:
+        if not value.name:
+            return value
+        name = around.wanted.pop(value.name, None) or self._model.claim(value.name)
+        around.names[value.name] = name
+        return replace(value, name=name)
+
+
+# -- expansion -------------------------------------------------------------------------------------
 
 _ONNX = frozenset({"", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "com.microsoft"})
 """The domains of ONNX and of onnxruntime."""
@@ -85,7 +259,7 @@ class Expansion:
             self.types.setdefault(name, each.value.type or _type_of(each))
         graph = Graph("model", nodes=tuple(nodes))
         read = tuple(Value(name, self.types.get(name)) for name in dict.fromkeys(free_names(graph)))
-        inference = GraphInference(self.opsets, {}, _type_of, _unplaced)
+        inference = GraphInference(self.opsets, {}, _type_of, lambda path, pc, error: error)
         for types in inference.infer(replace(graph, inputs=read), [None] * len(read)).values():
             self.types |= types
 
@@ -96,14 +270,13 @@ class Expansion:
         """
 
         def statement(path: Path, pc: int, node: Node) -> Sequence[Node]:
-            if node.kind in CONTROL or self._is_onnx(node.op):
+            if node.kind in CONTROL or (
+                split(node.op)[0] in _ONNX and schema(node.op, version_of(node.op, self.opsets)) is not None
+            ):
                 return [node]
             return self._through_formula(node, site or self._model.places.get(first_result(node)))
 
         return [*rewrite(Graph("", nodes=tuple(nodes)), statement).nodes]
-
-    def _is_onnx(self, op: str) -> bool:
-        return split(op)[0] in _ONNX and schema(op, version_of(op, self.opsets)) is not None
 
     def _through_formula(self, node: Node, site: Site | None) -> list[Node]:
         """Return the statements that compute a statement; none if it is refused."""
@@ -147,7 +320,3 @@ def _type_of(constant: Constant) -> Type:
     if isinstance(constant.data, Inline):
         return type_of(constant.data.array) or type_of_array(constant.data.array)
     raise GraphError(f"the type of %{name_text(constant.value.name)} is not known", hint="declare it")
-
-
-def _unplaced(path: Path, pc: int, error: NncdbgError) -> NncdbgError:
-    return error

@@ -1,5 +1,15 @@
 """Schedules read from logs: which kernels a program launched on which streams, and what ordered them.
 
-A reader of a format turns a file into the records of `records`; `programs` makes a program with a schedule of
-them, and `byte_ranges` finds which launch wrote the bytes that another one reads.
+`reading` has a reader for each format, which turns a file into records; `programs` makes a program of them.
 """
+
+from __future__ import annotations
+
+import os
+
+SUFFIXES = (".json", ".jsonl", ".json.gz", ".dot")
+
+
+def is_log_name(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file may be a schedule log by its name."""
+    return os.fspath(path).lower().endswith(SUFFIXES)

@@ -8,8 +8,15 @@ its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+import msgspec
 
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.execution.check_results import NOT_CHECKED, CheckResult
@@ -19,17 +26,237 @@ from nncdbg.engine.schedules.launches import Site
 from nncdbg.engine.schedules.timeline import Times
 from nncdbg.engine.text.counting import counted
 from nncdbg.ir.records import Graph, Location, Node, Placement, Program, TensorType, Value
-from nncdbg.opening.schedule_logs.byte_ranges import ByteMap, ReadPart, WrittenBytes
-from nncdbg.opening.schedule_logs.kernel_names import short_name
-from nncdbg.opening.schedule_logs.records import (
-    ByteRange,
-    EventCreation,
-    EventRecord,
-    EventWait,
-    HostWait,
-    LoggedLaunch,
-    LogRecord,
-)
+
+# -- records ---------------------------------------------------------------------------------------
+# The records of a schedule log, in the order in which the host issued them.
+#
+# All readers produce these records.  As lines of JSON they are a file format of nncdbg, an access log: first
+# `LogHeader`, then one record per line with its name in ``kind``::
+#
+#     {"kind":"header","nncdbg_accesses":1,"source":"torch 2.13.0"}
+#     {"kind":"launch","name":"aten.mm.default","stream":0,
+#      "writes":[{"begin":4096,"end":4160,"type":["f32",[4,4]]}]}
+#     {"kind":"record","event":1,"stream":0}
+#     {"kind":"wait","event":1,"stream":7}
+#
+# Streams and events are named by numbers that are unique in the log, such as handles.
+
+VERSION = 1
+
+
+class LogHeader(msgspec.Struct, frozen=True, tag="header", tag_field="kind"):
+    """The first record of an access log: the version of the format, and what wrote it."""
+
+    nncdbg_accesses: int
+    source: str = ""
+
+
+class ByteRange(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The bytes at addresses `begin` to `end` that a launch reads or writes.
+
+    `type` is the dtype and shape of the tensor there, `name` its name in the user's program.
+    """
+
+    begin: int
+    end: int
+    type: tuple[str, tuple[int, ...]] | None = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.begin < self.end:
+            raise ValueError(f"bytes {self.begin} to {self.end} are not a range")
+
+
+class LoggedLaunch(msgspec.Struct, frozen=True, omit_defaults=True, tag="launch", tag_field="kind"):
+    """A kernel, copy or fill on a stream; `stream` None: the log does not say which.
+
+    `reads` and `writes` are None if the log does not contain accesses.  `start` and `duration` are in
+    microseconds.  `file` and `line` are the user's source line.
+    """
+
+    name: str
+    stream: int | None
+    device: str = ""
+    reads: tuple[ByteRange, ...] | None = None
+    writes: tuple[ByteRange, ...] | None = None
+    start: float | None = None
+    duration: float | None = None
+    file: str | None = None
+    line: int | None = None
+
+
+class EventCreation(msgspec.Struct, frozen=True, tag="create", tag_field="kind"):
+    """The creation of an event, so that all its records are in the log; a later event may have its number."""
+
+    event: int
+
+
+class EventRecord(msgspec.Struct, frozen=True, tag="record", tag_field="kind"):
+    """An event is reached when all that the stream has been given so far ends."""
+
+    event: int
+    stream: int
+
+
+class EventWait(msgspec.Struct, frozen=True, tag="wait", tag_field="kind"):
+    """What the stream is given from here on runs after the latest record of the event."""
+
+    event: int
+    stream: int
+
+
+class HostWait(msgspec.Struct, frozen=True, tag="synchronize", tag_field="kind"):
+    """The host waits for an event, or a stream, or without both for all streams."""
+
+    event: int | None = None
+    stream: int | None = None
+
+
+LogRecord: TypeAlias = "LoggedLaunch | EventCreation | EventRecord | EventWait | HostWait"
+
+
+# -- kernel names ----------------------------------------------------------------------------------
+
+_MANGLED = re.compile(r"_ZN?K?")
+_OPERATOR = re.compile(r"(?:torch\.)?\w+\.(\w+)\.\w+")
+
+
+@cache
+def short_name(name: str) -> str:
+    """Return the name of a function without namespaces, template arguments and parameters, as one word.
+
+    ``void at::native::reduce_kernel<512, 1>(float*)`` and its mangled name give ``reduce_kernel``, the
+    operator ``aten.add_.Tensor`` gives ``add_``, ``Memcpy HtoD (Pinned -> Device)`` gives ``Memcpy_HtoD``.
+    """
+    operator = _OPERATOR.fullmatch(name)
+    if operator is not None:
+        return operator[1]
+    found = _of_mangled(name) if name.startswith("_Z") else _of_declaration(name)
+    word = re.sub(r"\W+", "_", found, flags=re.ASCII).strip("_") or "unnamed"
+    return f"_{word}" if word[0].isdigit() else word
+
+
+def _of_declaration(name: str) -> str:
+    """Return the last part of a qualified name, from a declaration in C++."""
+    name = name.replace("(anonymous namespace)", "anonymous")
+    outside, depth = [], 0
+    for letter in name:
+        if letter == "(" and depth == 0:
+            break
+        depth -= letter == ">" and depth > 0
+        if depth == 0 and letter not in "<>":
+            outside.append(letter)
+        depth += letter == "<"
+    plain = "".join(outside).strip().removeprefix("void ")
+    return plain.rpartition("::")[2] or plain
+
+
+def _of_mangled(name: str) -> str:
+    """Return the last identifier of the first qualified name in a mangled one."""
+    prefix = _MANGLED.match(name)
+    at = prefix.end() if prefix is not None else len(name)
+    nested = name.startswith("_ZN")
+    found = ""
+    while number := re.compile(r"\d+").match(name, at):
+        begin = number.end()
+        at = begin + int(number[0])
+        found = name[begin:at]
+        if not nested:
+            break
+    return found or name
+
+
+# -- byte ranges -----------------------------------------------------------------------------------
+# Which launch wrote the bytes that another one reads.
+#
+# Each write makes a value with its bytes.  A read of bytes that no launch of the log has written reads a
+# value from before the log.  A value of which launches read or overwrite parts is divided into pieces, so
+# that each access concerns exactly the bytes that it uses.
+
+
+@dataclass(eq=False)
+class WrittenBytes:
+    """The bytes of a write, or of a value from before the log; `cuts` are the bounds of its pieces."""
+
+    bytes: ByteRange
+    cuts: set[int] = field(default_factory=set)
+
+    @cached_property
+    def bounds(self) -> list[int]:
+        """The first byte of each piece, and the end of the last one, once all reads have divided it."""
+        return [self.bytes.begin, *sorted(self.cuts), self.bytes.end]
+
+    def pieces(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the first byte and the end of each piece between two bounds."""
+        first, last = bisect_left(self.bounds, begin), bisect_left(self.bounds, end)
+        return pairwise(self.bounds[first : last + 1])
+
+
+class ReadPart(NamedTuple):
+    """The bytes `begin` to `end` of a write that a launch reads."""
+
+    source: WrittenBytes
+    begin: int
+    end: int
+
+
+class ByteMap:
+    """The latest write of each byte."""
+
+    def __init__(self) -> None:
+        self.before: list[WrittenBytes] = []
+        """The values from before the log, in the order of their first use."""
+        self._begins: list[int] = []
+        self._parts: list[ReadPart] = []
+
+    def read(self, read: ByteRange) -> list[ReadPart]:
+        """Return what a read reads, and divide the values at its ends."""
+        found = []
+        at = read.begin
+        for part in self._overlapping(read):
+            if at < part.begin:
+                found.append(self._enter_before(read, at, part.begin))
+            found.append(ReadPart(part.source, max(part.begin, read.begin), min(part.end, read.end)))
+            at = part.end
+        if at < read.end:
+            found.append(self._enter_before(read, at, read.end))
+        for source, begin, end in found:
+            source.cuts |= {begin, end} - {source.bytes.begin, source.bytes.end}
+        return found
+
+    def write(self, written: ByteRange) -> WrittenBytes:
+        """Enter a write as the latest of its bytes."""
+        source = WrittenBytes(written)
+        self._enter(ReadPart(source, written.begin, written.end))
+        return source
+
+    def _enter_before(self, read: ByteRange, begin: int, end: int) -> ReadPart:
+        whole = (begin, end) == (read.begin, read.end)
+        source = WrittenBytes(ByteRange(begin, end, read.type if whole else None, read.name))
+        self.before.append(source)
+        part = ReadPart(source, begin, end)
+        self._enter(part)
+        return part
+
+    def _enter(self, new: ReadPart) -> None:
+        old = self._overlapping(new)
+        kept = [new]
+        if old and old[0].begin < new.begin:
+            kept.insert(0, old[0]._replace(end=new.begin))
+        if old and old[-1].end > new.end:
+            kept.append(old[-1]._replace(begin=new.end))
+        at = bisect_left(self._begins, old[0].begin if old else new.begin)
+        self._begins[at : at + len(old)] = [part.begin for part in kept]
+        self._parts[at : at + len(old)] = kept
+
+    def _overlapping(self, bytes: ByteRange | ReadPart) -> Sequence[ReadPart]:
+        first = bisect_right(self._begins, bytes.begin) - 1
+        if first < 0 or self._parts[first].end <= bytes.begin:
+            first += 1
+        return self._parts[first : bisect_left(self._begins, bytes.end, first)]
+
+
+# -- programs --------------------------------------------------------------------------------------
 
 ENTRY = "main"
 
@@ -125,7 +352,8 @@ class _Reading:
             found.append(f"all launches are on one stream, s{next(iter(self.latest))}")
         for handle, number in self.streams.numbers.items():
             if handle != number:
-                found.append(f"s{number} is stream {_handle(handle)} of the log")
+                text = str(handle) if _small(handle) else hex(handle)
+                found.append(f"s{number} is stream {text} of the log")
         return found
 
     def read(self, record: LogRecord) -> None:
@@ -225,10 +453,6 @@ class _Reading:
 
 def _small(handle: int) -> bool:
     return 0 <= handle < 100_000
-
-
-def _handle(handle: int) -> str:
-    return str(handle) if _small(handle) else hex(handle)
 
 
 class _Numbers:

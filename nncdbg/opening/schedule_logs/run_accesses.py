@@ -12,7 +12,7 @@ import numpy as np
 
 from nncdbg.engine.dtypes import name_of
 from nncdbg.engine.errors import UsageError
-from nncdbg.opening.schedule_logs.records import (
+from nncdbg.opening.schedule_logs.programs import (
     VERSION,
     ByteRange,
     EventRecord,

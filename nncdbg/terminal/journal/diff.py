@@ -12,8 +12,7 @@ from nncdbg.opening.command_line import ArgumentParser, errors_in_json
 from nncdbg.terminal.journal.files import chosen_run, open_journal, run_address
 
 if TYPE_CHECKING:
-    from nncdbg.opening.first_statement import FirstStatement
-    from nncdbg.opening.run_comparison import ComparedRun, RunComparison
+    from nncdbg.opening.run_comparison import ComparedRun, FirstStatement, RunComparison
     from nncdbg.presentation.screen import Screen
 
 
@@ -96,7 +95,7 @@ def _side(text: str, opened: ExitStack) -> ComparedRun:
 
 def _first_statement(comparison: RunComparison, screen: Screen) -> tuple[FirstStatement | None, str]:
     """Run both runs again from an equal checkpoint; return the first difference, or why there is none."""
-    from nncdbg.opening.first_statement import rerun
+    from nncdbg.opening.run_comparison import rerun
     from nncdbg.presentation.run_progress import under_way
 
     if comparison.status == "equal" or comparison.ranks is not None:

@@ -56,11 +56,10 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 
 def _autotune(options: Namespace, screen: Screen) -> int:
+    from nncdbg.engine.process.atomic_file import new_file
     from nncdbg.engine.tuning.tuner import KernelTuner, available_backends
-    from nncdbg.opening.kernel_file import kernel_file_text
-    from nncdbg.opening.programs import open_program
+    from nncdbg.opening.programs import kernel_file_text, open_program
     from nncdbg.opening.run import failure_of
-    from nncdbg.presentation.atomic_file import new_file
     from nncdbg.presentation.run_progress import note_messages, print_notes, under_way
 
     backends, unavailable = available_backends(options.candidate)

@@ -25,7 +25,7 @@ from nncdbg.opening.command_line import (
     kernels_of,
 )
 from nncdbg.opening.configuration import settings
-from nncdbg.opening.corpus.options import add_corpus, check_corpus, corpus_fields
+from nncdbg.opening.corpus.engines import add_corpus, check_corpus, corpus_fields
 from nncdbg.presentation.run_progress import note_messages, print_notes, under_way
 from nncdbg.terminal.journal.files import is_run
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.divergence.paired_runs import PairedRuns
     from nncdbg.ir.records import Array, Program
     from nncdbg.opening.configuration import RunConfiguration
-    from nncdbg.opening.diff_corpus.report import DiffCase, DiffCorpusReport
+    from nncdbg.opening.diff_corpus import DiffCase, DiffCorpusReport
     from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
 
@@ -307,8 +307,7 @@ def compare_corpus(options: Namespace, screen: Screen, arguments: Sequence[str])
     """Print the comparison of each case, and return the exit code."""
     from nncdbg.engine.comparison.tolerance import Tolerance
     from nncdbg.opening.corpus.source import CorpusProgram
-    from nncdbg.opening.diff_corpus.call import run_diff_corpus
-    from nncdbg.opening.diff_corpus.task import DiffTask
+    from nncdbg.opening.diff_corpus import DiffTask, run_diff_corpus
     from nncdbg.opening.programs import open_program
     from nncdbg.presentation.corpus_divergence import print_corpus_report
     from nncdbg.presentation.run_progress import case_progress
@@ -365,7 +364,7 @@ def _corpus_command(
     options: Namespace, program: Program, differing: Sequence[DiffCase], arguments: Sequence[str]
 ) -> str:
     """Return the command that compares the first case that differs; "" if its inputs have no spelling."""
-    from nncdbg.opening.corpus.files import case_files, case_inputs
+    from nncdbg.opening.corpus.cases import case_files, case_inputs
 
     if not differing:
         return ""

@@ -21,8 +21,8 @@ from nncdbg.opening.command_line import (
 )
 
 if TYPE_CHECKING:
-    from nncdbg.opening.profiling import Profile
     from nncdbg.opening.programs import OpenedProgram
+    from nncdbg.opening.run import Profile
     from nncdbg.presentation.screen import Screen
     from nncdbg.presentation.times.table import TimeTable
 
@@ -40,9 +40,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _profile(options: Namespace) -> None:
-    from nncdbg.opening.profiling import count_nonfinite, profile
+    from nncdbg.engine.process.atomic_file import new_file
     from nncdbg.opening.programs import open_program
-    from nncdbg.presentation.atomic_file import new_file
+    from nncdbg.opening.run import count_nonfinite, profile
     from nncdbg.presentation.run_progress import note_messages, print_notes, under_way
     from nncdbg.presentation.screen import Screen
     from nncdbg.presentation.times.table import GROUPINGS

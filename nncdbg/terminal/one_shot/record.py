@@ -77,7 +77,7 @@ def _folder_beside(recreation: Recreation) -> Path:
 
     Raises UsageError if it is there: the step was recorded before, or while the training ran.
     """
-    from nncdbg.opening.journal.recorded_steps import bundle_folder
+    from nncdbg.opening.journal.ranks import bundle_folder
 
     saved = recreation.saved
     folder = bundle_folder(saved.address.file, saved.run, recreation.step)

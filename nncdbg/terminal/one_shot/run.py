@@ -68,7 +68,7 @@ def _history(options: Namespace, opened: OpenedProgram) -> str | int | None:
 
 
 def _run(options: Namespace, screen: Screen) -> int:
-    from nncdbg.opening.journal.journaling import journaled
+    from nncdbg.opening.journal.recording import journaled
     from nncdbg.opening.journal.reproduction import reproducing
     from nncdbg.opening.programs import open_program
     from nncdbg.opening.run import failure_of

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.frontends.printed import forget_printed, note_printed
+from nncdbg.engine.frontends.text import forget_printed, note_printed
 from nncdbg.engine.inputs.binding import symbolic_sizes
 from nncdbg.opening.command_line import ArgumentParser, add_model, configuration_of
 from nncdbg.opening.schedule_file import schedule_text
@@ -187,7 +187,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 def _write_model(program: Program, file: str) -> None:
     """Write the program as an ONNX model."""
-    from nncdbg.opening.onnx_export.export import write_onnx
+    from nncdbg.opening.onnx_export import write_onnx
 
     screen = Screen()
     for note in program.notes:

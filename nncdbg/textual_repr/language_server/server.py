@@ -21,17 +21,58 @@ from pygls.protocol import LanguageServerProtocol, lsp_method
 
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.aten.names import DOMAINS, installed
-from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
-from nncdbg.textual_repr.language_server.document.document import Document
-from nncdbg.textual_repr.language_server.document.positions import ColumnEncoding
-from nncdbg.textual_repr.language_server.document.records import Span
-from nncdbg.textual_repr.language_server.features.diagnostics import diagnostics
+from nncdbg.textual_repr.language_server.analysis import Analysis
+from nncdbg.textual_repr.language_server.document import ColumnEncoding, Document
+from nncdbg.textual_repr.language_server.tokens import Problem, Span
 from nncdbg.version import __version__
 
+# -- diagnostics -----------------------------------------------------------------------------------
+
+_SEVERITIES = {
+    "error": types.DiagnosticSeverity.Error,
+    "warning": types.DiagnosticSeverity.Warning,
+    "information": types.DiagnosticSeverity.Information,
+    "hint": types.DiagnosticSeverity.Hint,
+}
+
+MOST = 2000
+"""Maximum number of diagnostics per document."""
+
+
+def diagnostics(document: Document) -> list[types.Diagnostic]:
+    """Return the diagnostics of a document in line order."""
+    return [_diagnostic(document, problem) for problem in document.analysis.problems[:MOST]]
+
+
+def _diagnostic(document: Document, problem: Problem) -> types.Diagnostic:
+    message = f"{problem.message}\n{problem.hint}" if problem.hint else problem.message
+    related = [
+        types.DiagnosticRelatedInformation(types.Location(document.uri, _range(document, span)), words)
+        for span, words in problem.related
+    ]
+    return types.Diagnostic(
+        _range(document, problem.span),
+        message,
+        severity=_SEVERITIES[problem.severity],
+        code=problem.code,
+        source="nncdbg",
+        tags=[types.DiagnosticTag.Unnecessary] if problem.code == "unused" else None,
+        related_information=related or None,
+    )
+
+
+def _range(document: Document, span: Span) -> types.Range:
+    """Return the span in the client's units; an error at the end of a line underlines the preceding text."""
+    text = document.lines[span.line]
+    start = min(span.start, max(0, len(text) - 1))
+    return document.units.range(text, Span(span.line, start, max(span.end, start + 1)))
+
+
+# -- server ----------------------------------------------------------------------------------------
+
 FEATURES = (
-    *("hover", "navigation", "renaming", "symbols", "folding", "coloring", "formatting"),
-    *("completion", "signature_help", "inlay_hints", "code_actions", "code_lens"),
-    *("call_hierarchy", "document_links"),
+    *("hover", "navigation", "symbols", "coloring", "formatting"),
+    *("completion", "signature_help", "hints", "code_actions"),
 )
 """The feature modules; each has a function `register(server)`."""
 
@@ -47,11 +88,6 @@ _WHILE_TYPING = (types.TEXT_DOCUMENT_COMPLETION, types.TEXT_DOCUMENT_SIGNATURE_H
 
 _of_torch = re.compile(rf"= (?:{'|'.join(DOMAINS)})\.").search
 """Find a statement with an operator of PyTorch."""
-
-
-def _load_torch() -> None:
-    """Import torch with the declarations of its operators."""
-    lookup("aten.relu.default", 1)
 
 
 _Handler = TypeVar("_Handler", bound=Callable[..., Any])
@@ -117,12 +153,12 @@ class NncServer(LanguageServer):
         self._waiting: dict[str, asyncio.TimerHandle] = {}
         self._checking: dict[str, asyncio.Future[None]] = {}
         self._took: dict[str, float] = {}
-        self._loading: asyncio.Future[None] | None = None
+        self._loading: asyncio.Future[Any] | None = None
         """The import of torch, which takes seconds, on another thread."""
         self._loads: set[str] = set()
         """The documents with operators of PyTorch."""
         for name in FEATURES:
-            import_module(f"nncdbg.textual_repr.language_server.features.{name}").register(self)
+            import_module(f"nncdbg.textual_repr.language_server.{name}").register(self)
 
     @property
     def units(self) -> ColumnEncoding:
@@ -152,7 +188,9 @@ class NncServer(LanguageServer):
         self.documents[document.uri] = document
         if installed() and any(map(_of_torch, document.lines)):
             self._loads.add(document.uri)
-            self._loading = self._loading or asyncio.ensure_future(asyncio.to_thread(_load_torch))
+            if self._loading is None:
+                load_torch = asyncio.to_thread(lookup, "aten.relu.default", 1)
+                self._loading = asyncio.ensure_future(load_torch)
         self.check_soon(document)
 
     def close(self, uri: str) -> None:

@@ -20,7 +20,7 @@ import torch
 import nncdbg.journal
 from nncdbg.engine.errors import NncdbgError, RunError, UsageError
 from nncdbg.journal import NewRun
-from nncdbg.opening.journal.recorded_steps import bundle_folder
+from nncdbg.opening.journal.ranks import bundle_folder
 from nncdbg.presentation.screen import Screen
 from nncdbg.torch.journal.training_objects import KeptStart
 from nncdbg.torch.recorded_step import RecordedStep

@@ -17,7 +17,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.schedules.scheduler import with_schedule
 from nncdbg.engine.schedules.validation import margins_of, validate, with_margins
 from nncdbg.ir.records import Program
-from nncdbg.opening.schedule_logs.access_log import read_access_log
+from nncdbg.opening.schedule_logs.reading import read_access_log
 from nncdbg.opening.schedule_logs.run_accesses import recorded_accesses
 from tests.engine.backends.stand_in import StandIn
 from tests.engine.schedules.random_schedules import layered

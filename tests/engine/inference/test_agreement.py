@@ -11,8 +11,8 @@ from nncdbg.engine.compilation.code import Compiler, initial_data
 from nncdbg.engine.errors import GraphError, NncdbgError
 from nncdbg.engine.text.listing import Listing
 from nncdbg.ir.records import Path, Program, Type
-from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
-from nncdbg.textual_repr.language_server.analysis.analyzing import Analyzer
+from nncdbg.textual_repr.language_server.analysis import Analysis
+from nncdbg.textual_repr.language_server.analyzer import Analyzer
 from nncdbg.textual_repr.parser import parse
 from nncdbg.textual_repr.printer import listing
 

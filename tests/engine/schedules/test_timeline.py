@@ -12,8 +12,7 @@ from nncdbg.engine.schedules.launches import HOST, launches
 from nncdbg.engine.schedules.races import Ordering
 from nncdbg.engine.schedules.timeline import OrderViolation, Times, order_violations, timeline
 from nncdbg.engine.schedules.validation import Party
-from nncdbg.opening.schedule_logs.programs import program_of
-from nncdbg.opening.schedule_logs.records import LogRecord
+from nncdbg.opening.schedule_logs.programs import LogRecord, program_of
 from tests.opening.schedule_logs.random_logs import logs
 
 PROGRAM = nncdbg.parse("""

@@ -27,7 +27,6 @@ NO_MESSAGES = (
     "dap_server/sources/definitions.py",
     "engine/expression/tokens.py",
     "nan_watch/baselines/recording.py",
-    "opening/journal/step_contents.py",
     "opening/journal/value_recorder.py",
     "terminal/journal/log.py",
     "textual_repr/plain.py",

@@ -14,7 +14,7 @@ import pytest
 import nncdbg
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import LoadError, UsageError
-from nncdbg.engine.frontends.folder_files import FILES
+from nncdbg.engine.frontends.file_names import FILES
 from nncdbg.engine.frontends.program_folder import open_program_folder
 from nncdbg.engine.frontends.tensor_file import TensorEntry, pack, unpack, write_tensors
 from nncdbg.nan_watch.configuration import WatchConfiguration

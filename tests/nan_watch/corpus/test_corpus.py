@@ -24,8 +24,7 @@ from nncdbg.nan_watch.recording import read
 from nncdbg.nan_watch.records import Report
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.corpus import running
-from nncdbg.opening.corpus.cases import Case
-from nncdbg.opening.corpus.files import case_files, case_inputs
+from nncdbg.opening.corpus.cases import Case, case_files, case_inputs
 from nncdbg.opening.corpus.source import CorpusProgram
 
 TEXT = """#nncdbg 1

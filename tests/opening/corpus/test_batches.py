@@ -14,9 +14,8 @@ import pytest
 
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.opening.corpus.cases import Case, CaseResult, CaseRun
-from nncdbg.opening.corpus.on_executor import ExecutorCases
-from nncdbg.opening.corpus.remote import SentTask, TaskMissing, run_batch
-from nncdbg.opening.corpus.worker import Refused
+from nncdbg.opening.corpus.running import ExecutorCases
+from nncdbg.opening.corpus.worker import Refused, SentTask, TaskMissing, run_batch
 
 
 @pytest.fixture(autouse=True)

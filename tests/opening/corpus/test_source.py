@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import nncdbg
-from nncdbg.engine.frontends.safetensors import write_store
+from nncdbg.engine.frontends.tensor_file import write_store
 from nncdbg.opening.corpus.source import called_program
 
 EXAMPLES = sorted(Path("examples").glob("*.nnc"))

@@ -16,9 +16,7 @@ import nncdbg
 from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.corpus.source import CorpusProgram
-from nncdbg.opening.diff_corpus.call import run_diff_corpus
-from nncdbg.opening.diff_corpus.report import DiffCase
-from nncdbg.opening.diff_corpus.task import DiffTask
+from nncdbg.opening.diff_corpus import DiffCase, DiffTask, run_diff_corpus
 from tests.nan_watch.corpus.test_corpus import CRASHING
 
 A = """#nncdbg 1

@@ -18,7 +18,7 @@ import pytest
 import nncdbg.journal
 from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
 from nncdbg.opening.configuration import RunConfiguration
-from nncdbg.opening.journal.journaling import journaled
+from nncdbg.opening.journal.recording import journaled
 from nncdbg.opening.journal.reproduction import reproducing
 from nncdbg.opening.programs import open_program
 from tests.opening.journal.trainings import TRAININGS, Training, bits, opened_at, run_journaled, written

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nncdbg.journal
-import nncdbg.opening.journal.inputs as kept_data
+import nncdbg.opening.journal.content as kept_data
 from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
 from nncdbg.opening.journal.reproduction import reproducing
 from tests.opening.journal.trainings import TRAININGS, bits, opened_at, run_journaled, written

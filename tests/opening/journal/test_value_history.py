@@ -12,10 +12,9 @@ import nncdbg.journal
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import UsageError
 from nncdbg.journal.codecs import EXACT, decode, encode
-from nncdbg.opening.journal.journaling import journaled
+from nncdbg.opening.journal.recording import journaled
 from nncdbg.opening.journal.reproduction import reproducing
-from nncdbg.opening.journal.step_contents import names_of_values
-from nncdbg.opening.journal.value_recorder import matches
+from nncdbg.opening.journal.value_recorder import matches, names_of_values
 from tests.opening.journal.trainings import TRAININGS, bits, opened_at, run_journaled, written
 
 NAMES = [*TRAININGS]

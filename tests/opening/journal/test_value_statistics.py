@@ -10,7 +10,7 @@ import pytest
 import nncdbg.journal
 from nncdbg.engine.errors import UsageError
 from nncdbg.opening.configuration import RunConfiguration
-from nncdbg.opening.journal.journaling import journaled
+from nncdbg.opening.journal.recording import journaled
 from nncdbg.opening.programs import open_program
 from nncdbg.stats import summarize
 from tests.opening.journal.trainings import TRAININGS, bits, opened_at, run_journaled

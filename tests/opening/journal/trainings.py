@@ -11,7 +11,7 @@ import numpy as np
 
 from nncdbg.engine.debugger import Debugger
 from nncdbg.opening.configuration import RunConfiguration
-from nncdbg.opening.journal.journaling import journaled
+from nncdbg.opening.journal.recording import journaled
 from nncdbg.opening.programs import OpenedProgram, open_program
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nncdbg.opening.schedule_logs.records import EventRecord, EventWait, HostWait, LoggedLaunch, LogRecord
+from nncdbg.opening.schedule_logs.programs import EventRecord, EventWait, HostWait, LoggedLaunch, LogRecord
 
 
 def kineto_trace(

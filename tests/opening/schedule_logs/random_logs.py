@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from nncdbg.opening.schedule_logs.records import (
+from nncdbg.opening.schedule_logs.programs import (
     ByteRange,
     EventRecord,
     EventWait,

@@ -11,10 +11,7 @@ from hypothesis import given, settings
 
 import nncdbg
 from nncdbg.engine.schedules.validation import validate
-from nncdbg.opening.schedule_logs.access_log import read_access_log
-from nncdbg.opening.schedule_logs.kernel_names import short_name
-from nncdbg.opening.schedule_logs.programs import ScheduleLog, program_of
-from nncdbg.opening.schedule_logs.records import (
+from nncdbg.opening.schedule_logs.programs import (
     ByteRange,
     EventCreation,
     EventRecord,
@@ -23,7 +20,11 @@ from nncdbg.opening.schedule_logs.records import (
     LoggedLaunch,
     LogHeader,
     LogRecord,
+    ScheduleLog,
+    program_of,
+    short_name,
 )
+from nncdbg.opening.schedule_logs.reading import read_access_log
 from tests.opening.schedule_logs.random_logs import logs, unordered_conflicts
 
 

@@ -17,11 +17,16 @@ from nncdbg.engine.schedules.validation import validate
 from nncdbg.nan_watch.commands import races
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.programs import open_program
-from nncdbg.opening.schedule_logs.kineto import WITHOUT_WAITS, read_kineto
-from nncdbg.opening.schedule_logs.programs import ScheduleLog, program_of
-from nncdbg.opening.schedule_logs.reading import read_schedule_log
-from nncdbg.opening.schedule_logs.records import EventRecord, EventWait, HostWait, LoggedLaunch, LogRecord
-from nncdbg.opening.schedule_logs.trace_events import Trace
+from nncdbg.opening.schedule_logs.programs import (
+    EventRecord,
+    EventWait,
+    HostWait,
+    LoggedLaunch,
+    LogRecord,
+    ScheduleLog,
+    program_of,
+)
+from nncdbg.opening.schedule_logs.reading import WITHOUT_WAITS, Trace, read_kineto, read_schedule_log
 from tests.opening.schedule_logs.kineto_traces import kineto_trace
 from tests.opening.schedule_logs.random_logs import logs
 

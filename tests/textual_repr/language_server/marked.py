@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nncdbg.textual_repr.language_server.document.records import Span
+from nncdbg.textual_repr.language_server.tokens import Span
 
 Range = tuple[int, int, int]
 """Line, first column, and the column after the last."""

@@ -8,15 +8,13 @@ from pathlib import Path
 import pytest
 from lsprotocol import types
 
-from nncdbg.textual_repr.language_server.document.document import Document
-from nncdbg.textual_repr.language_server.features.call_hierarchy import prepared
-from nncdbg.textual_repr.language_server.features.code_actions import code_actions
-from nncdbg.textual_repr.language_server.features.code_lens import code_lenses
-from nncdbg.textual_repr.language_server.features.completion import completions
-from nncdbg.textual_repr.language_server.features.document_links import document_links
-from nncdbg.textual_repr.language_server.features.inlay_hints import inlay_hints
-from nncdbg.textual_repr.language_server.features.signature_help import signature_help
+from nncdbg.textual_repr.language_server.code_actions import code_actions
+from nncdbg.textual_repr.language_server.completion import completions
+from nncdbg.textual_repr.language_server.document import Document
+from nncdbg.textual_repr.language_server.hints import code_lenses, inlay_hints
+from nncdbg.textual_repr.language_server.navigation import document_links, prepared
 from nncdbg.textual_repr.language_server.server import Place
+from nncdbg.textual_repr.language_server.signature_help import signature_help
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.nnc"))
 NOISE = [

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from nncdbg.engine.frontends.exported.places import classes_of, place_of
-from nncdbg.engine.frontends.exported.values import refuse, type_of, type_of_node
+from nncdbg.engine.errors import GraphError
 from nncdbg.engine.frontends.layers import ModulePath
 from nncdbg.engine.ops.aten.names import NUMBER, OPERAND
 from nncdbg.ir.names import claimed_name
@@ -20,11 +21,225 @@ from nncdbg.ir.records import (
     Graph,
     Inline,
     Literal,
+    Location,
     Node,
     Operand,
     Reference,
+    TensorType,
     Value,
 )
+
+# -- places ----------------------------------------------------------------------------------------
+
+_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+
+_MADE = ("<", "torch/fx/passes/")
+"""Starts of the names of files that are not the user's: code that torch generates, and its assertions."""
+
+_ROOT = re.compile(r"^L\['\w+'\]\.?")
+"""The name of the outermost module in graphs that TorchDynamo traced."""
+
+_NO_MODULE = "_empty_nn_module_stack"
+"""The start of the module that torch gives to nodes without one."""
+
+
+def place_of(node: Any) -> tuple[Location | None, ModulePath]:
+    """Return the user's source line of a node, and the modules around it."""
+    modules = tuple(classes_of(node))
+    lines = user_lines(node.meta.get("stack_trace") or "")
+    name = modules[-1] if modules else None
+    if not lines:
+        return (Location(name=name) if name else None), modules
+    (file, line), *callers = lines
+    return Location(file, line, name, tuple(callers)), modules
+
+
+def classes_of(node: Any) -> dict[str, str]:
+    """Return the modules around a node, outermost first, and the class of each."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    found = ((_ROOT.sub("", path), kind) for path, kind, *_ in stack.values())
+    return {
+        path: kind.rpartition(".")[2] if isinstance(kind, str) else kind.__name__
+        for path, kind in found
+        if path and not path.startswith(_NO_MODULE)
+    }
+
+
+def user_lines(trace: str) -> list[tuple[str, int]]:
+    """Return the lines of a stack trace outside of installed packages, innermost first."""
+    found = [(match["file"], int(match["line"])) for match in _LINE.finditer(trace)]
+    own = [(file, line) for file, line in found if "-packages/" not in file and not file.startswith(_MADE)]
+    folder = os.getcwd() + os.sep
+    return [(file.removeprefix(folder), line) for file, line in reversed(own)][:4]
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+def type_of_node(node: Any) -> TensorType | None:
+    """Return the type of a node's result as `type_of` does; an error has the node's source line."""
+    try:
+        return type_of(node.meta.get("val"))
+    except GraphError as error:
+        location, _ = place_of(node)
+        error.source = str(location) if location is not None else None
+        raise
+
+
+def type_of(value: Any) -> TensorType | None:
+    """Return the type of a tensor without data, or of a symbolic number; None for other values.
+
+    Raises GraphError for a dtype that a program cannot hold.
+    """
+    import torch
+
+    from nncdbg.engine.ops.aten.signatures import DTYPES
+
+    if isinstance(value, torch.Tensor):
+        if value.dtype not in DTYPES:
+            raise GraphError(
+                f"a program cannot hold a tensor of {str(value.dtype).removeprefix('torch.')}",
+                hint="record a run instead: nncdbg.torch.record keeps such results",
+            )
+        return TensorType(DTYPES[value.dtype], tuple(map(_size, value.shape)))
+    for kinds, dtype in (
+        ((bool, torch.SymBool), "bool"),
+        ((int, torch.SymInt), "i64"),
+        ((float, torch.SymFloat), "f64"),
+    ):
+        if isinstance(value, kinds):
+            return TensorType(dtype, ())
+    return None
+
+
+def _size(size: Any) -> int | str:
+    text = str(size)
+    return int(text) if text.isdigit() else text
+
+
+def refuse(node: Any, reason: str = "this operation is not supported in an exported program") -> NoReturn:
+    """Raise GraphError for a node, with its source line."""
+    location, _ = place_of(node)
+    raise GraphError(
+        f"{node.name} = {node.target}: {reason}",
+        source=str(location) if location is not None else None,
+        hint="record a run instead: nncdbg.torch.record",
+    )
+
+
+# -- control flow ----------------------------------------------------------------------------------
+
+_INDEX = TensorType("i64", ())
+
+
+def _cond(block: ExportedBlock, node: Any) -> None:
+    """`cond(condition, graph if true, graph if false, operands)`."""
+    condition, *branches, operands = node.args
+    given = [block.value(each, f"{node.name}.operand") for each in operands]
+    bodies = [block.inside(_module(block, each), given).graph() for each in branches]
+    test = block.number(condition, "")
+    block.append(node, "if", [test], tuple(block.outputs(node)), subgraphs=bodies)
+
+
+def _while_loop(block: ExportedBlock, node: Any) -> None:
+    """`while_loop(condition graph, body graph, carried, other operands)`; the condition is tested first."""
+    test, body, initial, others = node.args
+    start = [block.number(each, f"{node.name}.initial") for each in initial]
+    around = [block.value(each, f"{node.name}.operand") for each in others]
+    module = _module(block, body)
+    carried = _carried(block, module, len(start))
+    given: list[Operand] = [*(value.name for value in carried), *around]
+    tested = block.inside(_module(block, test), given)
+    (go,) = tested.results()
+    inner = block.inside(module, given).graph([Value(""), *carried])
+    loop = Graph(
+        node.name,
+        inner.inputs,
+        inner.outputs,
+        (*tested.nodes, Node("break", (go,)), *inner.nodes),
+        (*tested.constants, *inner.constants),
+    )
+    block.append(node, "while", [None, *start], tuple(block.outputs(node)), subgraphs=[loop])
+
+
+def _scan(block: ExportedBlock, node: Any) -> None:
+    """`scan(graph, initial, sequences, other operands)`: an iteration reads a slice of each."""
+    body, initial, sequences, others = node.args
+    _loop_over(block, node, _module(block, body), initial, sequences, others)
+
+
+def _map(block: ExportedBlock, node: Any) -> None:
+    """`map_impl(graph, sequences, other operands)`: a scan that carries nothing."""
+    body, sequences, others = node.args
+    _loop_over(block, node, _module(block, body), (), sequences, others)
+
+
+def _loop_over(
+    block: ExportedBlock,
+    node: Any,
+    module: Any,
+    initial: Sequence[Any],
+    sequences: Sequence[Any],
+    others: Sequence[Any],
+) -> None:
+    start = [block.number(each, f"{node.name}.initial") for each in initial]
+    names = [block.value(each, "") for each in sequences]
+    around = [block.value(each, f"{node.name}.operand") for each in others]
+    count = Value(block.names.fresh(f"{node.name}.count"), _INDEX)
+    block.append(node, "aten.sym_size.int", [names[0]], [count], {"dim": 0})
+    carried = _carried(block, module, len(start))
+    slices = _carried(block, module, len(names), after=len(start))
+    counter = Value(block.names.fresh(f"{node.name}.index"), _INDEX)
+    given: list[Operand] = [*(value.name for value in (*carried, *slices)), *around]
+    inner = block.inside(module, given).graph([counter, *carried])
+    gathered = tuple(
+        Node("aten.select.int", (name, counter.name), (part,), {"dim": 0, "index": OPERAND})
+        for name, part in zip(names, slices, strict=True)
+    )
+    loop = Graph(node.name, inner.inputs, inner.outputs, (*gathered, *inner.nodes), inner.constants)
+    block.append(node, "while", [count.name, *start], tuple(block.outputs(node)), subgraphs=[loop])
+
+
+def _without_gradients(block: ExportedBlock, node: Any) -> None:
+    """`wrap_with_set_grad_enabled(enabled, graph, *operands)`: the statements of the graph."""
+    _, body, *operands = node.args
+    given = [block.value(each, f"{node.name}.operand") for each in operands]
+    inner = block.inside(_module(block, body), given)
+    block.nodes += inner.nodes
+    block.scopes += inner.scopes
+    block.constants += inner.constants
+    block.classes |= inner.classes
+    results = inner.results()
+    for user in node.users:
+        if user.target is not operator.getitem:
+            refuse(user)
+        block.bind(user, results[user.args[1]])
+
+
+def _module(block: ExportedBlock, node: Any) -> Any:
+    return operator.attrgetter(node.target)(block.module)
+
+
+def _carried(block: ExportedBlock, module: Any, count: int, *, after: int = 0) -> list[Value]:
+    """Return the values of `count` placeholders of a body, from number `after` on."""
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    return [
+        Value(block.names.fresh(node.name), type_of(node.meta.get("val")))
+        for node in placeholders[after : after + count]
+    ]
+
+
+CONTROL: Mapping[str, Callable[[ExportedBlock, Any], None]] = {
+    "cond": _cond,
+    "while_loop": _while_loop,
+    "scan": _scan,
+    "map_impl": _map,
+    "wrap_with_set_grad_enabled": _without_gradients,
+}
+"""Name of a higher-order operator to the function that converts it."""
+
+
+# -- statements ------------------------------------------------------------------------------------
 
 _ACCUMULATING = ("aten._native_batch_norm_legit_functional.default", "aten.native_batch_norm.default")
 """Operators with statistics in f32 for operands in half precision, which tensors without data do not show."""
@@ -142,7 +357,6 @@ class ExportedBlock:
     # -- statements ----------------------------------------------------------------------------
 
     def _converter(self, node: Any) -> Callable[[Any], None]:
-        from nncdbg.engine.frontends.exported.control import CONTROL
         from nncdbg.engine.ops.aten.arrays import function_name
         from nncdbg.engine.ops.aten.internals import OpOverload
 

@@ -1,0 +1,602 @@
+"""Quick fixes for diagnostics, and rewrites that preserve results: flatten and group layers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lsprotocol import types
+
+from nncdbg.engine.dtypes import NUMPY
+from nncdbg.engine.errors import GraphError
+from nncdbg.engine.inference.statements import literal_dtype
+from nncdbg.engine.inference.types import bind_symbols, literal_array, type_of_array, with_symbols
+from nncdbg.engine.text.lexemes import BARE, PREFIX_END, PREFIXED, Flaw, name_text, quote
+from nncdbg.engine.text.types import parse_type, print_type, value_text
+from nncdbg.ir.names import claimed_name, fresh_name
+from nncdbg.ir.records import Literal, Node, Type, Value
+from nncdbg.textual_repr.blocks import Block
+from nncdbg.textual_repr.language_server.analysis import Analysis, Chunk
+from nncdbg.textual_repr.language_server.document import (
+    Document,
+    insert_below,
+    remove_lines,
+    replace_lines,
+    replace_span,
+)
+from nncdbg.textual_repr.language_server.graph_reading import BlockEnded, Left, StatementEntry
+from nncdbg.textual_repr.language_server.hints import untyped
+from nncdbg.textual_repr.language_server.symbols import last_line
+from nncdbg.textual_repr.language_server.tokens import (
+    Definition,
+    Mention,
+    Problem,
+    Span,
+    Token,
+    kind_of_line,
+    tokens,
+)
+from nncdbg.textual_repr.literals import literal_text
+
+if TYPE_CHECKING:
+    from nncdbg.textual_repr.language_server.server import NncServer
+
+# -- flattening ------------------------------------------------------------------------------------
+
+
+class CannotMove(Exception):
+    """Raised for statements that cannot be moved, such as statements with errors."""
+
+
+def callee_at(analysis: Analysis, line: int) -> Chunk | None:
+    """Return the graph called on a line, if the call can be replaced by its statements."""
+    node = analysis.node_at(line)
+    if node is None or not node.op.startswith("@"):
+        return None
+    callee = analysis.graphs.get(node.op[1:])
+    if callee is None or callee.signature is None or callee is analysis.chunk_at(line):
+        return None
+    block = callee.block
+    if block is None or not block.end or callee.reading.broken or callee.reading.problems:
+        return None
+    fits = len(node.inputs) == len(block.inputs) and len(node.outputs) == len(block.outputs)
+    return callee if fits and None not in node.inputs else None
+
+
+def flatten(document: Document, line: int) -> list[types.TextEdit]:
+    """Return edits that inline the graph called on `line`, and remove the graph if no calls remain.
+
+    Raises CannotMove if this is not possible.
+    """
+    analysis = document.analysis
+    callee = callee_at(analysis, line)
+    if callee is None:
+        raise CannotMove
+    lines = _Flattening(analysis, line, callee).lines()
+    edits = [replace_lines(document, line, line, lines)]
+    calls = sum(1 for _ in analysis.calls_of(callee.name))
+    if calls == 1 and next(iter(analysis.graphs)) != callee.name:
+        edits.append(remove_graph(document, callee))
+    return edits
+
+
+def remove_graph(document: Document, chunk: Chunk) -> types.TextEdit:
+    """Return the edit that removes a graph with its comment and one blank line before it."""
+    lines = document.lines
+    first = first_comment(document, chunk.start)
+    if first and not lines[first - 1].strip():
+        first -= 1
+    return remove_lines(document, first, last_line(chunk))
+
+
+def first_comment(document: Document, line: int) -> int:
+    """Return the first ``##`` line that belongs to the statement on `line`; `line` if there is none."""
+    while line and re.match(r"\s*##(?!!)", document.lines[line - 1]):
+        line -= 1
+    return line
+
+
+@dataclass(slots=True)
+class _Flattening:
+    analysis: Analysis
+    line: int
+    callee: Chunk
+    taken: set[str] = field(default_factory=set)
+    renamed: dict[tuple[Block, str], str] = field(default_factory=dict)
+    """Maps values of the callee to their names in the caller."""
+    written: dict[str, Type] = field(default_factory=dict)
+    """The types that the call writes for its outputs, by their names."""
+    sizes: dict[str, int | str | None] = field(default_factory=dict)
+    """Sizes of the symbols in the callee's types, for this call."""
+    before: list[str] = field(default_factory=list)
+    after: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        text = self.analysis.lines[self.line]
+        indent = text[: len(text) - len(text.lstrip())]
+        caller = self.analysis.chunk_at(self.line)
+        self.taken.update(name for block in caller.reading.opened for name in block.names)
+        node = self.analysis.node_at(self.line)
+        assert node is not None
+        self.take_inputs(node)
+        self.take_outputs(node)
+        body = list(self.body(indent))
+        found = [*(indent + each for each in self.before), *body, *(indent + each for each in self.after)]
+        return found or [f"{indent}# @{name_text(self.callee.name)} does nothing"]
+
+    @property
+    def block(self) -> Block:
+        assert self.callee.block is not None
+        return self.callee.block
+
+    def spell(self, name: str) -> str:
+        return self.analysis.prefixes.spell(name)
+
+    def fresh(self, name: str) -> str:
+        """Return a name similar to `name` that the caller does not use."""
+        return claimed_name(name, self.taken)
+
+    def take_inputs(self, node: Node) -> None:
+        for value, operand in zip(self.block.inputs, node.inputs, strict=True):
+            if isinstance(operand, str):
+                self.renamed[self.block, value.name] = operand
+                given = self.analysis.type_of(self.line, operand)
+            else:
+                assert isinstance(operand, Literal)
+                given = self.constant(value.name, operand)
+            if value.type is not None and given is not None:
+                bind_symbols(value.type, given, self.sizes)
+
+    def constant(self, name: str, literal: Literal) -> Type:
+        """Make a constant of a literal operand of the call."""
+        dtype = literal_dtype(literal, None, 0, (), self.analysis.opsets)
+        try:
+            known = type_of_array(literal_array(literal, dtype))
+        except GraphError as error:
+            raise CannotMove from error
+        self.renamed[self.block, name] = named = self.fresh(name)
+        self.before.append(f"%{self.spell(named)}: {print_type(known)} = {literal_text(literal.data)}")
+        return known
+
+    def take_outputs(self, node: Node) -> None:
+        """Give results the output names of the call; a result that already has a name is copied."""
+        for value, result in zip(self.block.outputs, node.outputs, strict=True):
+            if not result.name:
+                continue
+            if (self.block, value.name) not in self.renamed:
+                self.renamed[self.block, value.name] = result.name
+                if result.type is not None:
+                    self.written[result.name] = result.type
+                continue
+            same = self.spell(self.renamed[self.block, value.name])
+            declared = f": {print_type(result.type)}" if result.type is not None else ""
+            self.after.append(f"%{self.spell(result.name)}{declared} = Identity(%{same})")
+
+    def body(self, indent: str) -> Iterator[str]:
+        """Yield the lines between the header and the return."""
+        callee = self.callee
+        lines = list(callee.lines[1 : self.block.end - 1 - callee.reading.before])
+        while lines and (not lines[-1].strip() or lines[-1].lstrip().startswith("#")):
+            lines.pop()  # a comment of the return
+        first = next((text for text in lines if text.strip()), "")
+        base = first[: len(first) - len(first.lstrip())]
+        for own, text in enumerate(lines, 1):
+            if not text.strip():
+                yield ""
+                continue
+            moved = self.moved(callee.start + own, text)
+            if callee.reading.blocks[own] is self.block and moved.lstrip().startswith("##!"):
+                moved = moved.replace("##!", "#", 1)  # a comment of the graph, which is removed
+            yield indent + (moved.removeprefix(base) if moved.startswith(base) else moved.lstrip())
+
+    def moved(self, line: int, text: str) -> str:
+        """Return a line with the caller's names and with sizes in place of the callee's symbols."""
+        pieces = tokens(text)
+        marks = {mention.start: mention for mention in self.analysis.mentions(line)}
+        out: list[str] = []
+        end = 0
+        pending: Type | None = None
+        for at, token in enumerate(pieces):
+            out.append(text[end : token.start])
+            end = token.end
+            mark = marks.get(token.start) if token.kind == "value" else None
+            if mark is not None:
+                name = self.name(line, mark)
+                out.append(f"%{self.spell(name)}")
+                pending = self.written.get(name) if mark.defines else None
+                if pending is not None and not _typed(pieces, at):
+                    out.append(f": {print_type(pending)}")
+                    pending = None
+            elif token.kind == "type":
+                out.append(print_type(pending) if pending is not None else self.type_text(text, token))
+                pending = None
+            else:
+                out.append(text[token.start : token.end])
+        return "".join(out) + text[end:]
+
+    def name(self, line: int, mark: Mention) -> str:
+        found = self.analysis.definition_of(line, mark)
+        if found is None:
+            raise CannotMove
+        return self.name_of(found)
+
+    def name_of(self, found: Definition) -> str:
+        key = found.block, found.name
+        if key not in self.renamed:
+            self.renamed[key] = self.fresh(found.name)
+        return self.renamed[key]
+
+    def type_text(self, text: str, token: Token) -> str:
+        try:
+            known = parse_type(text[token.start : token.end])
+        except Flaw as flaw:
+            raise CannotMove from flaw
+        return print_type(with_symbols(known, self.sizes))
+
+
+def _typed(pieces: tuple[Token, ...], at: int) -> bool:
+    """Return True if a type follows the name at token `at`."""
+    return at + 2 < len(pieces) and pieces[at + 1].name == ":" and pieces[at + 2].kind == "type"
+
+
+def random_note(chunks: Mapping[str, Chunk], opsets: Mapping[str, int], *names: str) -> str:
+    """Return a title suffix if the graphs use random numbers, which depend on the position of their op."""
+    from nncdbg.engine.ops import lookup
+    from nncdbg.engine.ops.schema import version_of
+
+    nodes = (n for name in names if name in chunks for b in chunks[name].reading.opened for n in b.nodes)
+    ops = {
+        node.op for node in nodes if node.op not in ("if", "while", "break") and not node.op.startswith("@")
+    }
+    declared = (lookup(op, version_of(op, opsets)) for op in ops)
+    drawing = any(op is not None and op.random for op in declared)
+    return " (random numbers will differ)" if drawing else ""
+
+
+# -- grouping --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Lines `first` to `last`, which are whole statements of `block`."""
+
+    first: int
+    last: int
+    block: Block
+
+    def __contains__(self, line: int) -> bool:
+        return self.first <= line <= self.last
+
+
+def selected(analysis: Analysis, first: int, last: int) -> Selection | None:
+    """Return the statements in these lines if they are complete, free of errors, and can form a graph."""
+    lines = analysis.lines
+    while first <= last and not lines[first].strip():
+        first += 1
+    while last >= first and not lines[last].strip():
+        last -= 1
+    if first > last:
+        return None
+    block = analysis.block_at(first)
+    if block is None or analysis.block_at(last) is not block or block.end == 0:
+        return None
+    if any(p.severity == "error" and first <= p.span.line <= last for p in analysis.problems):
+        return None
+    return Selection(first, last, block) if _is_whole(analysis, first, last, block) else None
+
+
+def _is_whole(analysis: Analysis, first: int, last: int, block: Block) -> bool:
+    """Return True if every block opened in the lines is closed there, and no line ends or leaves `block`."""
+    depth = computed = 0
+    for line in range(first, last + 1):
+        text = analysis.lines[line].strip()
+        if not text or text.startswith("#"):
+            continue
+        closes = text.startswith("}")
+        if closes and depth == 0:
+            return False
+        event = analysis.event_at(line)
+        around = analysis.block_at(line)
+        if event is None or around is None:
+            return False
+        if depth == 0 and (around is not block or isinstance(event, (BlockEnded, Left))):
+            return False
+        depth += (analysis.block_opened_at(line) is not None) - closes
+        computed += not (isinstance(event, StatementEntry) and not isinstance(event.content, Node))
+    return depth == 0 and computed > 0
+
+
+def group(document: Document, selection: Selection) -> list[types.TextEdit]:
+    """Return edits that move the selected statements into a graph below their own, and call it.
+
+    Raises CannotMove if this is not possible.
+    """
+    analysis = document.analysis
+    inputs = _inputs(analysis, selection)
+    outputs = _outputs(analysis, selection)
+    labels = {block.name for chunk in analysis.chunks for block in chunk.reading.opened}
+    name = name_text(fresh_name("layer", labels, mark="_"))
+    text = document.lines[selection.first]
+    indent = text[: len(text) - len(text.lstrip())]
+    spell = analysis.prefixes.spell
+    results = ", ".join(value_text(value, spell) for value in outputs)
+    formals = ", ".join(value_text(value, spell) for value in inputs)
+    arguments = ", ".join(f"%{spell(value.name)}" for value in inputs)
+    call = f"{indent}{results}{' = ' if results else ''}@{name}({arguments})"
+    moved = document.lines[selection.first : selection.last + 1]
+    graph = [
+        "",
+        f"graph @{name}({formals}) -> ({results}) {{",
+        *("  " + text.removeprefix(indent) if text.strip() else "" for text in moved),
+        f"  return {', '.join(f'%{spell(value.name)}' for value in outputs)}".rstrip(),
+        "}",
+    ]
+    below = last_line(analysis.chunk_at(selection.first))
+    return [
+        replace_lines(document, selection.first, selection.last, [call]),
+        insert_below(document, below, graph),
+    ]
+
+
+def _inputs(analysis: Analysis, selection: Selection) -> list[Value]:
+    """Return the outer values used by the statements, in the order of their first use."""
+    found: dict[str, Type | None] = {}
+    for line in range(selection.first, selection.last + 1):
+        for mention in analysis.mentions(line):
+            definition = analysis.definition_of(line, mention)
+            if definition is None:
+                raise CannotMove
+            if definition.span.line not in selection:
+                found.setdefault(definition.name, definition.type)
+    return [Value(name, known) for name, known in found.items()]
+
+
+def _outputs(analysis: Analysis, selection: Selection) -> list[Value]:
+    """Return the values of the statements that are used elsewhere, in the order of their definitions."""
+    chunk = analysis.chunk_at(selection.first)
+    number = {name: chunk.line_of(line) for name, line in selection.block.names.items()}
+    own = {name for name, line in number.items() if line in selection}
+    used: set[str] = set()
+    # A quoted or prefixed name can be spelled in several ways.
+    may_use = re.compile("|".join(['"', PREFIX_END, *map(re.escape, own)])).search
+    for offset, text in enumerate(chunk.lines):
+        line = chunk.start + offset
+        if line in selection or not may_use(text):
+            continue
+        for mention in analysis.mentions(line):
+            if mention.name in own - used:
+                definition = analysis.definition_of(line, mention)
+                if definition is not None and definition.block is selection.block:
+                    used.add(mention.name)
+    return [Value(name, chunk.types.of(selection.block, name)) for name in number if name in used]
+
+
+# -- actions ---------------------------------------------------------------------------------------
+
+_Kind = types.CodeActionKind
+
+
+def register(server: NncServer) -> None:
+    """Register code actions."""
+    kinds = [_Kind.QuickFix, _Kind.RefactorRewrite, _Kind.RefactorInline, _Kind.RefactorExtract]
+
+    @server.feature(types.TEXT_DOCUMENT_CODE_ACTION, types.CodeActionOptions(code_action_kinds=kinds))
+    def actions(params: types.CodeActionParams) -> list[types.CodeAction]:
+        document = server.documents.get(params.text_document.uri)
+        if document is None:
+            return []
+        found = code_actions(document, params.range, params.context.diagnostics)
+        only = params.context.only
+        return [action for action in found if only is None or _wanted(str(action.kind), only)]
+
+
+def _wanted(kind: str, only: Sequence[_Kind | str]) -> bool:
+    """Return True for a requested kind or a subkind of one."""
+    asked = (str(each.value) if isinstance(each, _Kind) else each for each in only)
+    return any(kind == each or not each or kind.startswith(f"{each}.") for each in asked)
+
+
+def code_actions(
+    document: Document, range: types.Range, diagnostics: Sequence[types.Diagnostic] = ()
+) -> Iterator[types.CodeAction]:
+    """Yield the actions for a range of the text; `diagnostics` are the client's diagnostics in it."""
+    first = min(range.start.line, len(document.lines) - 1)
+    last = min(range.end.line, len(document.lines) - 1)
+    if last > first and range.end.character == 0:
+        last -= 1
+    problems = [p for p in document.analysis.problems if first <= p.span.line <= last]
+    fixes = [fix for problem in problems for fix in _fixes(document, problem, diagnostics)]
+    yield from sorted(fixes, key=lambda fix: not fix.is_preferred)
+    yield from _type_actions(document, first, last)
+    yield from _flatten_actions(document, first)
+    if range.start != range.end:
+        yield from _group_actions(document, first, last)
+
+
+def _action(
+    document: Document, title: str, kind: types.CodeActionKind, edits: Sequence[types.TextEdit]
+) -> types.CodeAction:
+    return types.CodeAction(
+        title, kind=kind.value, edit=types.WorkspaceEdit(changes={document.uri: list(edits)})
+    )
+
+
+# -- quick fixes -----------------------------------------------------------------------------------
+
+
+def _fixes(
+    document: Document, problem: Problem, diagnostics: Sequence[types.Diagnostic]
+) -> Iterator[types.CodeAction]:
+    place = document.units.range(document.lines[problem.span.line], problem.span)
+    said = [d for d in diagnostics if d.code == problem.code and d.range.start == place.start]
+    for title, edits, preferred in (
+        *_near(document, problem),
+        *_quoting(document, problem),
+        *_removal(document, problem),
+    ):
+        action = _action(document, title, _Kind.QuickFix, edits)
+        action.diagnostics = said or None
+        action.is_preferred = preferred or None
+        yield action
+
+
+_Fix = tuple[str, list[types.TextEdit], bool]
+
+_meant = re.compile(r"did you mean (.+)\?").fullmatch
+
+
+def _near(document: Document, problem: Problem) -> Iterator[_Fix]:
+    """Suggest the nearest name, if the message has one."""
+    match = _meant(problem.hint or "")
+    if match is not None:
+        yield f"Replace by {match[1]}", [replace_span(document, problem.span, match[1])], True
+
+
+_name = re.compile(r'([%@])([^\s,()={}"\[\]]+)')
+_typed_name = re.compile(rf"({BARE}):(?:(?:{'|'.join(NUMPY)}|seq|opt)?)").fullmatch
+_bare = re.compile(BARE).fullmatch
+_prefixed = re.compile(PREFIXED).fullmatch
+
+
+def _quoting(document: Document, problem: Problem) -> Iterator[_Fix]:
+    """Quote the names of a line that need quotes, throughout the graph."""
+    if problem.code != "syntax":
+        return
+    for match in _name.finditer(document.lines[problem.span.line]):
+        name = match[2].rstrip(":")
+        if _bare(name) or _typed_name(match[2]) or _prefixed(name):
+            continue
+        quoted = match[1] + quote(name)
+        edits = [
+            replace_span(document, span, quoted)
+            for span in _spelled(document, problem.span.line, match[1] + name)
+        ]
+        yield f"Quote the name: {quoted}", edits, True
+
+
+def _spelled(document: Document, line: int, name: str) -> Iterator[Span]:
+    """Yield the unquoted uses of a name in the same graph, or in the whole text for a graph name."""
+    chunk = document.analysis.chunk_at(line)
+    lines = range(len(document.lines)) if name[0] == "@" else range(chunk.start, chunk.end)
+    whole = re.compile(rf"{re.escape(name)}(?=:?[\s,()={{}}\[\]]|:?$)")
+    for each in lines:
+        text = document.lines[each]
+        if name in text and not text.lstrip().startswith("#"):
+            yield from (Span(each, found.start(), found.end()) for found in whole.finditer(text))
+
+
+def _removal(document: Document, problem: Problem) -> Iterator[_Fix]:
+    """Remove an unused statement, graph or name."""
+    if problem.code != "unused":
+        return
+    analysis, span = document.analysis, problem.span
+    line = span.line
+    named = document.lines[line][span.start : span.end]
+    if named.startswith("@"):
+        yield f"Remove {named}", [remove_graph(document, analysis.chunk_at(line))], False
+        return
+    event = analysis.event_at(line)
+    if isinstance(event, StatementEntry) and len(event.names.defines) == 1 and not _blanks(document, line):
+        first = first_comment(document, line)
+        yield f"Remove the statement that defines {named}", [remove_lines(document, first, line)], False
+        return
+    place, text = _left_out(document, span)
+    yield f"Omit {named}", [replace_span(document, place, text)], False
+
+
+def _blanks(document: Document, line: int) -> bool:
+    """Return True if a statement has several outputs, each of which may be written ``_``."""
+    found = tokens(document.lines[line])
+    head = found[: next((i for i, t in enumerate(found) if t.name == "="), 0)]
+    return any(token.name == "," and token.kind == "operator" for token in head)
+
+
+def _left_out(document: Document, span: Span) -> tuple[Span, str]:
+    """Return the span to replace and its replacement, to omit one of several or an optional definition."""
+    text = document.lines[span.line]
+    found = tokens(text)
+    at = next(i for i, token in enumerate(found) if token.start == span.start)
+    end = _end_of_definition(found, at)
+    if kind_of_line(text) == "while":
+        word = found[at - 1]  # count
+        start = word.start - text[: word.start].endswith(" ")
+        return Span(span.line, start, end), ""
+    if _takes_from(found, end):
+        return _result_span(span.line, text, found, at), ""
+    return Span(span.line, span.start, end), "_"
+
+
+def _end_of_definition(found: Sequence[Token], at: int) -> int:
+    if at + 2 < len(found) and found[at + 1].name == ":" and found[at + 2].kind == "type":
+        return found[at + 2].end
+    return found[at].end
+
+
+def _takes_from(found: Sequence[Token], end: int) -> bool:
+    """Return True for a loop result, ``%y: T = %s``, which may be omitted."""
+    following = next((token for token in found if token.start >= end), None)
+    return following is not None and following.name == "=" and found[0].name == "}"
+
+
+def _result_span(line: int, text: str, found: Sequence[Token], at: int) -> Span:
+    """Return the span of a loop result with one adjacent comma."""
+    last = at
+    depth = 0
+    while last + 1 < len(found) and (depth or found[last + 1].name not in (",", ")")):
+        last += 1
+        depth += (found[last].name == "[") - (found[last].name == "]")
+    start, end = found[at].start, found[last].end
+    if last + 1 < len(found) and found[last + 1].name == ",":
+        end = found[last + 2].start if last + 2 < len(found) else found[last + 1].end
+    elif found[at - 1].name == ",":
+        start = found[at - 1].start
+    return Span(line, start, end)
+
+
+# -- rewriting -------------------------------------------------------------------------------------------
+
+
+def _type_actions(document: Document, first: int, last: int) -> Iterator[types.CodeAction]:
+    """Insert the types that are inferred but not written."""
+    found = list(untyped(document.analysis, first, last))
+    if not found:
+        return
+    edits = []
+    for definition in found:
+        assert definition.type is not None
+        end = Span(definition.span.line, definition.span.end, definition.span.end)
+        edits.append(replace_span(document, end, f": {print_type(definition.type)}"))
+    only = found[0]
+    title = f"Write {len(found)} missing types"
+    if len(found) == 1 and only.type is not None:
+        title = f"Write the type: %{name_text(only.name)}: {print_type(only.type)}"
+    yield _action(document, title, _Kind.RefactorRewrite, edits)
+
+
+def _flatten_actions(document: Document, line: int) -> Iterator[types.CodeAction]:
+    analysis = document.analysis
+    callee = callee_at(analysis, line)
+    if callee is None:
+        return
+    try:
+        edits = flatten(document, line)
+    except CannotMove:
+        return
+    title = f"Flatten @{name_text(callee.name)} into this graph"
+    note = random_note(analysis.graphs, analysis.opsets, callee.name, analysis.chunk_at(line).name)
+    yield _action(document, title + note, _Kind.RefactorInline, edits)
+
+
+def _group_actions(document: Document, first: int, last: int) -> Iterator[types.CodeAction]:
+    analysis: Analysis = document.analysis
+    selection = selected(analysis, first, last)
+    if selection is None:
+        return
+    try:
+        edits = group(document, selection)
+    except CannotMove:
+        return
+    note = random_note(analysis.graphs, analysis.opsets, analysis.chunk_at(first).name)
+    yield _action(document, f"Group into a layer{note}", _Kind.RefactorExtract, edits)

@@ -1,0 +1,35 @@
+"""Formatting of texts with many comments keeps all comments and the program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nncdbg.textual_repr import parse
+from nncdbg.textual_repr.language_server.formatting import formatted
+
+REPOSITORY = Path(__file__).parents[3]
+EXAMPLES = sorted((REPOSITORY / "examples").rglob("*.nnc"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.name))
+def test_a_comment_above_each_line_stays_above_it(path: Path) -> None:
+    lines = path.read_text("utf-8").rstrip("\n").split("\n")
+    loose = [row for n, line in enumerate(lines) for row in (f" # {n}", f"  {line}")]
+    tidy = formatted(loose)
+    assert parse("\n".join(tidy)) == parse("\n".join(lines))
+    kept = [int(row.strip()[2:]) for row in tidy if row.strip()[2:].isdecimal()]
+    assert sorted(kept) == list(range(len(lines)))
+    assert formatted(tidy) == tidy
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.name))
+def test_a_comment_behind_a_line_stays_behind_it(path: Path) -> None:
+    tidy = formatted(path.read_text("utf-8").split("\n"))
+    in_graph = next(n for n, line in enumerate(tidy) if line.startswith("graph"))
+    behind = [
+        f"{line}  # {n}" if n >= in_graph and line and not line.lstrip().startswith("#") else line
+        for n, line in enumerate(tidy)
+    ]
+    assert formatted([line.replace("  #", " #") for line in behind]) == behind
