@@ -10,12 +10,14 @@ RELEASE_STAMP := $(VENV)/.installed-release
 CLIENT := tests/dap_server/testsupport
 EXTENSION := vscode-extension
 EDITOR_TESTS := tests/vscode
+# A worker without tests takes half of the rest of another one.
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
 EDITOR := $(EDITOR_TESTS)/node_modules/.installed
 VSIX := dist/nncdbg.vsix
 VSIX_SOURCES = $(wildcard $(shell git ls-files -co --exclude-standard nncdbg $(EXTENSION) pyproject.toml 2>/dev/null))
 
-.PHONY: adapter code-server cuda-check help demo demo-torch kernels setup test test-all test-torch-versions conformance laws e2e e2e-editor editor bench-editor vsix release check lint types imports generated-check bench sizes docs site readme format clean
+.PHONY: adapter code-server cuda-check help demo demo-torch kernels setup test test-all nightly test-torch-versions conformance conformance-torch laws e2e e2e-editor editor bench-editor vsix release check lint types imports generated-check bench sizes docs site readme format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,30 +36,33 @@ setup: $(DEV_STAMP) $(SITE_STAMP)  ## install what checks, tests and site need i
 kernels: $(DEV_STAMP)  ## compile what exists in C++ too for PyTorch, unless it is in the user's cache folder
 	-@$(BIN)/python -m nncdbg.torch.compile_libraries
 
-test: $(DEV_STAMP) kernels  ## run the tests in parallel
-	$(BIN)/python -m pytest -n auto
+test: $(DEV_STAMP) kernels  ## run the tests, with a rotating quarter of the nightly ones
+	$(PYTEST)
 
-test-all: $(DEV_STAMP) kernels $(CLIENT)/node_modules  ## run test, adapter, conformance and e2e as one run
-	$(BIN)/python -m pytest -n auto -m "not editor and not fuzz and not conformance_torch and not laws"
+test-all: $(DEV_STAMP) kernels $(CLIENT)/node_modules  ## run test and e2e as one run
+	$(PYTEST) -m "not laws and not fuzz and not conformance_torch and not editor"
+
+nightly: $(DEV_STAMP) kernels  ## run all nightly tests: every case of every catalogue
+	NNCDBG_QUARTER=all $(PYTEST) -m "nightly or laws or fuzz or conformance_torch"
 
 conformance: $(DEV_STAMP)  ## run every ONNX backend test case: free, stepped, through text and through ONNX
-	$(BIN)/python -m pytest -n auto -m conformance
+	NNCDBG_QUARTER=all $(PYTEST) tests/conformance
 
 conformance-torch: $(DEV_STAMP) kernels  ## record and run torch's samples of operators, modules and optimizers
-	$(BIN)/python -m pytest -n auto -m conformance_torch tests/torch/conformance
+	$(PYTEST) -m conformance_torch tests/torch/conformance
 
 test-torch-versions: $(BIN)/python  ## test other versions of PyTorch, each in build/torch-VERSION (5 GB each)
 	$(BIN)/python tools/try_torch_versions.py $(TORCH_VERSIONS)
 
 laws: $(DEV_STAMP)  ## query every user interface about every planted fault, and why at every stop
-	$(BIN)/python -m pytest -n auto -m laws
+	$(PYTEST) -m laws
 
 cuda-check: $(DEV_STAMP)  ## compile the CUDA kernels with NVRTC, which needs no device (200 MB)
 	$(BIN)/python -m pip install --quiet --target build/nvrtc nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12
 	PYTHONPATH=build/nvrtc $(BIN)/python -m pytest -rs tests/engine/backends/test_cuda_sources.py
 
 adapter: $(DEV_STAMP)  ## run all tests of the debug adapter, with real processes
-	$(BIN)/python -m pytest -n auto -m adapter tests/dap_server
+	$(PYTEST) tests/dap_server
 
 e2e: $(DEV_STAMP) $(CLIENT)/node_modules  ## test the DAP server with the client library of VS Code
 	$(BIN)/python -m pytest -m e2e -rs

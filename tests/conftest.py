@@ -1,4 +1,4 @@
-"""Options and fixtures of all tests: `--update`, a state folder, and optional trained models."""
+"""Options and fixtures of all tests: `--update`, the quarter of nightly tests, and a state folder."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import os
 import shutil
 import signal
 import sysconfig
+import zlib
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import settings
 
 from nncdbg.engine.ops import declaration, library, schema
+from nncdbg.engine.process import collector
 
 ROOT = Path(__file__).parent.parent
 
@@ -37,6 +41,62 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="rewrite recorded outputs from the current ones")
 
 
+# -- nightly tests -----------------------------------------------------------------------------------------
+
+QUARTER = "NNCDBG_QUARTER"
+"""The variable with the quarter of the nightly tests that runs: 0 to 3, or `all`."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the quarter: the given one, all for `-m nightly` and for a test by its id, or that of the day.
+
+    Workers of xdist inherit it, so all of them select the same tests, even at midnight.
+    """
+    chosen = "nightly" in config.option.markexpr or any("::" in argument for argument in config.args)
+    quarter = os.environ.setdefault(QUARTER, "all" if chosen else str(datetime.now(UTC).toordinal() % 4))
+    if quarter not in ("0", "1", "2", "3", "all"):
+        raise pytest.UsageError(f"{QUARTER} is {quarter!r}; it must be 0, 1, 2, 3 or all")
+
+
+def pytest_report_header() -> str:
+    quarter = os.environ[QUARTER]
+    if quarter == "all":
+        return "nightly tests: all"
+    return f"nightly tests: quarter {quarter} of 0 to 3 (repeat this selection with {QUARTER}={quarter})"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if not terminalreporter.showheader:
+        terminalreporter.write_line(pytest_report_header())
+
+
+def quarter_of(test: str) -> str:
+    """Return the quarter of a test by its id, the same in every process and on every machine."""
+    return str(zlib.crc32(test.encode()) % 4)
+
+
+@pytest.hookimpl(trylast=True)  # after the selection with -m and -k
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out nightly tests of other quarters, except the first case of each parametrized test."""
+    if os.environ[QUARTER] == "all":
+        return
+    first: set[str] = set()
+    kept: list[pytest.Item] = []
+    left: list[pytest.Item] = []
+    for item in items:
+        function, bracket, _ = item.nodeid.partition("[")
+        represents = bool(bracket) and function not in first
+        first.add(function)
+        runs = not item.get_closest_marker("nightly") or represents
+        (kept if runs or quarter_of(item.nodeid) == os.environ[QUARTER] else left).append(item)
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = kept
+
+
+# -- fixtures ----------------------------------------------------------------------------------------------
+
+
 @pytest.fixture(scope="session", autouse=True)
 def state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Crash reports, tokens and histories of one test process are not those of another, nor the user's."""
@@ -48,6 +108,19 @@ def few_objects() -> None:
     """Leave what earlier files made out of collections of garbage and of searches: both read all objects."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_frozen_programs() -> Iterator[None]:
+    """Let programs that tests open stay in collections.
+
+    A prompt or server freezes its program, and before the next one thaws and collects all objects of the
+    process: 25 ms for a user, a second for each of the hundreds of programs that a worker of xdist opens.
+    """
+    without_freezing = SimpleNamespace(**{**vars(gc), "freeze": lambda: None, "get_freeze_count": lambda: 0})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(collector, "gc", without_freezing)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -128,7 +128,7 @@ class Debuggee:
         at_finding: bool = False,
         title: str = "",
     ) -> None:
-        self.debugger = debugger
+        self.debugger: Debugger = debugger
         self.recorder = ClientRecorder(debugger, requests=not no_debug)
         self.runner = runner
         self.sources = sources

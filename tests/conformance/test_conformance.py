@@ -1,6 +1,6 @@
 """Every case of ONNX's backend test: run to the end, stepped, and run from its text and from its export.
 
-The default run uses a sample of the node cases; `-m conformance` uses all of them and the light models.
+The nightly tests run all node cases, in chunks, and the light models.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from tests.conformance.cases import KINDS, Case, cases
 from tests.conformance.ways import WAYS, watched_run
 
 CHUNKS = 40
-SAMPLE = 13
-"""The default run uses one node case of this many."""
 
 every_way = pytest.mark.parametrize("way", WAYS)
 
@@ -55,24 +53,19 @@ def _failure(case: Case, way: str) -> str | None:
 
 
 @every_way
-def test_a_sample_of_node_cases_conforms(way: str) -> None:
-    assert judge(cases("node")[::SAMPLE], way) == []
-
-
-@every_way
 @pytest.mark.parametrize("kind", ["simple", "pytorch-operator", "pytorch-converted"])
 def test_models_conform(kind: str, way: str) -> None:
     assert judge(cases(kind), way) == []
 
 
-@pytest.mark.conformance
+@pytest.mark.nightly
 @every_way
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_every_node_case_conforms(chunk: int, way: str) -> None:
     assert judge(cases("node")[chunk::CHUNKS], way) == []
 
 
-@pytest.mark.conformance
+@pytest.mark.nightly
 @every_way
 @pytest.mark.parametrize("index", range(9))
 def test_light_models_conform(index: int, way: str) -> None:

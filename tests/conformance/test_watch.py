@@ -40,7 +40,7 @@ def alarms(case: Case) -> list[str]:
     return false_findings
 
 
-@pytest.mark.conformance
+@pytest.mark.nightly
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_no_node_case_has_a_false_finding(chunk: int) -> None:
     known_names = known_divergences()

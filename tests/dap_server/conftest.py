@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.dap_server.client import Client, stdio_client
+from tests.dap_server.conversations import conversation
 
 HERE = Path(__file__).parent
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -27,6 +30,7 @@ def no_leaks() -> Iterator[None]:
     yield
     deadline = time.monotonic() + RELEASE_TIMEOUT
     while (left := _resources() - before) and time.monotonic() < deadline:
+        gc.collect()  # the program of a session has reference cycles, and may hold files
         time.sleep(0.01)
     assert not left, f"leaked: {sorted(left)}"
 
@@ -51,37 +55,39 @@ def _descriptors() -> set[str]:
     return found
 
 
-SAMPLE = frozenset(
+PROCESSES = frozenset(
     (
+        "test_child.py",
+        "test_lifecycle.py",
+        "test_malformed.py",
+        "test_output.py",
+        "test_progress.py",
+        "test_recorded_session.py",
+        "test_relay.py",
         "test_session.py",
-        "test_breakpoints.py",
-        "test_variables.py",
-        "test_moving.py",
-        "test_framing.py",
-        "test_fuzz.py",
-        "test_answers.py",
-        "test_children.py",
-        "test_handles.py",
-        "test_value_text.py",
-        "test_schema.py",
-        "test_protocol_records.py",
-        "test_access.py",
-        "test_escaping.py",
+        "test_terminal_window.py",
     )
 )
-"""Files of the default run; the others take minutes, because each test starts processes."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that `make adapter` runs and the default run skips."""
-    for item in items:
-        markers = {mark.name for mark in item.iter_markers()}
-        if item.path.parent == HERE and item.path.name not in SAMPLE and not markers & {"e2e", "fuzz"}:
-            item.add_marker("adapter")
+"""Files that test the process of the server; in other files, sessions run in this process."""
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[Client]:
-    """A client over stdio; the server must end by itself, without a traceback."""
-    with stdio_client(cwd=tmp_path) as connected:
+def client(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> Iterator[Client]:
+    """A client of a session in the folder `tmp_path`; it must end by itself, without a traceback."""
+    if request.path.name in PROCESSES:
+        with stdio_client(cwd=tmp_path) as connected:
+            yield connected
+        return
+    monkeypatch.chdir(tmp_path)
+    with conversation() as connected:
         yield connected
+        if not connected.closed:
+            with suppress(BrokenPipeError):
+                connected.send("disconnect")
+            connected.expect_end()
+    assert "Traceback" not in capfd.readouterr().err

@@ -161,7 +161,7 @@ def test_a_derived_model_agrees_with_onnxruntime(name: str, form: str) -> None:
     check(name, form)
 
 
-@pytest.mark.conformance
+@pytest.mark.nightly
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_derived_model_agrees_with_onnxruntime(name: str, form: str) -> None:
@@ -187,7 +187,7 @@ LIGHT = sorted((Path(onnx.__file__).parent / "backend" / "test" / "data" / "ligh
 LEVELS = ("basic", "extended", "all")
 
 
-@pytest.mark.conformance
+@pytest.mark.nightly
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("path", LIGHT, ids=lambda path: path.stem)
 def test_an_optimized_light_model_agrees_with_onnxruntime(path: Path, level: str) -> None:

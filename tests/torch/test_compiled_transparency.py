@@ -89,6 +89,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("way", "tier"),
     [(way, tier) for way in ("command", "call") for tier in ("guard", "hooks", "native", "live")],

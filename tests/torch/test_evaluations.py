@@ -165,10 +165,10 @@ def test_memory_of_an_evaluation_has_a_bound(tier: str, kind: str, monkeypatch: 
     model.register_forward_hook(note)
     with nncdbg.torch.watch(model, optimizer, tier=tier, on_nan="report") as report:
         train()
-        evaluate(100)
+        evaluate(50)
         before = max(kept)
         calls = len(ACTIVE[-1]._tape.calls)
-        evaluate(200)
+        evaluate(100)
         assert max(kept) <= before < 50
         assert len(ACTIVE[-1]._tape.calls) <= max(calls, 128)
         train(zero=0.0)

@@ -51,11 +51,13 @@ def check(fault: Fault, tier: str) -> None:
     assert differences(report.bad_steps[0], fault) == [], report.bad_steps[0].notes
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("fault", named(FAULTS, MISSED))
 def test_guard_names_step_operator_line_and_cause(fault: Fault) -> None:
     check(fault, "guard")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("way", ["guard", "record"])
 @pytest.mark.parametrize("case", named(CLEAN))
 def test_clean_script_has_no_finding(case: CleanScript, way: str) -> None:

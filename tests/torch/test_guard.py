@@ -34,6 +34,7 @@ def train(training, steps, *, whole=False):
     return trips
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("whole", [False, True], ids=["block", "step"])
 @pytest.mark.parametrize("case", named(PLANTED))
 def test_planted_step_trips_and_no_step_before(case, whole):
@@ -48,6 +49,7 @@ def test_planted_step_trips_and_no_step_before(case, whole):
         assert trips[0].notes == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("whole", [False, True], ids=["block", "step"])
 @pytest.mark.parametrize("case", named(CLEAN))
 def test_clean_training_raises_no_alarm(case, whole):
@@ -71,6 +73,7 @@ def repeatable(step):
     return pytest.param(step, id=step.name, marks=marks)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("step", [*map(repeatable, STEPS)])
 def test_second_run_of_any_step_leaves_no_trace(step, monkeypatch):
     plain = step.build()

@@ -148,6 +148,7 @@ def train_with_trainer(path, folder, seed, options, samples=SAMPLES, **recorder)
     return run.end(trainer.model, trainer.optimizer.optimizer)
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", TRAINERS)
 @pytest.mark.parametrize("place", ["start", "first epoch", "later epoch", "boundary"])
@@ -234,6 +235,7 @@ def train_with_accelerate(path, seed, loader, accumulate, seedable=False, at=Non
     return run.end(model, optimizer.optimizer)
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", LOADERS)
 @pytest.mark.parametrize("accumulate", [1, 4])

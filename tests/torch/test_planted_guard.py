@@ -36,6 +36,7 @@ def watched(case: Planted | Clean, steps: int, **options: Any) -> TrainingReport
     return report
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", named(PLANTED, MISSED))
 def test_watch_names_origin_and_cause(case: Planted) -> None:
     report = watched(case, case.first_bad_step + 1, keep_update=case.phase == "optimizer")
@@ -45,6 +46,7 @@ def test_watch_names_origin_and_cause(case: Planted) -> None:
     assert differences(bad.origin, case) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("keep_update", [False, True])
 @pytest.mark.parametrize("case", named(CLEAN))
 def test_clean_training_has_no_finding(case: Clean, keep_update: bool) -> None:

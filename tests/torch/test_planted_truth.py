@@ -32,6 +32,7 @@ def bad_state(training: Training, loss: Any) -> list[str]:
     return [name for name, value in state.items() if kinds_in(value)]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("case", named(PLANTED))
 def test_planted_value_originates_where_the_truth_says(case: Planted, seed: int) -> None:
@@ -54,6 +55,7 @@ def test_planted_value_originates_where_the_truth_says(case: Planted, seed: int)
         assert found[0] is first
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", named(PLANTED))
 def test_planted_value_is_absent_before_its_step(case: Planted) -> None:
     training = case.build()
@@ -61,6 +63,7 @@ def test_planted_value_is_absent_before_its_step(case: Planted) -> None:
     assert not [name for loss in losses for name in bad_state(training, loss)]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", named([case for case in PLANTED if case.phase == "optimizer"]))
 def test_planted_update_reaches_the_named_parameter_first(case: Planted) -> None:
     training = case.build()
@@ -75,6 +78,7 @@ def test_planted_update_reaches_the_named_parameter_first(case: Planted) -> None
     assert bad[0] == case.parameter
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", named(PLANTED + CLEAN))
 def test_builds_with_one_seed_train_alike(case: Planted | Clean) -> None:
     final = []
@@ -86,6 +90,7 @@ def test_builds_with_one_seed_train_alike(case: Planted | Clean) -> None:
         assert torch.equal(first.view(-1).view(torch.uint8), second.view(-1).view(torch.uint8))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", named(PLANTED))
 def test_truth_is_complete(case: Planted) -> None:
     assert case.line > 0
@@ -98,6 +103,7 @@ def test_truth_is_complete(case: Planted) -> None:
     assert case.module in paths
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", named(CLEAN))
 def test_clean_training_stays_finite(case: Clean) -> None:
     training = case.build()
@@ -107,6 +113,7 @@ def test_clean_training_stays_finite(case: Clean) -> None:
     assert not bad_state(training, loss)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", named(CLEAN))
 def test_clean_training_would_alarm_a_check_of_every_op(case: Clean) -> None:
     training = case.build()

@@ -46,6 +46,7 @@ def phase_of(finding: WatchFinding) -> str:
     return next(graph for graph in graphs if graph != "main").partition(".")[0]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", named(PLANTED))
 def test_planted_value_is_reported_at_its_origin_with_its_cause(case: Planted) -> None:
     training = case.build()
@@ -67,6 +68,7 @@ def test_an_infinity_that_a_mask_drops_has_an_effect_if_backward_multiplies_it_b
     assert infinity.evidence.endswith("a mask drops it in forward, and its gradient is NaN")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", named(CLEAN))
 def test_clean_steps_raise_no_alarm(case: Clean) -> None:
     training = case.build()
@@ -75,6 +77,7 @@ def test_clean_steps_raise_no_alarm(case: Clean) -> None:
         assert report.ok, str(report)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", named(PLANTED))
 def test_steps_before_the_planted_one_raise_no_alarm(case: Planted) -> None:
     training = case.build()

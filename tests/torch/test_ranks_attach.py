@@ -304,7 +304,6 @@ def test_editor_has_one_session_with_a_thread_per_rank(tmp_path, monkeypatch):
             client.request("disconnect")
 
 
-@pytest.mark.adapter
 def test_missing_rank_of_a_hang_is_named_in_the_debug_console(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     with job(tmp_path, "hang") as found, stdio_client() as client:
@@ -321,7 +320,6 @@ def test_missing_rank_of_a_hang_is_named_in_the_debug_console(tmp_path, monkeypa
         client.request("disconnect")
 
 
-@pytest.mark.adapter
 def test_a15_a_rank_that_diverges_is_named_among_four(tmp_path):
     """A15: one of four ranks has a gradient that is 10 x larger at step 5."""
     with job(tmp_path, "stay", ranks=4) as found:

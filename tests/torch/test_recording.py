@@ -82,6 +82,7 @@ def same_or_nan(a, b):
     return same(a, b) or (floats and a.shape == b.shape and np.array_equal(a, b, equal_nan=True))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("step", cases(fails))
 def test_a_recorded_step_runs_to_the_same_bits(step):
     recorded, training, before = record(step)
@@ -100,6 +101,7 @@ def test_a_recorded_step_runs_to_the_same_bits(step):
             assert same_or_nan(now, before[name]), f"{name} changed"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("step", cases(lambda step: []))
 def test_a_saved_step_is_read_back(step, tmp_path):
     recorded, _, _ = record(step)
@@ -121,6 +123,7 @@ class EmptyMode(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("step", cases(lambda step: []))
 def test_recording_changes_no_bit(step):
     expected = step.build()
@@ -133,6 +136,7 @@ def test_recording_changes_no_bit(step):
         assert same_or_nan(host_array(tensor), host_array(now[name])), name
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "step",
     [step for step in STEPS if not step.skip_reason and not step.heavy][::12],

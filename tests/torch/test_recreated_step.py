@@ -48,6 +48,7 @@ def recreated(case, path, at):
     return recreation, steps[0], models[0]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
 @pytest.mark.parametrize("step", [0, 2, 5])
 def test_step_has_the_bits_of_the_run(case, step, tmp_path):

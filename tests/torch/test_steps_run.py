@@ -32,6 +32,7 @@ def two_steps(step: Step) -> tuple[dict[str, Any], list[dict[str, Any]], list[An
     return before, after, losses
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
 def test_equal_builds_change_equal_bits(step: Step) -> None:
     if step.skip_reason:

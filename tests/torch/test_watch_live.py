@@ -185,6 +185,7 @@ def watched(case, steps):
     return report
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", [planted(case) for case in PLANTED])
 def test_planted_value_is_reported_at_its_operator(case):
     report = watched(case, case.first_bad_step + 1)
@@ -192,6 +193,7 @@ def test_planted_value_is_reported_at_its_operator(case):
     assert differences(report.origin, case) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CLEAN])
 def test_clean_training_has_no_finding(case):
     assert watched(case, 3).ok

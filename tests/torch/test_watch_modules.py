@@ -246,6 +246,7 @@ def sampled():
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("step", sampled())
 def test_training_is_bit_equal_and_raises_no_alarm(step):
     plain = step.build()
@@ -259,6 +260,7 @@ def test_training_is_bit_equal_and_raises_no_alarm(step):
     assert trips == []
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:std.*degrees of freedom is <= 0")
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CLEAN[::5]])
 def test_clean_training_raises_no_alarm(case):

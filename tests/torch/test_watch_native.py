@@ -314,6 +314,7 @@ def test_forked_process_is_not_watched(net):
     assert trips == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in PLANTED])
 def test_planted_operator_is_named(case):
     training = case.build()
@@ -335,6 +336,7 @@ def test_planted_operator_is_named(case):
             assert named[0].phase == case.phase
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CLEAN])
 def test_clean_training_raises_no_alarm(case):
     training = case.build()
@@ -345,6 +347,7 @@ def test_clean_training_raises_no_alarm(case):
     assert trips == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "step",
     [pytest.param(each, id=each.name) for each in STEPS[::7] if not each.heavy and not each.skip_reason],

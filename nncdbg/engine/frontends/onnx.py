@@ -19,7 +19,7 @@ from nncdbg.engine.frontends.order import title
 from nncdbg.engine.frontends.shared_states import with_shared_states
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.engine.text.lexemes import name_text
-from nncdbg.ir.names import claimed_name
+from nncdbg.ir.names import all_defined, claimed_name
 from nncdbg.ir.records import (
     Array,
     Graph,
@@ -33,7 +33,6 @@ from nncdbg.ir.records import (
     Value,
 )
 from nncdbg.ir.walk import walk_nodes
-from nncdbg.textual_repr.statements import definitions
 
 # -- initialization --------------------------------------------------------------------------------
 
@@ -212,7 +211,7 @@ class TrainingConversion:
         for number, train in enumerate(trains):
             graphs[train] = self._updated(graphs[train], number)
         states = self._states(
-            {*self._tensors, *(each for graph in graphs.values() for each in definitions(graph))}
+            {*self._tensors, *(each.name for graph in graphs.values() for each in all_defined(graph))}
         )
         first = trains[0]
         if len(trains) > 1:
@@ -303,7 +302,7 @@ class TrainingConversion:
         bound = set(bindings.values()) - {info.name for info in self._model.graph.output}
         outputs = [value for value in graph.outputs if value.name not in bound]
         # A result that is a state has its value before the update.
-        used = {*definitions(graph), *self._tensors}
+        used = {*(each.name for each in all_defined(graph)), *self._tensors}
         copies = {
             each.name: claimed_name(f"{each.name}.before", used) for each in outputs if each.name in bindings
         }

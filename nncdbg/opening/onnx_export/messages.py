@@ -17,7 +17,7 @@ from nncdbg.engine.ops.onnx_messages import named_node_proto, type_proto
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.kinds import Kind
-from nncdbg.ir.names import claimed_name
+from nncdbg.ir.names import all_defined, claimed_name
 from nncdbg.ir.records import (
     Constant,
     Graph,
@@ -34,7 +34,6 @@ from nncdbg.ir.records import (
     without_sizes,
 )
 from nncdbg.opening.onnx_export.expansion import Expansion, Inlining, ModelValues, Refusals, first_result
-from nncdbg.textual_repr.statements import definitions
 
 _STACK_TRACE = "pkg.torch.onnx.stack_trace"
 """The key of the source lines of a node, as torch's exporter writes them."""
@@ -329,7 +328,7 @@ class Parts:
                 )
         self._model.used |= {*operands.values(), *(each.value.name for each in given)}
         constants = {each.value.name for each in graph.constants}
-        own = {*definitions(graph)} - self._model.used - constants - {""}
+        own = {value.name for value in all_defined(graph)} - self._model.used - constants - {""}
         self._model.used |= own
         inlining = Inlining(self._program, self._model, self._statements)
         nodes, results = inlining.graph(graph, {**operands}, {name: name for name in own})

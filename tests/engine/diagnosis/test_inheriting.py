@@ -96,7 +96,7 @@ def test_marks_agree_with_an_experiment(op: str) -> None:
         assert [*disagreements(row, places=1)] == []
 
 
-@pytest.mark.conformance
+@pytest.mark.nightly
 @pytest.mark.parametrize("op", composed())
 def test_marks_agree_with_many_experiments(op: str) -> None:
     for row in ROWS[op]:

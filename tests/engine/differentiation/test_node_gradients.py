@@ -70,7 +70,7 @@ def test_gradients_of_a_sample_of_node_cases() -> None:
     assert compared >= 200
 
 
-@pytest.mark.conformance
+@pytest.mark.nightly
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_gradients_of_all_node_cases(chunk: int) -> None:
     assert wrong(with_gradients()[chunk::CHUNKS])[1] == []

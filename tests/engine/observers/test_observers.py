@@ -22,6 +22,7 @@ from tests.engine.programs import runnable
 from tests.engine.test_laws import INPUTS
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
+CHUNKS = 40
 
 
 def verified(program: nncdbg.Program, inputs: Mapping[str, Any]) -> Verification:
@@ -33,6 +34,7 @@ def verified(program: nncdbg.Program, inputs: Mapping[str, Any]) -> Verification
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.nnc")), ids=lambda path: path.stem)
 def test_examples(path: Path) -> None:
     if path.stem == "uninitialized":
@@ -54,16 +56,17 @@ def test_sampled_node_cases(index: int) -> None:
     _check_case(index, "node")
 
 
-@pytest.mark.conformance
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["simple", "pytorch-operator", "pytorch-converted", "light"])
 def test_models(kind: str) -> None:
     for index in range(len(cases(kind))):
         _check_case(index, kind)
 
 
-@pytest.mark.conformance
-def test_all_node_cases() -> None:
-    for index in range(len(cases("node"))):
+@pytest.mark.nightly
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_all_node_cases(chunk: int) -> None:
+    for index in range(chunk, len(cases("node")), CHUNKS):
         _check_case(index, "node")
 
 

@@ -30,7 +30,7 @@ def test_row_agrees_with_an_experiment(sample: Sample) -> None:
     assert [*disagreements(sample, places=2)] == []
 
 
-@pytest.mark.conformance
+@pytest.mark.nightly
 @pytest.mark.parametrize("entry", by_entry(8), ids=lambda entry: f"{entry[0]} {entry[1]}")
 def test_row_agrees_with_many_experiments(entry: tuple[str, int]) -> None:
     for sample in by_entry(8)[entry]:

@@ -1,6 +1,7 @@
 import gc
 import weakref
 
+from nncdbg.engine.process import collector
 from nncdbg.engine.process.collector import collector_paused
 
 
@@ -15,7 +16,8 @@ def test_the_collector_is_enabled_again_after_the_body():
     assert gc.isenabled()
 
 
-def test_a_later_frozen_body_releases_the_cyclic_records_of_the_former():
+def test_a_later_frozen_body_releases_the_cyclic_records_of_the_former(monkeypatch):
+    monkeypatch.setattr(collector, "gc", gc)
     try:
         with collector_paused(freeze=True):
             records = _Cyclic()

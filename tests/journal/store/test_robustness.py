@@ -25,8 +25,9 @@ from nncdbg.journal import NewRun, connection, writing
 GRAPH = NewRun(kind="graph", name="train.nnc")
 
 
-def _kills(moments: int) -> None:
-    command = [sys.executable, "-m", "tests.journal.store.kills", "--moments", str(moments)]
+def _kills(moments: int, seed: int) -> None:
+    words = ["--moments", str(moments), "--seed", str(seed)]
+    command = [sys.executable, "-m", "tests.journal.store.kills", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "all committed steps are exact" in done.stdout
@@ -34,12 +35,13 @@ def _kills(moments: int) -> None:
 
 def test_a_killed_training_keeps_all_committed_steps_and_restarts() -> None:
     """N12: kill -9 at some random moments; `kills.py` has the checks."""
-    _kills(24)
+    _kills(24, seed=0)
 
 
-@pytest.mark.kills
-def test_500_kills() -> None:
-    _kills(500)
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(1, 26))
+def test_500_kills(seed: int) -> None:
+    _kills(20, seed)
 
 
 @contextmanager

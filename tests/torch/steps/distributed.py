@@ -24,6 +24,10 @@ Result = TypeVar("Result")
 TIME_LIMIT = timedelta(seconds=60)
 """After this time a rank stops waiting for another that failed."""
 
+RANKS = multiprocessing.get_context("forkserver")
+"""Ranks are forks of a process that has imported torch, which takes seconds."""
+RANKS.set_forkserver_preload([__name__, "nncdbg.torch"])
+
 
 def data_parallel(rank: int) -> Training:
     """Return a step of a model in two buckets, on the rows of this rank.
@@ -85,12 +89,11 @@ def in_ranks(visit: Callable[[int, Training], Result]) -> list[Result]:
 
 
 def in_processes(visit: Callable[[int], Result], world: int = 2) -> list[Result]:
-    """Return what `visit(rank)` returns in each rank, each a spawned process.
+    """Return what `visit(rank)` returns in each rank, each a process of its own.
 
     `visit` is a function of a module; its result is pickled, so it should hold NumPy arrays, not tensors.
     """
-    spawn = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(world, mp_context=spawn) as pool:
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(world, mp_context=RANKS) as pool:
         file = str(Path(folder) / "meeting")
         ranks = [pool.submit(worker, rank, world, file, visit) for rank in range(world)]
         return [rank.result() for rank in ranks]

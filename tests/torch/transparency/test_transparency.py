@@ -17,6 +17,7 @@ KNOWN = {
 """What differs, and why."""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_nothing_changes(name):
     # In one line: tracebacks in warnings have it.
