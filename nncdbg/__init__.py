@@ -72,7 +72,7 @@ _PUBLIC = {
     "diff": "nncdbg.engine.divergence.call",
     "DiffReport": "nncdbg.engine.comparison.report",
     "diff_corpus": "nncdbg.opening.diff_corpus",
-    "DiffCorpusReport": "nncdbg.opening.diff_corpus",
+    "DiffCorpusReport": "nncdbg.opening.diff_corpus_report",
     "execute": "nncdbg.commands.execute",
     **dict.fromkeys(("load", "ProgramSource"), "nncdbg.engine.frontends"),
     "run": "nncdbg.opening.run",
@@ -173,8 +173,8 @@ if TYPE_CHECKING:
     from nncdbg.nan_watch.records import WatchFinding as WatchFinding
     from nncdbg.nan_watch.reduction.reducing import Reduced as Reduced
     from nncdbg.nan_watch.reduction.reducing import reduce as reduce
-    from nncdbg.opening.diff_corpus import DiffCorpusReport as DiffCorpusReport
     from nncdbg.opening.diff_corpus import diff_corpus as diff_corpus
+    from nncdbg.opening.diff_corpus_report import DiffCorpusReport as DiffCorpusReport
     from nncdbg.opening.onnx_export import to_onnx as to_onnx
     from nncdbg.opening.onnx_export import write_onnx as write_onnx
     from nncdbg.opening.programs import read_kernels as read_kernels

@@ -29,7 +29,7 @@ from nncdbg.engine.text.short_names import names_of
 from nncdbg.engine.values.tensor import Tensor
 from nncdbg.engine.values.values import Outputs
 from nncdbg.ir.records import Array, Graph, Program
-from nncdbg.opening.diff_corpus import DiffCorpusReport
+from nncdbg.opening.diff_corpus_report import DiffCorpusReport
 from nncdbg.presentation.character_images import MARK_COLORS
 from nncdbg.presentation.corpus_divergence import print_corpus_report
 from nncdbg.presentation.divergence import print_report

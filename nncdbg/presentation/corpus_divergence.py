@@ -9,12 +9,12 @@ from rich.text import Text
 
 from nncdbg.engine.text.counting import counted
 from nncdbg.opening.corpus.cases import NOT_RUN
-from nncdbg.opening.diff_corpus import EQUAL, DiffCase
+from nncdbg.opening.diff_corpus_report import EQUAL, DiffCase
 from nncdbg.presentation.divergence import site_text, times_tolerance
 
 if TYPE_CHECKING:
     from nncdbg.opening.corpus.cases import Case
-    from nncdbg.opening.diff_corpus import DiffCorpusReport, DifferenceGroup
+    from nncdbg.opening.diff_corpus_report import DiffCorpusReport, DifferenceGroup
     from nncdbg.presentation.screen import Screen
 
 _CASES = 50

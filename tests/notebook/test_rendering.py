@@ -18,7 +18,7 @@ from PIL import Image
 import nncdbg
 from nncdbg.notebook import render
 from nncdbg.opening.corpus.cases import Case
-from nncdbg.opening.diff_corpus import DiffCase, DiffCorpusReport
+from nncdbg.opening.diff_corpus_report import DiffCase, DiffCorpusReport
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 HOSTILE = '"</style><script>alert(1)</script><img src=x onerror=alert(1)>&amp;\\u001b[2J\\u202e"'

@@ -379,6 +379,10 @@ def _loop(here: FrameAtStop) -> Children:
     return Children(len(makers), lambda start, stop: (make() for make in makers[start:stop]))
 
 
+def _has_states(here: FrameAtStop) -> bool:
+    return bool(here.view.session.program.debugger.program.states)
+
+
 def _states(here: FrameAtStop) -> Children:
     """The states of the program, in the order of the text."""
     names = [state.value.name for state in here.view.session.program.debugger.program.states]
@@ -441,9 +445,7 @@ def _buffers(here: FrameAtStop) -> Children:
 
 
 SCOPES = {
-    "States": ScopeKind(
-        _states, expensive=True, fits=lambda here: bool(here.view.session.program.debugger.program.states)
-    ),
+    "States": ScopeKind(_states, expensive=True, fits=_has_states),
     "Inputs": ScopeKind(_inputs, "arguments"),
     "Outputs": ScopeKind(_outputs, "returnValue"),
     "Values": ScopeKind(_values, "locals"),

@@ -27,7 +27,7 @@ from nncdbg.opening.command_line import (
     configuration_of,
     errors_in_json,
 )
-from nncdbg.opening.corpus.engines import add_corpus, check_corpus
+from nncdbg.opening.corpus.options import add_corpus, check_corpus
 from nncdbg.presentation.run_progress import (
     case_progress,
     hearing,
@@ -257,7 +257,7 @@ def _in_memories(options: Namespace, opened: OpenedProgram) -> Report:
 def _corpus(options: Namespace, screen: Screen, opened: OpenedProgram, gates: Gates) -> Report:
     from nncdbg.nan_watch.call import good_run
     from nncdbg.nan_watch.corpus import WatchTask, run_corpus
-    from nncdbg.opening.corpus.engines import corpus_fields
+    from nncdbg.opening.corpus.options import corpus_fields
     from nncdbg.opening.corpus.source import CorpusProgram
 
     source = CorpusProgram(opened.configuration, opened.program)

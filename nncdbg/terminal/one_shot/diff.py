@@ -25,7 +25,7 @@ from nncdbg.opening.command_line import (
     kernels_of,
 )
 from nncdbg.opening.configuration import settings
-from nncdbg.opening.corpus.engines import add_corpus, check_corpus, corpus_fields
+from nncdbg.opening.corpus.options import add_corpus, check_corpus, corpus_fields
 from nncdbg.presentation.run_progress import note_messages, print_notes, under_way
 from nncdbg.terminal.journal.files import is_run
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.divergence.paired_runs import PairedRuns
     from nncdbg.ir.records import Array, Program
     from nncdbg.opening.configuration import RunConfiguration
-    from nncdbg.opening.diff_corpus import DiffCase, DiffCorpusReport
+    from nncdbg.opening.diff_corpus_report import DiffCase, DiffCorpusReport
     from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
 

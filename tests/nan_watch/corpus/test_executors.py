@@ -17,7 +17,7 @@ import pytest
 
 import nncdbg
 from nncdbg.nan_watch.records import Report
-from nncdbg.opening.corpus import on_executor
+from nncdbg.opening.corpus import running
 from nncdbg.opening.corpus.engines import PROCESSES
 from tests.nan_watch.corpus.test_corpus import BAD, CRASHING, GOOD, corpus, crashing, model, statuses, watched
 
@@ -166,7 +166,7 @@ def test_an_executor_of_the_caller_stays_open(tmp_path: Path, kind: Any) -> None
 
 
 def test_a_broken_executor_keeps_the_finished_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_executor, "_DURATION", 600.0)  # batches grow on a busy machine too
+    monkeypatch.setattr(running, "_DURATION", 600.0)  # batches grow on a busy machine too
     cases = corpus(tmp_path, {f"{i}": np.full((2, 4), i) for i in (10, 11, 12, 14, 18)})
     path, library = crashing(tmp_path)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:

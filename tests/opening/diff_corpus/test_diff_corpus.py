@@ -16,7 +16,8 @@ import nncdbg
 from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.corpus.source import CorpusProgram
-from nncdbg.opening.diff_corpus import DiffCase, DiffTask, run_diff_corpus
+from nncdbg.opening.diff_corpus import DiffTask, run_diff_corpus
+from nncdbg.opening.diff_corpus_report import DiffCase
 from tests.nan_watch.corpus.test_corpus import CRASHING
 
 A = """#nncdbg 1
