@@ -50,7 +50,7 @@ from nncdbg.engine.ops.aten.names import OF_TORCH, OPERATOR
 from nncdbg.engine.ops.aten.signatures import (
     DTYPES,
     Argument,
-    Kind,
+    ArgumentKind,
     Signature,
     flat_results,
     signature_of,
@@ -590,11 +590,11 @@ class Recorder(DispatchMode):
         """Return a given argument as the event holds it."""
         if isinstance(value, torch.Tensor):
             return self._read(value, event)
-        if argument.kind is Kind.TENSORS:
+        if argument.kind is ArgumentKind.TENSORS:
             if value is not None:
                 return [None if each is None else self._read(each, event) for each in flat_results(value)]
         elif value is None:
-            if argument.kind is Kind.TENSOR and not argument.optional:
+            if argument.kind is ArgumentKind.TENSOR and not argument.optional:
                 event.opaque = event.opaque or f"its operand {argument.name} is undefined"
         elif isinstance(value, torch.Generator):
             event.generator = value.device, value.get_state(), None

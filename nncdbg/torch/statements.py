@@ -14,7 +14,15 @@ import numpy as np
 import torch
 
 from nncdbg.engine.ops.aten.names import OPERATOR, READ, RECEIVED_INPUT, RECORDED, RECORDED_INPUT, VIEW, WRITE
-from nncdbg.engine.ops.aten.signatures import COUNT, DTYPES, EXCHANGES, RANDOM, Kind, NotEncodable, encode
+from nncdbg.engine.ops.aten.signatures import (
+    COUNT,
+    DTYPES,
+    EXCHANGES,
+    RANDOM,
+    ArgumentKind,
+    NotEncodable,
+    encode,
+)
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.records import Attribute, Location, Node, TensorType, Value
@@ -251,11 +259,11 @@ class RecordedStatements:
         operands: list[str | None] = []
         attributes: dict[str, Attribute] = {}
         for argument, given in zip(event.signature.arguments, event.arguments, strict=True):
-            if argument.kind is Kind.TENSOR:
+            if argument.kind is ArgumentKind.TENSOR:
                 operands.append(self._name(given, event) if isinstance(given, tuple) else None)
                 if isinstance(given, (bool, int, float, complex)):
                     attributes[argument.name] = encode(given)
-            elif argument.kind is Kind.TENSORS:
+            elif argument.kind is ArgumentKind.TENSORS:
                 if given is not ABSENT and given is not None:
                     attributes[COUNT + argument.name] = len(given)
                     operands.extend(None if each is None else self._name(each, event) for each in given)

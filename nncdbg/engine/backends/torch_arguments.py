@@ -8,7 +8,7 @@ from typing import Any
 
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops.aten.names import OPERAND
-from nncdbg.engine.ops.aten.signatures import COUNT, Argument, Kind, Signature, decode
+from nncdbg.engine.ops.aten.signatures import COUNT, Argument, ArgumentKind, Signature, decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,9 @@ def arguments_of(found: Signature, attributes: Mapping[str, Any], given: int) ->
 
 def _tensors_of(argument: Argument, attributes: Mapping[str, Any]) -> int:
     """Return how many operands an argument has among the tensors."""
-    if argument.kind is Kind.TENSORS:
+    if argument.kind is ArgumentKind.TENSORS:
         return attributes.get(COUNT + argument.name) or 0
-    return int(argument.kind is Kind.TENSOR)
+    return int(argument.kind is ArgumentKind.TENSOR)
 
 
 def _has_numbers(value: Any, argument: Argument) -> bool:
@@ -105,7 +105,7 @@ def _source(
     argument: Argument, attributes: Mapping[str, Any], position: int, given: int
 ) -> tuple[ArgumentSource | None, int]:
     """Return where an argument comes from, None for its default, and the next operand's position."""
-    if argument.kind is Kind.TENSOR:
+    if argument.kind is ArgumentKind.TENSOR:
         if attributes.get(argument.name) is not None:
             return ArgumentSource(constant=decode(attributes[argument.name], argument)), position + 1
         if position >= given:
@@ -113,7 +113,7 @@ def _source(
                 raise GraphError(f"the operator needs its operand {argument.name}", operand=position)
             return None, position + 1
         return ArgumentSource(position, written=argument.written), position + 1
-    if argument.kind is Kind.TENSORS:
+    if argument.kind is ArgumentKind.TENSORS:
         count = attributes.get(COUNT + argument.name)
         if count is None:
             return None, position

@@ -13,7 +13,7 @@ from nncdbg.engine.errors import RunError
 from nncdbg.engine.ops.aten.arrays import as_tensor, number_function
 from nncdbg.engine.ops.aten.internals import without_elements
 from nncdbg.engine.ops.aten.names import NUMBER, READ, RECORDED, VIEW
-from nncdbg.engine.ops.aten.signatures import Argument, Kind, decode
+from nncdbg.engine.ops.aten.signatures import Argument, ArgumentKind, decode
 
 if TYPE_CHECKING:
     from nncdbg.engine.backends import Call, Execute
@@ -118,7 +118,7 @@ class _Layout:
 
 def _layout(attributes: Mapping[str, Any]) -> _Layout:
     dtype = attributes.get("dtype")
-    argument = Argument("dtype", "ScalarType", Kind.OTHER, False, None, True, False)
+    argument = Argument("dtype", "ScalarType", ArgumentKind.OTHER, False, None, True, False)
     return _Layout(
         tuple(attributes["size"]),
         tuple(attributes["stride"]),

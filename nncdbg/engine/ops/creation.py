@@ -197,7 +197,7 @@ def unwritten(xp: Any, shape: tuple[int, ...], dtype: str) -> Any:
     infer=_empty_types,
     influence=NOTHING,
     content=Content.GENERATED,
-    cause="pointwise.unwritten",
+    cause="pointwise.uninitialized",
 )
 def empty(xp: Any, *, shape: Sequence[int], dtype: str = "f32", init: str = "nan") -> Any:
     """An uninitialized tensor of shape `shape` and element type `dtype`.

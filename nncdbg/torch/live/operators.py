@@ -16,7 +16,7 @@ from nncdbg.engine.expression.derivatives import DerivativeRequest
 from nncdbg.engine.expression.operators import OperandError
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import current_autograd_node, sequence_number
-from nncdbg.engine.ops.aten.signatures import Kind, Signature, flat_results, written_tensors
+from nncdbg.engine.ops.aten.signatures import ArgumentKind, Signature, flat_results, written_tensors
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.records import Array
 from nncdbg.stats import summarize
@@ -67,7 +67,7 @@ class Operator:
         """The tensors among the arguments, in the order of the signature; None for an omitted one."""
         found: list[Any] = []
         for index, argument in enumerate(self.signature.arguments):
-            if argument.kind is not Kind.OTHER:
+            if argument.kind is not ArgumentKind.OTHER:
                 given = self.args[index] if index < len(self.args) else self.kwargs.get(argument.name)
                 found.extend(flat_results(given))
         return found

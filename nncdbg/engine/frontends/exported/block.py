@@ -404,20 +404,20 @@ class ExportedBlock:
     def _arguments(
         self, node: Any, found: Any, given: Mapping[str, Any]
     ) -> tuple[list[Operand], dict[str, Attribute]]:
-        from nncdbg.engine.ops.aten.signatures import COUNT, Kind, NotEncodable, encode
+        from nncdbg.engine.ops.aten.signatures import COUNT, ArgumentKind, NotEncodable, encode
 
         operands: list[Operand] = []
         numbers: list[Operand] = []
         attributes: dict[str, Attribute] = {}
         for argument in found.arguments:
             value = given.get(argument.name)
-            if argument.kind is Kind.TENSOR and (value is None or _is_tensor(value)):
+            if argument.kind is ArgumentKind.TENSOR and (value is None or _is_tensor(value)):
                 operands.append(None if value is None else self.value(value, ""))
-            elif argument.kind is Kind.TENSORS and value is not None:
+            elif argument.kind is ArgumentKind.TENSORS and value is not None:
                 attributes[COUNT + argument.name] = len(value)
                 operands.extend(None if each is None else self.value(each, "") for each in value)
             elif argument.name in given and not (value is None and argument.default is None):
-                if argument.kind is Kind.TENSOR:
+                if argument.kind is ArgumentKind.TENSOR:
                     operands.append(None)
                 try:
                     attributes[argument.name] = encode(self._marked(value, numbers))

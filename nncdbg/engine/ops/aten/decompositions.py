@@ -23,7 +23,7 @@ from nncdbg.engine.ops.aten.signatures import (
     DTYPES,
     TORCH_DTYPES,
     Argument,
-    Kind,
+    ArgumentKind,
     NotEncodable,
     Signature,
     decode,
@@ -307,10 +307,10 @@ def _is_default(value: Any, argument: Argument) -> bool:
 
 def _argument(argument: Argument, attributes: Mapping[str, Any], operands: Iterator[Any]) -> Any:
     given = attributes.get(argument.name)
-    if argument.kind is Kind.TENSOR:
+    if argument.kind is ArgumentKind.TENSOR:
         tensor = next(operands, None)
         return tensor if given is None else decode(given, argument)
-    if argument.kind is Kind.TENSORS:
+    if argument.kind is ArgumentKind.TENSORS:
         count = attributes.get(COUNT + argument.name)
         return argument.default if count is None else [next(operands, None) for _ in range(count)]
     return argument.default if given is None else decode(given, argument)
@@ -371,14 +371,14 @@ class _Tracer(DispatchMode):
     def _add_argument(
         self, argument: Argument, given: Any, operands: list[str | None], attributes: dict[str, Attribute]
     ) -> None:
-        if argument.kind is Kind.TENSOR and isinstance(given, (torch.Tensor, type(None))):
+        if argument.kind is ArgumentKind.TENSOR and isinstance(given, (torch.Tensor, type(None))):
             operands.append(None if given is None else self._known(given))
-        elif argument.kind is Kind.TENSORS:
+        elif argument.kind is ArgumentKind.TENSORS:
             if given is not None:
                 attributes[COUNT + argument.name] = len(given)
                 operands.extend(None if each is None else self._known(each) for each in given)
         else:
-            if argument.kind is Kind.TENSOR:
+            if argument.kind is ArgumentKind.TENSOR:
                 operands.append(None)
             if argument.required or not _is_default(given, argument):
                 try:
@@ -407,7 +407,7 @@ def _operand_names(found: Signature, attributes: Mapping[str, Any]) -> list[str]
     """Return a name for each operand; those of a list have the name of the list."""
     names: list[str] = []
     for argument in found.tensor_arguments:
-        several = argument.kind is Kind.TENSORS
+        several = argument.kind is ArgumentKind.TENSORS
         names += [argument.name] * (attributes.get(COUNT + argument.name) or 0 if several else 1)
     return names
 

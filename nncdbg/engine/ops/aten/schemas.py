@@ -72,12 +72,12 @@ def _schema(found: Signature) -> Schema:
 
 
 def _add_attributes(argument: Argument, attributes: dict[str, Any], kinds: dict[str, str]) -> None:
-    from nncdbg.engine.ops.aten.signatures import COUNT, Kind
+    from nncdbg.engine.ops.aten.signatures import COUNT, ArgumentKind
 
-    if argument.kind is Kind.TENSOR:
+    if argument.kind is ArgumentKind.TENSOR:
         attributes[argument.name] = None
         return
-    if argument.kind is Kind.TENSORS:
+    if argument.kind is ArgumentKind.TENSORS:
         attributes[COUNT + argument.name] = None
         kinds[COUNT + argument.name] = "INT"
         return
@@ -88,12 +88,12 @@ def _add_attributes(argument: Argument, attributes: dict[str, Any], kinds: dict[
 
 def _operands(found: Signature) -> tuple[Parameter, ...]:
     """Return the formal operands; all from the first list on are one variadic operand."""
-    from nncdbg.engine.ops.aten.signatures import Kind
+    from nncdbg.engine.ops.aten.signatures import ArgumentKind
 
     formal: list[Parameter] = []
     arguments = list(found.tensor_arguments)
     for index, argument in enumerate(arguments):
-        if argument.kind is Kind.TENSORS:
+        if argument.kind is ArgumentKind.TENSORS:
             names = ", ".join(each.name for each in arguments[index:])
             return (*formal, Parameter(names, "Tensor", variadic=True))
         # A number may be given as an attribute instead.
@@ -105,11 +105,11 @@ def _operands(found: Signature) -> tuple[Parameter, ...]:
 
 def _results(found: Signature) -> tuple[Parameter, ...]:
     """Return the formal results: fresh ones, then the new values of what the operator writes to."""
-    from nncdbg.engine.ops.aten.signatures import Kind
+    from nncdbg.engine.ops.aten.signatures import ArgumentKind
 
     several = any(type.startswith("List[") for type in found.results)
     written = [each for each in found.arguments if each.written]
-    if several or found.random or written or any(each.kind is Kind.TENSORS for each in written):
+    if several or found.random or written or any(each.kind is ArgumentKind.TENSORS for each in written):
         return (Parameter("results", "Tensor", variadic=True),)
     if len(found.results) == 1:
         return (Parameter("result", "Tensor"),)

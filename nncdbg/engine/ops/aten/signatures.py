@@ -99,7 +99,7 @@ FROM_HOST: dict[Any, tuple[Any, torch.dtype]] = {
 """NumPy's dtype to the NumPy dtype to view it as, and torch's dtype."""
 
 
-class Kind(Enum):
+class ArgumentKind(Enum):
     """What an argument accepts."""
 
     TENSOR = auto()
@@ -114,7 +114,7 @@ class Argument:
     name: str
     type: str
     """The type in TorchScript: ``Tensor``, ``List[int]``, ``Optional[ScalarType]``."""
-    kind: Kind
+    kind: ArgumentKind
     required: bool
     default: Any
     keyword_only: bool
@@ -157,7 +157,7 @@ class Signature:
 
     @property
     def tensor_arguments(self) -> tuple[Argument, ...]:
-        return tuple(each for each in self.arguments if each.kind is not Kind.OTHER)
+        return tuple(each for each in self.arguments if each.kind is not ArgumentKind.OTHER)
 
 
 def name_of(overload: Any) -> str:
@@ -202,7 +202,7 @@ def signature_of(overload: Any) -> Signature:
         len(written) == 1 and [each is not None and each.is_write for each in aliases] == [True],
         _moves_only(overload, arguments),
         written,
-        written == (0,) and arguments[0].kind is Kind.TENSOR and reshaping_tag not in overload.tags,
+        written == (0,) and arguments[0].kind is ArgumentKind.TENSOR and reshaping_tag not in overload.tags,
         random_tag in overload.tags,
         any(each.alias_info is not None and not each.alias_info.is_write for each in schema.returns),
         allocates_only(name),
@@ -264,11 +264,11 @@ _RECEIVING = ("tensors", "output_tensors", "output_tensor", "output", "outputs",
 def _argument(formal: Any, operator: str) -> Argument:
     type = str(formal.real_type)
     plain = type.removeprefix("Optional[").removesuffix("]") if type.startswith("Optional[") else type
-    kind = Kind.OTHER
+    kind = ArgumentKind.OTHER
     if plain == "Tensor":
-        kind = Kind.TENSOR
+        kind = ArgumentKind.TENSOR
     elif plain.startswith("List[") and "Tensor" in plain:
-        kind = Kind.TENSORS
+        kind = ArgumentKind.TENSORS
     alias = formal.alias_info
     return Argument(
         formal.name,
@@ -316,7 +316,7 @@ def decode(value: Any, argument: Argument) -> Any:
     Raises GraphError for a text that names no dtype, device, layout or memory format.
     """
     type = argument.type.removeprefix("Optional[")
-    if argument.kind is Kind.TENSOR:
+    if argument.kind is ArgumentKind.TENSOR:
         return complex(value) if isinstance(value, str) else value
     if isinstance(value, str) and not type.startswith(("str", "List[str")):
         return None if value == _NONE and argument.optional else _decode_text(value, type, argument.name)
@@ -371,9 +371,9 @@ def flat_tensors(values: Sequence[Any], arguments: Sequence[Argument]) -> list[A
     """Return the tensors among the arguments of a call, None for an omitted one."""
     found: list[Any] = []
     for value, argument in zip(values, arguments, strict=True):
-        if argument.kind is Kind.TENSOR:
+        if argument.kind is ArgumentKind.TENSOR:
             found.append(value)
-        elif argument.kind is Kind.TENSORS:
+        elif argument.kind is ArgumentKind.TENSORS:
             found.extend(value or ())
     return found
 

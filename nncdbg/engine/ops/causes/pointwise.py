@@ -418,7 +418,7 @@ def padding(birth: Birth) -> Cause | None:
     return Cause("bad parameter", evidence, "pad with another value")
 
 
-def unwritten(birth: Birth) -> Cause | None:
+def uninitialized(birth: Birth) -> Cause | None:
     many = count(bad(birth.output, birth.kind))
     evidence = f"{elements_text(many, birth.output.size)} uninitialized"
     return Cause("uninitialized read", evidence, 'set init="zeros", or write each element before it is read')

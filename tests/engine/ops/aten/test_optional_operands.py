@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the operators are those of PyTorch")
 
 from nncdbg.engine.diagnosis.explaining import cause_of  # noqa: E402
-from nncdbg.engine.ops.aten.signatures import Kind, signature_of  # noqa: E402
+from nncdbg.engine.ops.aten.signatures import ArgumentKind, signature_of  # noqa: E402
 from nncdbg.engine.ops.causes import Birth, torch_operators  # noqa: E402
 
 aten = torch.ops.aten
@@ -94,8 +94,8 @@ def births(call: str, values: str) -> Iterator[Birth]:
         except (RuntimeError, ValueError):  # an operand that is needed with these arguments
             continue
         pairs = [*zip(arguments, called, strict=False)]
-        tensors = [(each.name, value) for each, value in pairs if each.kind is Kind.TENSOR]
-        attributes = {each.name: value for each, value in pairs if each.kind is not Kind.TENSOR}
+        tensors = [(each.name, value) for each, value in pairs if each.kind is ArgumentKind.TENSOR]
+        attributes = {each.name: value for each, value in pairs if each.kind is not ArgumentKind.TENSOR}
         operands = [None if value is None else value.numpy() for _, value in tensors]
         for index, result in enumerate(results if isinstance(results, tuple) else (results,)):
             output = np.asarray(result)
