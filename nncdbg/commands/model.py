@@ -143,7 +143,7 @@ def _statements(graph: Graph) -> Iterator[Node]:
 
 
 def _calls(graph: Graph) -> Iterator[str]:
-    return (node.op[1:] for node in _statements(graph) if node.op.startswith("@"))
+    return (name for node in _statements(graph) if (name := node.called) is not None)
 
 
 def _tree(root: str, callees: Mapping[str, Counter[str]]) -> Iterator[tuple[int, str, int, bool]]:

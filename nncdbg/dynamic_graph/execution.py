@@ -25,6 +25,7 @@ from nncdbg.engine.frontends.file_names import STORE
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.values.operand_faults import fault_of
+from nncdbg.ir.kinds import called_graph
 from nncdbg.ir.names import claimed_name
 from nncdbg.ir.records import Graph, Location
 
@@ -164,8 +165,9 @@ class Execution:
 
     def model_of(self, op: str) -> Model | None:
         """Return the program with the graph that a statement calls."""
-        called = (model for model in self.models if op[1:] in model.program.graphs)
-        return next(called, None) if op.startswith("@") else None
+        if (name := called_graph(op)) is None:
+            return None
+        return next((model for model in self.models if name in model.program.graphs), None)
 
     @property
     def stores(self) -> tuple[tuple[str, ...], tuple[ArrayStore, ...]]:

@@ -22,8 +22,10 @@ from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.values.explanation import explained
+from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import claimed_name, fresh_name
-from nncdbg.ir.records import Constant, Graph, Node, Program, type_of
+from nncdbg.ir.records import Constant, Graph, Node, Path, Program, type_of
+from nncdbg.ir.rewrite import rewrite
 from nncdbg.ir.walk import walk_nodes
 from nncdbg.opening.folder_writing import stored_data, stored_graph
 
@@ -102,7 +104,7 @@ def _check(program: Program, session: Execution) -> None:
     if program.runs or program.backwards:
         hint = "use nncdbg.run, or call a program without these lines"
         raise UsageError("a program with `run` or `backward` lines cannot be called", hint=hint)
-    nodes = [node for graph in program.graphs.values() for node in walk_nodes(graph)]
+    nodes = [*walk_nodes(program)]
     for node in nodes:
         declared = lookup(node.op, version_of(node.op, program.opsets))
         if declared is not None and declared.draws(node.inputs):
@@ -111,7 +113,7 @@ def _check(program: Program, session: Execution) -> None:
                 hint="pass the numbers as an input of the program",
             )
     mine = session.rules.opsets
-    for op in dict.fromkeys(node.op for node in nodes if not node.op.startswith("@")):
+    for op in dict.fromkeys(node.op for node in nodes if node.kind is not Kind.CALL):
         wanted, present = version_of(op, program.opsets), version_of(op, mine)
         if wanted != present:
             raise UsageError(
@@ -145,15 +147,11 @@ def _joined(program: Program, session: Execution, states: Mapping[str, Any]) -> 
 
 def _renamed(graph: Graph, name: str, names: Mapping[str, str]) -> Graph:
     """Return a graph under a name, with the names of the graphs that it calls replaced."""
-    nodes = tuple(
-        replace(
-            node,
-            op=f"@{names[node.op[1:]]}" if node.op.startswith("@") else node.op,
-            subgraphs=tuple(_renamed(each, each.name, names) for each in node.subgraphs),
-        )
-        for node in graph.nodes
-    )
-    return replace(graph, name=name, nodes=nodes)
+
+    def statement(path: Path, pc: int, node: Node) -> Node:
+        return node if (called := node.called) is None else replace(node, op=f"@{names[called]}")
+
+    return replace(rewrite(graph, statement), name=name)
 
 
 def _first_values(program: Program) -> Program:

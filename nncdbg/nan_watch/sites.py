@@ -8,6 +8,7 @@ from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.compilation.needed import Places
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
+from nncdbg.ir.kinds import CONTROL
 from nncdbg.nan_watch.records import FindingSite
 
 
@@ -34,7 +35,7 @@ def in_text_order(found: Sequence[Sighting], places: Places) -> list[Sighting]:
 
 def _segment(code: Code, pc: int) -> int:
     """Return the first statement after the control flow before a statement."""
-    while pc and not (code.nodes[pc - 1].subgraphs or code.nodes[pc - 1].op == "break"):
+    while pc and code.nodes[pc - 1].kind not in CONTROL:
         pc -= 1
     return pc
 

@@ -28,6 +28,7 @@ from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.short_names import names_of
 from nncdbg.engine.values.tensor import Tensor
 from nncdbg.engine.values.values import Outputs
+from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import Array, Graph, Program
 from nncdbg.opening.diff_corpus_report import DiffCorpusReport
 from nncdbg.presentation.character_images import MARK_COLORS
@@ -142,19 +143,19 @@ def phase_rows(program: Program) -> Iterator[list[str]]:
     The cells are its name, its number of operators, its number of layers, and its source lines.
     """
     for node in program.graph.nodes:
-        if node.op.startswith("@"):
-            graphs = [*_with_called(program, node.op)]
-            operators = sum(not each.op.startswith("@") for graph in graphs for each in graph.nodes)
+        if (called := node.called) is not None:
+            graphs = [*_with_called(program, called)]
+            operators = sum(each.kind is not Kind.CALL for graph in graphs for each in graph.nodes)
             yield [escape(node.op), f"{operators:,}", f"{len(graphs) - 1:,}", escape(_source(graphs))]
 
 
-def _with_called(program: Program, op: str) -> Iterator[Graph]:
-    """Yield the graph of a call, and the graphs that it calls."""
-    graph = program.graphs[op.removeprefix("@")]
+def _with_called(program: Program, name: str) -> Iterator[Graph]:
+    """Yield a graph, and the graphs that it calls."""
+    graph = program.graphs[name]
     yield graph
     for node in graph.nodes:
-        if node.op.startswith("@"):
-            yield from _with_called(program, node.op)
+        if (called := node.called) is not None:
+            yield from _with_called(program, called)
 
 
 def _source(graphs: Iterable[Graph]) -> str:

@@ -177,8 +177,8 @@ def _past_lines(debugger: LiveDebugger) -> Iterator[Text]:
     """Yield the place of the statement that runs next at a moment before the stop."""
     frame = debugger.control.stack[-1]
     node = frame.code.nodes[frame.pc] if frame.pc < len(frame.code.nodes) else None
-    while node is not None and node.op.startswith("@"):
-        node = next(iter(debugger.program.graphs[node.op[1:]].nodes), None)
+    while node is not None and (called := node.called) is not None:
+        node = next(iter(debugger.program.graphs[called].nodes), None)
     location = node.location if node is not None else None
     parts = [f"step {debugger.live.operator.step}, before the stop"]
     parts += [named_place(node.op, location.name)] if node is not None and location and location.name else []

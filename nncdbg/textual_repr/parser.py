@@ -16,6 +16,8 @@ from nncdbg.engine.text.driver import driver_lines
 from nncdbg.engine.text.lexemes import STRING, Flaw, name_text, quote
 from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
+from nncdbg.ir.kinds import called_graph
+from nncdbg.ir.names import all_defined
 from nncdbg.ir.records import (
     Inline,
     Node,
@@ -152,7 +154,7 @@ class ProgramLines(StatementLines):
             cursor.expect("(")
             return read.reference(cursor)
         op = read.op_name(cursor)
-        if op.startswith("@"):
+        if called_graph(op) is not None:
             raise Flaw("a graph cannot compute a state", start, len(op), "write the op itself, or a literal")
         cursor.expect("(")
         operands, attributes = read.arguments(cursor, names)
@@ -331,16 +333,8 @@ class TextParser(ProgramLines):
 
     def value_names(self) -> set[str]:
         """Return the names of the states and of all values in the graphs."""
-        found = {state.value.name for state in self.states}
-        waiting = [*self.graphs.values()]
-        while waiting:
-            graph = waiting.pop()
-            found.update(value.name for value in graph.inputs)
-            found.update(constant.value.name for constant in graph.constants)
-            for node in graph.nodes:
-                found.update(value.name for value in node.outputs)
-                waiting.extend(node.subgraphs)
-        return found - {""}
+        states = (state.value for state in self.states)
+        return {value.name for value in (*states, *all_defined(self.graphs))} - {""}
 
     def line(self, text: str, number: int) -> None:
         """Parse one line of any kind."""

@@ -21,6 +21,7 @@ from nncdbg.engine.text.listing import Line, Lines, Listing
 from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.engine.text.short_names import LONG, folder, folders
 from nncdbg.engine.text.types import print_type, value_text
+from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import (
     BackwardLine,
     Constant,
@@ -39,6 +40,7 @@ from nncdbg.ir.records import (
     Value,
     zeros_like,
 )
+from nncdbg.ir.walk import blocks
 from nncdbg.textual_repr.literals import array_text, attribute_text, literal_text
 
 # -- chosen prefixes -------------------------------------------------------------------------------
@@ -221,12 +223,7 @@ def _few(texts: Iterable[str]) -> str:
 
 def _statements(program: Program) -> int:
     """Return the number of statements, including those of branches and loop bodies."""
-    count, waiting = 0, [*program.graphs.values()]
-    while waiting:
-        nodes = waiting.pop().nodes
-        count += len(nodes)
-        waiting.extend(block for node in nodes for block in node.subgraphs)
-    return count
+    return sum(len(graph.nodes) for _, graph in blocks(program))
 
 
 def listing(program: Program, *, locations: bool = True) -> Listing:
@@ -413,7 +410,7 @@ def _while_text(node: Node, prefixes: Prefixes) -> str:
 
 def _results_text(node: Node, prefixes: Prefixes) -> str:
     """Return the text after ``} ->``."""
-    if node.op == "if":
+    if node.kind is Kind.IF:
         return _values_text(node.outputs, prefixes)
     carried = node.subgraphs[0].inputs[1:]
     sources = [operand_text(value.name, prefixes) for value in carried]
@@ -433,7 +430,7 @@ def _terminator_text(graph: Graph, node: Node | None, prefixes: Prefixes) -> str
     margin = margin_text(graph.end, prefixes)
     if node is None:
         return f"return {_names(graph.outputs, prefixes)}".rstrip() + margin
-    if node.op == "if":
+    if node.kind is Kind.IF:
         return f"yield {_names(graph.outputs, prefixes)}".rstrip() + margin
     carried = graph.inputs[1:]
     after, collected = graph.outputs[: len(carried)], graph.outputs[len(carried) :]
@@ -599,7 +596,7 @@ class _Output:
             self.put("}")
             return
         *outer, index = block.path
-        if node.op == "if" and index == 0:
+        if node.kind is Kind.IF and index == 0:
             self.put(f"}} else{_label(node.subgraphs[1])} {{")
             self.open(node.subgraphs[1], (*outer, 1), node)
             return

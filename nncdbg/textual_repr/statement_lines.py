@@ -10,6 +10,7 @@ from nncdbg.engine.errors import Excerpt, GraphError
 from nncdbg.engine.text.lexemes import BARE, PREFIXED, STRING, Flaw, unquote
 from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.engine.text.types import print_type
+from nncdbg.ir.kinds import called_graph
 from nncdbg.ir.records import (
     BackwardLine,
     Constant,
@@ -446,7 +447,7 @@ class StatementLines(Reading):
         margin = cursor.placement()
         cursor.end()
         if names.saved is not None:
-            if not op.startswith("@"):
+            if called_graph(op) is None:
                 raise Flaw("only a call saves values", start, width, SAVED)
             attributes["saved"] = names.saved
         mark = NameSpan(op.removeprefix("@"), start, width)

@@ -13,6 +13,7 @@ from typing import Any
 
 from nncdbg.engine.text.lexemes import BARE, OP, RESERVED, STRING, Flaw, name_text, quote
 from nncdbg.engine.text.types import type_end
+from nncdbg.ir.kinds import is_transfer
 from nncdbg.ir.records import (
     Attribute,
     BackwardLine,
@@ -137,7 +138,7 @@ def op_name(cursor: Cursor) -> str:
     start = cursor.blank()
     op = cursor.op()
     quoted = cursor.line[start] == '"'
-    if quoted and (op in ("if", "while", "break") or op.startswith("@")):
+    if quoted and is_transfer(op):
         raise Flaw(
             f"an op cannot be named {op}", start, cursor.position - start, f"write {op} without quotes"
         )

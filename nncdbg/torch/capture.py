@@ -303,7 +303,7 @@ def autocast_program(program: Program, dtype: str) -> Program:
         path: states | {value.name: value.type for value in _values(graph) if value.name not in states}
         for path, graph in blocks(program)
     }
-    calls = [node.op[1:] for node in program.graph.nodes if node.op.startswith("@")]
+    calls = [name for node in program.graph.nodes if (name := node.called) is not None]
     chosen = _Choice(program)
     for name in [name for name in calls if _phase(name) in (FORWARD, BACKWARD)] or [program.entry]:
         chosen.add(program.graphs[name], backward=_phase(name) == BACKWARD)
@@ -335,8 +335,8 @@ class _Choice:
         states = (state.value for state in self.program.states)
         wide = {value.name for value in (*states, *_values(graph)) if is_wide(value.type)}
         for pc, node in enumerate(graph.nodes):
-            if node.op.startswith("@"):
-                self.add(self.program.graphs[node.op[1:]], backward=backward)
+            if (called := node.called) is not None:
+                self.add(self.program.graphs[called], backward=backward)
             elif self._is_lower(node, wide, backward=backward):
                 self.places.add(((graph.name,), pc))
                 self._lower.update(value.name for value in node.outputs if value.name in wide)

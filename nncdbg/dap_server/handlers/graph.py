@@ -246,8 +246,8 @@ def _bodies(program: Program, block: ShownBlock, pc: int) -> Iterator[ShownBlock
         return
     node, name, frame = block.graph.nodes[pc], block.statement_id(pc), block.origin.frame
     graphs = (frame.code.formula if frame is not None else None) or program
-    if node.op.startswith("@") and node.op[1:] in graphs.graphs:
-        yield ShownBlock(name, graphs.graphs[node.op[1:]], (node.op[1:],), block, pc)
+    if (called := node.called) is not None and called in graphs.graphs:
+        yield ShownBlock(name, graphs.graphs[called], (called,), block, pc)
     for number, graph in enumerate(node.subgraphs):
         yield ShownBlock(f"{name}.{number}", graph, (*block.path, pc, number), block, pc)
 

@@ -26,7 +26,7 @@ from nncdbg.engine.expression import spelled
 from nncdbg.engine.frontends.formula import formula_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
-from nncdbg.ir.kinds import CONTROL_OPS
+from nncdbg.ir.kinds import is_transfer
 from nncdbg.ir.records import TensorType
 from nncdbg.presentation.elements import is_text
 
@@ -199,7 +199,7 @@ def _kernel(session: Session, code: Code, pc: int) -> str | None:
     if pc == len(code.nodes):
         return None
     op = code.nodes[pc].op
-    if op in CONTROL_OPS or op.startswith("@"):
+    if is_transfer(op):
         return None
     backend = session.program.debugger.backend
     found = lookup(op, version_of(op, code.opsets))

@@ -35,6 +35,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.process.threads import BackgroundThread
 from nncdbg.engine.schedules.launches import stream_name
 from nncdbg.engine.time.visits import last_visit, left_micro_program
+from nncdbg.ir.kinds import Kind
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.debuggee import Verb
@@ -263,11 +264,11 @@ def _step_targets(session: Session) -> Iterator[tuple[str, str]]:
     if debugger.ended or pc == len(code.nodes):
         return
     node = code.nodes[pc]
-    if node.op.startswith("@"):
+    if node.kind is Kind.CALL:
         yield "block", node.op
-    elif node.op in ("if", "while"):
+    elif node.kind in (Kind.IF, Kind.WHILE):
         names = " or ".join(f"@{graph.name}" for graph in node.subgraphs if graph.name)
-        yield "block", f"{'branch' if node.op == 'if' else 'loop'} {names}".rstrip()
+        yield "block", f"{'branch' if node.kind is Kind.IF else 'loop'} {names}".rstrip()
     if debugger.control.micro_program() is not None:
         yield "micro", f"micro program of {node.op}"
     # In Python, and for a client that can debug it.

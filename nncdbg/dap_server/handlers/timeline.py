@@ -291,8 +291,8 @@ def _current(session: Session, sites: set[Site]) -> Site:
                 return path, pc
             if pc < len(graph.nodes):
                 ahead.append((graph, path, pc + 1))
-                name = graph.nodes[pc].op.removeprefix("@")
-                if name in graphs:
+                name = graph.nodes[pc].called
+                if name is not None and name in graphs:
                     ahead.append((graphs[name], (name,), 0))
     return frames[0].code.path, frames[0].pc
 

@@ -14,7 +14,7 @@ do not change the value.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -76,8 +76,8 @@ def cast_program(program: Program, dtype: str) -> Program:
 def has_same_places(program: Program, cast: Program) -> bool:
     """Return whether a program has its statements at the places of another: as many in each block."""
     return program.graphs.keys() == cast.graphs.keys() and all(
-        [len(block.nodes) for block in graph_blocks(graph)]
-        == [len(block.nodes) for block in graph_blocks(cast.graphs[name])]
+        [len(block.nodes) for _, block in blocks(graph)]
+        == [len(block.nodes) for _, block in blocks(cast.graphs[name])]
         for name, graph in program.graphs.items()
     )
 
@@ -90,25 +90,6 @@ def cast_array(array: Any, dtype: str) -> Any:
         return array
     with np.errstate(all="ignore"):
         return array.astype(NUMPY[dtype], copy=False)
-
-
-def graph_blocks(graph: Graph) -> Iterator[Graph]:
-    """Yield a graph and all blocks inside it."""
-    stack = [graph]
-    while stack:
-        each = stack.pop()
-        yield each
-        stack.extend(inner for node in each.nodes for inner in node.subgraphs)
-
-
-def _names(graph: Graph) -> set[str]:
-    """Return the names of all values of a graph."""
-    found: set[str] = set()
-    for block in graph_blocks(graph):
-        found.update(value.name for value in block.inputs)
-        found.update(constant.value.name for constant in block.constants)
-        found.update(value.name for node in block.nodes for value in node.outputs)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +106,7 @@ def _kept(program: Program) -> _Kept:
     names: dict[str, frozenset[str]] = {}
     keys: set[str] = set()
     for name, graph in program.graphs.items():
-        inside = list(graph_blocks(graph))
+        inside = [block for _, block in blocks(graph)]
         constants = {each.value.name: each.data for block in inside for each in block.constants}
         sources = {*constants, *(value.name for value in graph.inputs if name == program.entry)}
         for node in (node for block in inside for node in block.nodes):

@@ -29,6 +29,7 @@ from nncdbg.engine.divergence.written import Fixed, Given, Place, Source, Writte
 from nncdbg.engine.dtypes import COMPLEX, FLOATS, INTEGERS, name_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
+from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import Inline
 
 _LARGEST = 6_000
@@ -171,7 +172,7 @@ def _register(units: RunUnits, operand: Operand, reader: tuple[int, int]) -> Non
 
 def _unit(number: int, place: Place, written: Written, operands: tuple[Operand, ...]) -> Unit:
     kernel = written.operands is not None
-    op = "@" if written.node.op.startswith("@") else written.node.op
+    op = "@" if written.node.kind is Kind.CALL else written.node.op
     return Unit(
         number,
         place,

@@ -28,6 +28,7 @@ from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.engine.text.counting import counted
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.values.checksum import checksum
+from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import type_of
 
 if TYPE_CHECKING:
@@ -357,7 +358,7 @@ def _computed(program: Program, names: set[str]) -> Iterator[tuple[str, Node]]:
     """
     makers: dict[str, Node] = {}
     for node in program.executed(program.graph):
-        updates = node.inputs if node.op == "update" else (None,) * len(node.outputs)
+        updates = node.inputs if node.kind is Kind.UPDATE else (None,) * len(node.outputs)
         for value, new in zip(node.outputs, updates, strict=False):
             maker = makers.get(new, node) if isinstance(new, str) else node
             makers.setdefault(value.name, maker)

@@ -19,6 +19,7 @@ from nncdbg.engine.frontends.order import title
 from nncdbg.engine.frontends.shared_states import with_shared_states
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import all_defined, claimed_name
 from nncdbg.ir.records import (
     Array,
@@ -32,7 +33,7 @@ from nncdbg.ir.records import (
     Type,
     Value,
 )
-from nncdbg.ir.walk import walk_nodes
+from nncdbg.ir.walk import calls_in
 
 # -- initialization --------------------------------------------------------------------------------
 
@@ -106,7 +107,7 @@ class FirstValues:
 
 def _check(node: Node) -> None:
     """Raise GraphError for a statement that cannot compute the first value of a state."""
-    if node.subgraphs or node.op.startswith("@") or len(node.outputs) != 1 or not node.outputs[0].name:
+    if node.subgraphs or node.kind is Kind.CALL or len(node.outputs) != 1 or not node.outputs[0].name:
         raise GraphError(
             f"{title(node)} cannot initialize a state: a first value is an op with one result",
             source=str(node.location) if node.location else None,
@@ -255,8 +256,7 @@ class TrainingConversion:
     # -- graphs --------------------------------------------------------------------------------
 
     def _called(self, name: str) -> bool:
-        graphs = self.conversion.graphs.values()
-        return any(node.op == f"@{name}" for graph in graphs for node in walk_nodes(graph))
+        return name in calls_in(self.conversion.graphs)
 
     def _combined(self, own: Any, algorithm: Any, results: Iterable[str] = ()) -> _Combined:
         parts = [own] if algorithm is None else [own, algorithm]

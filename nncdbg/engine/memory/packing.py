@@ -100,7 +100,7 @@ class Times:
     def _last_read(self, code: Code, slot: int, last: int) -> int:
         start, end = self.spans[code][last]
         inside = any(slot == outer for body in code.bodies.get(last, ()) for outer, _ in body.captures)
-        called = last < len(code.nodes) and code.nodes[last].op.startswith("@")
+        called = last < len(code.nodes) and code.nodes[last].kind is Kind.CALL
         if not code.parent and last == len(code.nodes):
             # The graph's results outlive it.
             return self._end
@@ -118,7 +118,7 @@ def lines_of(code: Code, slot: int, line: LineOf) -> tuple[int | None, int | Non
         begin = line(parent, int(code.path[-2]))
     else:
         begin = line(code, 0)
-    loop = parent is not None and parent.nodes[int(code.path[-2])].op == "while"
+    loop = parent is not None and parent.nodes[int(code.path[-2])].kind is Kind.WHILE
     if definition < 0 and loop:
         # A carried value is also a result of the loop.
         return begin, line(code, len(code.nodes))
@@ -437,7 +437,7 @@ def _conflict(first: PlannedValue, second: PlannedValue) -> str | None:
         return None if _same_copy(first, second) else "overlap"
     code, pc = second.code, second.live.definition
     last_reader = first.code is code and first.live.last == pc >= 0
-    if not last_reader or pc in code.bodies or code.nodes[pc].op.startswith("@"):
+    if not last_reader or pc in code.bodies or code.nodes[pc].kind is Kind.CALL:
         return None
     return None if _may_be_in_place(first, second) else "in place"
 
@@ -445,7 +445,7 @@ def _conflict(first: PlannedValue, second: PlannedValue) -> str | None:
 def _same_copy(first: PlannedValue, second: PlannedValue) -> bool:
     """Whether `second` is a view of `first` at the same bytes that the plan does not declare as an alias."""
     code, pc = second.code, second.live.definition
-    if pc < 0 or pc in code.bodies or code.nodes[pc].op.startswith("@"):
+    if pc < 0 or pc in code.bodies or code.nodes[pc].kind is Kind.CALL:
         return False
     op = lookup(code.nodes[pc].op, version_of(code.nodes[pc].op, code.opsets))
     return op is not None and op.view and code.nodes[pc].inputs[0] == first.name

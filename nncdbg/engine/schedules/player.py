@@ -15,6 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +44,7 @@ from nncdbg.ir.records import (
     TensorType,
     Value,
 )
+from nncdbg.ir.rewrite import rewrite
 
 _OUTSIDE, _FREED = -1, -2
 
@@ -482,16 +484,14 @@ def in_order(program: Program, order: int) -> Program:
         )
     listing = program.listing
     if listing is not None and listing.file is not None:
-        graphs = {name: _located(graph, (name,), listing) for name, graph in program.graphs.items()}
+        graphs = {
+            name: rewrite(graph, partial(_located, listing), key=name)
+            for name, graph in program.graphs.items()
+        }
         program = replace(program, graphs=graphs)
     return played(program, seed=order)
 
 
-def _located(graph: Graph, path: Path, listing: Listing) -> Graph:
-    """Return a graph whose statements without a location have that of their line."""
-    nodes = []
-    for pc, node in enumerate(graph.nodes):
-        blocks = tuple(_located(block, (*path, pc, at), listing) for at, block in enumerate(node.subgraphs))
-        location = node.location or Location(listing.file, listing.line(path, pc))
-        nodes.append(replace(node, subgraphs=blocks, location=location))
-    return replace(graph, nodes=tuple(nodes))
+def _located(listing: Listing, path: Path, pc: int, node: Node) -> Node:
+    """Return a statement that has the location of its line if it has none."""
+    return replace(node, location=node.location or Location(listing.file, listing.line(path, pc)))

@@ -10,59 +10,33 @@ import numpy as np
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.process.collector import collector_paused
-from nncdbg.engine.schedules.launches import HOST, Launch, Memory, Site, branches, launches
+from nncdbg.engine.schedules.launches import HOST, Launch, Memory, Site, branches, launches, placements
 from nncdbg.engine.schedules.races import Ordering, Race, missing_edge, races
-from nncdbg.ir.records import Graph, Path, Placement, Program
+from nncdbg.ir.records import Graph, Node, Path, Placement, Program
+from nncdbg.ir.rewrite import rewrite
 
 
 def with_margins(program: Program, margins: dict[Site, Placement]) -> Program:
     """Return a program with these margins; statements without one have none."""
-    graphs = {name: _marked(graph, (name,), margins) for name, graph in program.graphs.items()}
+
+    def statement(path: Path, pc: int, node: Node) -> Node:
+        return replace(node, placement=margins.get((path, pc)))
+
+    def block(path: Path, new: Graph) -> Graph:
+        return replace(new, begin=margins.get((path, -1)), end=margins.get((path, len(new.nodes))))
+
+    graphs = {name: rewrite(graph, statement, block, key=name) for name, graph in program.graphs.items()}
     return replace(program, graphs=graphs, listing=None)
-
-
-def _marked(graph: Graph, path: Path, margins: dict[Site, Placement]) -> Graph:
-    nodes = tuple(
-        replace(
-            node,
-            placement=margins.get((path, pc)),
-            subgraphs=tuple(
-                _marked(block, (*path, pc, at), margins) for at, block in enumerate(node.subgraphs)
-            ),
-        )
-        for pc, node in enumerate(graph.nodes)
-    )
-    begin, end = margins.get((path, -1)), margins.get((path, len(graph.nodes)))
-    return replace(graph, nodes=nodes, begin=begin, end=end)
 
 
 def margins_of(program: Program) -> dict[Site, Placement]:
     """Return the margins of all statements, and of the first and last lines of graphs and blocks."""
-    found: dict[Site, Placement] = {}
-    waiting: list[tuple[Path, Graph]] = [((name,), graph) for name, graph in program.graphs.items()]
-    while waiting:
-        path, graph = waiting.pop()
-        rows = [(-1, graph.begin), (len(graph.nodes), graph.end)]
-        for pc, node in enumerate(graph.nodes):
-            rows.append((pc, node.placement))
-            waiting += [((*path, pc, at), block) for at, block in enumerate(node.subgraphs)]
-        found.update({(path, pc): margin for pc, margin in rows if margin is not None})
-    return found
+    return dict(placements(program))
 
 
 def binds_streams(program: Program) -> bool:
     """Return whether a margin names a logical stream beside the one that it runs on."""
-    waiting = [*program.graphs.values()]
-    while waiting:
-        graph = waiting.pop()
-        if (graph.begin and graph.begin.logical) or (graph.end and graph.end.logical):
-            return True
-        for node in graph.nodes:
-            if node.placement is not None and node.placement.logical:
-                return True
-            if node.subgraphs:
-                waiting += node.subgraphs
-    return False
+    return any(margin.logical for _, margin in placements(program))
 
 
 def bound(program: Program, streams: Mapping[int, int]) -> Program:

@@ -18,6 +18,7 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import Sighting
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.execution.transfers import FramePopped
+from nncdbg.ir.kinds import Kind
 from nncdbg.stats import summarize
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def data_of(code: Code) -> set[str]:
 
 def step_frame(machine: Machine, code: Code) -> FramePopped | None:
     """Return the frame of the graph that a ``run`` line, whose block is `code`, called last."""
-    graph = next(node.op[1:] for node in code.nodes if node.op.startswith("@"))
+    graph = next(name for node in code.nodes if (name := node.called) is not None)
     popped = (each for each in islice(machine.finished(), _NEAR) if isinstance(each, FramePopped))
     return next((each for each in popped if each.code.path == (graph,)), None)
 
@@ -195,7 +196,7 @@ def step_frame(machine: Machine, code: Code) -> FramePopped | None:
 def maker_of(state: str, code: Code) -> tuple[int, int]:
     """Return the statement of a graph that computes the new value of a state, and which result it is."""
     for pc, node in enumerate(code.nodes):
-        names = [value.name for value in node.outputs] if node.op == "update" else []
+        names = [value.name for value in node.outputs] if node.kind is Kind.UPDATE else []
         if state in names:
             slot = code.operands[pc][names.index(state)]
             maker = code.definition[slot]

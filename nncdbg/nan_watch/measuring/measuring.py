@@ -23,7 +23,7 @@ from nncdbg.engine.expression import Expression, condition, nodes
 from nncdbg.engine.expression.evaluator import Evaluator
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.values.values import Values
-from nncdbg.ir.kinds import CONTROL_OPS
+from nncdbg.ir.kinds import is_transfer
 from nncdbg.ir.records import type_of
 from nncdbg.ir.walk import blocks
 from nncdbg.nan_watch.measuring.gates import MEASURES, RANGE, Gates, Threshold
@@ -226,7 +226,7 @@ class Ranges:
             graphs = [graph for _, graph in blocks(self._debugger.program)]
             ops = {node.op for graph in graphs for node in graph.nodes if node.outputs}
             with self._debugger.breakpoints.traps.together():
-                for op in sorted(op for op in ops if op not in CONTROL_OPS and not op.startswith("@")):
+                for op in sorted(op for op in ops if not is_transfer(op)):
                     made.numbers.append(self._debugger.break_at(op=op, when=made.expression.text).number)
             made.asked = 1  # The breakpoints evaluate it, and stop only where it is true.
             return made

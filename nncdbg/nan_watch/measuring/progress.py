@@ -26,6 +26,7 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.execution.check_results import NOT_APPLICABLE, NOT_CHECKED, CheckResult
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.tracking.series import TrackedSeries, weighted_mean
+from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import Array, Graph, Literal, Node, Program, has_cotangent
 from nncdbg.nan_watch.measuring.latest_iterations import maker_of
 from nncdbg.nan_watch.measuring.step_norms import StepNorms
@@ -289,8 +290,8 @@ def loss_of(program: Program, graph: Graph) -> _Loss | None:
     if line is None:
         return None
     forward = program.graphs[line.of]
-    gradient = next(node for node in graph.nodes if node.op == f"@{line.name}")
-    call = next((node for node in graph.nodes if node.op == f"@{line.of}"), None)
+    gradient = next(node for node in graph.nodes if node.called == line.name)
+    call = next((node for node in graph.nodes if node.called == line.of), None)
     floats = [index for index, value in enumerate(forward.outputs) if has_cotangent(value.type)]
     for index, cotangent in zip(floats, gradient.inputs, strict=False):
         if call is None or cotangent is None or index >= len(call.outputs):
@@ -306,8 +307,8 @@ def _scores_of(program: Program, graph: Graph, name: str) -> tuple[str, int] | N
     maker = _maker(graph, name)
     if maker is None:
         return None
-    if maker.op.removeprefix("@") in program.graphs:
-        called = program.graphs[maker.op[1:]]
+    if (callee := maker.called) in program.graphs:
+        called = program.graphs[str(callee)]
         index = [value.name for value in maker.outputs].index(name)
         return _scores_of(program, called, called.outputs[index].name)
     first = maker.inputs[0] if maker.inputs else None
@@ -356,4 +357,4 @@ def _finding(verdict: _Verdict, code: Code, debugger: Debugger, trips: bool) -> 
 
 
 def _makes(node: Node, name: str) -> bool:
-    return node.op != "update" and any(value.name == name for value in node.outputs)
+    return node.kind is not Kind.UPDATE and any(value.name == name for value in node.outputs)

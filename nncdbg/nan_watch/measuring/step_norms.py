@@ -210,7 +210,7 @@ class StepNorms:
             for index, name in enumerate(names)
             if name in learned and is_float_tensor(self._host(slots[2 + index]))
         ]
-        graph = next(node.op[1:] for node in code.nodes if node.op.startswith("@"))
+        graph = next(name for node in code.nodes if (name := node.called) is not None)
         outputs = code.graph.outputs[len(names) :]
         scalars = [
             (slot, value.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from nncdbg.ir.records import (
     Constant,
     Graph,
     Node,
+    Path,
     Program,
     SequenceType,
     TensorType,
@@ -25,6 +26,8 @@ from nncdbg.ir.records import (
     type_of,
     without_sizes,
 )
+from nncdbg.ir.rewrite import rewrite
+from nncdbg.ir.walk import calls_in, walk_nodes
 from nncdbg.opening.folder_writing import stored_blocks, stored_data, stored_graph
 
 
@@ -82,7 +85,7 @@ class ReducedCase:
     def statements(self) -> int:
         """Return the number of statements, including those of called graphs and blocks."""
         graphs = [self.nodes, *(graph.nodes for graph in self.graphs.values())]
-        return sum(1 for nodes in graphs for _ in every_node(nodes))
+        return sum(1 for nodes in graphs for node in nodes for _ in walk_nodes(node))
 
     @property
     def bytes(self) -> int:
@@ -123,17 +126,8 @@ def called_graphs(program: Program, nodes: Sequence[Node], weights: dict[str, Ar
 
 
 def _calls(nodes: Iterable[Node]) -> list[str]:
-    return [node.op[1:] for node in every_node(nodes) if node.op.startswith("@")]
-
-
-def every_node(nodes: Iterable[Node]) -> Iterator[Node]:
-    """Return statements and those in their blocks."""
-    stack = list(nodes)
-    while stack:
-        node = stack.pop()
-        yield node
-        for graph in node.subgraphs:
-            stack.extend(graph.nodes)
+    """Return the graphs that statements and their blocks call, the last one first."""
+    return [name for node in nodes for name in calls_in(node)][::-1]
 
 
 def bytes_of(content: Any) -> int:
@@ -145,16 +139,14 @@ def bytes_of(content: Any) -> int:
 
 def unsized(node: Node) -> Node:
     """Return a statement whose results have element types but no sizes, as sizes may change."""
-    blocks = tuple(
-        replace(
-            graph,
-            inputs=_unsized_values(graph.inputs),
-            outputs=_unsized_values(graph.outputs),
-            nodes=tuple(map(unsized, graph.nodes)),
-        )
-        for graph in node.subgraphs
-    )
-    return replace(node, outputs=_unsized_values(node.outputs), subgraphs=blocks)
+
+    def statement(path: Path, pc: int, node: Node) -> Node:
+        return replace(node, outputs=_unsized_values(node.outputs))
+
+    def block(path: Path, new: Graph) -> Graph:
+        return replace(new, inputs=_unsized_values(new.inputs), outputs=_unsized_values(new.outputs))
+
+    return rewrite(Graph("", nodes=(node,)), statement, block).nodes[0]
 
 
 def _unsized_values(values: Iterable[Value]) -> tuple[Value, ...]:

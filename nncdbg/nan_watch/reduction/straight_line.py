@@ -22,6 +22,7 @@ from nncdbg.engine.errors import RunError
 from nncdbg.engine.execution.events import Failed
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.values.values import copied
+from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import claimed_name, reads
 from nncdbg.ir.records import Array, Graph, Node, Type
 from nncdbg.nan_watch.reduction.case import ReducedCase, bytes_of, called_graphs, unsized
@@ -224,7 +225,7 @@ class Line:
         chosen, needed = self._needed(kept)
         made = {value.name for at in chosen for value in self.nodes[at].outputs}
         given = [name for name in needed if name not in made]
-        calls = {node.op[1:] for at in chosen for node in (self.nodes[at],) if node.op.startswith("@")}
+        enters = any(self.nodes[at].kind in (Kind.CALL, Kind.IF, Kind.WHILE) for at in chosen)
         return ReducedCase(
             tuple(self.nodes[at] for at in chosen),
             self.outputs,
@@ -232,8 +233,8 @@ class Line:
             {name: self.constants[name] for name in given if name in self.constants},
             self.opsets,
             self.name,
-            self.graphs if calls or any(self.nodes[at].subgraphs for at in chosen) else {},
-            self.weights if calls or any(self.nodes[at].subgraphs for at in chosen) else {},
+            self.graphs if enters else {},
+            self.weights if enters else {},
             {name: self.types.get(name) for name in given},
         )
 
@@ -284,7 +285,7 @@ class _Naming:
         self.taken |= {name for name in self.made_last if name}
         for number, one in enumerate(self.executed):
             ends = number == len(self.executed) - 1
-            if one.node.op == "update" and not self.own and not ends:
+            if one.node.kind is Kind.UPDATE and not self.own and not ends:
                 # The line has no states: later statements read the new values.
                 for name, result in zip(one.node.inputs, one.results, strict=True):
                     if isinstance(name, str):

@@ -23,8 +23,7 @@ from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.time.step_starts import NumberedRun, lines_of, restored
 from nncdbg.engine.values.new_values import from_text
 from nncdbg.ir.records import Array, Node, Program, TensorType, type_of
-from nncdbg.ir.records import Path as BlockPath
-from nncdbg.ir.walk import walk_nodes
+from nncdbg.ir.walk import walk, walk_nodes
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal.content import program_of, text_of
 from nncdbg.opening.journal.steps import Steps, add_earlier_tracks, run_to_step
@@ -154,14 +153,10 @@ def _attributes(program: Program, name: str) -> list[tuple[int, Node]]:
 def _optimizers(program: Program) -> list[tuple[int, Node]]:
     """Return the statements of optimizers, with their lines in the text of the program."""
     listing, found = program.as_listing(), []
-    for key, graph in program.graphs.items():
-        blocks: list[tuple[BlockPath, Any]] = [((key,), graph)]
-        for path, block in blocks:
-            for pc, node in enumerate(block.nodes):
-                blocks += [((*path, pc, number), inner) for number, inner in enumerate(node.subgraphs)]
-                op = lookup(node.op, version_of(node.op, program.opsets))
-                if op is not None and op.optimizes:
-                    found.append((listing.line(path, pc), node))
+    for path, _, pc, node in walk(program.graphs):
+        op = lookup(node.op, version_of(node.op, program.opsets))
+        if op is not None and op.optimizes:
+            found.append((listing.line(path, pc), node))
     return found
 
 

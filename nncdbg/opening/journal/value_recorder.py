@@ -18,6 +18,7 @@ from nncdbg.engine.execution.events import Event, Iterated, Popped
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.memory import parse_bytes
 from nncdbg.ir.records import Graph, Program
+from nncdbg.ir.walk import walk
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal.policy import DEFAULT_BUDGET, Interval, Retention, read_every
 from nncdbg.stats import Summary, summarize
@@ -88,10 +89,9 @@ def names_of_values(program: Program) -> Iterator[str]:
 
 
 def _names_in(name: str, graph: Graph, *, is_step: bool) -> Iterator[str]:
-    for node in graph.nodes:
-        yield from (_name(name, value.name, is_step) for value in node.outputs if value.name)
-        for block in node.subgraphs:
-            yield from _names_in(name, block, is_step=False)
+    for path, _, _, node in walk(graph):
+        own = is_step and len(path) == 1
+        yield from (_name(name, value.name, own) for value in node.outputs if value.name)
 
 
 # -- recorder --------------------------------------------------------------------------------------

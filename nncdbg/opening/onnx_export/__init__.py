@@ -19,7 +19,8 @@ from nncdbg.engine.text.driver import driver_name, has_driver
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.listing import Site
 from nncdbg.ir.records import Constant, Graph, Inline, Node, Program, Value, type_of
-from nncdbg.ir.walk import walk_nodes
+from nncdbg.ir.rewrite import rewrite
+from nncdbg.ir.walk import calls_in
 from nncdbg.opening.onnx_export.expansion import ModelValues, Refusals
 from nncdbg.opening.onnx_export.messages import Parts, WrittenGraph
 from nncdbg.opening.run import run
@@ -242,10 +243,7 @@ class _Training(_Export):
 
     def _inference(self, train: str) -> str | None:
         """Return the inference graph, which no run leads to or which is evaluated; None without one."""
-        called = {
-            name: {node.op[1:] for node in walk_nodes(graph) if node.op.startswith("@")}
-            for name, graph in self.source.graphs.items()
-        }
+        called = {name: {*calls_in(graph)} for name, graph in self.source.graphs.items()}
         reached, waiting = {train}, [train]
         while waiting:
             new = (called[waiting.pop()] & called.keys()) - reached
@@ -301,11 +299,7 @@ def _without_origins(program: Program, written: Collection[str]) -> Program:
 
 
 def _without_comments(graph: Graph) -> Graph:
-    nodes = tuple(
-        replace(node, comment="", subgraphs=tuple(map(_without_comments, node.subgraphs)))
-        for node in graph.nodes
-    )
-    return replace(graph, nodes=nodes)
+    return rewrite(graph, lambda path, pc, node: replace(node, comment=""))
 
 
 def _domains(nodes: Any) -> Iterator[str]:

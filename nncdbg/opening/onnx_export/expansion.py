@@ -14,7 +14,7 @@ from nncdbg.engine.inference.types import literal_array, type_of_array
 from nncdbg.engine.ops.schema import schema, split, version_of
 from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.text.listing import Site
-from nncdbg.ir.kinds import CONTROL
+from nncdbg.ir.kinds import CONTROL, Kind
 from nncdbg.ir.names import claimed_name, free_names
 from nncdbg.ir.records import (
     Constant,
@@ -130,23 +130,24 @@ class Inlining:
         nodes: list[Node] = []
         for pc, node in enumerate(graph.nodes):
             operands = tuple(names.get(each, each) if isinstance(each, str) else each for each in node.inputs)
-            if node.op == "update":
+            if node.kind is Kind.UPDATE:
                 names |= {value.name: operand for value, operand in zip(node.outputs, operands, strict=True)}
-            elif node.op.startswith("@"):
-                nodes += self._call(node, operands, around)
+            elif (called := node.called) is not None:
+                nodes += self._call(node, self._program.graphs[called], operands, around)
             elif len(path) > 1 or not self._is_present(node, operands, names):
                 nodes.append(self._copied(node, operands, around, (*path, pc)))
                 if self._recorded:
                     self._model.places.setdefault(first_result(nodes[-1]), Site(path, pc))
         return nodes
 
-    def _call(self, node: Node, operands: Sequence[Operand], around: _Around) -> list[Node]:
-        called = self._program.graphs[node.op[1:]]
+    def _call(self, node: Node, called: Graph, operands: Sequence[Operand], around: _Around) -> list[Node]:
         inside: Names = {
             value.name: self._as_value(operand, value)
             for value, operand in zip(called.inputs, operands, strict=True)
         }
-        computed = {value.name for each in called.nodes if each.op != "update" for value in each.outputs}
+        computed = {
+            value.name for each in called.nodes if each.kind is not Kind.UPDATE for value in each.outputs
+        }
         wanted: dict[str, str] = {}
         for value, result in zip(node.outputs, called.outputs, strict=True):
             if value.name and result.name in computed:

@@ -15,6 +15,7 @@ from nncdbg.engine.inference.statements import literal_dtype
 from nncdbg.engine.inference.types import bind_symbols, literal_array, type_of_array, with_symbols
 from nncdbg.engine.text.lexemes import BARE, PREFIX_END, PREFIXED, Flaw, name_text, quote
 from nncdbg.engine.text.types import parse_type, print_type, value_text
+from nncdbg.ir.kinds import is_transfer
 from nncdbg.ir.names import claimed_name, fresh_name
 from nncdbg.ir.records import Literal, Node, Type, Value
 from nncdbg.textual_repr.blocks import Block
@@ -53,9 +54,10 @@ class CannotMove(Exception):
 def callee_at(analysis: Analysis, line: int) -> Chunk | None:
     """Return the graph called on a line, if the call can be replaced by its statements."""
     node = analysis.node_at(line)
-    if node is None or not node.op.startswith("@"):
+    called = None if node is None else node.called
+    if node is None or called is None:
         return None
-    callee = analysis.graphs.get(node.op[1:])
+    callee = analysis.graphs.get(called)
     if callee is None or callee.signature is None or callee is analysis.chunk_at(line):
         return None
     block = callee.block
@@ -247,9 +249,7 @@ def random_note(chunks: Mapping[str, Chunk], opsets: Mapping[str, int], *names: 
     from nncdbg.engine.ops.schema import version_of
 
     nodes = (n for name in names if name in chunks for b in chunks[name].reading.opened for n in b.nodes)
-    ops = {
-        node.op for node in nodes if node.op not in ("if", "while", "break") and not node.op.startswith("@")
-    }
+    ops = {node.op for node in nodes if not is_transfer(node.op)}
     declared = (lookup(op, version_of(op, opsets)) for op in ops)
     drawing = any(op is not None and op.random for op in declared)
     return " (random numbers will differ)" if drawing else ""

@@ -12,6 +12,7 @@ from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import schema, split, version_of, versions_of
 from nncdbg.engine.text.lexemes import nearest
 from nncdbg.engine.text.prefixes import Prefixes
+from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import DEFAULT_DOMAIN, Constant, Node, Operand, Type, Value
 from nncdbg.textual_repr.blocks import Block, BlockHeader
 from nncdbg.textual_repr.language_server.graph_reading import (
@@ -300,7 +301,7 @@ class _Inference(TypeRules):
         """Store in `entry` the types and problems of its statement, for operands of these types."""
         entry.asked = types
         completed = types if entry.plain else self.literal_types(node, types)
-        if node.op == "update":
+        if node.kind is Kind.UPDATE:
             states = self.reading.states
             outputs = tuple(replace(value, type=states.get(value.name)) for value in node.outputs)
             node = replace(node, outputs=outputs)
@@ -342,7 +343,7 @@ class _Inference(TypeRules):
     def closed(self, event: Closed, outer: Block) -> None:
         """Infer the results of an `if` or a `while` from those of its blocks."""
         ends = [[self.found.of(body, value.name) for value in body.results or ()] for body in event.bodies]
-        if event.node.op == "while":
+        if event.node.kind is Kind.WHILE:
             body = event.bodies[0]
             carried = [self.found.of(body, value.name) for value in body.inputs[1:]]
             types = self.loop_results(event.node, carried, ends[0])
