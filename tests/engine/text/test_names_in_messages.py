@@ -24,9 +24,9 @@ NO_MESSAGES = (
     "engine/values/differentiation.py",
     # Names that are spelled already, and keys of a journal.
     "commands/table.py",
-    "dap_server/sources/definitions.py",
+    "dap_server/sources/addresses.py",
     "engine/expression/tokens.py",
-    "nan_watch/baselines/recording.py",
+    "nan_watch/recording.py",
     "opening/journal/value_recorder.py",
     "terminal/journal/log.py",
     "textual_repr/plain.py",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 from torch import nn
 from torch._higher_order_ops.scan import scan
@@ -270,6 +272,9 @@ def distributed_on_one_rank() -> None:
     try:
         model = nn.parallel.DistributedDataParallel(nn.Linear(3, 1))
         train(model, lambda step: model(torch.randn(4, 3)).square().mean())
+        # The destructor of the group waits for its thread, with the GIL, which the thread needs to forget the
+        # last collective.  Without nncdbg too, one of 100 such scripts hangs.
+        time.sleep(0.1)
     finally:
         dist.destroy_process_group()
 
