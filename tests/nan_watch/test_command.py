@@ -72,7 +72,7 @@ def test_the_examples_have_the_expected_findings(tmp_path: Path) -> None:
         ((EXAMPLES / "first_steps.nnc", "--plan", "p.json"), 2, "--plan needs --memory"),
         ((EXAMPLES / "first_steps.nnc", "--memory", "--runs", "2"), 2, "--memory cannot be combined with"),
         (
-            (EXAMPLES / "first_steps.nnc", "--kernel", "Conv=torch"),
+            (EXAMPLES / "first_steps.nnc", "--kernel", "Conv=numpy"),
             2,
             "no statement with a kernel matches Conv",
         ),

@@ -200,8 +200,8 @@ def golden(model: Callable[..., str], tmp_path: Path) -> Callable[..., str]:
         arrays = {name: np.array(debugger.value(name)) for name in ("x", "a", "b", "y")}
         for name, change in changed.items():
             arrays[name] = change(arrays[name])
-        renamed = {names.get(name, name): array for name, array in arrays.items()}
-        np.savez(tmp_path / "ref.npz", allow_pickle=False, **renamed)
+        renamed: dict[str, Any] = {names.get(name, name): array for name, array in arrays.items()}
+        np.savez(tmp_path / "ref.npz", **renamed)
         return str(tmp_path / "ref.npz")
 
     return save

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,7 +103,8 @@ def test_the_highest_exit_code_of_several_cases_is_returned(
     """`x` is a valid case, another name a mismatched one, and an empty name a damaged file."""
     for name, array in cases.items():
         if array:
-            np.savez(tmp_path / f"{name}.npz", allow_pickle=False, **{array: np.ones((2, 3), np.float32)})
+            arrays: dict[str, Any] = {array: np.ones((2, 3), np.float32)}
+            np.savez(tmp_path / f"{name}.npz", **arrays)
         else:
             (tmp_path / f"{name}.npz").write_bytes(b"PK nothing")
     given = ["--inputs-dir", str(tmp_path), "--jobs", "1"]

@@ -329,7 +329,7 @@ def test_a_script_that_does_not_compile_is_an_error_at_the_line(torch: Any, capf
     ],
 )
 def test_wrong_arguments_are_reported_before_the_script_runs(
-    capfd: Capture, arguments: list[str], code: int, message: str
+    torch: Any, capfd: Capture, arguments: list[str], code: int, message: str
 ) -> None:
     script(text="print('ran')\n")
     found, messages = failure(capfd, *arguments)

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from nncdbg.engine.backends import backend
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.ops.aten import internals, versions
-from nncdbg.torch import check_torch
+torch = pytest.importorskip("torch", reason="needs torch")
 
-torch = pytest.importorskip("torch")
+from nncdbg.engine.backends import backend  # noqa: E402
+from nncdbg.engine.errors import UsageError  # noqa: E402
+from nncdbg.engine.ops.aten import internals, versions  # noqa: E402
+from nncdbg.torch import check_torch  # noqa: E402
+
 INSTALLED = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
