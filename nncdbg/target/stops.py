@@ -141,6 +141,22 @@ def unknown_number(number: int) -> UsageError:
     return UsageError(f"there is no breakpoint {number}", hint="list the breakpoints with `info breakpoints`")
 
 
+def no_watched_expression() -> UsageError:
+    """Return the error about `watch` with an expression in a running script."""
+    return UsageError(
+        "a running script can watch a parameter or gradient, not an expression",
+        hint="test the results of an operator: `break aten.addmm if mean($out) > 1`",
+    )
+
+
+def no_assertion() -> UsageError:
+    """Return the error about `assert` in a running script."""
+    return UsageError(
+        "a running script has no values by name that an assertion could test",
+        hint="test the results of an operator: `break aten.addmm if max($out) > 1e4`",
+    )
+
+
 def no_stop_at(place: str) -> UsageError:
     """Return the error about a place without a breakpoint."""
     return UsageError(

@@ -83,7 +83,7 @@ class AttachedTraining:
         return {number: found.commands for number, found in self.set_by_clients.items() if number in kept}
 
     def configured(self, session: Session | None) -> None:
-        """Stop at the breakpoints and filters of the client, and at those of the script."""
+        """Stop at what the client requests, and at the breakpoints and catches of the script."""
         wanted = {each.number for each in session.breakpoints.all()} if session is not None else set()
         stays = [
             each

@@ -10,7 +10,15 @@ from typing import Any
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.presentation.breakpoint_syntax import StopSpec, is_computed, parse_stop, plain_name
-from nncdbg.target.stops import Catch, StopPoint, Stops, no_stop_at, unknown_number
+from nncdbg.target.stops import (
+    Catch,
+    StopPoint,
+    Stops,
+    no_assertion,
+    no_stop_at,
+    no_watched_expression,
+    unknown_number,
+)
 from nncdbg.terminal.ranks.connection import RankConnection
 
 _RANK = re.compile(r"(?:^|\s)rank\s+(?P<rank>[0-9]{1,9}|all)\s*$")
@@ -79,17 +87,11 @@ class RankStops(Stops):
     def watch(self, expression: str, when: str | None, hits: str | None) -> StopPoint:
         name = plain_name(expression)
         if name is None or is_computed(expression):
-            raise UsageError(
-                "a running script can watch a parameter or gradient, not an expression",
-                hint="test the results of an operator: `break aten.addmm if mean($out) > 1`",
-            )
+            raise no_watched_expression()
         return self._add(StopSpec("value", name, when, hits))
 
     def check(self, expression: str, when: str | None, hits: str | None) -> StopPoint:
-        raise UsageError(
-            "a running script has no values by name that an assertion could test",
-            hint="test the results of an operator: `break aten.addmm if max($out) > 1e4`",
-        )
+        raise no_assertion()
 
     def at(self, place: str) -> Sequence[StopPoint]:
         spec = parse_stop(place, streams=False)

@@ -11,7 +11,9 @@ from nncdbg.target.stops import (
     StopPoint,
     Stops,
     catches_of,
+    no_assertion,
     no_stop_at,
+    no_watched_expression,
     setup_commands,
     unknown_number,
 )
@@ -45,17 +47,11 @@ class ScriptStops(Stops):
     def watch(self, expression: str, when: str | None, hits: str | None) -> StopPoint:
         name = plain_name(expression)
         if name is None or is_computed(expression):
-            raise UsageError(
-                "a running script can watch a parameter or gradient, not an expression",
-                hint="test the results of an operator: `break aten.addmm if mean($out) > 1`",
-            )
+            raise no_watched_expression()
         return self._add(live_breakpoint(self._next, "value", name, when, hits, None))
 
     def check(self, expression: str, when: str | None, hits: str | None) -> StopPoint:
-        raise UsageError(
-            "a running script has no values by name that an assertion could test",
-            hint="test the results of an operator: `break aten.addmm if max($out) > 1e4`",
-        )
+        raise no_assertion()
 
     def at(self, place: str) -> Sequence[StopPoint]:
         wanted = live_breakpoint(0, *parse_place(place), None, None, None)
