@@ -27,7 +27,7 @@ import onnxruntime
 from onnx.backend.test.case.node import collect_testcases
 
 import nncdbg
-from nncdbg.engine.errors import NncdbgError
+from nncdbg.errors import NncdbgError
 from nncdbg.ir.records import Map
 
 RAW = re.compile(

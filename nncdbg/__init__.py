@@ -70,7 +70,7 @@ _PUBLIC = {
     **dict.fromkeys(("is_client_connected", "listen", "wait_for_client"), "nncdbg.dap_server.attach.calls"),
     "breakpoint": "nncdbg.script_breakpoint",
     "diff": "nncdbg.engine.divergence.call",
-    "DiffReport": "nncdbg.engine.comparison.report",
+    "DiffReport": "nncdbg.comparison.report",
     "diff_corpus": "nncdbg.opening.diff_corpus",
     "DiffCorpusReport": "nncdbg.opening.diff_corpus_report",
     "execute": "nncdbg.commands.execute",
@@ -104,7 +104,7 @@ _PUBLIC = {
             "UnsupportedOp",
             "UsageError",
         ),
-        "nncdbg.engine.errors",
+        "nncdbg.errors",
     ),
 }
 
@@ -117,6 +117,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from nncdbg.commands.execute import execute as execute
+    from nncdbg.comparison.report import DiffReport as DiffReport
     from nncdbg.dap_server.attach.calls import is_client_connected as is_client_connected
     from nncdbg.dap_server.attach.calls import listen as listen
     from nncdbg.dap_server.attach.calls import wait_for_client as wait_for_client
@@ -133,20 +134,8 @@ if TYPE_CHECKING:
     from nncdbg.engine.building.minimizing import minimize as minimize
     from nncdbg.engine.building.signatures import EditedGraph as EditedGraph
     from nncdbg.engine.building.values import GraphValue as GraphValue
-    from nncdbg.engine.comparison.report import DiffReport as DiffReport
     from nncdbg.engine.debugger import Debugger as Debugger
     from nncdbg.engine.divergence.call import diff as diff
-    from nncdbg.engine.errors import ExpressionError as ExpressionError
-    from nncdbg.engine.errors import GraphError as GraphError
-    from nncdbg.engine.errors import InputError as InputError
-    from nncdbg.engine.errors import LoadError as LoadError
-    from nncdbg.engine.errors import MemoryFault as MemoryFault
-    from nncdbg.engine.errors import NncdbgError as NncdbgError
-    from nncdbg.engine.errors import NotComputed as NotComputed
-    from nncdbg.engine.errors import ParseError as ParseError
-    from nncdbg.engine.errors import RunError as RunError
-    from nncdbg.engine.errors import UnsupportedOp as UnsupportedOp
-    from nncdbg.engine.errors import UsageError as UsageError
     from nncdbg.engine.execution.frame import Frame as Frame
     from nncdbg.engine.frontends import ProgramSource as ProgramSource
     from nncdbg.engine.frontends import load as load
@@ -157,11 +146,21 @@ if TYPE_CHECKING:
     from nncdbg.engine.schedules.player import in_order as in_order
     from nncdbg.engine.stopping.breakpoints import Breakpoint as Breakpoint
     from nncdbg.engine.stopping.stops import Stop as Stop
-    from nncdbg.engine.text.listing import Listing
     from nncdbg.engine.time.timeline import Branch as Branch
     from nncdbg.engine.time.timeline import Mark as Mark
     from nncdbg.engine.values.tensor import Tensor as Tensor
     from nncdbg.engine.values.values import Outputs as Outputs
+    from nncdbg.errors import ExpressionError as ExpressionError
+    from nncdbg.errors import GraphError as GraphError
+    from nncdbg.errors import InputError as InputError
+    from nncdbg.errors import LoadError as LoadError
+    from nncdbg.errors import MemoryFault as MemoryFault
+    from nncdbg.errors import NncdbgError as NncdbgError
+    from nncdbg.errors import NotComputed as NotComputed
+    from nncdbg.errors import ParseError as ParseError
+    from nncdbg.errors import RunError as RunError
+    from nncdbg.errors import UnsupportedOp as UnsupportedOp
+    from nncdbg.errors import UsageError as UsageError
     from nncdbg.ir.records import Graph as Graph
     from nncdbg.ir.records import Node
     from nncdbg.ir.records import Program as Program
@@ -185,6 +184,7 @@ if TYPE_CHECKING:
     from nncdbg.script_breakpoint import breakpoint as breakpoint  # noqa: A004
     from nncdbg.stats import Summary as Summary
     from nncdbg.stats import summarize as summarize
+    from nncdbg.text.listing import Listing
     from nncdbg.textual_repr import parse as parse
 else:
 

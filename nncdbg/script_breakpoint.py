@@ -9,9 +9,9 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from nncdbg.dap_server.attach import calls
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.process.ranks import choose_rank
 from nncdbg.engine.stopping.supervision import PROCESS
+from nncdbg.errors import UsageError
+from nncdbg.process.ranks import choose_rank
 
 if TYPE_CHECKING:
     from nncdbg.torch.live.training import LiveTraining

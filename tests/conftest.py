@@ -18,7 +18,7 @@ import pytest
 from hypothesis import settings
 
 from nncdbg.engine.ops import declaration, library, schema
-from nncdbg.engine.process import collector
+from nncdbg.process import collector
 
 ROOT = Path(__file__).parent.parent
 

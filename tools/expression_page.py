@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nncdbg.commands.expression_help import SYNTAX
-from nncdbg.engine.expression.functions import GROUPS, PARAMETERS, SPELLINGS
+from nncdbg.expression.functions import GROUPS, PARAMETERS, SPELLINGS
 
 _HEAD = """# Expressions
 

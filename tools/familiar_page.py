@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from nncdbg.commands import resolve
 from nncdbg.commands.command_lines import split_command
 from nncdbg.commands.familiar import FAMILIAR, LETTERS
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 
 _HEAD = """# For users of gdb, pdb and delve
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nncdbg.commands.command_blocks import Script
 from nncdbg.commands.table import breakpoint_number, command, whole_number
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.target.stops import unknown_number
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.text import Text
 
-from nncdbg.engine.dtypes import FLOATS
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import resolve_name, spelled
-from nncdbg.engine.expression.operators import OperandError
+from nncdbg.dtypes import FLOATS
+from nncdbg.errors import UsageError
+from nncdbg.expression import resolve_name, spelled
+from nncdbg.expression.operators import OperandError
 from nncdbg.ir.records import tensor_only, type_of
 from nncdbg.presentation.breakpoint_syntax import split_value
 from nncdbg.presentation.tensor_text import value_line

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.commands.settings import change_setting
 from nncdbg.commands.table import command, needs, no_arguments, whole_number
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import (
+from nncdbg.engine.inputs.data_specs import split_data
+from nncdbg.engine.time.timeline import Mark
+from nncdbg.engine.values.editing import late_decisions
+from nncdbg.errors import UsageError
+from nncdbg.expression import (
     evaluate,
     evaluate_index,
     resolve_name,
@@ -16,13 +19,10 @@ from nncdbg.engine.expression import (
     split_definition,
     split_target,
 )
-from nncdbg.engine.inputs.data_specs import split_data
-from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.lexemes import integer_of, name_text
-from nncdbg.engine.time.timeline import Mark
-from nncdbg.engine.values.editing import late_decisions
 from nncdbg.presentation.run_progress import print_messages
 from nncdbg.presentation.stops import value_or_reason
+from nncdbg.text.counting import counted
+from nncdbg.text.lexemes import integer_of, name_text
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nncdbg.commands.table import command, needs
-from nncdbg.engine.dtypes import FLOATS
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import resolve_name, spelled
-from nncdbg.engine.expression.operators import OperandError
+from nncdbg.dtypes import FLOATS
+from nncdbg.errors import UsageError
+from nncdbg.expression import resolve_name, spelled
+from nncdbg.expression.operators import OperandError
 from nncdbg.ir.records import tensor_only, type_of
 from nncdbg.presentation.breakpoint_syntax import split_value
 

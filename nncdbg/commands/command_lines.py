@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from nncdbg.commands.table import find
-from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.process.regular_file import read_regular
+from nncdbg.errors import NncdbgError, UsageError
+from nncdbg.process.regular_file import read_regular
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -67,7 +67,7 @@ def is_expression(debugger: Debugger, text: str) -> bool:
     Expressions start with a word that is not a command, or with a function or value that shares its name
     with a command, as in `stats(%h).nan` and `h.mean()`.
     """
-    from nncdbg.engine.expression.functions import PREFIXES, function_name
+    from nncdbg.expression.functions import PREFIXES, function_name
 
     if _WITH_FORMAT.match(text):
         return False

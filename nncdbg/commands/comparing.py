@@ -10,10 +10,10 @@ import numpy as np
 
 from nncdbg.commands.changing import known_branch
 from nncdbg.commands.table import command, needs, whole_number
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import evaluate_index, spelled, split_target
-from nncdbg.engine.text.counting import counted
+from nncdbg.errors import UsageError
+from nncdbg.expression import evaluate_index, spelled, split_target
 from nncdbg.presentation.breakpoint_syntax import split_value
+from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
@@ -83,7 +83,7 @@ def value_on_branch(debugger: Debugger, name: str, branch: int) -> Array:
     Raises NotComputed if it is not available there.
     """
     from nncdbg.engine.compilation.code import EVICTED, UNSET
-    from nncdbg.engine.errors import NotComputed
+    from nncdbg.errors import NotComputed
 
     machine = debugger.timeline.other(branch, debugger.timeline.tick)
     if machine.tick < debugger.timeline.tick and not machine.ended:

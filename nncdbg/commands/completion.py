@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from nncdbg import extensions
 from nncdbg.commands.command_lines import split_command
 from nncdbg.commands.table import TABLE, find
-from nncdbg.engine import extensions
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.escaping import HOSTILE
-from nncdbg.engine.expression import spelled
 from nncdbg.engine.stopping.place_names import place_text
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import UsageError
+from nncdbg.escaping import HOSTILE
+from nncdbg.expression import spelled
+from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
@@ -130,7 +130,7 @@ def _nodes(session: CommandSession, word: str) -> list[str]:
 
 
 def _functions(session: CommandSession, word: str) -> list[str]:
-    from nncdbg.engine.expression.functions import FUNCTIONS
+    from nncdbg.expression.functions import FUNCTIONS
 
     return [f"{name}(" for name in FUNCTIONS] + [f"${name}" for name in session.debugger.values.variables()]
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from nncdbg.commands.command_lines import separated
 from nncdbg.commands.table import command, needs
-from nncdbg.engine.errors import ExpressionError, UsageError
-from nncdbg.engine.expression.nodes import Name
-from nncdbg.engine.process.atomic_file import new_file
+from nncdbg.errors import ExpressionError, UsageError
+from nncdbg.expression.nodes import Name
 from nncdbg.presentation.tensor_files import FORMATS, write_tensors
+from nncdbg.process.atomic_file import new_file
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession

@@ -6,7 +6,7 @@ from io import StringIO
 
 from nncdbg.commands.session import CommandSession
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.presentation.screen import Screen
 
 

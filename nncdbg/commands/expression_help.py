@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from nncdbg.engine.expression.functions import FUNCTIONS, GROUPS, function_name
+from nncdbg.expression.functions import FUNCTIONS, GROUPS, function_name
 
 SYNTAX: tuple[tuple[str, str], ...] = (
     ("%h", "a value; the name h without % also works"),

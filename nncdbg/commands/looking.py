@@ -12,9 +12,8 @@ from nncdbg.commands.command_lines import separated
 from nncdbg.commands.settings import show_settings
 from nncdbg.commands.table import command, needs, whole_number
 from nncdbg.engine.compilation.search import declared_type
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import evaluate_index, resolve_name, spelled, split_target
-from nncdbg.engine.text.lexemes import integer_of
+from nncdbg.errors import UsageError
+from nncdbg.expression import evaluate_index, resolve_name, spelled, split_target
 from nncdbg.presentation.breakpoint_syntax import split_value
 from nncdbg.presentation.elements import type_of
 from nncdbg.presentation.expressions import result_text, value_named
@@ -24,6 +23,7 @@ from nncdbg.presentation.stops import (
     value_or_reason,
 )
 from nncdbg.presentation.tensor_text import described
+from nncdbg.text.lexemes import integer_of
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
@@ -99,7 +99,7 @@ def whatis(session: CommandSession, text: str) -> None:
 
 def _on_device(session: CommandSession, name: str) -> str:
     """Return type and device of a computed value, as "f32[2] on cuda:0"; "" for NumPy arrays."""
-    from nncdbg.engine.errors import NotComputed
+    from nncdbg.errors import NotComputed
     from nncdbg.ir.records import type_of
 
     backend = session.debugger.backend
@@ -114,7 +114,7 @@ def _on_device(session: CommandSession, name: str) -> str:
 
 def _type_here(session: CommandSession, name: str) -> str:
     """Return the type of a value: of its content, or the static type before it is computed."""
-    from nncdbg.engine.errors import NotComputed
+    from nncdbg.errors import NotComputed
 
     try:
         return str(type_of(session.debugger.value(name)))

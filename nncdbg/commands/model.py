@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nncdbg.commands.table import command
+from nncdbg.dtypes import NUMPY
 from nncdbg.engine.compilation.code import EVICTED, initial_data
-from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import spelled
-from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.values.computed import computed_values
+from nncdbg.errors import UsageError
+from nncdbg.expression import spelled
 from nncdbg.ir.kinds import is_transfer
 from nncdbg.ir.records import Graph, Inline, Node, Program, TensorType, type_of
 from nncdbg.presentation.elements import element, is_text
 from nncdbg.presentation.text_table import ColumnFormat, put_columns
 from nncdbg.stats import Summary
+from nncdbg.text.counting import counted
+from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession

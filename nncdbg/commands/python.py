@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nncdbg.commands.table import command, no_arguments
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession

@@ -12,7 +12,7 @@ from nncdbg.commands.command_blocks import CommandBlock, Script
 from nncdbg.commands.command_lines import is_expression, read_commands, split_command
 from nncdbg.commands.recording.recorder import SessionRecorder
 from nncdbg.commands.table import TABLE, Command, resolve
-from nncdbg.engine.errors import NncdbgError, RunError, UsageError, failure_code
+from nncdbg.errors import NncdbgError, RunError, UsageError, failure_code
 from nncdbg.presentation.crash_report import report_crash
 from nncdbg.presentation.expressions import displayed
 from nncdbg.presentation.run_progress import under_way
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.divergence.lockstep import Companion
     from nncdbg.engine.stopping.stops import Stop
-    from nncdbg.engine.text.listing import Listing
     from nncdbg.opening.configuration import RunConfiguration
     from nncdbg.opening.journal.recording import StepRecorder
+    from nncdbg.text.listing import Listing
 
 PROMPT = "(nncdbg) "
 CONTINUATION = "> "
@@ -388,7 +388,7 @@ class CommandSession:
     def _say_trouble(self) -> None:
         """At the end, suggest the command that explains an output with NaN, Inf or only zeros."""
         from nncdbg.engine.diagnosis.sightings import entrance_words
-        from nncdbg.engine.expression import spelled
+        from nncdbg.expression import spelled
         from nncdbg.presentation.why import abnormal
 
         found = abnormal(self.debugger, self.screen, [*(self.debugger.outputs or ())])

@@ -13,7 +13,7 @@ from rich.text import Text
 from nncdbg.commands import expression_help
 from nncdbg.commands.shortcuts import SHORTCUTS
 from nncdbg.commands.table import GROUPS, TABLE, Command, command, find, load_extensions, needs, no_arguments
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from nncdbg.commands.backward_stack import show_backward_stack
 from nncdbg.commands.table import command, whole_number
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.presentation.frame_titles import frame_title
 from nncdbg.presentation.listing_window import around, window
 from nncdbg.presentation.source_files import source_place

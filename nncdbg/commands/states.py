@@ -15,8 +15,6 @@ from nncdbg.commands.stack import where
 from nncdbg.commands.table import command
 from nncdbg.commands.units import dead_units
 from nncdbg.engine.compilation.code import EVICTED
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import resolve_name, spelled
 from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.engine.schedules.launches import stream_name
 from nncdbg.engine.schedules.streams import (
@@ -26,20 +24,22 @@ from nncdbg.engine.schedules.streams import (
     stream_states,
     streams_of,
 )
-from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.lexemes import integer_of, name_text
+from nncdbg.errors import UsageError
+from nncdbg.expression import resolve_name, spelled
 from nncdbg.presentation.breakpoint_syntax import place_lines
 from nncdbg.presentation.buffers import buffer_text, sharers
 from nncdbg.presentation.elements import SMALL, element, elements, is_text, type_of
 from nncdbg.presentation.stops import fallbacks, kernel_line, statement_lines, value_or_reason
 from nncdbg.presentation.tensor_text import described
 from nncdbg.stats import summarize
+from nncdbg.text.counting import counted
+from nncdbg.text.lexemes import integer_of, name_text
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
     from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.execution.frame import Frame
-    from nncdbg.engine.text.listing import Site
+    from nncdbg.text.listing import Site
 
 _MANY = 100
 """Maximum number of values that `info values` lists."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nncdbg.commands.table import PLACE, breakpoint_number, command, needs, whole_number
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.presentation.breakpoint_syntax import split_place, split_watched
 from nncdbg.target.stops import StopPoint, unknown_number
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from nncdbg.engine import extensions
-from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.text.lexemes import integer_of
+from nncdbg import extensions
+from nncdbg.errors import NncdbgError, UsageError
+from nncdbg.text.lexemes import integer_of
 
 Run: TypeAlias = Callable[[Any, str], None]
 """``run(session, arguments)``: `session` is a CommandSession."""

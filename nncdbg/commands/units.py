@@ -12,8 +12,8 @@ from nncdbg.engine.diagnosis.unit_activity import (
     latest_run,
     steps_in_journal,
 )
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import UsageError
+from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession

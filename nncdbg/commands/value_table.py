@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.commands.model import say_dropped
 from nncdbg.commands.table import command
 from nncdbg.engine.compilation.code import EVICTED
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.stopping.place_names import ANY, PlaceNames
-from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.lexemes import STRING, unquote
 from nncdbg.engine.values.computed import ComputedValue, computed_values
+from nncdbg.errors import UsageError
 from nncdbg.ir.records import type_of
 from nncdbg.presentation.elements import json_number
 from nncdbg.presentation.text_table import ColumnFormat, put_columns
+from nncdbg.text.counting import counted
+from nncdbg.text.lexemes import STRING, unquote
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from nncdbg.commands.recording.recorder import SessionRecorder
 from nncdbg.commands.recording.setup import setup_of
 from nncdbg.commands.recording.stops import RecordedStop, recorded_stop
-from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.expression import spelled
+from nncdbg.errors import NncdbgError
+from nncdbg.expression import spelled
 from nncdbg.presentation.breakpoint_syntax import breakpoint_commands, catch_commands
 
 if TYPE_CHECKING:

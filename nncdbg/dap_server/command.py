@@ -6,9 +6,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.process.address_space import check_address_space
+from nncdbg.errors import UsageError
 from nncdbg.opening.command_line import ArgumentParser
+from nncdbg.process.address_space import check_address_space
 
 TOKEN = "NNCDBG_DAP_TOKEN"
 """Environment variable with the token; unlike the command line, other users cannot read it."""

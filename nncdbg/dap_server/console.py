@@ -20,7 +20,7 @@ from nncdbg.dap_server.breakpoints.console import report_breakpoint_changes
 from nncdbg.dap_server.events import report_change
 from nncdbg.dap_server.registry import State
 from nncdbg.dap_server.variables.places import frame_depth
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.presentation.screen import Screen
 from nncdbg.target.stops import Stops
 

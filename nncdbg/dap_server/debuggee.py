@@ -23,8 +23,8 @@ from nncdbg.dap_server.variables.value_text import (
     statistics_text,
     type_text,
 )
-from nncdbg.engine.errors import NncdbgError, RunError
-from nncdbg.engine.expression import spelled
+from nncdbg.errors import NncdbgError, RunError
+from nncdbg.expression import spelled
 from nncdbg.presentation.crash_report import report_crash
 from nncdbg.presentation.elements import SMALL, is_text
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from nncdbg.dap_server import protocol
 from nncdbg.dap_server.breakpoints.exception_filters import LABELS
-from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.escaping import printable
+from nncdbg.errors import NncdbgError
+from nncdbg.escaping import printable
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session

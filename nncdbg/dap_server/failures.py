@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nncdbg.engine.errors import (
+from nncdbg.errors import (
     ExpressionError,
     GraphError,
     InputError,

@@ -12,10 +12,10 @@ from contextlib import contextmanager, suppress
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
-from nncdbg.engine.process.threads import BackgroundThread
+from nncdbg.errors import UsageError
+from nncdbg.process.threads import BackgroundThread
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger

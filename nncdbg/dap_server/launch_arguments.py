@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 import msgspec
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.opening.configuration import RunConfiguration, settings
 from nncdbg.opening.python_programs import is_python_name
 

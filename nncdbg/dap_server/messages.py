@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from nncdbg.dap_server.failures import SHOWN, failure_fields
-from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.escaping import printable_styled
+from nncdbg.errors import NncdbgError
+from nncdbg.escaping import printable_styled
 
 
 class MessageError(NncdbgError):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from nncdbg.dap_server import protocol
 from nncdbg.dap_server.client import Client
-from nncdbg.engine.process.threads import BackgroundThread
+from nncdbg.process.threads import BackgroundThread
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger

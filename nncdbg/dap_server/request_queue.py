@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from nncdbg.dap_server.messages import Request
 from nncdbg.dap_server.registry import HANDLERS
-from nncdbg.engine.errors import NncdbgError
+from nncdbg.errors import NncdbgError
 
 MOST = 1000
 """Most waiting requests."""

@@ -43,9 +43,9 @@ from nncdbg.dap_server.session_parts import (
 )
 from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.framing import FrameError
-from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.process.threads import BackgroundThread
+from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.presentation.crash_report import report_crash
+from nncdbg.process.threads import BackgroundThread
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.attach.process import Attachment

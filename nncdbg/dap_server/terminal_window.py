@@ -30,11 +30,11 @@ from nncdbg.dap_server import protocol
 from nncdbg.dap_server.messages import Request, decoding_failure
 from nncdbg.dap_server.registry import each_program
 from nncdbg.dap_server.transport.addresses import bind
-from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.escaping import printable_line
-from nncdbg.engine.process.threads import BackgroundThread
+from nncdbg.errors import NncdbgError
+from nncdbg.escaping import printable_line
 from nncdbg.presentation.screen import Screen
 from nncdbg.presentation.stops import place_of, show_stop
+from nncdbg.process.threads import BackgroundThread
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.messages import Answer

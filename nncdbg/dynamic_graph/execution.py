@@ -10,21 +10,22 @@ from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
+from nncdbg import extensions
 from nncdbg.dynamic_graph.gradients import Gradient
 from nncdbg.dynamic_graph.plans import Attributes, OpPlan, TypeNumbers, literal_key, make_plan
 from nncdbg.dynamic_graph.trace import Symbol, name_in_frame, wanted_name
 from nncdbg.dynamic_graph.variable import EagerVariable
-from nncdbg.engine import backends, extensions
+from nncdbg.engine import backends
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.building.python_lines import locate, user_frame
 from nncdbg.engine.building.values import SCALARS, wrong_literal
 from nncdbg.engine.compilation.code import UNSET
-from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.execution.random_streams import seeded_stream
 from nncdbg.engine.frontends.file_names import STORE
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.values.operand_faults import fault_of
+from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.ir.kinds import called_graph
 from nncdbg.ir.names import claimed_name
 from nncdbg.ir.records import Graph, Location

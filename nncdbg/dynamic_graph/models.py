@@ -12,7 +12,6 @@ from nncdbg.dynamic_graph.plans import NO_ATTRIBUTES
 from nncdbg.dynamic_graph.trace import ENTRY, Symbol
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.states import Lowering, rebound, without_states
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.events import Failed
 from nncdbg.engine.execution.linking import Allocation, Linker
 from nncdbg.engine.execution.loaded import Loaded
@@ -20,14 +19,15 @@ from nncdbg.engine.execution.machine import Machine, Running
 from nncdbg.engine.execution.random_streams import generator_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.values.explanation import explained
+from nncdbg.errors import UsageError
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import claimed_name, fresh_name
 from nncdbg.ir.records import Constant, Graph, Node, Path, Program, type_of
 from nncdbg.ir.rewrite import rewrite
 from nncdbg.ir.walk import walk_nodes
 from nncdbg.opening.folder_writing import stored_data, stored_graph
+from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.dynamic_graph.execution import Execution

@@ -17,13 +17,13 @@ from nncdbg.dynamic_graph.trace import statements, trace_graph
 from nncdbg.dynamic_graph.variable import EagerVariable
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.compilation.code import UNSET
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.ops.schema import check_opsets
-from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import UsageError
 from nncdbg.ir.records import Program, SavedRun
 from nncdbg.representation import RichOutput
+from nncdbg.text.counting import counted
+from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger

@@ -20,9 +20,9 @@ from nncdbg.dynamic_graph.plans import NO_ATTRIBUTES
 from nncdbg.dynamic_graph.trace import Symbol, wanted_name
 from nncdbg.engine.building.values import Operators
 from nncdbg.engine.compilation.code import UNSET
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import UsageError
 from nncdbg.ir.records import Array, Type, has_cotangent, tensor_only
+from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.dynamic_graph.execution import Execution

@@ -22,23 +22,15 @@ from nncdbg.engine.compilation.tracked_values import check_data, tracked_lines
 from nncdbg.engine.diagnosis.entering import Entering
 from nncdbg.engine.diagnosis.instrumentation import allocation_on
 from nncdbg.engine.differentiation.expansion import with_backward_graphs
-from nncdbg.engine.errors import NotComputed, UnsupportedOp, UsageError
-from nncdbg.engine.escaping import printable
 from nncdbg.engine.execution.findings import HOST_READ, Finding
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.limit import Limit
 from nncdbg.engine.execution.linking import Allocation
-from nncdbg.engine.expression import (
-    check_condition,
-    evaluate,
-    split_definition,
-)
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.inputs.binding import Note, bind
 from nncdbg.engine.inputs.consumers import Consumers
 from nncdbg.engine.launch import CompiledProgram
 from nncdbg.engine.memory import parse_bytes
-from nncdbg.engine.process.collector import collector_paused
 from nncdbg.engine.schedules.streams import stream_states
 from nncdbg.engine.stopping.breakpoints import Breakpoint, Place
 from nncdbg.engine.stopping.control import Control
@@ -49,8 +41,6 @@ from nncdbg.engine.stopping.setting import Breakpoints
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.stopping.supervision import PROCESS, Supervision
 from nncdbg.engine.stopping.traps import Traps
-from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.listing import Site
 from nncdbg.engine.time.timeline import Branch, Mark, Timeline
 from nncdbg.engine.time.visits import last_visit, left_micro_program
 from nncdbg.engine.tracking.series import TrackedSeries
@@ -62,9 +52,19 @@ from nncdbg.engine.values.editing import change
 from nncdbg.engine.values.new_values import from_text
 from nncdbg.engine.values.tensor import Tensor
 from nncdbg.engine.values.values import Outputs, Values
+from nncdbg.errors import NotComputed, UnsupportedOp, UsageError
+from nncdbg.escaping import printable
+from nncdbg.expression import (
+    check_condition,
+    evaluate,
+    split_definition,
+)
 from nncdbg.ir.records import Array, Program, type_of
+from nncdbg.process.collector import collector_paused
 from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary, summarize
+from nncdbg.text.counting import counted
+from nncdbg.text.listing import Site
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.diagnosing import Diagnosing
@@ -83,7 +83,7 @@ class Debugger(RichOutput):
       that are not given are drawn at random from `seed`; `notes` reports them.  The name of a state gives its
       first value, in place of its data.
     * `dims`: symbolic sizes by name.
-    * `backend`: the kernels to run: the name of a backend (`nncdbg.engine.extensions`), or a Backend.  An
+    * `backend`: the kernels to run: the name of a backend (`nncdbg.extensions`), or a Backend.  An
       op without a kernel fails, or runs on NumPy with `fallback` (see `loaded.fallbacks`).
     * `kernels`: the backends of single statements, by op (``{"Conv": "torch"}``), value (``"%h"``,
       ``"@layer.%h"``) or line (``"12"``); a line decides before a value, and a value before an op.

@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy.typing as npt
 
-from nncdbg.engine.dtypes import COMPLEX, FLOATS
+from nncdbg.dtypes import COMPLEX, FLOATS
 from nncdbg.ir.kinds import Kind, called_graph, kind_of
 from nncdbg.representation import RichOutput, representations
 
 if TYPE_CHECKING:
-    from nncdbg.engine.text.listing import Listing
+    from nncdbg.text.listing import Listing
 
 Path: TypeAlias = "tuple[str | int, ...]"
 """The place of a block: ``("main",)`` is a graph, ``("main", 5, 0)`` block 0 of its node 5, and so on."""
@@ -103,7 +103,7 @@ class Map(list[Any]):
     @property
     def type(self) -> MapType:
         """The element types of keys and values."""
-        from nncdbg.engine.dtypes import name_of
+        from nncdbg.dtypes import name_of
 
         return MapType(*(name_of(tensor.dtype) for tensor in self))
 
@@ -119,7 +119,7 @@ Type: TypeAlias = "TensorType | SequenceType | OptionalType | MapType"
 
 def type_of(content: Any) -> TensorType | None:
     """Return the type of a tensor in a slot."""
-    from nncdbg.engine.dtypes import name_of
+    from nncdbg.dtypes import name_of
 
     if hasattr(content, "dtype") and hasattr(content, "shape"):
         return TensorType(name_of(content.dtype), tuple(content.shape))

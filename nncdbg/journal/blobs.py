@@ -12,10 +12,10 @@ import msgspec
 import numpy as np
 from xxhash import xxh3_128
 
-from nncdbg.engine.dtypes import NUMPY, name_of
-from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.dtypes import NUMPY, name_of
 from nncdbg.engine.frontends.tensor_file import SPELLINGS
 from nncdbg.engine.memory.region import available_memory
+from nncdbg.errors import LoadError, UsageError
 from nncdbg.ir.records import Array
 from nncdbg.journal.checksums import damaged, verified_rows
 from nncdbg.journal.codecs import NONE, Compression, compressor, decompressor

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from nncdbg.engine.errors import LoadError
+from nncdbg.errors import LoadError
 from nncdbg.journal.log_files import bytes_on_disk
 from nncdbg.journal.records import COLUMNS, Row, typed
 

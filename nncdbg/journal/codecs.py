@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from nncdbg.engine.dtypes import NUMPY, name_of
-from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.dtypes import NUMPY, name_of
+from nncdbg.errors import LoadError, UsageError
 from nncdbg.ir.records import Array
 
 Blocks: TypeAlias = npt.NDArray[Any]

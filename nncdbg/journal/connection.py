@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nncdbg.engine.errors import LoadError, NncdbgError, RunError, UsageError
+from nncdbg.errors import LoadError, NncdbgError, RunError, UsageError
 from nncdbg.journal.checksums import damaged
 from nncdbg.journal.log_files import bytes_on_disk, empty_log, has_log, remove_empty_log
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import NncdbgError, UsageError
+from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.journal import Journal, Run

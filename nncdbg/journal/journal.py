@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.ir.records import Array
 from nncdbg.journal import blobs
 from nncdbg.journal.blobs import read_json

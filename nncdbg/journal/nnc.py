@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.dtypes import NUMPY, name_of
-from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.dtypes import NUMPY, name_of
+from nncdbg.errors import LoadError, UsageError
 from nncdbg.ir.records import Array
 from nncdbg.journal.blobs import contiguous
 from nncdbg.journal.connection import check_file, connect, explained

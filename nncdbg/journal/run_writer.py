@@ -14,8 +14,8 @@ import numpy as np
 from msgspec import Meta
 from xxhash import xxh3_128_hexdigest
 
-from nncdbg.engine.dtypes import NUMPY, name_of
-from nncdbg.engine.errors import UsageError
+from nncdbg.dtypes import NUMPY, name_of
+from nncdbg.errors import UsageError
 from nncdbg.ir.records import Array
 from nncdbg.journal import blobs
 from nncdbg.journal.blobs import read_json, write_json

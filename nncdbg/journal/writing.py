@@ -14,7 +14,7 @@ from pathlib import Path
 from time import sleep
 from typing import Any, NamedTuple, TypeVar
 
-from nncdbg.engine.errors import NncdbgError, RunError, UsageError
+from nncdbg.errors import NncdbgError, RunError, UsageError
 from nncdbg.journal.checksums import KEYS, Sums
 from nncdbg.journal.connection import explained, open_to_write
 from nncdbg.journal.records import COLUMNS, Row

@@ -29,13 +29,13 @@ from typing import Literal
 
 import msgspec
 
-from nncdbg.engine.errors import LoadError, RunError, UsageError
-from nncdbg.engine.process.regular_file import read_regular
-from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import LoadError, RunError, UsageError
 from nncdbg.ir.records import Program
 from nncdbg.nan_watch.records import Key, Report, WatchFinding, key_of
 from nncdbg.nan_watch.reports import not_written, write_file
+from nncdbg.process.regular_file import read_regular
+from nncdbg.text.counting import counted
+from nncdbg.text.lexemes import name_text
 
 _VERSION = 1
 _FIELDS = ("graph", "value", "op", "kind", "cause")

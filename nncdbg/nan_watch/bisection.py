@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.comparison.measure import measure
+from nncdbg.comparison.report import NOWHERE, Match
+from nncdbg.comparison.tolerance import DEFAULTS, Tolerance
 from nncdbg.engine.backends.fallback import Fallback
-from nncdbg.engine.comparison.measure import measure
-from nncdbg.engine.comparison.report import NOWHERE, Match
-from nncdbg.engine.comparison.tolerance import DEFAULTS, Tolerance
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.casting import (
@@ -29,7 +29,6 @@ from nncdbg.engine.divergence.casting import (
     narrow_node,
 )
 from nncdbg.engine.divergence.narrow_causes import operand_words, overflow_of
-from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.execution.check_results import NOT_CHECKED, PASSED, CheckResult
 from nncdbg.engine.execution.events import Failed
 from nncdbg.engine.execution.frame import Frame
@@ -37,9 +36,7 @@ from nncdbg.engine.execution.linking import Allocation, Linker
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
-from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.lexemes import name_text
-from nncdbg.engine.text.listing import Listing
+from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.ir.records import Node, Program, TensorType, Type, Value, type_of
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import FindingSite
@@ -47,6 +44,9 @@ from nncdbg.nan_watch.reduction.case import ReducedCase
 from nncdbg.nan_watch.reduction.reduction import minimized
 from nncdbg.nan_watch.sites import site_of
 from nncdbg.stats.inspection import holds
+from nncdbg.text.counting import counted
+from nncdbg.text.lexemes import name_text
+from nncdbg.text.listing import Listing
 
 
 @dataclass(frozen=True, slots=True)

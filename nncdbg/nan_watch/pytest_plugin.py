@@ -85,7 +85,7 @@ class NanWatch:
         `options` are those of `nncdbg.watch`; they override the marker's and the ini file's.  Returns the
         report; fails the test with it if a gate trips or the run fails.  Raises the errors of loading.
         """
-        from nncdbg.engine.errors import NncdbgError
+        from nncdbg.errors import NncdbgError
 
         __tracebackhide__ = True
         try:
@@ -161,7 +161,7 @@ class ModelItem(pytest.Item):
             raise TroubleInModel(text)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *_: Any) -> Any:
-        from nncdbg.engine.errors import NncdbgError
+        from nncdbg.errors import NncdbgError
 
         if excinfo.errisinstance((TroubleInModel, NncdbgError)):
             return str(excinfo.value)

@@ -22,16 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.execution.check_results import NOT_CHECKED, CheckResult
-from nncdbg.engine.process.regular_file import read_regular
-from nncdbg.engine.text.counting import counted
+from nncdbg.errors import LoadError, UsageError
 from nncdbg.ir.records import Program
 from nncdbg.ir.walk import blocks
 from nncdbg.nan_watch.measuring.gates import MEASURES, Gates, Threshold
 from nncdbg.nan_watch.measuring.tracks import Track
 from nncdbg.nan_watch.records import Operand, WatchFinding
+from nncdbg.process.regular_file import read_regular
 from nncdbg.stats.summary import Summary
+from nncdbg.text.counting import counted
 
 VERSION = 1
 

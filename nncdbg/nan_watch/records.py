@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nncdbg.engine.errors import StoppedRun, failure_code
 from nncdbg.engine.execution import check_results
 from nncdbg.engine.execution.check_results import NOT_CHECKED, PASSED, CheckResult, not_checked
+from nncdbg.errors import StoppedRun, failure_code
 from nncdbg.opening.corpus.cases import CODES, FAILED, Case
 from nncdbg.representation import PrintedRecord, representations
 from nncdbg.stats.summary import Summary

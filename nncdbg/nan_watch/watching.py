@@ -9,14 +9,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from nncdbg.dtypes import COMPLEX, FLOATS
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.register import NONE
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
-from nncdbg.engine.dtypes import COMPLEX, FLOATS
-from nncdbg.engine.errors import StoppedRun, UnsupportedOp, UsageError
 from nncdbg.engine.execution.check_results import NOT_APPLICABLE, NOT_CHECKED, PASSED, CheckResult
 from nncdbg.engine.execution.findings import NUMERIC, RACE, STATE_RESET
 from nncdbg.engine.execution.linking import Allocation
@@ -28,7 +27,7 @@ from nncdbg.engine.ops.causes import RECEIVED
 from nncdbg.engine.ops.influence import Infinities
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.schedules.streams import streams_of
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import StoppedRun, UnsupportedOp, UsageError
 from nncdbg.ir.records import TensorType
 from nncdbg.ir.walk import blocks
 from nncdbg.nan_watch.measuring.gates import KINDS, RANGE, Gates
@@ -41,6 +40,7 @@ from nncdbg.nan_watch.records import OK, TRIPPED, FindingUse, Operand, Report, W
 from nncdbg.nan_watch.schedules.findings import schedule_findings
 from nncdbg.nan_watch.sites import calls_of, in_text_order, site_at, site_of
 from nncdbg.opening.corpus.cases import FAILED, UNSUPPORTED, Case
+from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.stopping.stops import Stop

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.errors import NncdbgError, UsageError
 
 
 def register_magic(shell: Any) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.dtypes import FLOATS, name_of
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.dtypes import FLOATS, name_of
-from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.engine.execution.linking import Binding, Execute
-from nncdbg.engine.expression import spelled
 from nncdbg.engine.ops.aten.operators import allocates_only
+from nncdbg.errors import RunError, UsageError
+from nncdbg.expression import spelled
 from nncdbg.ir.records import Program
 from nncdbg.stats import summarize
 

@@ -18,16 +18,13 @@ import numpy as np
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from nncdbg.engine.comparison.report import DiffReport
+from nncdbg.comparison.report import DiffReport
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.escaping import printable_line
 from nncdbg.engine.stopping.stops import Stop
-from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.lexemes import name_text
-from nncdbg.engine.text.short_names import names_of
 from nncdbg.engine.values.tensor import Tensor
 from nncdbg.engine.values.values import Outputs
+from nncdbg.errors import NncdbgError
+from nncdbg.escaping import printable_line
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import Array, Graph, Program
 from nncdbg.opening.diff_corpus_report import DiffCorpusReport
@@ -42,6 +39,9 @@ from nncdbg.presentation.stops import operand_names, show_stop, unique
 from nncdbg.representation import PrintedRecord
 from nncdbg.stats import Summary
 from nncdbg.stats.blocks import NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY, BlockReduction, reduce_blocks
+from nncdbg.text.counting import counted
+from nncdbg.text.lexemes import name_text
+from nncdbg.text.short_names import names_of
 
 if TYPE_CHECKING:
     from nncdbg.journal import Journal, Run

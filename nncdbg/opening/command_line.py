@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import MISSING
 from typing import Any, NoReturn, TypeVar
 
-from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.process.address_space import check_address_space
+from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.opening.configuration import RunConfiguration, settings
+from nncdbg.process.address_space import check_address_space
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
-from nncdbg.engine.extensions import BACKENDS, BUILT_IN
+from nncdbg.extensions import BACKENDS, BUILT_IN
 
 INPUT_FORMS = (
     "FILE.npy, FILE.npz:KEY, FILE.png:STEPS, a number or list, or zeros|ones|normal|uniform|arange[SIZES]"

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nncdbg.engine.comparison.tolerance import Tolerance
+from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.call import counterpart, inputs_of_side
 from nncdbg.engine.divergence.casting import cast_program
 from nncdbg.engine.divergence.lockstep import compared
-from nncdbg.engine.errors import NncdbgError, UnsupportedOp
 from nncdbg.engine.frontends import ProgramSource
+from nncdbg.errors import NncdbgError, UnsupportedOp
 from nncdbg.opening.corpus.cases import FAILED, UNSUPPORTED, Case, CaseResult, CaseRun, sentences
 from nncdbg.opening.corpus.engines import PROCESSES
 from nncdbg.opening.corpus.running import run_cases

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from nncdbg.engine.comparison.report import DifferenceCause, Match, ValueSite
+from nncdbg.comparison.report import DifferenceCause, Match, ValueSite
 from nncdbg.opening.corpus.cases import CODES, FAILED, Case
 from nncdbg.representation import RichOutput, representations
 

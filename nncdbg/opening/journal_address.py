@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.errors import LoadError, UsageError
 
 _MAGIC = b"SQLite format 3\x00"
 

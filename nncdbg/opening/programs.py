@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.execution.black_box import BlackBox
-from nncdbg.engine.extensions import FRONTENDS
-from nncdbg.engine.extensions import find as find_extension
 from nncdbg.engine.frontends import load
 from nncdbg.engine.frontends.file_names import is_program_folder
 from nncdbg.engine.frontends.program_folder import ProgramFolder, open_program_folder
 from nncdbg.engine.frontends.run_steps import with_tracks
 from nncdbg.engine.ops.library import load_op_library
-from nncdbg.engine.process.json_document import DocumentKind
+from nncdbg.errors import LoadError, UsageError
+from nncdbg.extensions import FRONTENDS
+from nncdbg.extensions import find as find_extension
 from nncdbg.opening.configuration import RunConfiguration, settings
 from nncdbg.opening.journal_address import Address, read_address, resumed_by_script
 from nncdbg.opening.python_programs import is_python_name, load_python_name
 from nncdbg.opening.schedule_logs import is_log_name
+from nncdbg.process.json_document import DocumentKind
 
 if TYPE_CHECKING:
     from nncdbg.ir.records import Program

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from nncdbg.engine.errors import Excerpt, LoadError, NncdbgError, UsageError
 from nncdbg.engine.frontends import load
+from nncdbg.errors import Excerpt, LoadError, NncdbgError, UsageError
 from nncdbg.ir.records import Program
 
 _NAME = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*|.+\.py):(?P<object>[^\W\d]\w*(\.[^\W\d]\w*)*)")

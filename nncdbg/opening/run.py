@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.errors import MemoryFault, NncdbgError, RunError, UsageError
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.memory.debug import LeanAllocation
 from nncdbg.engine.observers.nonfinite import KINDS, bad_in
 from nncdbg.engine.ops.declaration import revision
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.values.values import Outputs
+from nncdbg.errors import MemoryFault, NncdbgError, RunError, UsageError
 from nncdbg.ir.records import Program
 from nncdbg.opening.journal_address import read_address
 

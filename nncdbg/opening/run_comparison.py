@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nncdbg.engine.comparison.measure import measure
-from nncdbg.engine.comparison.report import NOWHERE, Match
-from nncdbg.engine.comparison.tolerance import Tolerance, excess
+from nncdbg.comparison.measure import measure
+from nncdbg.comparison.report import NOWHERE, Match
+from nncdbg.comparison.tolerance import Tolerance, excess
 from nncdbg.engine.divergence.casting import has_same_places
 from nncdbg.engine.divergence.lockstep import FirstDifference, Lockstep
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.time.step_starts import line_at, lines_of
+from nncdbg.errors import UsageError
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal.ranks import CONFIGURATION, RankMembership
 from nncdbg.opening.journal_address import Address

@@ -6,7 +6,7 @@ import re
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.opening.command_line import ArgumentParser
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import msgspec
 
-from nncdbg.engine.errors import LoadError
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.frontends.stores import ArrayStore, Store
 from nncdbg.engine.frontends.tensor_file import TensorEntry, open_store, pack, unpack, write_tensors
-from nncdbg.engine.process.atomic_file import draft_of
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import LoadError
 from nncdbg.ir.records import Array, Inline, Node, Program, Reference, StateLine, TensorType
+from nncdbg.process.atomic_file import draft_of
+from nncdbg.text.lexemes import name_text
 
 _ENTRIES = "nncdbg.states"
 """The note of a file with element types that safetensors does not have."""

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.stopping.place_names import place_text
-from nncdbg.engine.text.lexemes import integer_of
+from nncdbg.errors import UsageError
+from nncdbg.text.lexemes import integer_of
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.expression import Expression
     from nncdbg.engine.stopping.breakpoints import Breakpoint
+    from nncdbg.expression import Expression
 
 _PLACE = re.compile(
     r"""\s*(?P<sigil>[%@]|node\s+(?!(?:if|hits|stream)\b))?(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<bare>[A-Za-z_][\w.]*::"(?:[^"\\]|\\.)*"|[^\s"%@][^\s"]*))(?=\s|$)"""
@@ -187,7 +187,7 @@ def split_value(text: str) -> tuple[str, str]:
 
 
 def _unquoted(quoted: str) -> str:
-    from nncdbg.engine.text.lexemes import Flaw, unquote
+    from nncdbg.text.lexemes import Flaw, unquote
 
     try:
         return unquote(quoted, 0)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nncdbg.engine.expression import spelled
 from nncdbg.engine.memory.buffers import address_of
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.values.computed import named_contents
+from nncdbg.expression import spelled
 from nncdbg.presentation.elements import type_of
+from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.compilation.code import Code

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.ir.records import Array
 from nncdbg.presentation.element_grid import choose_slice
 from nncdbg.presentation.elements import BAD, DIM, Layout, is_text, packed, stacked, text, type_of

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from nncdbg.engine.text.counting import counted
 from nncdbg.opening.corpus.cases import NOT_RUN
 from nncdbg.opening.diff_corpus_report import EQUAL, DiffCase
 from nncdbg.presentation.divergence import site_text, times_tolerance
+from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
     from nncdbg.opening.corpus.cases import Case

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.text import Text
 
-from nncdbg.engine.expression import spelled
-from nncdbg.engine.text.counting import counted
+from nncdbg.expression import spelled
 from nncdbg.presentation.elements import element
+from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
-    from nncdbg.engine.comparison.report import DiffReport, Growth, Match, ValueSite
+    from nncdbg.comparison.report import DiffReport, Growth, Match, ValueSite
     from nncdbg.presentation.screen import Screen
 
 _ROWS = 40

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nncdbg.engine import dtypes
-from nncdbg.engine.text.short_names import NO_NAMES, ShortNames
+from nncdbg import dtypes
 from nncdbg.ir.records import Array, TensorType
+from nncdbg.text.short_names import NO_NAMES, ShortNames
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,8 +6,8 @@ import os
 import sys
 from collections.abc import Callable
 
-from nncdbg.engine.errors import NncdbgError, RunError
-from nncdbg.engine.escaping import printable
+from nncdbg.errors import NncdbgError, RunError
+from nncdbg.escaping import printable
 
 INTERRUPTED = 130
 CRASHED = 70

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.text import Text
 
-from nncdbg.engine.errors import ExpressionError
-from nncdbg.engine.expression import resolve_name
+from nncdbg.errors import ExpressionError
+from nncdbg.expression import resolve_name
 from nncdbg.ir.records import Map
 from nncdbg.presentation.element_grid import grid
 from nncdbg.presentation.elements import element, type_of

@@ -13,8 +13,8 @@ from rich.text import Text
 from nncdbg.presentation.short_statements import brief, whole
 
 if TYPE_CHECKING:
-    from nncdbg.engine.text.listing import Listing
-    from nncdbg.engine.text.short_names import ShortNames
+    from nncdbg.text.listing import Listing
+    from nncdbg.text.short_names import ShortNames
 
 HERE = "->"
 """The statement that runs next."""

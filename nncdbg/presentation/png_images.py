@@ -9,7 +9,7 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.ir.records import Array
 from nncdbg.presentation.character_images import MARK_COLORS, VIRIDIS
 from nncdbg.presentation.elements import is_text

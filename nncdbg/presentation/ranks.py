@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nncdbg.engine.process.rank_digests import StepDigests, digested_steps, find_divergences
-from nncdbg.engine.process.rank_notes import Collective, RankReport
-from nncdbg.engine.process.rank_waits import Mismatch, Wait, find_mismatches, find_waits
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.process.rank_digests import StepDigests, digested_steps, find_divergences
+from nncdbg.process.rank_notes import Collective, RankReport
+from nncdbg.process.rank_waits import Mismatch, Wait, find_mismatches, find_waits
+from nncdbg.text.lexemes import name_text
 
 TOPICS = ("ranks", "collectives", "divergence")
 

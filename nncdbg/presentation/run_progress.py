@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.process.threads import BackgroundThread
+from nncdbg.process.threads import BackgroundThread
 from nncdbg.stats import prepare
 
 if TYPE_CHECKING:
-    from nncdbg.engine.comparison.report import DiffReport
+    from nncdbg.comparison.report import DiffReport
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.divergence.lockstep import Lockstep
     from nncdbg.engine.divergence.verification import DeterminismVerification, Verification

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 from rich.console import Console, ConsoleRenderable, RenderHook
 from rich.text import Text
 
-from nncdbg.engine.escaping import HOSTILE, printable
-from nncdbg.engine.text.short_names import NO_NAMES, FullNames, ShortNames, names_of
+from nncdbg.escaping import HOSTILE, printable
 from nncdbg.presentation.elements import DIM, Layout
 from nncdbg.presentation.short_statements import named, renamed
+from nncdbg.text.short_names import NO_NAMES, FullNames, ShortNames, names_of
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from nncdbg.engine.errors import NncdbgError
+    from nncdbg.errors import NncdbgError
     from nncdbg.ir.records import Program
 
 _UNBOUND = 1 << 20
@@ -77,11 +77,11 @@ class Screen:
         width: int | None = None,
         color: bool | None = None,
     ) -> None:
-        self.full_names = False
+        self.full_names: bool = False
         """Show full names on a terminal too."""
-        self.precision = 4
+        self.precision: int = 4
         """Significant digits."""
-        self.pager = True
+        self.pager: bool = True
         """Show output that is longer than the terminal in a pager."""
         self._short = self._full = NO_NAMES
         self._fixed = width is not None

@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.text.lexemes import BARE, STRING, Flaw, quote, unquote
-from nncdbg.engine.text.short_names import ELLIPSIS, ShortNames, names_of
 from nncdbg.presentation.elements import cells
+from nncdbg.text.lexemes import BARE, STRING, Flaw, quote, unquote
+from nncdbg.text.short_names import ELLIPSIS, ShortNames, names_of
 
 if TYPE_CHECKING:
     from nncdbg.ir.records import Program

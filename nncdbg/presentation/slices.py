@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from rich.text import Text
 
+from nncdbg.dtypes import FLOATS, name_of
 from nncdbg.engine.compilation.code import EVICTED, UNSET, Code, Statement
-from nncdbg.engine.dtypes import FLOATS, name_of
-from nncdbg.engine.expression import spelled
 from nncdbg.engine.ops.causes import SET_BY_HAND, Cause
 from nncdbg.engine.values.slicing import BlockVisit, Origin, Slicing
+from nncdbg.expression import spelled
 from nncdbg.presentation.stops import statement_lines
 from nncdbg.presentation.tensor_text import described
 from nncdbg.stats import Summary, summarize

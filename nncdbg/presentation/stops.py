@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.presentation.elements import cells
 from nncdbg.presentation.frame_titles import frame_title
 from nncdbg.presentation.listing_window import CALLER, CULPRIT, HERE, LineMarks, around, window
 from nncdbg.presentation.short_statements import brief
 from nncdbg.presentation.tensor_text import described
+from nncdbg.text.counting import counted
+from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.backends.kernel_choice import StatementKernel
@@ -108,7 +108,7 @@ def statement_lines(debugger: Debugger, screen: Screen, code: Code, line: int, h
 
 def value_or_reason(values: Debugger | Values, name: str, layout: Layout) -> Text:
     """Return the lines of a value in the selected frame or another one, or why it is not available."""
-    from nncdbg.engine.errors import NotComputed
+    from nncdbg.errors import NotComputed
 
     try:
         return described(name, values.value(name), layout)

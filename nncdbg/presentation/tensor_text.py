@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nncdbg.engine.expression import spelled
+from nncdbg.expression import spelled
 from nncdbg.ir.records import Array, Map, holds_maps
 from nncdbg.presentation.character_images import channel_strip, image, spark
 from nncdbg.presentation.element_grid import grid

@@ -9,9 +9,9 @@ from rich.text import Text
 
 from nncdbg.engine.compilation.code import UNSET, Statement
 from nncdbg.engine.diagnosis.sightings import entrance_words
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import spelled
 from nncdbg.engine.values.slicing import Slicing
+from nncdbg.errors import UsageError
+from nncdbg.expression import spelled
 from nncdbg.presentation.slices import (
     ZEROS,
     Births,

@@ -14,8 +14,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from nncdbg.engine import dtypes
-from nncdbg.engine.errors import UsageError
+from nncdbg import dtypes
+from nncdbg.errors import UsageError
 from nncdbg.stats.histograms import Between
 from nncdbg.stats.summary import absolute
 

@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from nncdbg.engine import dtypes
-from nncdbg.engine.errors import UsageError
+from nncdbg import dtypes
+from nncdbg.errors import UsageError
 from nncdbg.stats.blocks import check_same_shape
 from nncdbg.stats.histograms import Between
 from nncdbg.stats.summary import summarize

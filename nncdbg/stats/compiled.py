@@ -25,7 +25,7 @@ from llvmlite import ir
 from numba import carray, njit, types
 from numba.extending import intrinsic, overload
 
-from nncdbg.engine import dtypes
+from nncdbg import dtypes
 from nncdbg.stats.preparation import MODERATE, Kernel
 
 _BLOCK = 2048

@@ -21,8 +21,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from nncdbg.engine import dtypes
-from nncdbg.engine.errors import UsageError
+from nncdbg import dtypes
+from nncdbg.errors import UsageError
 from nncdbg.ir.records import Array
 from nncdbg.stats.preparation import Kernel, kernel_of, looked_at
 from nncdbg.stats.summary import Summary, summarize_plain

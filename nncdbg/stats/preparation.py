@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine import dtypes
-from nncdbg.engine.process.threads import BackgroundThread, parsed
+from nncdbg import dtypes
+from nncdbg.process.threads import BackgroundThread, parsed
 
 MODERATE = 20
 """The exponent of the power of two below which the numbers of a usual training are."""

@@ -19,9 +19,9 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from nncdbg.engine import dtypes
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.process.threads import BackgroundThread
+from nncdbg import dtypes
+from nncdbg.errors import UsageError
+from nncdbg.process.threads import BackgroundThread
 from nncdbg.representation import RichOutput
 from nncdbg.stats.preparation import Kernel, address_of, kernels, looked_at
 

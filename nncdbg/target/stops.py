@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.stopping.place_names import place_text
+from nncdbg.errors import UsageError
 from nncdbg.presentation.breakpoint_syntax import (
     breakpoint_commands,
     is_computed,
@@ -19,8 +19,8 @@ from nncdbg.presentation.stops import current_line
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.expression import Expression
     from nncdbg.engine.stopping.breakpoints import Breakpoint
+    from nncdbg.expression import Expression
 
 _SHOWN = 3
 """Maximum number of lines of a breakpoint in its `where`."""

@@ -13,10 +13,10 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.errors import LoadError, UsageError
-from nncdbg.engine.escaping import printable, printable_styled
-from nncdbg.engine.process.threads import BackgroundThread
+from nncdbg.errors import LoadError, UsageError
+from nncdbg.escaping import printable, printable_styled
 from nncdbg.opening.command_line import ArgumentParser
+from nncdbg.process.threads import BackgroundThread
 
 if TYPE_CHECKING:
     from prompt_toolkit import Application

@@ -14,7 +14,7 @@ from functools import partial
 from importlib import import_module
 from io import TextIOWrapper
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.opening.command_line import (
     ArgumentParser,
     add_check,

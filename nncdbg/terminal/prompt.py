@@ -13,8 +13,8 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from nncdbg.commands.completion import candidates
 from nncdbg.commands.shortcuts import BOUND
-from nncdbg.engine.process.state_folder import state_folder
 from nncdbg.presentation.crash_report import report_crash
+from nncdbg.process.state_folder import state_folder
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession

@@ -19,8 +19,8 @@ from weakref import WeakKeyDictionary
 from nncdbg.commands.recording.script import PROMPT_OF_SCRIPT, script_of_process
 from nncdbg.commands.session import CommandSession
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.stopping.supervision import PROCESS
+from nncdbg.errors import UsageError
 from nncdbg.presentation.run_progress import print_messages
 from nncdbg.presentation.screen import Screen
 from nncdbg.terminal.repl import confirmed, read_lines

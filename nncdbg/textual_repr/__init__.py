@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nncdbg.engine.text.listing import Listing, Site
+from nncdbg.text.listing import Listing, Site
 from nncdbg.textual_repr.parser import parse, parse_with_listing
 from nncdbg.textual_repr.printer import listing, print_program
 

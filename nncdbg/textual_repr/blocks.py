@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.records import Constant, Graph, Location, Node, Operand, Path, Placement, Value
+from nncdbg.text.lexemes import name_text
 
 ENDS = {"graph": "return", "then": "yield", "else": "yield", "body": "next"}
 """Maps the kind of a block to the keyword of its last line."""

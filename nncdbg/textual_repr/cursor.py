@@ -10,10 +10,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from nncdbg.engine.text.lexemes import BARE, OP, PREFIX_END, PREFIXED, STRING, WORD, Flaw, quote, unquote
-from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes, UndeclaredPrefix
-from nncdbg.engine.text.types import parse_type, type_end
 from nncdbg.ir.records import Inline, Location, Placement, TensorType, Type
+from nncdbg.text.lexemes import BARE, OP, PREFIX_END, PREFIXED, STRING, WORD, Flaw, quote, unquote
+from nncdbg.text.prefixes import NO_PREFIXES, Prefixes, UndeclaredPrefix
+from nncdbg.text.types import parse_type, type_end
 from nncdbg.textual_repr import repairs
 from nncdbg.textual_repr.literals import (
     Misfit,

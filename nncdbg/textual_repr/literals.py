@@ -15,11 +15,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from nncdbg.engine.dtypes import COMPLEX, FLOATS, INTEGERS, NUMPY, name_of
-from nncdbg.engine.text.lexemes import quote, quote_bytes
-from nncdbg.engine.text.rounding import lost
-from nncdbg.engine.text.types import print_type
+from nncdbg.dtypes import COMPLEX, FLOATS, INTEGERS, NUMPY, name_of
 from nncdbg.ir.records import Array, Inline, MapType, OptionalType, SequenceType, TensorType
+from nncdbg.text.lexemes import quote, quote_bytes
+from nncdbg.text.rounding import lost
+from nncdbg.text.types import print_type
 
 
 @dataclass(frozen=True, slots=True)

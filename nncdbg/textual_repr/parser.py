@@ -10,12 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 
-from nncdbg.engine.errors import GraphError, ParseError, UsageError
-from nncdbg.engine.process.collector import collector_paused
-from nncdbg.engine.text.driver import driver_lines
-from nncdbg.engine.text.lexemes import STRING, Flaw, name_text, quote
-from nncdbg.engine.text.listing import Listing
-from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
+from nncdbg.errors import GraphError, ParseError, UsageError
 from nncdbg.ir.kinds import called_graph
 from nncdbg.ir.names import all_defined
 from nncdbg.ir.records import (
@@ -29,6 +24,11 @@ from nncdbg.ir.records import (
     Value,
     zeros_like,
 )
+from nncdbg.process.collector import collector_paused
+from nncdbg.text.driver import driver_lines
+from nncdbg.text.lexemes import STRING, Flaw, name_text, quote
+from nncdbg.text.listing import Listing
+from nncdbg.text.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.cursor import Cursor
 from nncdbg.textual_repr.literals import filled

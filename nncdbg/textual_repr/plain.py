@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Sequence
 
-from nncdbg.engine.text.lexemes import BARE, OP, PREFIX_END, RESERVED, Flaw
-from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes, UndeclaredPrefix
-from nncdbg.engine.text.types import parse_type
 from nncdbg.ir.records import Location, Node, Value
+from nncdbg.text.lexemes import BARE, OP, PREFIX_END, RESERVED, Flaw
+from nncdbg.text.prefixes import NO_PREFIXES, Prefixes, UndeclaredPrefix
+from nncdbg.text.types import parse_type
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.statements import attributes_of
 

@@ -13,14 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from nncdbg.engine.escaping import printable
-from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.driver import driver_lines
-from nncdbg.engine.text.lexemes import key_text, name_text, op_text, quote
-from nncdbg.engine.text.listing import Line, Lines, Listing
-from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
-from nncdbg.engine.text.short_names import LONG, folder, folders
-from nncdbg.engine.text.types import print_type, value_text
+from nncdbg.escaping import printable
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import (
     BackwardLine,
@@ -41,6 +34,13 @@ from nncdbg.ir.records import (
     zeros_like,
 )
 from nncdbg.ir.walk import blocks
+from nncdbg.text.counting import counted
+from nncdbg.text.driver import driver_lines
+from nncdbg.text.lexemes import key_text, name_text, op_text, quote
+from nncdbg.text.listing import Line, Lines, Listing
+from nncdbg.text.prefixes import NO_PREFIXES, Prefixes
+from nncdbg.text.short_names import LONG, folder, folders
+from nncdbg.text.types import print_type, value_text
 from nncdbg.textual_repr.literals import array_text, attribute_text, literal_text
 
 # -- chosen prefixes -------------------------------------------------------------------------------

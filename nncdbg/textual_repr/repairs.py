@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from nncdbg.engine.dtypes import NUMPY, ONNX
-from nncdbg.engine.text.lexemes import BARE, RESERVED, nearest, quote
+from nncdbg.dtypes import NUMPY, ONNX
+from nncdbg.text.lexemes import BARE, RESERVED, nearest, quote
 
 STATEMENT = "a statement looks like %y: f32[2] = Op(%x, name=value)"
 LITERAL = 'a literal looks like 5, -0.0, inf, nan, true, "text" or [1, 2]'

@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import dataclass
 from functools import cache, partial
 
-from nncdbg.engine.errors import ExpressionError
-from nncdbg.engine.expression.tracked import parse_tracked
-from nncdbg.engine.text.lexemes import Flaw, name_text, nearest, quote
-from nncdbg.engine.text.prefixes import Prefixes
+from nncdbg.errors import ExpressionError
+from nncdbg.expression.tracked import parse_tracked
 from nncdbg.ir.records import BackwardLine, Graph, Node
+from nncdbg.text.lexemes import Flaw, name_text, nearest, quote
+from nncdbg.text.prefixes import Prefixes
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.statements import NameSpan
 

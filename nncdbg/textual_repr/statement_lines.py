@@ -6,10 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from nncdbg.engine.errors import Excerpt, GraphError
-from nncdbg.engine.text.lexemes import BARE, PREFIXED, STRING, Flaw, unquote
-from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
-from nncdbg.engine.text.types import print_type
+from nncdbg.errors import Excerpt, GraphError
 from nncdbg.ir.kinds import called_graph
 from nncdbg.ir.records import (
     BackwardLine,
@@ -23,6 +20,9 @@ from nncdbg.ir.records import (
     TensorType,
     Value,
 )
+from nncdbg.text.lexemes import BARE, PREFIXED, STRING, Flaw, unquote
+from nncdbg.text.prefixes import NO_PREFIXES, Prefixes
+from nncdbg.text.types import print_type
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.blocks import CALLED, ENDS, Block, BlockHeader
 from nncdbg.textual_repr.cursor import Cursor

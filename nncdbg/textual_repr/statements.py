@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from nncdbg.engine.text.lexemes import BARE, OP, RESERVED, STRING, Flaw, name_text, quote
-from nncdbg.engine.text.types import type_end
 from nncdbg.ir.kinds import is_transfer
 from nncdbg.ir.records import (
     Attribute,
@@ -24,6 +22,8 @@ from nncdbg.ir.records import (
     TrackLine,
     Value,
 )
+from nncdbg.text.lexemes import BARE, OP, RESERVED, STRING, Flaw, name_text, quote
+from nncdbg.text.types import type_end
 from nncdbg.textual_repr.cursor import Cursor
 from nncdbg.textual_repr.repairs import SAVED, close_word, form_of, name_repair
 

@@ -17,10 +17,10 @@ from typing import Any, BinaryIO, Protocol
 import msgspec
 import torch
 
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.internals import DispatchMode, activate_gpu_trace, gpu_trace, is_higher_order
 from nncdbg.engine.ops.aten.operators import overwrites
 from nncdbg.engine.ops.aten.signatures import DTYPES, Signature, flat_results, signature_of, written_tensors
+from nncdbg.errors import UsageError
 from nncdbg.opening.schedule_logs.programs import (
     VERSION,
     ByteRange,

@@ -12,7 +12,6 @@ import torch
 from torch.utils import _pytree as pytree
 
 from nncdbg.engine.divergence.casting import NARROW, Place, is_wide, mixed_program
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends.exported.block import ExportedBlock, ExportedNames, type_of
 from nncdbg.engine.frontends.exported.calls import positional_arguments, tracing
 from nncdbg.engine.frontends.layers import group_layers
@@ -20,6 +19,7 @@ from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import joint_graph
 from nncdbg.engine.ops.aten.names import OWN, base_name, is_torch
+from nncdbg.errors import UsageError
 from nncdbg.ir.names import claimed_name
 from nncdbg.ir.records import Array, Constant, Graph, Node, Program, SavedRun, TensorType, Value
 from nncdbg.ir.walk import blocks

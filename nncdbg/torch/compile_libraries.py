@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from nncdbg.engine.backends import torch_statements
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.torch import guard_kernels
 
 

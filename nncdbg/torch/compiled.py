@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
 from nncdbg.engine.frontends.exported.calls import positional_arguments, tracing
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import backend_named, compiling_nothing
+from nncdbg.errors import LoadError, NncdbgError, UsageError
 from nncdbg.ir.records import Array, Program, TensorType, Type, Value
 from nncdbg.torch.capture import OUTPUT, named_leaves
 from nncdbg.torch.recording import FORWARD, Recorder

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.ops.aten.internals import current_autograd_node, not_compiled, seen_by_functions
+from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.presentation.screen import Screen
 from nncdbg.torch import guard_kernels
 from nncdbg.torch.finiteness import not_finite, suspicious

@@ -7,7 +7,7 @@ from functools import wraps
 from importlib import import_module
 from typing import Any
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 
 
 def lightning_callback_class(name: str) -> Any:

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import torch
 from torch.optim import optimizer as torch_optimizers
 
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.internals import uncompiled, uncompiled_name, without_dispatch
+from nncdbg.errors import UsageError
 from nncdbg.ir.names import fresh_name
 from nncdbg.torch import guard_kernels
 from nncdbg.torch.sharded_tensors import inner_tensors, placement

@@ -12,8 +12,8 @@ import numpy as np
 
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.verification import DeterminismVerification, verify_determinism
-from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.engine.ops.aten.arrays import host_array
+from nncdbg.errors import RunError, UsageError
 from nncdbg.ir.records import Program, SavedRun
 from nncdbg.opening.folder_writing import write_folder
 from nncdbg.representation import RichOutput, representations

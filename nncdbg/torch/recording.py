@@ -25,7 +25,6 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from nncdbg.engine.backends.torch_generators import generator_state
-from nncdbg.engine.errors import NncdbgError, RunError, UsageError
 from nncdbg.engine.execution.machine import is_out_of_memory
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import (
@@ -57,6 +56,7 @@ from nncdbg.engine.ops.aten.signatures import (
     written_tensors,
 )
 from nncdbg.engine.values.checksum import checksum
+from nncdbg.errors import NncdbgError, RunError, UsageError
 from nncdbg.torch.guard_kernels import LIBRARY
 from nncdbg.torch.sharded_tensors import PLAIN, local_part, placement, wrapping
 from nncdbg.torch.source_lines import Lines, is_optimizer_code, names_allocation, user_lines

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from nncdbg.engine.errors import Excerpt, LoadError, NncdbgError, RunError, UsageError
 from nncdbg.engine.ops.aten.internals import operator_file
+from nncdbg.errors import Excerpt, LoadError, NncdbgError, RunError, UsageError
 from nncdbg.presentation.exit_codes import INTERRUPTED, exit_code_of
 from nncdbg.presentation.screen import Screen, writable
 from nncdbg.presentation.source_files import short_path

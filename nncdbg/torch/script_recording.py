@@ -20,9 +20,9 @@ import torch
 from torch.nn.utils.parametrize import ParametrizationList
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.ops.aten.internals import compiling_nothing, module_call
-from nncdbg.engine.text.counting import counted
+from nncdbg.errors import NncdbgError, UsageError
+from nncdbg.text.counting import counted
 from nncdbg.torch.hooks import on_backward, on_compiled_call, on_module_calls, on_skipped_step
 from nncdbg.torch.named_models import live_objects, models_of
 from nncdbg.torch.recorded_step import RecordedStep

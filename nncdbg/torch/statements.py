@@ -23,9 +23,9 @@ from nncdbg.engine.ops.aten.signatures import (
     NotEncodable,
     encode,
 )
-from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.records import Attribute, Location, Node, TensorType, Value
+from nncdbg.text.counting import counted
+from nncdbg.text.lexemes import name_text
 from nncdbg.torch.recording import ABSENT, Event
 from nncdbg.torch.storages import Input, Key, extent_of
 

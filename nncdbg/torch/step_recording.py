@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.internals import (
     compiling_nothing,
     dispatch_modes,
@@ -22,7 +21,8 @@ from nncdbg.engine.ops.aten.internals import (
     unseen,
     unseen_by_functions,
 )
-from nncdbg.engine.process.collector import collector_paused
+from nncdbg.errors import UsageError
+from nncdbg.process.collector import collector_paused
 from nncdbg.torch.guard_kernels import using_library
 from nncdbg.torch.hooks import around_waits, before_unseen_writes, hidden_hooks, untraced_hooks
 from nncdbg.torch.named_models import (

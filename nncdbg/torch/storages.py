@@ -11,12 +11,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from nncdbg.engine.errors import RunError
 from nncdbg.engine.memory.region import huge_pages
 from nncdbg.engine.ops.aten.arrays import host_array
-from nncdbg.engine.process.address_space import address_space_limit
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.values.checksum import checksum
+from nncdbg.errors import RunError
+from nncdbg.process.address_space import address_space_limit
+from nncdbg.text.lexemes import name_text
 
 # -- memory of copies ----------------------------------------------------------------------
 

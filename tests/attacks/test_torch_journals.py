@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch")
 
 import nncdbg.torch  # noqa: E402
-from nncdbg.engine.errors import LoadError, UsageError  # noqa: E402
+from nncdbg.errors import LoadError, UsageError  # noqa: E402
 from nncdbg.terminal.main import main  # noqa: E402
 from tests.attacks.journal_changes import by_sql, in_positions  # noqa: E402
 

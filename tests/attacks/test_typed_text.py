@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import nncdbg
-from nncdbg.engine.errors import NncdbgError
+from nncdbg.errors import NncdbgError
 from tests.attacks.conftest import MARKER
 from tests.hostile import RAW
 

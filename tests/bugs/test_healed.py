@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.dtypes import NUMPY
+from nncdbg.dtypes import NUMPY
 from nncdbg.nan_watch.measuring.gates import USUAL
 from nncdbg.nan_watch.records import Report
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.errors import NncdbgError
+from nncdbg.errors import NncdbgError
 
 SUM = """graph @main(%x: f64[], %y: f64[]) -> (%z: f64[]) {
   %z: f64[] = Add(%x, %y)

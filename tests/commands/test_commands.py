@@ -14,7 +14,7 @@ from nncdbg.commands import GROUPS, TABLE, find
 from nncdbg.commands.command_lines import is_expression, separated, split_command
 from nncdbg.commands.completion import candidates
 from nncdbg.commands.session import CommandSession
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.presentation.breakpoint_syntax import StopSpec, parse_stop, split_value
 from nncdbg.presentation.screen import Screen
 

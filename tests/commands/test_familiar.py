@@ -12,7 +12,7 @@ from nncdbg.commands import TABLE, find, resolve
 from nncdbg.commands.command_lines import split_command
 from nncdbg.commands.familiar import ALIASES, ANSWERS, FAMILIAR, LETTERS
 from nncdbg.commands.session import CommandSession
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.presentation.screen import Screen
 
 LINES = sorted({line for lines in FAMILIAR.values() for line in lines})

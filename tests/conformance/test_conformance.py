@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nncdbg.engine.dtypes import FLOATS, name_of
-from nncdbg.engine.errors import NncdbgError
+from nncdbg.dtypes import FLOATS, name_of
+from nncdbg.errors import NncdbgError
 from tests.conformance.cases import KINDS, Case, cases
 from tests.conformance.ways import WAYS, watched_run
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 import nncdbg
-from nncdbg.engine.dtypes import FLOATS, NUMPY, name_of
+from nncdbg.dtypes import FLOATS, NUMPY, name_of
 from nncdbg.ir.records import Program
 from nncdbg.textual_repr.parser import parse
 from tests.conformance.cases import Case

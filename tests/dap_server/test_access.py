@@ -27,7 +27,7 @@ from nncdbg.dap_server.transport.access import peer_user, token_for
 from nncdbg.dap_server.transport.addresses import bind, prepare
 from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.serving import Listener
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from tests.dap_server.client import TIMEOUT, Client, socket_client
 from tests.dap_server.conftest import EXAMPLES
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.dtypes import NUMPY
+from nncdbg.text.lexemes import name_text
 from tests.dap_server.client import TIMEOUT, Client, Message
 from tests.dap_server.conftest import EXAMPLES
 from tests.dap_server.conversations import conversation

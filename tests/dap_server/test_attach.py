@@ -371,7 +371,7 @@ graph @main(%x: f32[2]) -> (%y: f32[2]) {
 def test_errors_of_the_program_are_raised_in_the_program(program: Any) -> None:
     running = program(
         """
-        import nncdbg.engine.errors
+        import nncdbg.errors
         nncdbg.wait_for_client()
         d = nncdbg.Debugger(nncdbg.parse(open("graph.nnc").read()), {"x": x})
         d.run()

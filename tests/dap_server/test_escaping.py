@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from nncdbg.dap_server.transport.connection import harmless
-from nncdbg.engine.escaping import printable
+from nncdbg.escaping import printable
 from tests.dap_server.client import Client
 from tests.dap_server.conversations import conversation
 from tests.dap_server.odd_values import FLAGS

@@ -9,7 +9,7 @@ import pytest
 
 import nncdbg
 from nncdbg.dap_server.sources.shown import sources_of
-from nncdbg.engine.errors import ExpressionError
+from nncdbg.errors import ExpressionError
 from nncdbg.ir.records import Graph, Node, Program, TensorType, Value
 from nncdbg.textual_repr import listing, parse
 

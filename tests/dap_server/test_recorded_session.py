@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nncdbg import dtypes
 from nncdbg.commands.recording.entries import read_recording
 from nncdbg.commands.recording.stops import RecordedStop
 from nncdbg.dap_server.client_recorder import smallest_block, value_text
-from nncdbg.engine import dtypes
 from nncdbg.terminal.main import main
 from tests.dap_server.client import Client, stdio_client
 from tests.dap_server.conftest import EXAMPLES

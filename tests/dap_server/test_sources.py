@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 import nncdbg
 from nncdbg.dap_server.sources.listing_file import write_listing
-from nncdbg.engine.text.listing import Listing
+from nncdbg.text.listing import Listing
 from tests.dap_server.client import Client, stdio_client
 from tests.dap_server.test_moving import FIRST_STEPS, line
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nncdbg import dtypes
 from nncdbg.dap_server.handlers.tensors import (
     MAX_BINS,
     MAX_ELEMENTS,
@@ -19,7 +20,6 @@ from nncdbg.dap_server.handlers.tensors import (
     packed,
     sampling,
 )
-from nncdbg.engine import dtypes
 from nncdbg.ir.records import Array
 from nncdbg.stats.blocks import Reduction, reduce_blocks
 from tests.dap_server import odd_values

@@ -21,7 +21,7 @@ from nncdbg.dap_server.transport import serving as transport_serving
 from nncdbg.dap_server.transport.addresses import address_text, bind, parse_address
 from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.serving import Listener
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.terminal.main import main
 from tests.dap_server.client import TIMEOUT, socket_client, until
 from tests.dap_server.conftest import EXAMPLES

@@ -17,7 +17,7 @@ from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.session import Session
 from nncdbg.dap_server.sources.shown import Sources
 from nncdbg.dap_server.transport.connection import Connection
-from nncdbg.engine.errors import NncdbgError
+from nncdbg.errors import NncdbgError
 from nncdbg.nan_watch.records import Report
 from nncdbg.presentation.screen import Screen
 from tests.doors.cases import Case

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import nncdbg
-from nncdbg.engine.dtypes import NUMPY
+from nncdbg.dtypes import NUMPY
 from nncdbg.journal.codecs import EXACT, block_count, decode, encode
 
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=9)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.nan_watch.commands.bisect import main
 
 EXAMPLE = "examples/two_streams.nnc"

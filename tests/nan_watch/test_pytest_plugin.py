@@ -108,7 +108,7 @@ def test_the_fixture_fails_the_test_or_returns_the_report(pytester: pytest.Pytes
             "E       nncdbg.*LoadError: *",
         ]
     )
-    assert "frontends" not in result.stdout.str().replace("nncdbg.engine.errors", "")
+    assert "frontends" not in result.stdout.str().replace("nncdbg.errors", "")
 
 
 def test_marker_and_ini_set_the_options(pytester: pytest.Pytester, models: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import nncdbg
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.nan_watch.commands.races import main
 from tests.engine.schedules.test_search import REPLICAS
 

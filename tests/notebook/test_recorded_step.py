@@ -14,7 +14,7 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="needs torch")
 
 import nncdbg.torch  # noqa: E402
-from nncdbg.engine.errors import UsageError  # noqa: E402
+from nncdbg.errors import UsageError  # noqa: E402
 from nncdbg.notebook.plotting import statement_statistics  # noqa: E402
 from tests.notebook.test_rendering import read_html  # noqa: E402
 

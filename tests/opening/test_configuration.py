@@ -16,9 +16,9 @@ import pytest
 from jsonschema import Draft7Validator
 
 import nncdbg
+from nncdbg import extensions
 from nncdbg.dap_server.launch_arguments import LaunchArguments
-from nncdbg.engine import extensions
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.ir.records import SavedRun
 from nncdbg.opening.command_line import (
     ArgumentParser,

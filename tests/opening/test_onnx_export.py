@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from onnx.reference import ReferenceEvaluator
 
 import nncdbg
-from nncdbg.engine.dtypes import NUMPY
+from nncdbg.dtypes import NUMPY
 from nncdbg.opening import onnx_export
 from nncdbg.terminal.main import main
 from tests.engine.compilation.test_states import BLOCKS

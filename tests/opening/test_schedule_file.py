@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import nncdbg
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.schedules.scheduler import with_schedule
+from nncdbg.errors import UsageError
 from nncdbg.opening.schedule_file import parse_schedule, read_schedule, schedule_text
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.nnc"))

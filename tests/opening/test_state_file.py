@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file, save_file
 
 import nncdbg
-from nncdbg.engine.dtypes import NUMPY
+from nncdbg.dtypes import NUMPY
 from nncdbg.terminal.main import main
 
 PROGRAM = """#nncdbg 1

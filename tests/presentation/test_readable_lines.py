@@ -12,7 +12,6 @@ import pytest
 
 import nncdbg
 from nncdbg.commands.session import CommandSession
-from nncdbg.engine.text.short_names import ShortNames, names_of
 from nncdbg.ir.records import Graph, Node, Program, Value
 from nncdbg.ir.walk import blocks
 from nncdbg.presentation.elements import Layout
@@ -21,6 +20,7 @@ from nncdbg.presentation.screen import Screen
 from nncdbg.presentation.short_statements import brief, whole
 from nncdbg.presentation.tensor_text import value_line
 from nncdbg.stats.summary import Summary
+from nncdbg.text.short_names import ShortNames, names_of
 from nncdbg.textual_repr.printer import listing as printed
 
 WIDTH = 80

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.presentation.character_images import MARK_COLORS, VIRIDIS
 from nncdbg.presentation.png_images import png
 from nncdbg.presentation.tensor_files import write_tensors

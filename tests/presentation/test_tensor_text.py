@@ -14,8 +14,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from nncdbg.engine import dtypes
-from nncdbg.engine.errors import UsageError
+from nncdbg import dtypes
+from nncdbg.errors import UsageError
 from nncdbg.presentation.character_images import channel_strip, image, spark
 from nncdbg.presentation.element_grid import grid
 from nncdbg.presentation.elements import Layout

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import nncdbg
-from nncdbg.engine.errors import NncdbgError
+from nncdbg.errors import NncdbgError
 from tests.bugs.labels import ROOT, SECOND, Bug, corpus
 from tests.engine.programs import runnable
 

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from nncdbg.engine import dtypes
+from nncdbg import dtypes
 
 
 def numbers_of(array: np.ndarray[Any, Any]) -> list[Any]:

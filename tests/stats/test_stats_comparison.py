@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.extra import numpy as hnp
 
-from nncdbg.engine import dtypes
-from nncdbg.engine.errors import UsageError
+from nncdbg import dtypes
+from nncdbg.errors import UsageError
 from nncdbg.stats import compare
 
 FLOATS = sorted(dtypes.FLOATS)

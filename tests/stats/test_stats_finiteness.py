@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nncdbg.engine import dtypes
+from nncdbg import dtypes
 from nncdbg.stats import prepare
 from nncdbg.stats.inspection import is_finite
 from nncdbg.stats.preparation import kernel_of

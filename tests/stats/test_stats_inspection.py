@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nncdbg.engine import dtypes
-from nncdbg.engine.errors import UsageError
+from nncdbg import dtypes
+from nncdbg.errors import UsageError
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import (
     PATTERN_WORD,

@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from nncdbg import stats
-from nncdbg.engine import dtypes
-from nncdbg.engine.errors import UsageError
+from nncdbg import dtypes, stats
+from nncdbg.errors import UsageError
 from nncdbg.stats.summary import Summary, combine, summarize_plain
 from tests.stats.statistics_reference import assert_agrees, expected
 

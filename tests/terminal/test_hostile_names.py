@@ -17,8 +17,8 @@ import nncdbg.journal
 from nncdbg.commands import TABLE
 from nncdbg.commands.completion import candidates
 from nncdbg.commands.session import CommandSession
-from nncdbg.engine.errors import NncdbgError, RunError
-from nncdbg.engine.escaping import printable, printable_line, printable_styled
+from nncdbg.errors import NncdbgError, RunError
+from nncdbg.escaping import printable, printable_line, printable_styled
 from nncdbg.journal import NewRun
 from nncdbg.presentation.screen import Screen
 from nncdbg.terminal.main import COMMANDS, main

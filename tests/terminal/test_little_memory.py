@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nncdbg.engine.errors import RunError
-from nncdbg.engine.process.address_space import LEAST, check_address_space
+from nncdbg.errors import RunError
+from nncdbg.process.address_space import LEAST, check_address_space
 
 COMMAND = [sys.executable, "-m", "nncdbg.terminal.main"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from nncdbg.engine.dtypes import COMPLEX, FLOATS, NUMPY
+from nncdbg.dtypes import COMPLEX, FLOATS, NUMPY
 from nncdbg.ir.records import (
     Array,
     Constant,

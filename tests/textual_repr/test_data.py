@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nncdbg.engine.dtypes import NUMPY, name_of
-from nncdbg.engine.text.lexemes import quote, quote_bytes, unquote
-from nncdbg.engine.text.types import parse_type as type_of_text
-from nncdbg.engine.text.types import print_type
+from nncdbg.dtypes import NUMPY, name_of
 from nncdbg.ir.records import Array, Constant, Graph, Inline, Node, Program, TensorType, Value
+from nncdbg.text.lexemes import quote, quote_bytes, unquote
+from nncdbg.text.types import parse_type as type_of_text
+from nncdbg.text.types import print_type
 from nncdbg.textual_repr import parse, print_program
 from nncdbg.textual_repr.literals import array_text
 from tests.textual_repr.strategies import types

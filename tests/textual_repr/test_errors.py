@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nncdbg.engine.errors import Excerpt, NncdbgError, ParseError
+from nncdbg.errors import Excerpt, NncdbgError, ParseError
 from nncdbg.textual_repr import parse
 
 FOLDER = Path(__file__).with_name("errors")

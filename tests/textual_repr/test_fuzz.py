@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nncdbg.engine.errors import ParseError
+from nncdbg.errors import ParseError
 from nncdbg.textual_repr import parse, print_program
 
 GOLDEN = [

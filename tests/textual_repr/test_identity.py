@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from nncdbg.engine.errors import ParseError
+from nncdbg.errors import ParseError
 from nncdbg.ir.records import Graph, Node, Program, Value
 from nncdbg.textual_repr import listing, parse, parse_with_listing, parser, print_program
 from tests.textual_repr.strategies import programs

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nncdbg
-from nncdbg.engine.text.lexemes import name_text
-from nncdbg.engine.text.prefixes import Prefixes
 from nncdbg.ir.records import Graph, Node, Program, Value
+from nncdbg.text.lexemes import name_text
+from nncdbg.text.prefixes import Prefixes
 from nncdbg.textual_repr import listing, parse, print_program
 from nncdbg.textual_repr.printer import chosen_prefixes
 from tests.textual_repr.strategies import names, prefix_texts, programs

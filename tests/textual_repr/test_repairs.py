@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.errors import NncdbgError, ParseError
+from nncdbg.errors import NncdbgError, ParseError
 from nncdbg.ir.records import TensorType, tensor_only
 from nncdbg.textual_repr import parse
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nncdbg.engine.errors import NncdbgError, ParseError
+from nncdbg.errors import NncdbgError, ParseError
 from nncdbg.ir.records import BackwardLine, Inline, Node, Reference, RunLine
 from nncdbg.textual_repr import parse
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nncdbg.engine.errors import ParseError
-from nncdbg.engine.expression.tracked import parse_tracked
+from nncdbg.errors import ParseError
+from nncdbg.expression.tracked import parse_tracked
 from nncdbg.ir.records import TrackLine
 from nncdbg.textual_repr import parse
 from tests.engine.tracking.programs import EVALUATE, TRACKS, TRAIN

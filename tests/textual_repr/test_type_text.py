@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nncdbg.engine.errors import ParseError
-from nncdbg.engine.text.lexemes import Flaw
-from nncdbg.engine.text.types import parse_type, print_type, type_end
+from nncdbg.errors import ParseError
 from nncdbg.ir.records import OptionalType, SequenceType, TensorType, Type
+from nncdbg.text.lexemes import Flaw
+from nncdbg.text.types import parse_type, print_type, type_end
 from nncdbg.textual_repr.parser import parse
 
 TENSORS: st.SearchStrategy[Type] = st.builds(

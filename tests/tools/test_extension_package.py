@@ -132,8 +132,8 @@ def test_a_broken_package_is_reported_and_other_commands_work(tmp_path: Path) ->
 def test_built_in_names_read_no_metadata(tmp_path: Path) -> None:
     code = (
         "import sys, nncdbg; nncdbg.run(nncdbg.load(sys.argv[1]), backend='numpy'); "
-        "print('nncdbg.engine.extensions' in sys.modules); "
-        "from nncdbg.engine import extensions; print(extensions._installed.cache_info().currsize)"
+        "print('nncdbg.extensions' in sys.modules); "
+        "from nncdbg import extensions; print(extensions._installed.cache_info().currsize)"
     )
     text = tmp_path / "model.nnc"
     text.write_text("graph @main(%x: f32[2]) -> (%y: f32[2]) {\n  %y: f32[2] = Relu(%x)\n  return %y\n}\n")

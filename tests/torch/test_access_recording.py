@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import nncdbg.torch
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.schedules.validation import validate
+from nncdbg.errors import UsageError
 from nncdbg.opening.schedule_logs.programs import (
     EventCreation,
     EventRecord,

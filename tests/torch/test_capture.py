@@ -14,7 +14,7 @@ from torch import nn  # noqa: E402
 
 import nncdbg  # noqa: E402
 import nncdbg.torch  # noqa: E402
-from nncdbg.engine.errors import LoadError, UsageError  # noqa: E402
+from nncdbg.errors import LoadError, UsageError  # noqa: E402
 from nncdbg.ir.records import SavedRun  # noqa: E402
 
 

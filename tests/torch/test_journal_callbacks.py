@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 import nncdbg  # noqa: E402
 import nncdbg.journal  # noqa: E402
 import nncdbg.torch  # noqa: E402
-from nncdbg.engine.errors import UsageError  # noqa: E402
+from nncdbg.errors import UsageError  # noqa: E402
 from nncdbg.opening.journal.ranks import bundle_folder  # noqa: E402
 from nncdbg.torch.journal.recreation import RecreatedStepRecorder, recreation_of  # noqa: E402
 from nncdbg.torch.script_recording import record_script  # noqa: E402

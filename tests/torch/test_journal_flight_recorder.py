@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 import nncdbg  # noqa: E402
 import nncdbg.journal  # noqa: E402
 import nncdbg.torch  # noqa: E402
-from nncdbg.engine.errors import NncdbgError, UsageError  # noqa: E402
+from nncdbg.errors import NncdbgError, UsageError  # noqa: E402
 from nncdbg.opening.configuration import RunConfiguration  # noqa: E402
 from nncdbg.opening.journal.ranks import bundle_folder  # noqa: E402
 from nncdbg.opening.programs import open_program  # noqa: E402

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset  # noqa: E402
 
 import nncdbg.journal  # noqa: E402
 import nncdbg.torch  # noqa: E402
-from nncdbg.engine.errors import UsageError  # noqa: E402
+from nncdbg.errors import UsageError  # noqa: E402
 from nncdbg.torch.journal.recreation import RecreatedStepRecorder, recreation_of  # noqa: E402
 from nncdbg.torch.script_recording import record_script  # noqa: E402
 from tests.torch.steps.training import same_bits  # noqa: E402

@@ -15,9 +15,9 @@ if not torch.distributed.is_available():
     pytest.skip("torch has no distributed package", allow_module_level=True)
 
 import nncdbg.journal  # noqa: E402
-from nncdbg.engine.errors import LoadError, UsageError  # noqa: E402
-from nncdbg.engine.process.ranks import journal_of_rank  # noqa: E402
+from nncdbg.errors import LoadError, UsageError  # noqa: E402
 from nncdbg.opening.journal.ranks import RankMembership  # noqa: E402
+from nncdbg.process.ranks import journal_of_rank  # noqa: E402
 from nncdbg.terminal.main import main  # noqa: E402
 from nncdbg.torch.journal.recreation import recreation_of  # noqa: E402
 from tests.torch import ranks_training  # noqa: E402

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import nncdbg.torch  # noqa: E402
-from nncdbg.engine.errors import RunError  # noqa: E402
+from nncdbg.errors import RunError  # noqa: E402
 
 HEAD = """
 import resource
@@ -48,7 +48,7 @@ def run(tmp_path: Path, text: str, *command: str) -> subprocess.CompletedProcess
 def test_step_without_memory_for_an_input_trains_on(tmp_path: Path) -> None:
     text = """
 import nncdbg.torch
-from nncdbg.engine.errors import RunError
+from nncdbg.errors import RunError
 with nncdbg.torch.record(None, optimizer):
     torch.ones(1).add_(1)
 limit(30)

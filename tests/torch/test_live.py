@@ -11,7 +11,7 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
-from nncdbg.engine.errors import UsageError  # noqa: E402
+from nncdbg.errors import UsageError  # noqa: E402
 from nncdbg.torch import storages  # noqa: E402
 from nncdbg.torch.live.breakpoints import parse_breakpoint  # noqa: E402
 from nncdbg.torch.live.training import LiveTraining  # noqa: E402

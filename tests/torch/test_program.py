@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 from torch.optim import SGD  # noqa: E402
 
 import nncdbg.torch  # noqa: E402
-from nncdbg.engine.errors import RunError, UsageError  # noqa: E402
+from nncdbg.errors import RunError, UsageError  # noqa: E402
 from nncdbg.torch.named_models import runs_only_torch  # noqa: E402
 from tests.torch.steps import STEPS  # noqa: E402
 

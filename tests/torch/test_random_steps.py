@@ -8,8 +8,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import nncdbg.torch  # noqa: E402
-from nncdbg.engine.errors import UsageError  # noqa: E402
 from nncdbg.engine.ops.aten.internals import storage_address  # noqa: E402
+from nncdbg.errors import UsageError  # noqa: E402
 from nncdbg.torch.named_models import tensors_by_name  # noqa: E402
 from tests.torch.conformance.replaying import copies, differing, replayed, same_bits  # noqa: E402
 from tests.torch.random_steps import RandomStep  # noqa: E402

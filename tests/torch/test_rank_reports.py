@@ -12,11 +12,11 @@ if not torch.distributed.is_available():
 from torch import nn  # noqa: E402
 
 import nncdbg.journal  # noqa: E402
-from nncdbg.engine.errors import LoadError  # noqa: E402
-from nncdbg.engine.process.ranks import journal_of_rank  # noqa: E402
+from nncdbg.errors import LoadError  # noqa: E402
 from nncdbg.journal import NewRun  # noqa: E402
 from nncdbg.opening.journal.ranks import RankMembership, origin_among, ranks_of  # noqa: E402
 from nncdbg.presentation.journal.rank_table import rank_lines  # noqa: E402
+from nncdbg.process.ranks import journal_of_rank  # noqa: E402
 from nncdbg.terminal.main import main  # noqa: E402
 from nncdbg.torch import flight_recorder  # noqa: E402
 from nncdbg.torch.journal import recorded_ranks, resuming  # noqa: E402

@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
-from nncdbg.engine.process.rank_notes import reports_of_job  # noqa: E402
+from nncdbg.process.rank_notes import reports_of_job  # noqa: E402
 from nncdbg.terminal.ranks.prompt import RanksPrompt  # noqa: E402
 from tests.dap_server.client import stdio_client  # noqa: E402
 

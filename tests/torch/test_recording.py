@@ -12,10 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import nncdbg  # noqa: E402
 import nncdbg.torch  # noqa: E402
-from nncdbg.engine.errors import UsageError  # noqa: E402
 from nncdbg.engine.frontends.program_folder import open_program_folder  # noqa: E402
 from nncdbg.engine.ops.aten.arrays import host_array  # noqa: E402
 from nncdbg.engine.ops.aten.internals import VERSION  # noqa: E402
+from nncdbg.errors import UsageError  # noqa: E402
 from nncdbg.torch.named_models import named_models, tensors_by_name  # noqa: E402
 from nncdbg.torch.statements import _covers  # noqa: E402
 from tests.torch.steps import STEPS  # noqa: E402

@@ -9,9 +9,9 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 import nncdbg  # noqa: E402
 import nncdbg.torch  # noqa: E402
-from nncdbg.engine.errors import UsageError  # noqa: E402
 from nncdbg.engine.frontends.program_folder import open_program_folder  # noqa: E402
 from nncdbg.engine.ops.aten.arrays import host_array  # noqa: E402
+from nncdbg.errors import UsageError  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch")
 
 from nncdbg import presentation  # noqa: E402
-from nncdbg.engine.errors import NncdbgError  # noqa: E402
+from nncdbg.errors import NncdbgError  # noqa: E402
 from nncdbg.terminal.main import main  # noqa: E402
 from nncdbg.torch.script import (  # noqa: E402
     ScriptInterrupted,

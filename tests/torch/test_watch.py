@@ -12,7 +12,7 @@ from torch import nn  # noqa: E402
 
 import nncdbg  # noqa: E402
 import nncdbg.torch  # noqa: E402
-from nncdbg.engine.errors import UsageError  # noqa: E402
+from nncdbg.errors import UsageError  # noqa: E402
 
 
 class RootOfError(nn.Module):

@@ -14,7 +14,7 @@ from torch import nn  # noqa: E402
 
 import nncdbg  # noqa: E402
 import nncdbg.torch  # noqa: E402
-from nncdbg.engine.errors import UsageError  # noqa: E402
+from nncdbg.errors import UsageError  # noqa: E402
 from nncdbg.terminal.main import main  # noqa: E402
 from tests.torch.planted import CLEAN, PLANTED  # noqa: E402
 from tests.torch.planted.origins import differences  # noqa: E402

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 from torch import nn  # noqa: E402
 
 import nncdbg.torch  # noqa: E402
-from nncdbg.engine.errors import UsageError  # noqa: E402
+from nncdbg.errors import UsageError  # noqa: E402
 from nncdbg.terminal.main import main  # noqa: E402
 from nncdbg.torch import operator_watch  # noqa: E402
 from nncdbg.torch.guard import Guard  # noqa: E402

@@ -26,7 +26,7 @@ from nncdbg.commands.recording.entries import (
 from nncdbg.commands.recording.results import ShownText
 from nncdbg.commands.recording.setup import Confirm, Setup
 from nncdbg.commands.recording.stops import RecordedStop, recorded_stop
-from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.errors import NncdbgError, UsageError
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger

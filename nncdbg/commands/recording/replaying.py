@@ -12,8 +12,8 @@ from nncdbg.commands.recording.entries import ErrorEntry, Event, RecordedCommand
 from nncdbg.commands.recording.results import RecordedResult, result_differences
 from nncdbg.commands.recording.setup import changes
 from nncdbg.commands.recording.stops import INTERRUPT, RecordedStop, differences, recorded_stop
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.text.counting import counted
+from nncdbg.errors import UsageError
+from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession

@@ -10,8 +10,8 @@ from itertools import zip_longest
 import msgspec
 from rich.text import Text
 
-from nncdbg.engine.text.counting import counted
 from nncdbg.presentation.screen import ScreenShape
+from nncdbg.text.counting import counted
 
 _HEAD = 4096
 """Maximum number of characters of a result that are stored."""

@@ -18,13 +18,13 @@ import numpy as np
 
 from nncdbg.commands.recording.script import RecordedScript
 from nncdbg.engine.divergence.verification import digest
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.extensions import BACKENDS, BUILT_IN
 from nncdbg.engine.frontends.onnx_store import OnnxStore
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import UsageError
+from nncdbg.extensions import BACKENDS, BUILT_IN
 from nncdbg.opening.configuration import RunConfiguration, settings
 from nncdbg.opening.journal_address import read_address
 from nncdbg.opening.python_programs import is_python_name
+from nncdbg.text.lexemes import name_text
 from nncdbg.version import __version__
 
 if TYPE_CHECKING:

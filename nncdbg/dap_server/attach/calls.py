@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.attach.process import Attachment

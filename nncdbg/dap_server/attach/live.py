@@ -17,7 +17,7 @@ from nncdbg.dap_server.failures import reason
 from nncdbg.dap_server.protocol import Breakpoint
 from nncdbg.dap_server.registry import State
 from nncdbg.dap_server.transport.addresses import address_text, parse_address
-from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.presentation.breakpoint_syntax import parse_place
 from nncdbg.torch.live.breakpoints import KINDS, LiveBreakpoint, live_breakpoint, parse_condition
 from nncdbg.torch.live.debugger import LiveDebugger
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.breakpoints.exception_filters import FilterRequest
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.expression import Expression
+    from nncdbg.expression import Expression
     from nncdbg.target.stops import StopPoint
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 from nncdbg.dap_server.attach.attached import Attached
 from nncdbg.dap_server.events import report_continued, report_end, report_process, report_start
 from nncdbg.dap_server.registry import State
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.breakpoints.client_breakpoints import ClientBreakpoint

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nncdbg.dap_server.breakpoints.breakpoint_requests import split_condition
-from nncdbg.engine.text.lexemes import integer_of
+from nncdbg.text.lexemes import integer_of
 
 _NUMBERS = frozenset(
     {

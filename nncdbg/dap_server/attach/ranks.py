@@ -13,14 +13,14 @@ from nncdbg.dap_server.attach.calls import attachment, listen, wait_for_client
 from nncdbg.dap_server.attach.live import AttachedTraining
 from nncdbg.dap_server.registry import State
 from nncdbg.dap_server.transport.access import token_file
-from nncdbg.engine.process.rank_notes import (
+from nncdbg.process.rank_notes import (
     RankActivity,
     RankNotes,
     RankProcess,
     folder_of_job,
     remove_ended_jobs,
 )
-from nncdbg.engine.process.threads import BackgroundThread
+from nncdbg.process.threads import BackgroundThread
 from nncdbg.torch.live.training import LiveTraining
 from nncdbg.torch.ranks import CollectiveNotes, RankDigests
 from nncdbg.torch.source_lines import place_of, user_lines

@@ -18,11 +18,11 @@ import msgspec
 from nncdbg.dap_server.attach.rank_messages import Message, RankNumbers, breakpoints_of_rank
 from nncdbg.dap_server.attach.relay import Relay, send_answer
 from nncdbg.dap_server.messages import Request
-from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.escaping import printable
-from nncdbg.engine.process.rank_digests import read_digests
-from nncdbg.engine.process.rank_notes import RankReport, reports_of_job
+from nncdbg.errors import NncdbgError
+from nncdbg.escaping import printable
 from nncdbg.presentation.ranks import TOPICS, topic_lines
+from nncdbg.process.rank_digests import read_digests
+from nncdbg.process.rank_notes import RankReport, reports_of_job
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session

@@ -25,8 +25,8 @@ from nncdbg.dap_server.transport.access import token_for
 from nncdbg.dap_server.transport.addresses import Address, address_text, prepare
 from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.framing import FrameError
-from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.process.threads import BackgroundThread
+from nncdbg.errors import NncdbgError, UsageError
+from nncdbg.process.threads import BackgroundThread
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session

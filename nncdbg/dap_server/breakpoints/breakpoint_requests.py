@@ -11,9 +11,9 @@ from nncdbg.dap_server.breakpoints.client_breakpoints import PlacedBreakpoint, T
 from nncdbg.dap_server.client import MAX_NUMBER
 from nncdbg.dap_server.protocol import Source
 from nncdbg.dap_server.sources.addresses import reference_of, statement_at
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.text.listing import Listing
+from nncdbg.errors import UsageError
 from nncdbg.presentation.breakpoint_syntax import split_place, split_source
+from nncdbg.text.listing import Listing
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nncdbg.dap_server.failures import PENDING, reason
 from nncdbg.dap_server.protocol import Breakpoint, BreakpointEventBody
-from nncdbg.engine.errors import NncdbgError
+from nncdbg.errors import NncdbgError
 from nncdbg.target.stops import ProgramStops, Stops
 
 if TYPE_CHECKING:

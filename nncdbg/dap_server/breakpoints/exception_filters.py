@@ -14,9 +14,9 @@ from nncdbg.dap_server.protocol import (
     CapabilitiesEventBody,
     ExceptionBreakpointsFilter,
 )
-from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.execution.findings import KINDS, RACE
 from nncdbg.engine.schedules.launches import scheduled
+from nncdbg.errors import NncdbgError, UsageError
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.client import Client

@@ -25,8 +25,8 @@ from nncdbg.dap_server.registry import CONFIGURABLE, LIVE, STOPPED, each_program
 from nncdbg.dap_server.sources.shown import path_in
 from nncdbg.dap_server.variables.places import child_place, values_from
 from nncdbg.engine.compilation.search import candidates
-from nncdbg.engine.errors import MemoryFault, NncdbgError, UsageError
-from nncdbg.engine.expression import nodes, parse, spelled
+from nncdbg.errors import MemoryFault, NncdbgError, UsageError
+from nncdbg.expression import nodes, parse, spelled
 from nncdbg.presentation.slices import causes_at_stop
 
 if TYPE_CHECKING:

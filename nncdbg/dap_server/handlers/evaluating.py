@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from nncdbg import dtypes
 from nncdbg.commands.command_lines import is_expression
 from nncdbg.commands.completion import candidates
 from nncdbg.dap_server import protocol
@@ -34,13 +35,12 @@ from nncdbg.dap_server.variables.places import (
 )
 from nncdbg.dap_server.variables.scopes import with_loss_gradient
 from nncdbg.dap_server.variables.value_text import Glance, type_text
-from nncdbg.engine import dtypes
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import evaluate as value_of
-from nncdbg.engine.expression import evaluate_index, split_definition, split_target
-from nncdbg.engine.expression.nodes import Name
 from nncdbg.engine.inputs.data_specs import Plain, data_file, generated, read_spec
 from nncdbg.engine.values.editing import late_decisions
+from nncdbg.errors import UsageError
+from nncdbg.expression import evaluate as value_of
+from nncdbg.expression import evaluate_index, split_definition, split_target
+from nncdbg.expression.nodes import Name
 from nncdbg.ir.records import Array
 from nncdbg.presentation.elements import type_of
 from nncdbg.presentation.times.margin import time_of

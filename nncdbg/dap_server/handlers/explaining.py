@@ -12,16 +12,16 @@ import msgspec
 import numpy as np
 from rich.text import Text
 
+from nncdbg import dtypes
 from nncdbg.dap_server.handlers.tensors import packed, sampling
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.variables.places import computed, frame_place, value_title, values_from
 from nncdbg.dap_server.variables.value_text import Glance, is_tensor, type_text
-from nncdbg.engine import dtypes
 from nncdbg.engine.compilation.code import EVICTED, UNSET
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.expression import resolve_name, spelled
 from nncdbg.engine.values.slicing import Slicing
+from nncdbg.errors import UsageError
+from nncdbg.expression import resolve_name, spelled
 from nncdbg.presentation.elements import SMALL, count_of, is_text
 from nncdbg.presentation.frame_titles import frame_title
 from nncdbg.presentation.short_statements import without_location

@@ -19,9 +19,9 @@ from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.variables.places import computed, current_statement
 from nncdbg.dap_server.variables.value_text import Glance, is_tensor
 from nncdbg.engine.compilation.code import EVICTED
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import spelled
 from nncdbg.engine.values.current import results_of
+from nncdbg.errors import UsageError
+from nncdbg.expression import spelled
 from nncdbg.presentation.elements import is_text
 from nncdbg.presentation.frame_titles import frame_title
 

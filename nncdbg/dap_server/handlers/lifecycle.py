@@ -26,11 +26,11 @@ from nncdbg.dap_server.registry import ALWAYS, LIVE, State, capabilities, reques
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.sources.listing_file import listing_of_step
 from nncdbg.dap_server.sources.shown import sources_of
-from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.inputs.data_specs import data_file
-from nncdbg.engine.process.collector import collector_paused
-from nncdbg.engine.process.rank_notes import find_job, reports_of_job
+from nncdbg.errors import LoadError, UsageError
 from nncdbg.opening.configuration import RunConfiguration
+from nncdbg.process.collector import collector_paused
+from nncdbg.process.rank_notes import find_job, reports_of_job
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
+from nncdbg import dtypes
 from nncdbg.dap_server import protocol
 from nncdbg.dap_server.client_recorder import block_text, smallest_block, value_text
 from nncdbg.dap_server.events import report_change
@@ -20,12 +21,11 @@ from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.addresses import parse_reference, statement_at_address
 from nncdbg.dap_server.variables.places import address_of, resolved, values_from
 from nncdbg.dap_server.variables.value_text import is_tensor
-from nncdbg.engine import dtypes
-from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.expression import spelled
 from nncdbg.engine.frontends.formula import formula_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
+from nncdbg.errors import NncdbgError, UsageError
+from nncdbg.expression import spelled
 from nncdbg.ir.kinds import is_transfer
 from nncdbg.ir.records import TensorType
 from nncdbg.presentation.elements import is_text

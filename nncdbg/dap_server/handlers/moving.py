@@ -31,11 +31,11 @@ from nncdbg.dap_server.kernel_debugger import (
 from nncdbg.dap_server.registry import ALWAYS, LIVE, STILL, STOPPED, State, request
 from nncdbg.dap_server.sources.addresses import address_of, reference_of
 from nncdbg.dap_server.variables.places import frame_depth
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.process.threads import BackgroundThread
 from nncdbg.engine.schedules.launches import stream_name
 from nncdbg.engine.time.visits import last_visit, left_micro_program
+from nncdbg.errors import UsageError
 from nncdbg.ir.kinds import Kind
+from nncdbg.process.threads import BackgroundThread
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.debuggee import Verb
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.stopping.stops import Stop
-    from nncdbg.engine.text.listing import Listing, Site
+    from nncdbg.text.listing import Listing, Site
 
 
 class ReverseArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -13,11 +13,11 @@ from nncdbg.dap_server.sources.addresses import definition_at
 from nncdbg.dap_server.sources.modules import COLUMNS
 from nncdbg.dap_server.sources.shown import MIME_TYPE
 from nncdbg.engine.differentiation.line_pairs import LinePairs
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.text.listing import Listing
+    from nncdbg.text.listing import Listing
 
 
 @request("source", when=LIVE, reads=True)

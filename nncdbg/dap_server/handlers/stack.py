@@ -16,10 +16,10 @@ from nncdbg.dap_server.events import MAIN_THREAD
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.addresses import reference_of
 from nncdbg.dap_server.variables.places import SourcePlace, current_statement, frame_place
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import spelled
 from nncdbg.engine.schedules.launches import HOST
 from nncdbg.engine.schedules.streams import stream_states, streams_of
+from nncdbg.errors import UsageError
+from nncdbg.expression import spelled
 from nncdbg.presentation.frame_titles import frame_title
 
 if TYPE_CHECKING:

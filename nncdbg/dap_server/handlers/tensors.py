@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import numpy as np
 
+from nncdbg import dtypes
 from nncdbg.commands.changing import known_branch
 from nncdbg.commands.comparing import other_branch, value_on_branch
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.variables.places import values_from
 from nncdbg.dap_server.variables.value_text import Glance, is_tensor, type_text
-from nncdbg.engine import dtypes
-from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.expression import (
+from nncdbg.errors import NncdbgError, UsageError
+from nncdbg.expression import (
     evaluate,
     evaluate_index,
     parse,
@@ -31,7 +31,7 @@ from nncdbg.engine.expression import (
     spelled,
     split_target,
 )
-from nncdbg.engine.expression.nodes import Name
+from nncdbg.expression.nodes import Name
 from nncdbg.presentation.elements import count_of, json_number
 from nncdbg.stats import compare
 from nncdbg.stats.blocks import (

@@ -11,13 +11,13 @@ import msgspec
 from nncdbg.dap_server.client_recorder import GOTO
 from nncdbg.dap_server.handlers.stack import awaited
 from nncdbg.dap_server.registry import LIVE, STOPPED, State, request
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import spelled
 from nncdbg.engine.schedules.launches import HOST, Site, stream_name
 from nncdbg.engine.schedules.streams import stream_states
 from nncdbg.engine.schedules.timeline import ScheduleTimeline, planned
 from nncdbg.engine.time.deviations import Edit, edits_of
 from nncdbg.engine.time.timeline import Mark
+from nncdbg.errors import UsageError
+from nncdbg.expression import spelled
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session

@@ -27,13 +27,13 @@ from nncdbg.dap_server.variables.places import (
 from nncdbg.dap_server.variables.scopes import SCOPES, here, hover_children
 from nncdbg.dap_server.variables.scopes import scope_children as children_of_scope
 from nncdbg.engine.compilation.code import EVICTED
-from nncdbg.engine.errors import NotComputed, UsageError
+from nncdbg.errors import NotComputed, UsageError
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.dap_server.variables.children import Listed
     from nncdbg.engine.compilation.code import Code
-    from nncdbg.engine.text.listing import Listing
+    from nncdbg.text.listing import Listing
 
 CHILDREN = 100
 """Variables of an answer if the client sends no count."""

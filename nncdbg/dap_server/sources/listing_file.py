@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.escaping import printable, printable_line
 from nncdbg.engine.frontends.file_names import FOLDER, OWNER, owner_of
-from nncdbg.engine.text.listing import Listing
+from nncdbg.errors import UsageError
+from nncdbg.escaping import printable, printable_line
 from nncdbg.opening.command_line import ArgumentParser, add_model, configuration_of
+from nncdbg.text.listing import Listing
 
 if TYPE_CHECKING:
     from nncdbg.opening.journal.forking import Fork

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nncdbg.dap_server import protocol
-from nncdbg.engine.extensions import BACKENDS, BUILT_IN
+from nncdbg.extensions import BACKENDS, BUILT_IN
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.client import Client

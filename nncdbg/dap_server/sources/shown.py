@@ -16,15 +16,15 @@ from urllib.parse import unquote, urlsplit
 from nncdbg.dap_server import protocol
 from nncdbg.dap_server.sources.listing_file import write_listing
 from nncdbg.engine.compilation.search import origins
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.process.ranks import rank_in_environment
+from nncdbg.errors import UsageError
 from nncdbg.presentation.source_files import is_source
+from nncdbg.process.ranks import rank_in_environment
 
 if TYPE_CHECKING:
     from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.execution.frame import Frame
-    from nncdbg.engine.text.listing import Listing
+    from nncdbg.text.listing import Listing
 
 MIME_TYPE = "text/x-nnc"
 

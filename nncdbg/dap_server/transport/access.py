@@ -16,8 +16,8 @@ import struct
 from pathlib import Path
 
 from nncdbg.dap_server.transport.addresses import BoundSocket, address_text
-from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.process.state_folder import state_folder
+from nncdbg.errors import NncdbgError, UsageError
+from nncdbg.process.state_folder import state_folder
 
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 """TCP sockets of this network namespace.  An IPv6 socket connected to an IPv4 server is in the second."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 
 Address: TypeAlias = "tuple[str, int] | str | Path"
 """(host, port), where port 0 picks one, or the path of a Unix socket."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nncdbg.dap_server.transport.framing import ByteReader, frame, read_frame
-from nncdbg.engine.escaping import HOSTILE, printable, printable_styled
+from nncdbg.escaping import HOSTILE, printable, printable_styled
 
 if TYPE_CHECKING:
     from nncdbg.engine.execution.black_box import BlackBox

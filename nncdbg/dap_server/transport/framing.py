@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from nncdbg.engine.errors import NncdbgError
+from nncdbg.errors import NncdbgError
 
 MAX_BODY = 16 << 20
 """Maximum size of a body in bytes."""

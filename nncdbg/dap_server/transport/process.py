@@ -27,7 +27,7 @@ from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.session import Session
 from nncdbg.dap_server.transport.addresses import Address
 from nncdbg.dap_server.transport.connection import Connection
-from nncdbg.engine.process.threads import BackgroundThread
+from nncdbg.process.threads import BackgroundThread
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

@@ -31,8 +31,8 @@ from nncdbg.dap_server.variables.value_text import (
     type_text,
 )
 from nncdbg.engine.compilation.code import EVICTED, UNSET, Code
-from nncdbg.engine.errors import NotComputed
-from nncdbg.engine.expression import spelled
+from nncdbg.errors import NotComputed
+from nncdbg.expression import spelled
 from nncdbg.ir.records import Map
 from nncdbg.presentation.elements import SMALL, count_of, is_text
 

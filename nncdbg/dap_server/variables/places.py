@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from nncdbg.dap_server.registry import State
 from nncdbg.dap_server.variables.value_text import is_tensor
 from nncdbg.engine.compilation.code import UNSET
-from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.expression import evaluate, parse, spelled
-from nncdbg.engine.text.lexemes import integer_of
+from nncdbg.errors import NncdbgError, UsageError
+from nncdbg.expression import evaluate, parse, spelled
 from nncdbg.presentation.elements import is_text
+from nncdbg.text.lexemes import integer_of
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session

@@ -32,13 +32,13 @@ from nncdbg.dap_server.variables.places import (
 )
 from nncdbg.dap_server.variables.value_text import UNKNOWN, is_tensor
 from nncdbg.engine.compilation.code import UNSET
-from nncdbg.engine.errors import ExpressionError, NotComputed
-from nncdbg.engine.expression import spelled
-from nncdbg.engine.expression.derivatives import DerivativeRequest
-from nncdbg.engine.expression.nodes import Name
-from nncdbg.engine.expression.operators import OperandError
 from nncdbg.engine.values.differentiation import Budget, BudgetExceeded
 from nncdbg.engine.values.losses import loss_at
+from nncdbg.errors import ExpressionError, NotComputed
+from nncdbg.expression import spelled
+from nncdbg.expression.derivatives import DerivativeRequest
+from nncdbg.expression.nodes import Name
+from nncdbg.expression.operators import OperandError
 from nncdbg.presentation.buffers import buffer_text
 from nncdbg.stats import summarize
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from nncdbg import dtypes
 from nncdbg.by_identity import ByIdentity
-from nncdbg.engine import dtypes
 from nncdbg.engine.execution.statistics_log import COLUMNS
 from nncdbg.engine.inputs.npy import read_part
 from nncdbg.ir.records import Map, TensorType

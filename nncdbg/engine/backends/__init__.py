@@ -15,11 +15,11 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine import extensions
-from nncdbg.engine.errors import UnsupportedOp, UsageError
+from nncdbg import extensions
 from nncdbg.engine.ops import Op
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import UnsupportedOp, UsageError
 from nncdbg.ir.records import Array, Node, Program, tensor_only
+from nncdbg.text.lexemes import name_text
 
 Execute: TypeAlias = Callable[..., Any]
 

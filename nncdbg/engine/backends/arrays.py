@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from nncdbg.engine.backends import Call, Execute, Kernels, refusal, way_past
 from nncdbg.engine.ops import names
 from nncdbg.engine.ops.schema import listed_domains, schema, schema_names, split, versions_of
-from nncdbg.engine.text.lexemes import nearest
+from nncdbg.text.lexemes import nearest
 
 Bind: TypeAlias = Callable[[Call], Kernels]
 

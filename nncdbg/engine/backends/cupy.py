@@ -24,8 +24,8 @@ from nncdbg.engine.backends import Call, CompiledStatements, Execute, Kernels, a
 from nncdbg.engine.backends.arrays import bind_over
 from nncdbg.engine.backends.cupy_streams import CuPyStreams
 from nncdbg.engine.backends.summing import Summing, summing
-from nncdbg.engine.errors import UnsupportedOp, UsageError
 from nncdbg.engine.ops.influence import Content
+from nncdbg.errors import UnsupportedOp, UsageError
 
 SMALL = 1024
 """The most elements of host-computed integers that stay on the host."""

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, Protocol
 
 from nncdbg.by_identity import ByIdentity
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.ir.records import Placement
 
 

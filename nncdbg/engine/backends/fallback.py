@@ -10,7 +10,7 @@ from nncdbg.engine.backends import Backend, Call, Execute, Kernels
 from nncdbg.engine.backends.moving import moving
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.errors import UnsupportedOp
+from nncdbg.errors import UnsupportedOp
 
 
 class Fallback:

@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from nncdbg.dtypes import name_of
 from nncdbg.engine.backends import Call
-from nncdbg.engine.dtypes import name_of
-from nncdbg.engine.errors import UnsupportedOp
 from nncdbg.engine.ops.onnx_messages import attribute_data, type_proto
 from nncdbg.engine.ops.schema import schema, split
+from nncdbg.errors import UnsupportedOp
 from nncdbg.ir.records import Inline, Node, SequenceType, TensorType, Type
 
 NEWEST_OPSET = 26

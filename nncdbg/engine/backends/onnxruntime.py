@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.dtypes import FROM_ONNX, NUMPY, ONNX, name_of
 from nncdbg.engine.backends import Call, HostBackend, Kernels, refusal, way_past
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.backends.one_node import (
@@ -29,10 +30,9 @@ from nncdbg.engine.backends.one_node import (
     type_of,
     why_not,
 )
-from nncdbg.engine.dtypes import FROM_ONNX, NUMPY, ONNX, name_of
-from nncdbg.engine.errors import NncdbgError, RunError, UnsupportedOp, UsageError
 from nncdbg.engine.ops.declaration import measure_of, result_of
 from nncdbg.engine.ops.schema import split
+from nncdbg.errors import NncdbgError, RunError, UnsupportedOp, UsageError
 from nncdbg.ir.records import Map
 
 

@@ -24,8 +24,8 @@ from nncdbg.engine.backends import (
     way_past,
 )
 from nncdbg.engine.backends.numpy import NumPy
-from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.ops.aten.names import is_torch
+from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.ir.kinds import Kind
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import row_of

@@ -18,11 +18,11 @@ from nncdbg.engine.backends.torch_arguments import CallArguments, arguments_of
 from nncdbg.engine.backends.torch_generators import generator_state, set_generator_state
 from nncdbg.engine.backends.torch_statements import kernel_of
 from nncdbg.engine.backends.torch_tensors import fresh_like, own_operator, strided_copy, tensor_of_number
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops.aten.internals import fast_call, out_form
 from nncdbg.engine.ops.aten.names import NUMBER, OWN, WRITE
 from nncdbg.engine.ops.aten.operators import overwrites
 from nncdbg.engine.ops.aten.signatures import RANDOM, Argument, Signature, flat_results, signature
+from nncdbg.errors import GraphError
 
 if TYPE_CHECKING:
     from nncdbg.engine.backends import Call, Execute

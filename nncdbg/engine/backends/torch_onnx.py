@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
+from nncdbg.dtypes import FROM_ONNX
 from nncdbg.engine.backends.torch_calls import converting_constants
 from nncdbg.engine.backends.torch_onnx_layers import LAYERS
-from nncdbg.engine.dtypes import FROM_ONNX
-from nncdbg.engine.errors import UnsupportedOp
 from nncdbg.engine.ops.aten.signatures import TORCH_DTYPES
+from nncdbg.errors import UnsupportedOp
 
 if TYPE_CHECKING:
     from nncdbg.engine.backends import Call, Execute

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
-from nncdbg.engine.errors import UnsupportedOp
+from nncdbg.errors import UnsupportedOp
 
 if TYPE_CHECKING:
     from nncdbg.engine.backends import Call, Execute

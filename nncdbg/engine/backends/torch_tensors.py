@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from nncdbg.engine.errors import RunError
 from nncdbg.engine.ops.aten.arrays import as_tensor, number_function
 from nncdbg.engine.ops.aten.internals import without_elements
 from nncdbg.engine.ops.aten.names import NUMBER, READ, RECORDED, VIEW
 from nncdbg.engine.ops.aten.signatures import Argument, ArgumentKind, decode
+from nncdbg.errors import RunError
 
 if TYPE_CHECKING:
     from nncdbg.engine.backends import Call, Execute

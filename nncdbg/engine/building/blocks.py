@@ -12,8 +12,8 @@ import numpy as np
 
 from nncdbg.engine.building.statements import Statements
 from nncdbg.engine.building.values import Given, GraphValue
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.records import Graph, Node, Operand, TensorType, Type, Value, tensor_only
+from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.building.builder import Builder

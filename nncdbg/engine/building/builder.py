@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from nncdbg.dtypes import NUMPY
 from nncdbg.engine.building.blocks import Branches, Loop, OpenBlock
 from nncdbg.engine.building.python_lines import locate, python_line
 from nncdbg.engine.building.values import (
@@ -22,11 +23,8 @@ from nncdbg.engine.building.values import (
     wrong_literal,
 )
 from nncdbg.engine.differentiation.backward_calls import SAVED
-from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.errors import GraphError, NncdbgError
 from nncdbg.engine.inference.types import common_type
-from nncdbg.engine.text.lexemes import Flaw, name_text
-from nncdbg.engine.text.types import parse_type
+from nncdbg.errors import GraphError, NncdbgError
 from nncdbg.ir.names import fresh_name
 from nncdbg.ir.records import (
     Attribute,
@@ -52,6 +50,8 @@ from nncdbg.ir.records import (
     zeros_like,
 )
 from nncdbg.ir.walk import calls_in
+from nncdbg.text.lexemes import Flaw, name_text
+from nncdbg.text.types import parse_type
 
 
 class Builder:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nncdbg.engine.building.values import attribute_of, inline_constant, literal_data, wrong_literal
-from nncdbg.engine.errors import GraphError, UsageError
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import GraphError, UsageError
 from nncdbg.ir.kinds import Kind, kind_of
 from nncdbg.ir.records import (
     Attribute,
@@ -23,6 +22,7 @@ from nncdbg.ir.records import (
     Node,
     Type,
 )
+from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.building.editor import Editor

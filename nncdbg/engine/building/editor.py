@@ -18,12 +18,12 @@ from nncdbg.engine.building.editing import (
 from nncdbg.engine.building.retyping import retyped
 from nncdbg.engine.building.signatures import EditedGraph
 from nncdbg.engine.differentiation.backward_calls import SAVED
-from nncdbg.engine.errors import GraphError, UsageError
 from nncdbg.engine.inference.graphs import TypeRules
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import GraphError, UsageError
 from nncdbg.ir.kinds import Kind, kind_of
 from nncdbg.ir.names import all_defined, claimed_name
 from nncdbg.ir.records import Attribute, BackwardLine, Graph, Literal, Node, Operand, Program, Type, Value
+from nncdbg.text.lexemes import name_text
 
 
 class Editor:

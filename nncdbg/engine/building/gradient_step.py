@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from nncdbg.engine.building.copies import renamed
 from nncdbg.engine.differentiation.backward_calls import SAVED
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.text.lexemes import name_text, nearest
+from nncdbg.errors import UsageError
 from nncdbg.ir.names import all_defined, claimed_name
 from nncdbg.ir.records import (
     BackwardLine,
@@ -26,6 +25,7 @@ from nncdbg.ir.records import (
     has_cotangent,
 )
 from nncdbg.ir.walk import graphs_called
+from nncdbg.text.lexemes import name_text, nearest
 
 
 def names_of(given: str | Sequence[str], what: str) -> tuple[str, ...]:

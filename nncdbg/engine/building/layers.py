@@ -14,12 +14,12 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from nncdbg.dtypes import NUMPY, ONNX
 from nncdbg.engine.building.builder import Builder
 from nncdbg.engine.building.values import GraphValue
-from nncdbg.engine.dtypes import NUMPY, ONNX
-from nncdbg.engine.errors import GraphError
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import TensorType
+from nncdbg.text.lexemes import name_text
 
 Initializer: TypeAlias = (
     "Literal['he_uniform', 'he_normal', 'xavier_uniform', 'normal', 'zeros', 'ones'] | tuple[float, float]"

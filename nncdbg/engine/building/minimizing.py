@@ -13,13 +13,12 @@ import numpy as np
 from nncdbg.engine.building.gradient_step import GradientStep, listed, names_of
 from nncdbg.engine.building.values import attribute_of
 from nncdbg.engine.compilation.effects import effects_of
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.ops import lookup, names
 from nncdbg.engine.ops.optimizers.statement import COUNTER, STEP, Optimizer
 from nncdbg.engine.ops.schema import complete, version_of
-from nncdbg.engine.text.lexemes import name_text, nearest
+from nncdbg.errors import UsageError
 from nncdbg.ir.records import (
     Constant,
     Inline,
@@ -34,6 +33,7 @@ from nncdbg.ir.records import (
     has_cotangent,
     zeros_like,
 )
+from nncdbg.text.lexemes import name_text, nearest
 
 
 def grad(

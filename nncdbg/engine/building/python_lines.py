@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from nncdbg.engine.errors import Excerpt, NncdbgError
+from nncdbg.errors import Excerpt, NncdbgError
 from nncdbg.ir.records import Location
 
 _OWN_FILES = (str(Path(__file__).parents[2]) + os.sep, contextlib.__file__)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from nncdbg.engine.building.editing import EditedBlock, EditedOperand, EditedStatement, EditedValue
-from nncdbg.engine.errors import GraphError, UsageError
-from nncdbg.engine.text.lexemes import Flaw, name_text
-from nncdbg.engine.text.types import parse_type
+from nncdbg.errors import GraphError, UsageError
 from nncdbg.ir.kinds import called_graph
 from nncdbg.ir.records import Type, has_cotangent
+from nncdbg.text.lexemes import Flaw, name_text
+from nncdbg.text.types import parse_type
 
 OperandOf: TypeAlias = "Callable[[EditedStatement], Any]"
 """Returns the operand of a call."""

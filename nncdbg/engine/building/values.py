@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.dtypes import name_of
-from nncdbg.engine.errors import GraphError, UsageError
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.dtypes import name_of
+from nncdbg.errors import GraphError, UsageError
 from nncdbg.ir.records import Array, Attribute, Constant, Inline, TensorType, Type, Value
+from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.building.blocks import OpenBlock

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.inference.graphs import Complain, GraphInference
 from nncdbg.engine.inference.statements import literal_dtype
 from nncdbg.engine.inference.types import literal_array, type_of_array
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import GraphError
 from nncdbg.ir.kinds import is_transfer
 from nncdbg.ir.records import (
     Array,
@@ -30,6 +29,7 @@ from nncdbg.ir.records import (
     Program,
     Type,
 )
+from nncdbg.text.lexemes import name_text
 
 Instruction: TypeAlias = "tuple[Callable[..., Any] | None, Callable[[list[Any]], Sequence[Any]], Any]"
 

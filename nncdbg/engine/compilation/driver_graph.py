@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nncdbg.dtypes import FLOATS, NUMPY
 from nncdbg.engine.compilation.code import EPOCH, initial_data
 from nncdbg.engine.compilation.tracked_values import TRACKED, TRACKED_DATA, tracked_lines
-from nncdbg.engine.dtypes import FLOATS, NUMPY
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops.state import steps_of_epoch
-from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.driver import driver_name, scalars_of
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import (
     Array,
     Attribute,
@@ -30,6 +27,9 @@ from nncdbg.ir.records import (
     Value,
     tensor_only,
 )
+from nncdbg.text.counting import counted
+from nncdbg.text.driver import driver_name, scalars_of
+from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.compilation.states import Lowering

@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 
 from nncdbg.engine.compilation.code import EPOCH
 from nncdbg.engine.compilation.driver_graph import BATCH
-from nncdbg.engine.text.listing import Listing
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import Graph, Node, Path, Program
 from nncdbg.ir.walk import blocks
+from nncdbg.text.listing import Listing
 
 Definition: TypeAlias = "tuple[Path, int, int]"
 """Block, statement and number of a result; statement -1 is an input of the block, -2 a constant."""

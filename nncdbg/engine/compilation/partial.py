@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from nncdbg.engine.compilation.needed import Part, Places, needed_part
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import UsageError
 from nncdbg.ir.names import all_defined, defined, fresh_name
 from nncdbg.ir.records import Graph, Node, Program, Value
 from nncdbg.ir.walk import walk
+from nncdbg.text.lexemes import name_text
 
 
 def partial_run(

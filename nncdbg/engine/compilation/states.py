@@ -17,9 +17,7 @@ from dataclasses import replace
 
 from nncdbg.engine.compilation.driver_graph import DriverGraph
 from nncdbg.engine.compilation.effects import effects_of
-from nncdbg.engine.errors import GraphError
-from nncdbg.engine.text.driver import has_driver
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import GraphError
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import (
     Constant,
@@ -30,6 +28,8 @@ from nncdbg.ir.records import (
 )
 from nncdbg.ir.rewrite import rewrite
 from nncdbg.ir.walk import calls_in, walk_nodes
+from nncdbg.text.driver import has_driver
+from nncdbg.text.lexemes import name_text
 
 
 def lowered(

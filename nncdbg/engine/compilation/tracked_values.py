@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from nncdbg.engine.compilation.effects import effects_of
-from nncdbg.engine.errors import Excerpt, ExpressionError, NncdbgError
-from nncdbg.engine.expression import Expression, nodes, spelled
-from nncdbg.engine.expression.nodes import fault, walk
-from nncdbg.engine.expression.tracked import TrackedExpression, parse_tracked
-from nncdbg.engine.text.lexemes import name_text
-from nncdbg.engine.text.listing import Listing
-from nncdbg.engine.text.short_names import nearest_name
+from nncdbg.errors import Excerpt, ExpressionError, NncdbgError
+from nncdbg.expression import Expression, nodes, spelled
+from nncdbg.expression.nodes import fault, walk
+from nncdbg.expression.tracked import TrackedExpression, parse_tracked
 from nncdbg.ir.records import Graph, Node, Program, RunLine, TrackLine
 from nncdbg.ir.walk import blocks, walk_nodes
+from nncdbg.text.lexemes import name_text
+from nncdbg.text.listing import Listing
+from nncdbg.text.short_names import nearest_name
 
 TRACKED = "tracked"
 """The attribute of the loop of a line with tracks: (number of the run, number of the evaluation or -1)."""

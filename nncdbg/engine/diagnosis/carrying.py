@@ -14,7 +14,6 @@ from nncdbg.engine.diagnosis.marks import MarkedTensors, Role, Stage, groups_of,
 from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.diagnosis.sightings import Sightings, StatementVisit
 from nncdbg.engine.diagnosis.step import Position, Step, marks_key, step_of
-from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.loaded import Loaded, MicroPrograms
 from nncdbg.engine.observers.nonfinite import array_of, influenced, shaped
@@ -22,6 +21,7 @@ from nncdbg.engine.ops import Op
 from nncdbg.engine.ops.aten.names import base_name, is_torch
 from nncdbg.engine.ops.aten.operators import VIEWS
 from nncdbg.engine.ops.influence import EVERYTHING, NOTHING, Infinities, Marked, whole
+from nncdbg.errors import NncdbgError
 from nncdbg.stats.inspection import bad
 
 _SELECTING = frozenset({Infinities.KEPT, Infinities.ABSORBED})

@@ -16,7 +16,7 @@ from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Binding
 from nncdbg.engine.observers.nonfinite import bad_in
 from nncdbg.engine.ops.influence import Infinities
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.retracing import Retracing, Traced

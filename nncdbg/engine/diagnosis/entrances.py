@@ -20,10 +20,10 @@ from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sightings
 from nncdbg.engine.execution.events import Event, Pushed
 from nncdbg.engine.ops.aten.names import RECEIVED_INPUT, RECORDED_INPUT
 from nncdbg.engine.ops.causes import RECEIVED, SET_BY_HAND, Cause
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.records import Array
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import bad, is_finite
+from nncdbg.text.lexemes import name_text
 
 _LATER = re.compile(r"(\.\d+)+$")
 """The end of the name of a later value: a gradient after clipping is ``fc.weight.grad.1``."""

@@ -12,16 +12,16 @@ from typing import Any, cast
 
 import numpy as np
 
+from nncdbg.dtypes import FLOATS, integer_range, name_of
 from nncdbg.engine.diagnosis.recomputed import recomputed
-from nncdbg.engine.dtypes import FLOATS, integer_range, name_of
 from nncdbg.engine.observers.nonfinite import array_of
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.causes import Birth, Cause, Maker, RuleFailed, applied
 from nncdbg.engine.ops.causes.evidence import at, counted, exact, first, is_float, spelled
 from nncdbg.engine.ops.contracts import DIVISION, RANGE, ZERO_SCALE, BrokenContract, IntegerFault
-from nncdbg.engine.text.counting import elements
 from nncdbg.ir.records import Array
 from nncdbg.stats.inspection import bad
+from nncdbg.text.counting import elements
 
 
 def cause_of(birth: Birth) -> Cause:

@@ -6,12 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.backends import Backend
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.findings import RACE, STATE_RESET, Report
 from nncdbg.engine.execution.linking import Allocation, Instrument, Wrap
 from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.execution.statistics_log import StatisticsLog
-from nncdbg.engine.expression import Expression
 from nncdbg.engine.memory import allocation
 from nncdbg.engine.observers.catching import Catches
 from nncdbg.engine.observers.device_checks import DeviceChecks
@@ -25,6 +23,8 @@ from nncdbg.engine.observers.races import Races
 from nncdbg.engine.observers.remarks import Remarks
 from nncdbg.engine.observers.state_resets import StateResets
 from nncdbg.engine.ops.causes import RuleFailed
+from nncdbg.errors import UsageError
+from nncdbg.expression import Expression
 from nncdbg.stats.inspection import Flag
 
 GUARDS = Flag.GUARD_BEFORE | Flag.GUARD_AFTER

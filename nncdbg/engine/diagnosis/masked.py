@@ -9,7 +9,7 @@ import numpy as np
 
 from nncdbg.engine.observers.nonfinite import bad_in
 from nncdbg.engine.ops.influence import Application
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.text.lexemes import name_text
 
 
 def masked_factor(application: Application) -> tuple[int, int] | None:

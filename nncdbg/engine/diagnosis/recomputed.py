@@ -15,7 +15,6 @@ import numpy as np
 
 from nncdbg.engine.backends.micro import run_definition
 from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.causes import Birth, Cause
@@ -42,9 +41,10 @@ from nncdbg.engine.ops.causes.evidence import (
 from nncdbg.engine.ops.declaration import Op
 from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.ops.schema import split, versions_of
-from nncdbg.engine.text.counting import elements
+from nncdbg.errors import NncdbgError
 from nncdbg.ir.records import Array
 from nncdbg.stats.inspection import bad
+from nncdbg.text.counting import elements
 
 MOST = 1 << 20
 """Maximum number of elements of operands and result to run an op again: about ten milliseconds."""

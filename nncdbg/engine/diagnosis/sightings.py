@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.ops.causes import RECEIVED, SET_BY_HAND, Cause
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.kinds import Kind
 from nncdbg.stats.summary import Summary
+from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.within import Within

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.dtypes import FLOATS, name_of
+from nncdbg.dtypes import FLOATS, name_of
 from nncdbg.engine.ops import Op
 from nncdbg.ir.records import Array
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from nncdbg.dtypes import FLOATS, name_of
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.diagnosis.units import (
     alive_units,
@@ -23,7 +24,6 @@ from nncdbg.engine.diagnosis.units import (
     op_of,
     usual_axis,
 )
-from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.execution.transfers import Finished, Position
 from nncdbg.engine.time.visits import finished_visits

@@ -18,7 +18,6 @@ from nncdbg.engine.compilation.code import Code, walk
 from nncdbg.engine.diagnosis.explaining import cause_of, explained, legal
 from nncdbg.engine.diagnosis.recomputed import narrowed
 from nncdbg.engine.diagnosis.register import NONE, Origins, Register
-from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.loaded import Loaded, MicroPrograms
@@ -27,6 +26,7 @@ from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.causes import Birth, Cause
 from nncdbg.engine.ops.causes.evidence import at, flat, overflow_hint, shown, spot
 from nncdbg.engine.ops.schema import for_rules, version_of
+from nncdbg.errors import NncdbgError
 from nncdbg.stats.inspection import holds
 
 MOST_WORK = 1 << 22

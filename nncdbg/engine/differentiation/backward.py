@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from nncdbg.dtypes import FLOATS, ONNX
 from nncdbg.engine.building.copies import Claim, copied_node, same_type
 from nncdbg.engine.building.statements import Statements
-from nncdbg.engine.dtypes import FLOATS, ONNX
-from nncdbg.engine.errors import GraphError, UnsupportedOp
 from nncdbg.engine.inference.statements import literal_dtype
 from nncdbg.engine.inference.types import literal_array, type_of_array, with_symbols
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import schema, version_of, versions_of
+from nncdbg.errors import GraphError, UnsupportedOp
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import free_names, reads
 from nncdbg.ir.records import (

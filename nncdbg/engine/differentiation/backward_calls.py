@@ -10,10 +10,8 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from nncdbg.engine.errors import Excerpt, GraphError
 from nncdbg.engine.inference.types import literal_array
-from nncdbg.engine.text.lexemes import name_text
-from nncdbg.engine.text.listing import Listing
+from nncdbg.errors import Excerpt, GraphError
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import claimed_name
 from nncdbg.ir.records import (
@@ -32,6 +30,8 @@ from nncdbg.ir.records import (
     tensor_only,
 )
 from nncdbg.ir.walk import block_at, walk_nodes
+from nncdbg.text.lexemes import name_text
+from nncdbg.text.listing import Listing
 
 SAVED = "saved"
 """The attribute of a call with the name of what it saves for the backward graph."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from nncdbg.dtypes import COMPLEX
 from nncdbg.engine.differentiation.backward import BackwardBuilder
-from nncdbg.engine.dtypes import COMPLEX
-from nncdbg.engine.errors import GraphError, UnsupportedOp
 from nncdbg.engine.frontends.formula import formula_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.gradient import Applied, nothing
 from nncdbg.engine.ops.schema import complete, version_of
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import GraphError, UnsupportedOp
 from nncdbg.ir.names import reads
 from nncdbg.ir.records import (
     Graph,
@@ -26,6 +25,7 @@ from nncdbg.ir.records import (
     without_sizes,
 )
 from nncdbg.ir.walk import walk_nodes
+from nncdbg.text.lexemes import name_text
 
 
 class BackwardPass:

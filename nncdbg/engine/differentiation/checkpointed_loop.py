@@ -18,8 +18,7 @@ import numpy as np
 
 from nncdbg.engine.differentiation.backward import BackwardBuilder
 from nncdbg.engine.differentiation.loop_history import LoopHistory, Replacing
-from nncdbg.engine.errors import UnsupportedOp
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import UnsupportedOp
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import free_names, reads
 from nncdbg.ir.records import (
@@ -33,6 +32,7 @@ from nncdbg.ir.records import (
     Value,
     without_sizes,
 )
+from nncdbg.text.lexemes import name_text
 
 _INDEX = TensorType("i64", ())
 

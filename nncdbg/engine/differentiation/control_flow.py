@@ -18,7 +18,7 @@ from nncdbg.engine.differentiation.backward import BackwardBuilder
 from nncdbg.engine.differentiation.backward_pass import BackwardPass
 from nncdbg.engine.differentiation.checkpointed_loop import CheckpointedHistory
 from nncdbg.engine.differentiation.loop_history import LoopHistory
-from nncdbg.engine.errors import UnsupportedOp
+from nncdbg.errors import UnsupportedOp
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import all_defined
 from nncdbg.ir.records import Graph, Node, Operand, TensorType, Value

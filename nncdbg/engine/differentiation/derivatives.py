@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from nncdbg.dtypes import FLOATS
 from nncdbg.engine.differentiation.backward import BackwardBuilder
 from nncdbg.engine.differentiation.control_flow import ControlFlowPass, Copies, inner_names
-from nncdbg.engine.dtypes import FLOATS
-from nncdbg.engine.errors import GraphError, UnsupportedOp
-from nncdbg.engine.expression.derivatives import DerivativeRequest
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import GraphError, UnsupportedOp
+from nncdbg.expression.derivatives import DerivativeRequest
 from nncdbg.ir.names import claimed_name, free_names, reads
 from nncdbg.ir.records import Constant, Graph, Node, Operand, Type, Value, tensor_only
+from nncdbg.text.lexemes import name_text
 
 
 @dataclass(frozen=True, slots=True)

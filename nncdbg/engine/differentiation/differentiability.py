@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
+from nncdbg.dtypes import FLOATS
 from nncdbg.engine.differentiation.grad import GradientRequest, gradient_graph
-from nncdbg.engine.dtypes import FLOATS
-from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.gradient import nothing
 from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema, schema, version_of
+from nncdbg.errors import NncdbgError
 from nncdbg.ir.records import Node, TensorType, Value
 
 _NO_RULE = "it has no gradient rule"

@@ -33,13 +33,13 @@ from nncdbg.engine.differentiation.backward_calls import (
 )
 from nncdbg.engine.differentiation.control_flow import inner_names
 from nncdbg.engine.differentiation.graph_derivatives import GraphDerivatives, names_of
-from nncdbg.engine.errors import GraphError
-from nncdbg.engine.text.lexemes import name_text
-from nncdbg.engine.text.listing import Listing
+from nncdbg.errors import GraphError
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import claimed_name
 from nncdbg.ir.records import BackwardLine, Graph, Node, Program
 from nncdbg.ir.walk import calls_in, graphs_called, walk_nodes
+from nncdbg.text.lexemes import name_text
+from nncdbg.text.listing import Listing
 from nncdbg.textual_repr.printer import with_graphs
 
 _TITLE = "the graphs of the lines `backward`"

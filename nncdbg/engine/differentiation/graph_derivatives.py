@@ -12,13 +12,13 @@ from nncdbg.engine.compilation.effects import effects_of
 from nncdbg.engine.differentiation.backward import BackwardBuilder
 from nncdbg.engine.differentiation.backward_calls import Derivative, Variant, whole
 from nncdbg.engine.differentiation.control_flow import ControlFlowPass, Copies, inner_names
-from nncdbg.engine.errors import Excerpt, GraphError, UnsupportedOp
-from nncdbg.engine.text.lexemes import name_text
-from nncdbg.engine.text.listing import Listing
+from nncdbg.errors import Excerpt, GraphError, UnsupportedOp
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import claimed_name, free_names, reads
 from nncdbg.ir.records import BackwardLine, Graph, Node, Path, Program, Type, Value
 from nncdbg.ir.walk import calls_in
+from nncdbg.text.lexemes import name_text
+from nncdbg.text.listing import Listing
 
 
 class GraphDerivatives:

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nncdbg.engine.text.listing import Listing
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import Graph, Location, Node, Program
 from nncdbg.ir.walk import blocks
+from nncdbg.text.listing import Listing
 
 _OF_LINE = re.compile(r"^of line (\d+)$", re.MULTILINE)
 _AUTOGRAD_NODE = re.compile(r"(?:^|[ .])(\w+?)Backward\d*$")

@@ -12,11 +12,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from nncdbg.dtypes import ONNX
 from nncdbg.engine.differentiation.backward import BackwardBuilder
-from nncdbg.engine.dtypes import ONNX
-from nncdbg.engine.errors import UnsupportedOp
 from nncdbg.engine.inference.types import stacked_type
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import UnsupportedOp
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import free_names
 from nncdbg.ir.records import (
@@ -29,6 +28,7 @@ from nncdbg.ir.records import (
     Type,
     Value,
 )
+from nncdbg.text.lexemes import name_text
 
 _INDEX = TensorType("i64", ())
 

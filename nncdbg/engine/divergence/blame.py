@@ -19,9 +19,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.comparison.measure import measure
-from nncdbg.engine.comparison.report import NOWHERE, DifferenceCause, Match, ValueSite
-from nncdbg.engine.comparison.tolerance import Tolerance
+from nncdbg.comparison.measure import measure
+from nncdbg.comparison.report import NOWHERE, DifferenceCause, Match, ValueSite
+from nncdbg.comparison.tolerance import Tolerance
+from nncdbg.dtypes import COMPLEX, FLOATS, name_of
 from nncdbg.engine.divergence.declared import (
     constant_operand,
     declared_differences,
@@ -34,11 +35,10 @@ from nncdbg.engine.divergence.pairing import commutative
 from nncdbg.engine.divergence.recomputation import MISSING, Recomputation, Substitution
 from nncdbg.engine.divergence.sides import RunTrace
 from nncdbg.engine.divergence.written import Fixed, Given, Key, Source, Written, WrittenResult, site_of
-from nncdbg.engine.dtypes import COMPLEX, FLOATS, name_of
-from nncdbg.engine.expression import spelled
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
-from nncdbg.engine.text.counting import counted
+from nncdbg.expression import spelled
+from nncdbg.text.counting import counted
 
 Content: TypeAlias = "Callable[[Source], Any]"
 """Returns the content of an operand."""

@@ -9,17 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from nncdbg.comparison.report import DiffReport
+from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.backends import Backend
-from nncdbg.engine.comparison.report import DiffReport
-from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.compilation.states import given_states, lowered
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.casting import cast_program, inputs_like
 from nncdbg.engine.divergence.golden import GoldenRun, golden_inputs, load_golden, load_names
 from nncdbg.engine.divergence.lockstep import BUDGET, compared
-from nncdbg.engine.errors import InputError, UsageError
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.frontends import ProgramSource, load
+from nncdbg.errors import InputError, UsageError
 from nncdbg.ir.records import Program
 
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.comparison.report import Difference, ValueSite
-from nncdbg.engine.comparison.tolerance import Tolerance, excess
+from nncdbg.comparison.report import Difference, ValueSite
+from nncdbg.comparison.tolerance import Tolerance, excess
+from nncdbg.dtypes import FROM_ONNX, name_of
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.divergence.written import Written
-from nncdbg.engine.dtypes import FROM_ONNX, name_of
-from nncdbg.engine.expression import spelled
 from nncdbg.engine.ops.schema import Schema, complete, schema, version_of, versions_of
-from nncdbg.engine.text.counting import counted
+from nncdbg.expression import spelled
 from nncdbg.ir.records import Inline
+from nncdbg.text.counting import counted
 
 SiteOf = Callable[[], ValueSite]
 

@@ -19,11 +19,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nncdbg.by_identity import ByIdentity
+from nncdbg.dtypes import COMPLEX, FLOATS, name_of
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.sides import Side
 from nncdbg.engine.divergence.written import written_slots
-from nncdbg.engine.dtypes import COMPLEX, FLOATS, name_of
 from nncdbg.engine.execution.events import Failed
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.frame import Frame

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nncdbg.engine.comparison.measure import measure
-from nncdbg.engine.comparison.report import NOWHERE, DifferenceCause, DiffReport, Match, ValueSite
-from nncdbg.engine.comparison.tolerance import Tolerance
+from nncdbg.comparison.measure import measure
+from nncdbg.comparison.report import NOWHERE, DifferenceCause, DiffReport, Match, ValueSite
+from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import PROPAGATED, StatementVerdict
 from nncdbg.engine.divergence.pairing import Unit, common_subsequence, form_of
@@ -18,11 +18,11 @@ from nncdbg.engine.divergence.recomputation import MISSING, Recomputation, Subst
 from nncdbg.engine.divergence.sides import RunTrace, Side, TracedValues
 from nncdbg.engine.divergence.tally import Tally
 from nncdbg.engine.divergence.written import GONE, WrittenResult, site_of
-from nncdbg.engine.errors import LoadError, UsageError
-from nncdbg.engine.expression import spelled
 from nncdbg.engine.inputs.npy import archive_names, load_from_archive
-from nncdbg.engine.process.regular_file import read_regular
+from nncdbg.errors import LoadError, UsageError
+from nncdbg.expression import spelled
 from nncdbg.ir.records import Array, Graph, type_of
+from nncdbg.process.regular_file import read_regular
 
 
 def load_golden(path: Path) -> dict[str, Array]:

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.comparison.measure import measure
-from nncdbg.engine.comparison.report import NOWHERE, DifferenceCause, DiffReport, Match
-from nncdbg.engine.comparison.tolerance import Tolerance
+from nncdbg.comparison.measure import measure
+from nncdbg.comparison.report import NOWHERE, DifferenceCause, DiffReport, Match
+from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import StatementVerdict, is_discrete
 from nncdbg.engine.divergence.casting import has_same_places
@@ -27,9 +27,9 @@ from nncdbg.engine.divergence.paired_runs import PairedRuns, TwoRuns
 from nncdbg.engine.divergence.recomputation import Recomputation
 from nncdbg.engine.divergence.sides import Side
 from nncdbg.engine.divergence.written import Key, Written, key_of, site_of
-from nncdbg.engine.errors import NotComputed
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.expression import spelled
+from nncdbg.errors import NotComputed
+from nncdbg.expression import spelled
 from nncdbg.ir.records import Program
 
 

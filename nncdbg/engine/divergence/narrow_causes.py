@@ -11,18 +11,18 @@ from typing import Any, TypeAlias
 import ml_dtypes
 import numpy as np
 
+from nncdbg.dtypes import NUMPY, largest, name_of
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.diagnosis.explaining import cause_of
 from nncdbg.engine.diagnosis.widened import is_finite_in
 from nncdbg.engine.divergence.casting import WIDTHS, cast_array
 from nncdbg.engine.divergence.recomputation import terms_of
 from nncdbg.engine.divergence.written import Fixed, Given, Written
-from nncdbg.engine.dtypes import NUMPY, largest, name_of
-from nncdbg.engine.expression import spelled
 from nncdbg.engine.ops.causes import Birth
 from nncdbg.engine.ops.schema import complete, version_of
-from nncdbg.engine.text.counting import counted
+from nncdbg.expression import spelled
 from nncdbg.stats import summarize
+from nncdbg.text.counting import counted
 
 NarrowCause: TypeAlias = "tuple[str, str]"
 """The kind (overflow, not a number, underflow, cast, accumulation or rounding), and the evidence."""

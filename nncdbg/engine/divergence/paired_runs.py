@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.comparison.measure import measure
-from nncdbg.engine.comparison.report import NOWHERE, DiffReport, Match
-from nncdbg.engine.comparison.tolerance import Tolerance
+from nncdbg.comparison.measure import measure
+from nncdbg.comparison.report import NOWHERE, DiffReport, Match
+from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import Blame, TraceCounterparts
 from nncdbg.engine.divergence.casting import input_pairs
@@ -20,9 +20,9 @@ from nncdbg.engine.divergence.recomputation import Recomputation, Substitution, 
 from nncdbg.engine.divergence.sides import RunTrace, Side, TracedValues
 from nncdbg.engine.divergence.tally import Tally
 from nncdbg.engine.divergence.written import GONE, Key, Place, Written, WrittenResult, site_of
-from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.expression import spelled
 from nncdbg.engine.ops.aten.operators import allocates_only
+from nncdbg.errors import NncdbgError
+from nncdbg.expression import spelled
 
 _SAMPLES = 16
 """Number of elements compared before two whole tensors are compared."""

@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from nncdbg.engine.comparison.measure import measure
-from nncdbg.engine.comparison.report import DiffReport, Growth, Match, Place, ValueSite
-from nncdbg.engine.comparison.tolerance import Tolerance
+from nncdbg.comparison.measure import measure
+from nncdbg.comparison.report import DiffReport, Growth, Match, Place, ValueSite
+from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import StatementVerdict
 from nncdbg.engine.divergence.sides import Side
 from nncdbg.engine.divergence.written import Written
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import type_of
+from nncdbg.text.lexemes import name_text
 
 _NAMED = 8
 """Maximum number of listed names of values without a counterpart."""

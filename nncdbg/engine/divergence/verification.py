@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.comparison.report import DiffReport
-from nncdbg.engine.comparison.tolerance import Tolerance
-from nncdbg.engine.errors import RunError
+from nncdbg.comparison.report import DiffReport
+from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.execution.check_results import FAILED, NOT_CHECKED, PASSED, CheckResult
 from nncdbg.engine.execution.findings import KINDS
 from nncdbg.engine.execution.linking import Allocation
-from nncdbg.engine.expression import spelled
 from nncdbg.engine.memory import ALLOCATORS
 from nncdbg.engine.memory.debug import LeanAllocation
 from nncdbg.engine.memory.inspected import bytes_of
 from nncdbg.engine.ops.aten.names import origin_text
-from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.values.checksum import checksum
+from nncdbg.errors import RunError
+from nncdbg.expression import spelled
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import type_of
+from nncdbg.text.counting import counted
+from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nncdbg.engine.comparison.report import Key, Place, ValueSite, Visit
+from nncdbg.comparison.report import Key, Place, ValueSite, Visit
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.ir.records import Node, type_of

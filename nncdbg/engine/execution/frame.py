@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.escaping import printable
+from nncdbg.escaping import printable
 
 
 class Frame:

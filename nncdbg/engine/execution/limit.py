@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.text.counting import counted
+from nncdbg.errors import RunError, UsageError
+from nncdbg.text.counting import counted
 
 
 @dataclass(slots=True)

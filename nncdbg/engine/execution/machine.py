@@ -16,11 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from nncdbg.dtypes import NUMPY
 from nncdbg.engine.compilation.code import EVICTED, TRAP, Code, Instruction, Statement
 from nncdbg.engine.compilation.liveness import dying
-from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.errors import OutOfMemory, RunError
-from nncdbg.engine.escaping import printable
 from nncdbg.engine.execution.events import (
     Ended,
     Event,
@@ -44,9 +42,11 @@ from nncdbg.engine.execution.transfers import (
     Transfer,
 )
 from nncdbg.engine.inputs.abstract_run import block_results
-from nncdbg.engine.text.counting import counted
+from nncdbg.errors import OutOfMemory, RunError
+from nncdbg.escaping import printable
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import Array, TensorType, tensor_only
+from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
     from nncdbg.engine.backends import Backend

@@ -8,8 +8,8 @@ from typing import Any
 
 from nncdbg.engine.backends import Call, Kernels
 from nncdbg.engine.compilation.code import UNSET, Code, Statement
-from nncdbg.engine.errors import UnsupportedOp
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import UnsupportedOp
+from nncdbg.text.lexemes import name_text
 
 
 @dataclass(slots=True)

@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeAlias, TypeGuard
 
-from nncdbg.engine import extensions
-from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
+from nncdbg import extensions
 from nncdbg.engine.frontends.file_names import PROGRAM, is_program_folder
 from nncdbg.engine.frontends.stores import Store, path_inside
+from nncdbg.errors import LoadError, NncdbgError, UsageError
 from nncdbg.ir.records import Program
 
 _STORES = {

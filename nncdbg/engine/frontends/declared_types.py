@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.inference.graphs import Answers, GraphInference
 from nncdbg.engine.inference.statements import Types
 from nncdbg.engine.inference.types import common_type
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import NncdbgError
 from nncdbg.ir.names import reads
 from nncdbg.ir.records import (
     Constant,
@@ -29,6 +28,7 @@ from nncdbg.ir.records import (
     without_sizes,
 )
 from nncdbg.ir.walk import node_at, walk_nodes
+from nncdbg.text.lexemes import name_text
 
 Key: TypeAlias = tuple[Path, str]
 """A value: the path of its block, and its name."""

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import complete, split, version_of
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import Node, Program, TensorType, Type
 
 

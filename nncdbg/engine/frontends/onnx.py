@@ -9,7 +9,6 @@ from typing import Any
 
 from nncdbg.engine.building.statements import Statements
 from nncdbg.engine.compilation.code import initial_data
-from nncdbg.engine.errors import GraphError, LoadError
 from nncdbg.engine.frontends.declared_types import stale_shape_notes
 from nncdbg.engine.frontends.onnx_file import check_model, read_model
 from nncdbg.engine.frontends.onnx_graph import Conversion
@@ -17,8 +16,7 @@ from nncdbg.engine.frontends.onnx_node import GraphScope, domain_of
 from nncdbg.engine.frontends.onnx_store import GraphPath, OnnxStore, subgraphs_of, training_path
 from nncdbg.engine.frontends.order import title
 from nncdbg.engine.frontends.shared_states import with_shared_states
-from nncdbg.engine.process.collector import collector_paused
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import GraphError, LoadError
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import all_defined, claimed_name
 from nncdbg.ir.records import (
@@ -34,6 +32,8 @@ from nncdbg.ir.records import (
     Value,
 )
 from nncdbg.ir.walk import calls_in
+from nncdbg.process.collector import collector_paused
+from nncdbg.text.lexemes import name_text
 
 # -- initialization --------------------------------------------------------------------------------
 

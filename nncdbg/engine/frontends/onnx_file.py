@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nncdbg.engine.errors import LoadError
+from nncdbg.errors import LoadError
 
 _LARGEST = 2**31 - 1
 """The maximum size of a protobuf message."""

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from nncdbg.dtypes import name_of
 from nncdbg.engine.building.copies import renamed
-from nncdbg.engine.dtypes import name_of
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.frontends.declared_types import StaleShape, with_inferred_types
 from nncdbg.engine.frontends.layers import all_known, group_layers
 from nncdbg.engine.frontends.onnx_loops import (
@@ -48,9 +47,10 @@ from nncdbg.engine.frontends.onnx_store import (
 from nncdbg.engine.frontends.order import in_order
 from nncdbg.engine.ops.onnx_messages import type_of_proto
 from nncdbg.engine.ops.schema import schema, versions_of
-from nncdbg.engine.text.lexemes import name_text, nearest
+from nncdbg.errors import GraphError
 from nncdbg.ir.names import claimed_name
 from nncdbg.ir.records import Constant, Graph, Inline, Node, Reference, TensorType, Type, Value
+from nncdbg.text.lexemes import name_text, nearest
 
 INLINE_ELEMENTS = 16
 """Constants of at most this many elements are inline in the text."""

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.differentiation.grad import GradientRequest, gradient_graph
-from nncdbg.engine.errors import GraphError, UnsupportedOp
 from nncdbg.engine.frontends.onnx_node import node_title
 from nncdbg.engine.frontends.order import title
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import GraphError, UnsupportedOp
 from nncdbg.ir.names import claimed_name, reads
 from nncdbg.ir.records import (
     Attribute,
@@ -34,6 +33,7 @@ from nncdbg.ir.records import (
     Value,
     tensor_only,
 )
+from nncdbg.text.lexemes import name_text
 
 # -- Gradient --------------------------------------------------------------------------------------
 # ONNX ``Gradient`` as a call of the backward graph of its own graph.

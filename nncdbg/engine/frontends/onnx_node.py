@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.frontends.onnx_store import ExternalData, GraphPath, array_of
 from nncdbg.engine.ops.onnx_messages import type_of_proto
-from nncdbg.engine.process.threads import parsed
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import Attribute, Inline, Location, Node, Operand, Type, Value
+from nncdbg.process.threads import parsed
+from nncdbg.text.lexemes import name_text
 
 _STACK_TRACE = "pkg.torch.onnx.stack_trace"
 _NAME_SCOPES = "pkg.torch.onnx.name_scopes"

@@ -15,12 +15,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine import dtypes
-from nncdbg.engine.errors import LoadError
+from nncdbg import dtypes
 from nncdbg.engine.frontends.onnx_file import file_size
 from nncdbg.engine.frontends.stores import path_inside
-from nncdbg.engine.text.lexemes import integer_of
+from nncdbg.errors import LoadError
 from nncdbg.ir.records import Array, OptionalType, SequenceType, TensorType, Type
+from nncdbg.text.lexemes import integer_of
 
 GraphPath: TypeAlias = "tuple[str, ...]"
 """The path of a graph in a model: ``()``, ``("If_0.else_branch", "y.body")``, ``("@domain.Function",)``."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nncdbg.engine.compilation.tracked_values import computes_all
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.text.driver import lines_of_runs
-from nncdbg.engine.text.listing import Listing
+from nncdbg.errors import UsageError
 from nncdbg.ir.records import Program, RunLine, TrackLine
+from nncdbg.text.driver import lines_of_runs
+from nncdbg.text.listing import Listing
 from nncdbg.textual_repr.printer import run_text
 
 # -- tracks ----------------------------------------------------------------------------------------

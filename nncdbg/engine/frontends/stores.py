@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Protocol
 
-from nncdbg.engine.dtypes import name_of
-from nncdbg.engine.errors import LoadError
+from nncdbg.dtypes import name_of
+from nncdbg.errors import LoadError
 from nncdbg.ir.records import Array, TensorType
 
 

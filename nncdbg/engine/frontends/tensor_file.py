@@ -16,12 +16,12 @@ import msgspec
 import numpy as np
 import safetensors
 
-from nncdbg.engine.dtypes import NUMPY, name_of
-from nncdbg.engine.errors import LoadError
+from nncdbg.dtypes import NUMPY, name_of
 from nncdbg.engine.frontends.onnx_file import file_size
 from nncdbg.engine.frontends.stores import ArrayStore, Store
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import LoadError
 from nncdbg.ir.records import Array, TensorType
+from nncdbg.text.lexemes import name_text
 
 # -- safetensors -----------------------------------------------------------------------------------
 

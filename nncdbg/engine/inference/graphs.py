@@ -10,7 +10,6 @@ from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
-from nncdbg.engine.errors import GraphError, NncdbgError
 from nncdbg.engine.inference.statements import Types, check_statement, literal_dtype
 from nncdbg.engine.inference.types import (
     bind_symbols,
@@ -22,7 +21,7 @@ from nncdbg.engine.inference.types import (
     with_symbols,
 )
 from nncdbg.engine.ops.schema import schema, version_of
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import GraphError, NncdbgError
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import (
     Constant,
@@ -36,6 +35,7 @@ from nncdbg.ir.records import (
     Value,
     without_sizes,
 )
+from nncdbg.text.lexemes import name_text
 
 Answers: TypeAlias = "dict[tuple[tuple[object, ...], tuple[Type | None, ...]], Types]"
 """The form of a statement and the types of its operands, to the types of its outputs."""

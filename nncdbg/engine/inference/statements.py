@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from nncdbg.engine.dtypes import FLOATS, INTEGERS
-from nncdbg.engine.errors import GraphError, NncdbgError
+from nncdbg.dtypes import FLOATS, INTEGERS
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import Schema, attribute_errors, complete, schema, version_of
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import GraphError, NncdbgError
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import Inline, Literal, Node, TensorType, Type, tensor_only
+from nncdbg.text.lexemes import name_text
 
 Types: TypeAlias = "Sequence[Type | None]"
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from nncdbg.engine.dtypes import NUMPY, name_of
-from nncdbg.engine.errors import GraphError
+from nncdbg.dtypes import NUMPY, name_of
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import (
     Array,
     Dim,

@@ -13,16 +13,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nncdbg.engine import dtypes
-from nncdbg.engine.errors import InputError, UsageError
+from nncdbg import dtypes
 from nncdbg.engine.inputs.consumers import Chosen, Consumers, Size, is_integer
 from nncdbg.engine.inputs.data_specs import FORMS, Generated, generated
 from nncdbg.engine.inputs.generated import generate
 from nncdbg.engine.inputs.given import check_shape, given_array, misfit, title
 from nncdbg.engine.inputs.npy import choice
 from nncdbg.engine.ops.valid_integers import Integers
-from nncdbg.engine.text.lexemes import ElementName, integer_of, name_text
+from nncdbg.errors import InputError, UsageError
 from nncdbg.ir.records import Array, Dim, Graph, OptionalType, SequenceType, TensorType, Value, tensor_only
+from nncdbg.text.lexemes import ElementName, integer_of, name_text
 
 
 @dataclass(frozen=True, slots=True)

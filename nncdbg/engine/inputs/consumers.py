@@ -12,7 +12,7 @@ from itertools import combinations
 from math import gcd
 from typing import Any, TypeAlias
 
-from nncdbg.engine import dtypes
+from nncdbg import dtypes
 from nncdbg.engine.inputs.abstract_run import AbstractRun, InputUse, Place, ValueFacts, known_content
 from nncdbg.engine.ops.valid_integers import Integers
 from nncdbg.ir.records import Array, Path, Program, TensorType

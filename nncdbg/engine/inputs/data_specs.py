@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import evaluate, parse
 from nncdbg.engine.inputs.generated import GENERATED
 from nncdbg.engine.inputs.image_specs import ImageFile, image_file, is_image_text
 from nncdbg.engine.inputs.npy import Check, accept, load_array, load_from_archive
-from nncdbg.engine.text.lexemes import integer_of, name_text
+from nncdbg.errors import UsageError
+from nncdbg.expression import evaluate, parse
 from nncdbg.ir.records import Array
+from nncdbg.text.lexemes import integer_of, name_text
 
 FORMS = (
     f"FILE.npy, FILE.npz:KEY, FILE.png:STEPS, a number or list, or {'|'.join(GENERATED)} "

@@ -8,11 +8,11 @@ import os
 
 import numpy as np
 
-from nncdbg.engine import dtypes
-from nncdbg.engine.errors import UsageError
+from nncdbg import dtypes
 from nncdbg.engine.ops.valid_integers import Integers
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import UsageError
 from nncdbg.ir.records import Array, TensorType
+from nncdbg.text.lexemes import name_text
 
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 

@@ -11,14 +11,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nncdbg.engine import dtypes
-from nncdbg.engine.errors import InputError, UsageError
+from nncdbg import dtypes
 from nncdbg.engine.inputs.data_specs import FORMS, DataFile, Generated, Plain, data_file, read_spec
 from nncdbg.engine.inputs.image_files import read_image
 from nncdbg.engine.inputs.image_specs import ImageFile
 from nncdbg.engine.inputs.nested_lists import EQUAL_ROWS, ragged
 from nncdbg.engine.inputs.npy import load_archive
-from nncdbg.engine.text.lexemes import ElementName, name_text
+from nncdbg.errors import InputError, UsageError
 from nncdbg.ir.records import (
     Array,
     Dim,
@@ -30,6 +29,7 @@ from nncdbg.ir.records import (
     Value,
     tensor_only,
 )
+from nncdbg.text.lexemes import ElementName, name_text
 
 
 def title(value: Value) -> str:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nncdbg.engine import dtypes
-from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg import dtypes
 from nncdbg.engine.inputs.image_plan import CHANNELS, MOST_PIXELS, ImageHeader, Plan, by
 from nncdbg.engine.inputs.image_specs import Fitting, ImageFile, Linear
 from nncdbg.engine.inputs.npy import opened
+from nncdbg.errors import LoadError, UsageError
 from nncdbg.ir.records import Array, TensorType
 
 if TYPE_CHECKING:

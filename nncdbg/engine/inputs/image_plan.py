@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nncdbg.engine import dtypes
-from nncdbg.engine.errors import InputError
+from nncdbg import dtypes
 from nncdbg.engine.inputs.image_specs import LAYOUTS, ImageFile, Linear
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import InputError
 from nncdbg.ir.records import Dim, TensorType
+from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from PIL.Image import Image

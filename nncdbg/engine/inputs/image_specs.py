@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 
 LAYOUTS = ("nchw", "nhwc", "chw", "hwc", "hw")
 IMAGE_SUFFIXES = ("png", "jpg", "jpeg", "bmp", "gif", "tif", "tiff", "webp")

@@ -15,9 +15,9 @@ from zipfile import ZipFile
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
-from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
-from nncdbg.engine.process.threads import parsed
+from nncdbg.errors import LoadError, NncdbgError, UsageError
 from nncdbg.ir.records import Array
+from nncdbg.process.threads import parsed
 
 Check: TypeAlias = "Callable[[Array], object]"
 """Raises for an unusable array; its argument has the type and shape of the array, but no data."""

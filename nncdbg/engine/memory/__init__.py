@@ -9,9 +9,9 @@ from collections.abc import Collection
 from functools import cache
 
 from nncdbg.engine.backends import Backend
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.plain import PlainAllocation
+from nncdbg.errors import UsageError
 
 ALLOCATORS = ("debug", "arena", "poison", "plain")
 

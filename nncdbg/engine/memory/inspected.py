@@ -17,8 +17,8 @@ from weakref import ref
 import numpy as np
 
 from nncdbg.by_identity import ByIdentity
+from nncdbg.dtypes import NUMPY
 from nncdbg.engine.compilation.code import Code, Statement
-from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.execution.findings import Finding, Report
 from nncdbg.engine.execution.linking import Allocation, Binding, Execute, Gather, LineOf
 from nncdbg.engine.execution.machine import Machine
@@ -26,10 +26,10 @@ from nncdbg.engine.execution.statistics_log import MASK, ROW_BYTES, StatisticsLo
 from nncdbg.engine.memory.buffers import GUARD, damage, guards, heal, planned, span_of
 from nncdbg.engine.ops.declaration import measure_of
 from nncdbg.engine.ops.influence import Content
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.kinds import CONTROL
 from nncdbg.ir.records import Array
 from nncdbg.stats.inspection import Flag, Inspectors, fill, inspect_plain, is_pattern
+from nncdbg.text.lexemes import name_text
 
 OTHER_FILL = 0x3F
 """Fill byte of the second run: a moderate number in every float type, so that sums with it differ."""

@@ -16,8 +16,8 @@ from itertools import chain
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
+from nncdbg.dtypes import NUMPY
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.execution.linking import Allocation, Binding, Execute, LineOf
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.ir.records import TensorType, Type

@@ -35,11 +35,11 @@ import msgspec
 
 from nncdbg.engine.compilation.states import lowered
 from nncdbg.engine.differentiation.expansion import with_backward_graphs
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.process.json_document import DocumentKind
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import UsageError
 from nncdbg.ir.records import Graph, Path, Program
 from nncdbg.ir.walk import blocks
+from nncdbg.process.json_document import DocumentKind
+from nncdbg.text.lexemes import name_text
 
 VERSION = 1
 

@@ -27,8 +27,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.errors import OutOfMemory
 from nncdbg.engine.memory.buffers import address_of
+from nncdbg.errors import OutOfMemory
 from nncdbg.ir.records import Array
 
 

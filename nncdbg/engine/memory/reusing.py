@@ -26,7 +26,6 @@ import numpy as np
 from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.compilation.liveness import dying
-from nncdbg.engine.errors import RunError
 from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed, Restored
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.frame import Frame
@@ -34,9 +33,10 @@ from nncdbg.engine.execution.linking import Binding, Execute, Gather, LineOf
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.memory.blocks import MemoryBlock, Owner
 from nncdbg.engine.memory.inspected import InspectedAllocation
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import RunError
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import Array
+from nncdbg.text.lexemes import name_text
 
 Plan: TypeAlias = Callable[[Code, int], Sequence[int]]
 """`plan(code, pc)`: the slots of the block with the values to free after its statement `pc`."""

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.findings import KINDS, Finding
 from nncdbg.engine.execution.linking import Binding
-from nncdbg.engine.expression import Expression
 from nncdbg.engine.observers.allocations import is_written_first
 from nncdbg.engine.observers.nonfinite import array_of, born_in
 from nncdbg.engine.ops.influence import Application
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import UsageError
+from nncdbg.expression import Expression
 from nncdbg.stats.inspection import Flag, holds
+from nncdbg.text.lexemes import name_text
 
 _FLAGS = {
     "nan": Flag.NAN,

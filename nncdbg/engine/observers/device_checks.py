@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from nncdbg.engine.backends import Backend
-from nncdbg.engine.errors import RunError
 from nncdbg.engine.execution.linking import Binding, Execute
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import RunError
 from nncdbg.ir.records import Program
 from nncdbg.ir.walk import blocks, walk_nodes
+from nncdbg.text.lexemes import name_text
 
 
 class DeviceChecks:

@@ -16,8 +16,8 @@ from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.causes import RuleFailed, contained
 from nncdbg.engine.ops.contracts import BrokenContract, IntegerFault
 from nncdbg.engine.ops.schema import for_rules, version_of
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.records import Node
+from nncdbg.text.lexemes import name_text
 
 OperandFault: TypeAlias = "IntegerFault | BrokenContract"
 

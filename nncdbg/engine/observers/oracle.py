@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.comparison.measure import measure
-from nncdbg.engine.comparison.report import Match, ValueSite
-from nncdbg.engine.comparison.tolerance import Tolerance
+from nncdbg.comparison.measure import measure
+from nncdbg.comparison.report import Match, ValueSite
+from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.compilation.code import Code, Statement, walk
-from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.check_results import (
     FAILED,
     NOT_APPLICABLE,
@@ -31,10 +30,11 @@ from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.loaded import MicroPrograms
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
-from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.lexemes import name_text
-from nncdbg.engine.text.listing import Listing
+from nncdbg.errors import NncdbgError
 from nncdbg.ir.records import Program, type_of
+from nncdbg.text.counting import counted
+from nncdbg.text.lexemes import name_text
+from nncdbg.text.listing import Listing
 
 
 @dataclass(frozen=True, slots=True)

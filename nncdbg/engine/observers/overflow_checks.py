@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.dtypes import FLOATS, name_of
 from nncdbg.engine.backends.micro import run_definition
-from nncdbg.engine.dtypes import FLOATS, name_of
-from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.findings import Finding, Report
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.ops.causes import RuleFailed, contained
-from nncdbg.engine.text.counting import elements
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import NncdbgError
 from nncdbg.ir.records import Array
+from nncdbg.text.counting import elements
+from nncdbg.text.lexemes import name_text
 
 RELATIVE = 2.0**-6
 """Relative differences below this are rounding errors in every type."""

@@ -13,8 +13,8 @@ from nncdbg.engine.execution.findings import RACE, Finding, Report
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.schedules.launches import THE_HOST, Site, scheduled, stream_name
 from nncdbg.engine.schedules.validation import ScheduleProblem, validated
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.records import Program
+from nncdbg.text.lexemes import name_text
 
 
 class Races:

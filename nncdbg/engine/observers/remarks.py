@@ -9,12 +9,12 @@ import numpy as np
 
 from nncdbg.engine.backends.micro import run_definition
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.ops.causes import RuleFailed, contained
 from nncdbg.engine.ops.remarks import Evaluated
-from nncdbg.engine.text.rounding import lost
+from nncdbg.errors import NncdbgError
 from nncdbg.ir.records import Literal
+from nncdbg.text.rounding import lost
 
 MOST_WORK = 1 << 31
 """Maximum multiplications and elements of statements that are computed again in one run."""

@@ -15,10 +15,10 @@ from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.observers.nonfinite import array_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import Program
 from nncdbg.ir.walk import walk_nodes
+from nncdbg.text.lexemes import name_text
 
 _FIRST_STATE = 2
 """The number of the first operand of an optimizer that is a state of the parameter."""

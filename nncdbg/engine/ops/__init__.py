@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nncdbg.engine import extensions
+from nncdbg import extensions
 from nncdbg.engine.ops import (  # noqa: F401
     activation,
     cast,

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops import gradient as gradients
 from nncdbg.engine.ops.declaration import Formula, Kernel, op
 from nncdbg.engine.ops.elementwise import where
@@ -26,6 +25,7 @@ from nncdbg.engine.ops.influence import POINTWISE, probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.scratch import scratch
 from nncdbg.engine.ops.types import Attributes, Types, at, broadcast_shapes, same_as, shape_at
+from nncdbg.errors import GraphError
 
 # Cody's n = 4 fit of erf(x) / x in x**2 on [0, 0.46875]; highest power first, denominators monic.
 _NEAR = (1.85777706184603153e-1, 3.16112374387056560e0, 1.13864154151050156e2, 3.77485237685302021e2,

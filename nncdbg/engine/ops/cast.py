@@ -12,8 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from nncdbg.engine.dtypes import FLOATS, INTEGERS, NUMPY, integer_range, name_of
-from nncdbg.engine.errors import GraphError, RunError
+from nncdbg.dtypes import FLOATS, INTEGERS, NUMPY, integer_range, name_of
 from nncdbg.engine.ops import contracts, remarks
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops.contracts import ZERO_SCALE, IntegerFault, bad_scales, cast_as_other, cast_by_attribute
@@ -32,9 +31,10 @@ from nncdbg.engine.ops.influence import (
 )
 from nncdbg.engine.ops.precision import widened
 from nncdbg.engine.ops.types import Attributes, Types, at, element_type, normal_axis, same_as, shape_at
-from nncdbg.engine.text.counting import elements
-from nncdbg.engine.text.rounding import CLIPPED, lost
+from nncdbg.errors import GraphError, RunError
 from nncdbg.ir.records import TensorType
+from nncdbg.text.counting import elements
+from nncdbg.text.rounding import CLIPPED, lost
 
 _FLOAT8 = frozenset(NUMPY[name] for name in ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz"))
 _SCALE = NUMPY["f8e8m0fnu"]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.dtypes import COMPLEX, INTEGERS, integer_range, name_of
+from nncdbg.dtypes import COMPLEX, INTEGERS, integer_range, name_of
 from nncdbg.engine.ops.types import element_type
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from math import prod
 from types import ModuleType
 from typing import Any
 
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops import remarks
 from nncdbg.engine.ops import windows as gradients
 from nncdbg.engine.ops.declaration import composite, op
@@ -23,6 +22,7 @@ from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.scratch import scratch
 from nncdbg.engine.ops.types import Attributes, Types, agree, at, need_rank, shape_at, typed
 from nncdbg.engine.ops.windows import WindowAxis, axes_of, padded, taps, transposed, window_view
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import Dim, TensorType
 
 STRIP_ELEMENTS = 1 << 21

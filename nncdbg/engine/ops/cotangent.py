@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.errors import RunError, UnsupportedOp
+from nncdbg.dtypes import NUMPY
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
 from nncdbg.engine.ops.gradient import nothing, shape_of
@@ -30,6 +29,7 @@ from nncdbg.engine.ops.influence import (
 )
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.types import Attributes, Types, at, fixed, same_as, shape_at, shaped
+from nncdbg.errors import RunError, UnsupportedOp
 from nncdbg.ir.records import Inline, Literal, SequenceType
 from nncdbg.textual_repr.literals import attribute_text
 

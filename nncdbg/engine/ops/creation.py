@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.dtypes import COMPLEX, FLOATS, NUMPY, name_of
-from nncdbg.engine.errors import GraphError, RunError, UnsupportedOp
+from nncdbg.dtypes import COMPLEX, FLOATS, NUMPY, name_of
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops import valid_integers as valid
@@ -37,6 +36,7 @@ from nncdbg.engine.ops.influence import (
 from nncdbg.engine.ops.precision import is_narrow
 from nncdbg.engine.ops.shape import ranked
 from nncdbg.engine.ops.types import Attributes, Types, at, element_type, shape_at, typed
+from nncdbg.errors import GraphError, RunError, UnsupportedOp
 from nncdbg.ir.records import TensorType
 from nncdbg.stats.inspection import fill
 

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
-from nncdbg.engine.dtypes import NUMPY, name_of
-from nncdbg.engine.errors import UsageError
+from nncdbg.dtypes import NUMPY, name_of
 from nncdbg.engine.ops.influence import EVERYTHING, Content, Influence
 from nncdbg.engine.ops.types import Infer
 from nncdbg.engine.ops.valid_integers import IntegerRule
+from nncdbg.errors import UsageError
 from nncdbg.ir.records import TensorType
 
 if TYPE_CHECKING:

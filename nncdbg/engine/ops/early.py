@@ -17,14 +17,14 @@ import nncdbg.engine.ops.normalization
 import nncdbg.engine.ops.pooling
 import nncdbg.engine.ops.recurrent
 import nncdbg.engine.ops.resize  # noqa: F401 - these declare the later versions
-from nncdbg.engine.dtypes import ONNX
-from nncdbg.engine.errors import GraphError
+from nncdbg.dtypes import ONNX
 from nncdbg.engine.ops.cast import cast
 from nncdbg.engine.ops.contracts import IntegerFault, divides_by_zero
 from nncdbg.engine.ops.declaration import declare, declared, op
 from nncdbg.engine.ops.influence import MOVED
 from nncdbg.engine.ops.onnx_schemas import dtypes_of
 from nncdbg.engine.ops.types import Attributes, Types, at, normal_axis, shape_at, typed
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import TensorType
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops.cast import cast_to as cast_to_type
 from nncdbg.engine.ops.declaration import composite, op
 from nncdbg.engine.ops.formula import cast, formula_text, sizes_at, type_at
@@ -23,6 +22,7 @@ from nncdbg.engine.ops.gradient import nothing
 from nncdbg.engine.ops.onnx_messages import types_by_onnx
 from nncdbg.engine.ops.trees import labels_constant, labels_of, rows_of, transform_lines, transformed
 from nncdbg.engine.ops.types import Attributes, Types
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import Map, MapType, SequenceType, TensorType
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from nncdbg.engine.dtypes import ONNX
-from nncdbg.engine.errors import GraphError
+from nncdbg.dtypes import ONNX
 from nncdbg.engine.ops.precision import NARROW
 from nncdbg.engine.ops.types import Types, at
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import TensorType
 
 LARGE = 1 << 26

@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from nncdbg.engine.dtypes import ONNX
-from nncdbg.engine.errors import UnsupportedOp
+from nncdbg.dtypes import ONNX
 from nncdbg.engine.ops.declaration import Vjp
 from nncdbg.engine.ops.types import einsum_terms, without_ellipsis
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import UnsupportedOp
 from nncdbg.ir.records import Attribute, Literal, Operand, TensorType
+from nncdbg.text.lexemes import name_text
 
 
 class Emit(Protocol):

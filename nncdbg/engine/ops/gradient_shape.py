@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from nncdbg.engine.dtypes import FLOATS
-from nncdbg.engine.errors import GraphError, UnsupportedOp
+from nncdbg.dtypes import FLOATS
 from nncdbg.engine.ops.declaration import Vjp
 from nncdbg.engine.ops.gradient import (
     Applied,
@@ -22,8 +21,9 @@ from nncdbg.engine.ops.gradient import (
     summed_like,
 )
 from nncdbg.engine.ops.types import element_type
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import GraphError, UnsupportedOp
 from nncdbg.ir.records import Attribute, Literal, Operand
+from nncdbg.text.lexemes import name_text
 
 
 def identity(emit: Emit, at: Applied) -> Sequence[Operand]:

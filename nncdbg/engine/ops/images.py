@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import composite, op
@@ -19,6 +18,7 @@ from nncdbg.engine.ops.influence import RESIZED, Content, probed
 from nncdbg.engine.ops.onnx_messages import types_by_onnx
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.types import Attributes, Types, at, need_rank, shape_at, typed
+from nncdbg.errors import GraphError, RunError
 from nncdbg.ir.records import Dim, TensorType
 
 CUBIC = -0.75

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops import valid_integers as valid
@@ -44,6 +43,7 @@ from nncdbg.engine.ops.types import (
     shaped,
     typed,
 )
+from nncdbg.errors import GraphError, RunError
 from nncdbg.ir.records import Dim, TensorType
 
 _COMBINE = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}

@@ -8,7 +8,6 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops import gradient as gradients
 from nncdbg.engine.ops import remarks
 from nncdbg.engine.ops.declaration import op
@@ -28,6 +27,7 @@ from nncdbg.engine.ops.types import (
     shape_at,
     typed,
 )
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import Dim, TensorType
 
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from nncdbg.engine.dtypes import FROM_ONNX, NUMPY
-from nncdbg.engine.errors import GraphError
+from nncdbg.dtypes import FROM_ONNX, NUMPY
 from nncdbg.engine.ops import contracts, remarks
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import (
@@ -34,6 +33,7 @@ from nncdbg.engine.ops.types import (
     same_as,
     shape_at,
 )
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import Dim, TensorType
 
 

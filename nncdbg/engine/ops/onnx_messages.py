@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from nncdbg.engine import dtypes
-from nncdbg.engine.errors import GraphError, UsageError
+from nncdbg import dtypes
+from nncdbg.errors import GraphError, UsageError
 from nncdbg.ir.records import Dim, Inline, MapType, OptionalType, SequenceType, TensorType, Type
 
 

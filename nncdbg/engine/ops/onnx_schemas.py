@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.dtypes import FROM_ONNX
+from nncdbg.dtypes import FROM_ONNX
 from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema, documentation, joined, split
 from nncdbg.ir.records import DEFAULT_DOMAIN
 

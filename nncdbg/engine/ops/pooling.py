@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.errors import GraphError
+from nncdbg.dtypes import NUMPY
 from nncdbg.engine.ops import remarks
 from nncdbg.engine.ops import windows as gradients
 from nncdbg.engine.ops.convolution import padding_lines, windows_line
@@ -37,6 +36,7 @@ from nncdbg.engine.ops.types import (
     typed,
 )
 from nncdbg.engine.ops.windows import WindowAxis, axes_of, padded, window_view
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import TensorType
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from nncdbg.engine.dtypes import FLOATS
+from nncdbg.dtypes import FLOATS
 
 NARROW = FLOATS - {"f32", "f64"}
 """Short names of the element types that are computed in f32."""

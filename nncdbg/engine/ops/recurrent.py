@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, TypeAlias
 
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import Formula, Kernel, declared, op
@@ -22,6 +21,7 @@ from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type
 from nncdbg.engine.ops.influence import probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.types import Attributes, Types, agree, at, need_rank, shape_at, typed
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import Dim, TensorType
 
 _LINES: dict[str, tuple[str, ...]] = {

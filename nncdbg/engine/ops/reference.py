@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.dtypes import NUMPY, name_of
-from nncdbg.engine.errors import GraphError, RunError, UnsupportedOp
+from nncdbg.dtypes import NUMPY, name_of
 from nncdbg.engine.ops import contracts, feature_models
 from nncdbg.engine.ops import gradient_shape as indices
 from nncdbg.engine.ops import valid_integers as valid
@@ -28,6 +27,7 @@ from nncdbg.engine.ops.influence import Content, Infinities, probed
 from nncdbg.engine.ops.onnx_messages import node_proto, type_proto, types_by_onnx
 from nncdbg.engine.ops.schema import complete, schema, split
 from nncdbg.engine.ops.signal import transformed
+from nncdbg.errors import GraphError, RunError, UnsupportedOp
 from nncdbg.ir.records import SequenceType, TensorType, Type
 
 _LOADERS = {

@@ -17,10 +17,10 @@ from typing import Any, TypeAlias
 import ml_dtypes
 import numpy as np
 
-from nncdbg.engine.dtypes import FLOATS, FROM_ONNX, NUMPY, largest, name_of
+from nncdbg.dtypes import FLOATS, FROM_ONNX, NUMPY, largest, name_of
 from nncdbg.engine.ops.precision import widened
-from nncdbg.engine.text.counting import elements
-from nncdbg.engine.text.rounding import CLIPPED, lost
+from nncdbg.text.counting import elements
+from nncdbg.text.rounding import CLIPPED, lost
 
 _LARGEST = largest("f16")
 _SMALLEST = 2.0**-25

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.gradient import Applied, Emit
 from nncdbg.engine.ops.influence import of_first, probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.types import Attributes, Shape, Types, at, normal_axes, shape_at, shaped, typed
+from nncdbg.errors import GraphError, RunError
 from nncdbg.ir.records import Array, Attribute, Literal, Operand
 
 

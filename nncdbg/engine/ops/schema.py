@@ -15,12 +15,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nncdbg.engine.dtypes import ONNX
-from nncdbg.engine.errors import GraphError
+from nncdbg.dtypes import ONNX
 from nncdbg.engine.ops.declaration import declared
 from nncdbg.engine.ops.declaration import names as declared_names
-from nncdbg.engine.text.lexemes import key_text, nearest, op_text, quote
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import DEFAULT_DOMAIN, Inline, Node, Type
+from nncdbg.text.lexemes import key_text, nearest, op_text, quote
 from nncdbg.textual_repr.literals import attribute_text
 
 _WIDE_FLOATS = frozenset({"f16", "bf16", "f32", "f64"})

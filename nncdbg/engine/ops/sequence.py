@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.ops import gradient_shape as rules
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
@@ -16,6 +15,7 @@ from nncdbg.engine.ops.gradient_shape import identity
 from nncdbg.engine.ops.influence import ALL_MOVED, MOVED, NOTHING, Content, moved
 from nncdbg.engine.ops.onnx_messages import types_by_onnx
 from nncdbg.engine.ops.types import Attributes, element_type, normal_axis
+from nncdbg.errors import GraphError, RunError
 from nncdbg.ir.records import OptionalType, SequenceType, TensorType, Type, without_sizes
 
 AnyTypes: TypeAlias = "Sequence[Type | None]"

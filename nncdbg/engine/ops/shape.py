@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops import valid_integers as valid
@@ -33,6 +32,7 @@ from nncdbg.engine.ops.types import (
     total,
     typed,
 )
+from nncdbg.errors import GraphError, RunError
 from nncdbg.ir.records import Dim
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops import contracts, remarks
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import Formula, Kernel, op
@@ -23,6 +22,7 @@ from nncdbg.engine.ops.gradient import softmax as gradient
 from nncdbg.engine.ops.influence import Content, Infinities, along, probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.types import Attributes, Types, at, normal_axis, shape_at, typed
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import Dim, Literal, Operand
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.errors import GraphError
+from nncdbg.dtypes import NUMPY
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.influence import ALL_MOVED, moved
 from nncdbg.engine.ops.types import Attributes, Types
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import Array, TensorType, tensor_only, type_of
+from nncdbg.text.lexemes import name_text
 
 
 def _fits(state: TensorType, new: TensorType) -> bool:

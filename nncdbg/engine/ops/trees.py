@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.onnx_messages import types_by_onnx
+from nncdbg.errors import GraphError
 
 WINITZKI = 0.147
 """The free parameter of the approximation of the inverse of erf, as in onnxruntime."""

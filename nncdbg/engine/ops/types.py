@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any, TypeAlias
 
-from nncdbg.engine.dtypes import FROM_ONNX
-from nncdbg.engine.errors import GraphError
+from nncdbg.dtypes import FROM_ONNX
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import Dim, TensorType
 
 Infer: TypeAlias = Callable[[Mapping[str, Any], Sequence[Any]], Sequence[Any]]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from nncdbg.engine.dtypes import INTEGERS
+from nncdbg.dtypes import INTEGERS
 from nncdbg.ir.records import Array, Dim, TensorType, tensor_only
 
 

@@ -13,15 +13,15 @@ from itertools import product
 from types import ModuleType
 from typing import Any
 
-from nncdbg.engine.errors import GraphError, UnsupportedOp
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.gradient import Applied, Emit, fitted_like, rank_of, same_shape, shape_of
 from nncdbg.engine.ops.influence import Content, of_first, probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.scratch import scratch
 from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, shaped, typed
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import GraphError, UnsupportedOp
 from nncdbg.ir.records import Attribute, Dim, Literal, Operand
+from nncdbg.text.lexemes import name_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.schedules.launches import (
     DEEPEST,
@@ -22,6 +21,7 @@ from nncdbg.engine.schedules.launches import (
     Site,
     Steps,
 )
+from nncdbg.errors import UsageError
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import claimed_name
 from nncdbg.ir.records import (

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from nncdbg.engine.memory.plan_file import PlacedPlan
-from nncdbg.engine.process.collector import collector_paused
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import Graph, Node, Path, Placement, Program, Value
 from nncdbg.ir.walk import blocks, walk_nodes
+from nncdbg.process.collector import collector_paused
 
 Steps: TypeAlias = "Iterator[Steps]"
 """Issues a block, and yields the steps of each block inside it, for its caller to run first."""

@@ -22,15 +22,13 @@ import numpy as np
 
 from nncdbg.engine.building.copies import copied_node
 from nncdbg.engine.differentiation.expansion import with_backward_graphs
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import spelled
 from nncdbg.engine.memory.plan_file import PlacedPlan
-from nncdbg.engine.process.collector import collector_paused
 from nncdbg.engine.schedules.flattening import Flat, FlatBlock, FlatStatement, flattened
 from nncdbg.engine.schedules.launches import Access, Memory, Site, scheduled
 from nncdbg.engine.schedules.races import Order, OrderedSegment
 from nncdbg.engine.schedules.validation import ScheduleProblem
-from nncdbg.engine.text.listing import Listing
+from nncdbg.errors import UsageError
+from nncdbg.expression import spelled
 from nncdbg.ir.names import claimed_name
 from nncdbg.ir.records import (
     Array,
@@ -45,6 +43,8 @@ from nncdbg.ir.records import (
     Value,
 )
 from nncdbg.ir.rewrite import rewrite
+from nncdbg.process.collector import collector_paused
+from nncdbg.text.listing import Listing
 
 _OUTSIDE, _FREED = -1, -2
 

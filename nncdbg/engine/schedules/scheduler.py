@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.schedules.launches import DEEPEST, HOST, Site
 from nncdbg.engine.schedules.validation import margins_of, validate, with_margins
+from nncdbg.errors import UsageError
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import Graph, Node, Placement, Program
 

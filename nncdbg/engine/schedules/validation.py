@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.memory.plan_file import PlacedPlan
-from nncdbg.engine.process.collector import collector_paused
 from nncdbg.engine.schedules.launches import HOST, Launch, Memory, Site, branches, launches, placements
 from nncdbg.engine.schedules.races import Ordering, Race, missing_edge, races
+from nncdbg.errors import UsageError
 from nncdbg.ir.records import Graph, Node, Path, Placement, Program
 from nncdbg.ir.rewrite import rewrite
+from nncdbg.process.collector import collector_paused
 
 
 def with_margins(program: Program, margins: dict[Site, Placement]) -> Program:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from nncdbg.engine.compilation.code import Code, Statement
-from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.execution.events import Ended, Event, Failed, Interrupted, Outcome
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.frame import Frame
@@ -24,10 +23,11 @@ from nncdbg.engine.execution.transfers import Position
 from nncdbg.engine.stopping.judging import Judge
 from nncdbg.engine.stopping.stops import Judged, LogMessage, Stop
 from nncdbg.engine.stopping.traps import Traps
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.time.deviations import Edit
 from nncdbg.engine.time.timeline import Mark, Timeline
+from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.ir.kinds import Kind
+from nncdbg.text.lexemes import name_text
 
 Journey: TypeAlias = "tuple[Callable[[], bool] | None, str, tuple[Position, ...]]"
 """(arrived, reason of the stop, places with traps): the goal of a forward command."""

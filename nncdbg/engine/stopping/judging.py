@@ -9,11 +9,9 @@ from itertools import chain, product
 from typing import Any, Protocol
 
 from nncdbg.engine.compilation.code import EVICTED, Code, Statement
-from nncdbg.engine.errors import NncdbgError, NotComputed
 from nncdbg.engine.execution.findings import RACE, STATE_RESET, Finding
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.transfers import FramePopped
-from nncdbg.engine.expression import Expression, condition, evaluate
 from nncdbg.engine.observers.catching import Catches
 from nncdbg.engine.observers.nonfinite import array_of, bad_in
 from nncdbg.engine.observers.operand_checks import FAULTS, faults_of, finding_of
@@ -23,12 +21,14 @@ from nncdbg.engine.stopping.breakpoints import Breakpoint
 from nncdbg.engine.stopping.placement import braced
 from nncdbg.engine.stopping.stops import Judged, LogMessage, Stop
 from nncdbg.engine.stopping.traps import Traps
-from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.values.current import Current
 from nncdbg.engine.values.explanation import explained, size_origins
 from nncdbg.engine.values.values import Values
+from nncdbg.errors import NncdbgError, NotComputed
+from nncdbg.expression import Expression, condition, evaluate
 from nncdbg.ir.records import Array
 from nncdbg.stats.inspection import holds
+from nncdbg.text.listing import Listing
 
 _TOLD_AS = {"nan": ("nan",), "inf": ("inf", "overflow")}
 

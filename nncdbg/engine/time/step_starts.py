@@ -15,14 +15,14 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from nncdbg.dtypes import NUMPY, name_of
 from nncdbg.engine.compilation.code import EPOCH, EVICTED, UNSET, Code
 from nncdbg.engine.compilation.liveness import last_uses
-from nncdbg.engine.dtypes import NUMPY, name_of
-from nncdbg.engine.errors import LoadError
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import LoadError
 from nncdbg.ir.records import Array, Literal, Node, TensorType
+from nncdbg.text.lexemes import name_text
 
 _Number = Annotated[int, Meta(ge=0)]
 

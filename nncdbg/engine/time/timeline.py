@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nncdbg.engine.compilation.code import Code, Statement
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.execution.transfers import Transfer
-from nncdbg.engine.text.counting import counted
 from nncdbg.engine.time.checkpoints import begun, held_by
 from nncdbg.engine.time.deviations import Detour, Deviation, Edit, delayed, edits_of, parted
 from nncdbg.engine.time.history import History
 from nncdbg.engine.time.step_starts import ended_steps
+from nncdbg.errors import UsageError
+from nncdbg.text.counting import counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.expression import Expression, evaluate
-from nncdbg.engine.expression.derivatives import DerivativeRequest
-from nncdbg.engine.expression.nodes import fault
-from nncdbg.engine.expression.operators import OperandError, number
-from nncdbg.engine.expression.tracked import VARIABLES
+from nncdbg.expression import Expression, evaluate
+from nncdbg.expression.derivatives import DerivativeRequest
+from nncdbg.expression.nodes import fault
+from nncdbg.expression.operators import OperandError, number
+from nncdbg.expression.tracked import VARIABLES
 from nncdbg.ir.records import Array, type_of
 from nncdbg.stats import summarize
 

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nncdbg.engine.compilation.code import UNSET, Code
 from nncdbg.engine.compilation.tracked_values import TRACKED, TrackedLine, data_batches, placed
-from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.escaping import printable
 from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed, Restored
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.loaded import Loaded
@@ -24,10 +22,12 @@ from nncdbg.engine.time.timeline import Timeline
 from nncdbg.engine.tracking.series import Point, RecordedTrack, TrackedSeries, weighted_mean
 from nncdbg.engine.tracking.step_values import StepValues, number_of
 from nncdbg.engine.values.values import copied
+from nncdbg.errors import NncdbgError
+from nncdbg.escaping import printable
 from nncdbg.ir.records import TrackLine
 
 if TYPE_CHECKING:
-    from nncdbg.engine.expression import Expression
+    from nncdbg.expression import Expression
 
 Sink: TypeAlias = Callable[[str, int, float, str], None]
 """Receives (name, step, number, part) of each new number; the steps of all ``run`` lines are numbered on."""

@@ -12,24 +12,24 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from nncdbg.engine import extensions
+from nncdbg import extensions
+from nncdbg.comparison.measure import measure
+from nncdbg.comparison.report import NOWHERE
+from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.backends import Backend, Call, Execute, Kernels, backend
 from nncdbg.engine.backends.kernel_choice import ExactSelectors, has_choice
 from nncdbg.engine.backends.moving import kernels_for
 from nncdbg.engine.backends.numpy import NumPy
-from nncdbg.engine.comparison.measure import measure
-from nncdbg.engine.comparison.report import NOWHERE
-from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.recomputation import terms_of
-from nncdbg.engine.errors import LoadError, NncdbgError, UnsupportedOp, UsageError
 from nncdbg.engine.ops.aten.names import is_torch
-from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.tuning.private_copies import changed_operand, host_copies, placed_copies
 from nncdbg.engine.tuning.records import MeasuredKernel, TunedStatement, Tuning
+from nncdbg.errors import LoadError, NncdbgError, UnsupportedOp, UsageError
 from nncdbg.ir.records import Path, type_of
+from nncdbg.text.counting import counted
+from nncdbg.text.lexemes import name_text
 
 BUDGET = 0.02
 """Seconds for the repeated executions of one kernel, after the first."""

@@ -11,10 +11,10 @@ from nncdbg.engine.compilation.code import UNSET, Code
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Linker
 from nncdbg.engine.execution.supplied import SuppliedResults
-from nncdbg.engine.expression import evaluate_index, parse_index
 from nncdbg.engine.values.editing import edited
 from nncdbg.engine.values.new_values import from_text, whole_result
 from nncdbg.engine.values.values import Values
+from nncdbg.expression import evaluate_index, parse_index
 
 
 @dataclass(frozen=True, slots=True)

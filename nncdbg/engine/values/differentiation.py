@@ -12,19 +12,18 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from nncdbg.dtypes import NUMPY
 from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.differentiation.derivatives import BackwardStep, Derivatives
-from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.errors import GraphError, NncdbgError, StoppedRun
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Allocation, Linker
 from nncdbg.engine.execution.loaded import Loaded, run_apart
 from nncdbg.engine.execution.machine import Running
 from nncdbg.engine.execution.random_streams import generator_of
-from nncdbg.engine.expression.derivatives import DerivativeRequest
-from nncdbg.engine.expression.operators import OperandError
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.values.straight_line import ActiveBlock, Source, StraightLine
+from nncdbg.errors import GraphError, NncdbgError, StoppedRun
+from nncdbg.expression.derivatives import DerivativeRequest
+from nncdbg.expression.operators import OperandError
 from nncdbg.ir.names import fresh_name
 from nncdbg.ir.records import (
     Array,
@@ -38,6 +37,7 @@ from nncdbg.ir.records import (
     without_sizes,
 )
 from nncdbg.ir.walk import calls_in
+from nncdbg.text.lexemes import name_text
 
 ReadSlot: TypeAlias = "Callable[[Source, str], Any]"
 

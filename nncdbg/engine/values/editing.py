@@ -13,22 +13,22 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from nncdbg.dtypes import INTEGERS, name_of
 from nncdbg.engine.compilation.code import EVICTED, UNSET, Statement
-from nncdbg.engine.dtypes import INTEGERS, name_of
-from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.engine.execution.events import Ended, Failed
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.expression import evaluate_index, parse_index
 from nncdbg.engine.inputs.nested_lists import EQUAL_ROWS, ragged
 from nncdbg.engine.memory.region import note_change, writable_copy
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.time.deviations import Edit, edits_of
 from nncdbg.engine.time.timeline import Branch
 from nncdbg.engine.values.host_reads import changed_read, is_host_read
 from nncdbg.engine.values.values import Values
+from nncdbg.errors import RunError, UsageError
+from nncdbg.expression import evaluate_index, parse_index
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import Array, type_of
+from nncdbg.text.lexemes import name_text
 
 Recall: TypeAlias = "Callable[[int, int], Any]"
 """(depth of the frame, slot) to the value that was evicted from it."""

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.errors import NncdbgError, RunError
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.ops.aten.names import origin_text
-from nncdbg.engine.text.lexemes import name_text
-from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.values.operand_faults import fault_of
+from nncdbg.errors import NncdbgError, RunError
 from nncdbg.ir.records import tensor_only, type_of
+from nncdbg.text.lexemes import name_text
+from nncdbg.text.listing import Listing
 
 
 def explained(error: BaseException, frame: Frame, pc: int, text: Listing) -> NncdbgError:

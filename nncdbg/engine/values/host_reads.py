@@ -7,9 +7,9 @@ from typing import Any, cast
 import numpy as np
 
 from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.expression import spelled
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
+from nncdbg.expression import spelled
 
 
 def is_host_read(statement: Statement) -> bool:

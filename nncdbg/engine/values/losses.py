@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nncdbg.dtypes import FLOATS
 from nncdbg.engine.compilation.code import UNSET
-from nncdbg.engine.dtypes import FLOATS
 from nncdbg.ir.records import BackwardLine, Graph, Program, tensor_only
 from nncdbg.ir.walk import graphs_called, walk_nodes
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine import dtypes
-from nncdbg.engine.errors import UsageError
+from nncdbg import dtypes
 from nncdbg.engine.inputs.data_specs import DataFile, Generated, Plain, read_spec
 from nncdbg.engine.inputs.generated import generate
 from nncdbg.engine.inputs.image_files import read_image
 from nncdbg.engine.inputs.image_specs import ImageFile
 from nncdbg.engine.ops.valid_integers import known_type
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.values.editing import edited, given_value
+from nncdbg.errors import UsageError
 from nncdbg.ir.records import Array, TensorType, Type, tensor_only
+from nncdbg.text.lexemes import name_text
 
 
 def from_text(

@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nncdbg.engine.errors import NncdbgError, RunError
 from nncdbg.engine.inference.statements import check_statement
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.onnx_messages import types_by_onnx
 from nncdbg.engine.ops.onnx_schemas import OnnxSchemas
 from nncdbg.engine.ops.schema import Schema, complete, schema, version_of
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import NncdbgError, RunError
 from nncdbg.ir.records import Node, TensorType, Type, type_of
+from nncdbg.text.lexemes import name_text
 
 _PLAIN: tuple[tuple[str, str, str], ...] = (
     (

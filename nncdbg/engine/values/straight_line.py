@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.differentiation.derivatives import ExecutedStatements
-from nncdbg.engine.expression.operators import OperandError
+from nncdbg.expression.operators import OperandError
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import claimed_name, free_names
 from nncdbg.ir.records import Node, Operand, TensorType, Type, Value

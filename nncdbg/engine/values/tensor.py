@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nncdbg.engine import dtypes
-from nncdbg.engine.escaping import printable_line
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg import dtypes
+from nncdbg.escaping import printable_line
 from nncdbg.ir.records import Array, TensorType
 from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary, summarize
+from nncdbg.text.lexemes import name_text
 
 
 class Tensor(RichOutput):

@@ -10,18 +10,10 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.compilation.code import EVICTED, UNSET, Code
-from nncdbg.engine.errors import ExpressionError, NotComputed, UsageError
-from nncdbg.engine.escaping import printable
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.execution.transfers import FramePopped
-from nncdbg.engine.expression import FACTS, STATEMENT_VARIABLE, Expression, check_variables, evaluate, parse
-from nncdbg.engine.expression.derivatives import DerivativeRequest
-from nncdbg.engine.expression.operators import OperandError
 from nncdbg.engine.schedules.streams import stream_of
-from nncdbg.engine.text.lexemes import name_text
-from nncdbg.engine.text.prefixes import Prefixes
-from nncdbg.engine.text.short_names import Scopes, choices, meant, nearest_name
 from nncdbg.engine.time.timeline import Timeline
 from nncdbg.engine.values.current import Current, numbered
 from nncdbg.engine.values.differentiation import (
@@ -33,10 +25,18 @@ from nncdbg.engine.values.differentiation import (
     innermost,
 )
 from nncdbg.engine.values.straight_line import Source, slot_in_caller
+from nncdbg.errors import ExpressionError, NotComputed, UsageError
+from nncdbg.escaping import printable
+from nncdbg.expression import FACTS, STATEMENT_VARIABLE, Expression, check_variables, evaluate, parse
+from nncdbg.expression.derivatives import DerivativeRequest
+from nncdbg.expression.operators import OperandError
 from nncdbg.ir.records import Array
 from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary
 from nncdbg.stats.histograms import summarize_by_pieces
+from nncdbg.text.lexemes import name_text
+from nncdbg.text.prefixes import Prefixes
+from nncdbg.text.short_names import Scopes, choices, meant, nearest_name
 
 _VARIABLE = re.compile(r"\$[A-Za-z_]\w*", re.ASCII)
 

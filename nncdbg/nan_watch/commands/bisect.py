@@ -14,9 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.check_results import not_checked
-from nncdbg.engine.text.counting import counted
+from nncdbg.errors import UsageError
 from nncdbg.nan_watch.commands.races import opened_schedule, search_of
 from nncdbg.nan_watch.commands.reduce import INTERRUPTED, terminable
 from nncdbg.opening.command_line import (
@@ -28,6 +27,7 @@ from nncdbg.opening.command_line import (
 )
 from nncdbg.opening.schedules import add_schedule
 from nncdbg.presentation.run_progress import print_notes
+from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
     from nncdbg.engine.divergence.casting import Place
@@ -84,7 +84,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 
 def _bisect(options: Namespace, screen: Screen) -> int:
-    from nncdbg.engine.comparison.tolerance import Tolerance
+    from nncdbg.comparison.tolerance import Tolerance
     from nncdbg.nan_watch.bisection import Bisection
     from nncdbg.nan_watch.configuration import watch_configuration
     from nncdbg.opening.programs import open_program

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.errors import NncdbgError, StoppedRun, UsageError
+from nncdbg.errors import NncdbgError, StoppedRun, UsageError
 from nncdbg.nan_watch.commands.watch_script import main as watch_script
 from nncdbg.nan_watch.commands.watch_script import script_in
 from nncdbg.opening.command_line import (

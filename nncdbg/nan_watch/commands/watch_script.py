@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.process.ranks import folder_of_rank
-from nncdbg.engine.text.counting import counted
+from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.opening.command_line import ArgumentParser, errors_in_json, script_arguments
+from nncdbg.process.ranks import folder_of_rank
+from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
     from nncdbg.nan_watch.training.records import BadStep, TrainingReport

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Protocol
 
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.findings import NUMERIC, STATE_RESET
+from nncdbg.errors import UsageError
 from nncdbg.ir.records import Program, SourceLines
 from nncdbg.nan_watch.records import REUSE
 

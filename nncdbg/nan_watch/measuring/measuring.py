@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from nncdbg.dtypes import FLOATS, name_of
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.search import candidates
 from nncdbg.engine.compilation.trained import parameters_of
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import ENTRANCE
-from nncdbg.engine.dtypes import FLOATS, name_of
-from nncdbg.engine.errors import ExpressionError, NotComputed, UsageError
 from nncdbg.engine.execution.check_results import NOT_APPLICABLE, NOT_CHECKED, CheckResult
 from nncdbg.engine.execution.events import Event, Iterated
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.expression import Expression, condition, nodes
-from nncdbg.engine.expression.evaluator import Evaluator
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.values.values import Values
+from nncdbg.errors import ExpressionError, NotComputed, UsageError
+from nncdbg.expression import Expression, condition, nodes
+from nncdbg.expression.evaluator import Evaluator
 from nncdbg.ir.kinds import is_transfer
 from nncdbg.ir.records import type_of
 from nncdbg.ir.walk import blocks
@@ -34,6 +33,7 @@ from nncdbg.nan_watch.recording import Recording, check_model, compare
 from nncdbg.nan_watch.records import Operand, WatchFinding
 from nncdbg.nan_watch.sites import site_of
 from nncdbg.stats import summarize
+from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.stopping.stops import Stop

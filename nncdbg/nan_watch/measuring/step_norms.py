@@ -31,10 +31,10 @@ from nncdbg.engine.diagnosis.unit_activity import (
 )
 from nncdbg.engine.execution.events import Event, Iterated
 from nncdbg.engine.execution.transfers import FramePopped
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.nan_watch.measuring.latest_iterations import is_float_tensor, maker_of
 from nncdbg.nan_watch.records import ActivationHistory, ParameterHistory, TrainingHistory, WatchFinding
 from nncdbg.nan_watch.sites import calls_of, site_of
+from nncdbg.text.lexemes import name_text
 
 VERDICT = "dead units"
 

@@ -13,11 +13,11 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting, StatementVisit
 from nncdbg.engine.execution.events import Event, Iterated, Popped
 from nncdbg.engine.execution.findings import STATE_RESET
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.nan_watch.measuring.latest_iterations import LatestIterations
 from nncdbg.nan_watch.measuring.training import BAD_INPUT
 from nncdbg.nan_watch.records import FindingUse, TrainingStep, WatchFinding
 from nncdbg.nan_watch.sites import calls_of, site_of
+from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.trail import Trail

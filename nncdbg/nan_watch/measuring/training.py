@@ -22,11 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.dtypes import FLOATS, NUMPY
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
-from nncdbg.engine.dtypes import FLOATS, NUMPY
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.nan_watch.measuring.latest_iterations import (
     CarriedCourse,
     LatestIterations,
@@ -34,6 +33,7 @@ from nncdbg.nan_watch.measuring.latest_iterations import (
     is_float_tensor,
     loop_of,
 )
+from nncdbg.text.lexemes import name_text
 
 _LEAST = 64.0
 """Least factor that counts as a loss scale."""

@@ -15,14 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nncdbg.by_identity import ByIdentity
+from nncdbg.dtypes import FLOATS, NUMPY, largest, name_of
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.units import alive_units, cuts, saturated, unit_axis
-from nncdbg.engine.dtypes import FLOATS, NUMPY, largest, name_of
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.ops.influence import Content
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import UsageError
 from nncdbg.ir.records import Program, type_of
 from nncdbg.ir.walk import blocks
 from nncdbg.nan_watch.measuring.gates import Threshold
@@ -32,6 +31,7 @@ from nncdbg.nan_watch.sites import site_of
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import row_of, summary_of
 from nncdbg.stats.summary import Summary
+from nncdbg.text.lexemes import name_text
 
 
 class Level(NamedTuple):

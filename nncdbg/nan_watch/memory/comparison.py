@@ -19,7 +19,6 @@ import numpy as np
 from nncdbg.engine.compilation.states import states_with_buffers
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.digest_run import Played, Player, Start, digest, who_changed, who_is_still_read
-from nncdbg.engine.errors import StoppedRun, UsageError
 from nncdbg.engine.execution.check_results import NOT_CHECKED, PASSED, CheckResult
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.packing import PlannedValue, PlanProblem, pack, problems
@@ -27,7 +26,7 @@ from nncdbg.engine.memory.placed import PlacedAllocation
 from nncdbg.engine.memory.plan_file import PlacedPlan, Site, key_of, plan_text, read_plan
 from nncdbg.engine.memory.reusing import ReusingAllocation
 from nncdbg.engine.memory.states_in_place import arena_of
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import StoppedRun, UsageError
 from nncdbg.ir.records import Program
 from nncdbg.nan_watch.memory import wording as words
 from nncdbg.nan_watch.memory.wording import lines
@@ -35,6 +34,7 @@ from nncdbg.nan_watch.records import FindingSite as Line
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.nan_watch.sites import site_of
 from nncdbg.nan_watch.watching import own_memory_words
+from nncdbg.text.lexemes import name_text
 
 _NAMED = 5
 """Most names of unchecked values in a list."""

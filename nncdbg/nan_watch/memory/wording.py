@@ -13,10 +13,10 @@ from nncdbg.engine.memory.blocks import MemoryBlock, Owner
 from nncdbg.engine.memory.packing import lines_of
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.memory.reusing import Misread, overwrites_state, verb
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.nan_watch.records import FindingSite as Line
 from nncdbg.nan_watch.records import Operand, WatchFinding
 from nncdbg.nan_watch.sites import site_at, site_of
+from nncdbg.text.lexemes import name_text
 
 CAUSES = (
     "wrong reuse",

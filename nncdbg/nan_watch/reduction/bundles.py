@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nncdbg.engine.errors import RunError
+from nncdbg.errors import RunError
 from nncdbg.ir.records import Graph, Program, TensorType, Value, type_of
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import WatchFinding

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.dtypes import name_of
 from nncdbg.engine.compilation.code import initial_data
-from nncdbg.engine.dtypes import name_of
 from nncdbg.engine.frontends.file_names import STORE
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.ir.records import (

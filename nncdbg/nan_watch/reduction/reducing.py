@@ -19,7 +19,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from nncdbg.engine.errors import LoadError, RunError, UsageError
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.engine.frontends.tensor_file import (
@@ -32,6 +31,7 @@ from nncdbg.engine.frontends.tensor_file import (
     write_tensors,
 )
 from nncdbg.engine.ops.library import load_op_library
+from nncdbg.errors import LoadError, RunError, UsageError
 from nncdbg.ir.records import Program
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.measuring.gates import USUAL, split

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from nncdbg.engine.dtypes import FLOATS, name_of
-from nncdbg.engine.errors import RunError
+from nncdbg.dtypes import FLOATS, name_of
+from nncdbg.errors import RunError
 from nncdbg.ir.records import Array, Program
 from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.reduction.case import ReducedCase, case_of_program

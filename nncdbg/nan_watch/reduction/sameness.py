@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
-from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.ir.records import Program
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.measuring.gates import KINDS, Gates
 from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.reduction.case import ReducedCase
 from nncdbg.nan_watch.reduction.straight_line import StatementTrace, TraceTarget, trace
+from nncdbg.text.lexemes import name_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import Sighting
-from nncdbg.engine.errors import RunError
 from nncdbg.engine.execution.events import Failed
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.values.values import copied
+from nncdbg.errors import RunError
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import claimed_name, reads
 from nncdbg.ir.records import Array, Graph, Node, Type

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from nncdbg.engine.errors import NncdbgError
+from nncdbg.errors import NncdbgError
 from nncdbg.nan_watch.measuring.gates import Watched
 from nncdbg.nan_watch.records import Report
 from nncdbg.nan_watch.reports import github, json, junit, markdown, sarif, text

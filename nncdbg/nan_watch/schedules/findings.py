@@ -10,16 +10,16 @@ import msgspec
 
 from nncdbg.engine.execution.check_results import PASSED, CheckResult
 from nncdbg.engine.execution.findings import RACE
-from nncdbg.engine.expression import spelled
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.schedules.launches import THE_HOST, stream_name
 from nncdbg.engine.schedules.timeline import Times, order_violations, timeline
 from nncdbg.engine.schedules.validation import Party, ScheduleProblem, Validation, validate, validated
-from nncdbg.engine.text.counting import counted
+from nncdbg.expression import spelled
 from nncdbg.ir.records import Program
 from nncdbg.nan_watch.records import FindingSite, Report, WatchFinding
 from nncdbg.presentation.program_text import write_text
 from nncdbg.presentation.schedules import ScheduleWording
+from nncdbg.text.counting import counted
 
 
 def schedule_findings(

@@ -14,11 +14,11 @@ from nncdbg.engine.schedules.flattening import FlatStatement
 from nncdbg.engine.schedules.launches import HOST, Site
 from nncdbg.engine.schedules.player import SyncPoint
 from nncdbg.engine.schedules.validation import Party
-from nncdbg.engine.text.counting import counted
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.nan_watch.schedules.findings import schedule_site
 from nncdbg.nan_watch.schedules.search import OrderDifference, OrderSearch, ReplicaDifference, ScheduleSearch
 from nncdbg.presentation.schedules import HIDDEN, ORDER, OVERWRITTEN, REPLICA, ScheduleWording
+from nncdbg.text.counting import counted
 
 _ORDERS = 50
 """The number of orders that are drawn to verify that the points hide the fault."""

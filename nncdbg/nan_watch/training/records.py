@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.errors import RunError
 from nncdbg.engine.execution.check_results import (
     FAILED,
     NOT_APPLICABLE,
@@ -16,10 +15,11 @@ from nncdbg.engine.execution.check_results import (
     not_checked,
 )
 from nncdbg.engine.ops.aten.names import base_name
-from nncdbg.engine.text.counting import counted
+from nncdbg.errors import RunError
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.presentation.source_files import short_path
 from nncdbg.representation import PrintedRecord
+from nncdbg.text.counting import counted
 from nncdbg.torch.trips import (
     ERROR,
     NOT_THIS_UPDATE,

@@ -12,8 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.ops.causes import RECEIVED
+from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.nan_watch.measuring.gates import Gates, Watched
 from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.training.records import BadStep, NaNFound, TrainingReport

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.inputs.npy import archive_names, choice
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import LoadError, UsageError
 from nncdbg.ir.records import Graph, OptionalType
+from nncdbg.text.lexemes import name_text
 
 # -- files of cases --------------------------------------------------------------------------------
 # Cases of a corpus: list a folder, and read one case's inputs.

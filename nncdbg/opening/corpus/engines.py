@@ -12,7 +12,7 @@ from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from nncdbg.engine.errors import RunError, UsageError
+from nncdbg.errors import RunError, UsageError
 from nncdbg.opening.corpus.process import thread_shares
 
 PROCESSES = "processes"

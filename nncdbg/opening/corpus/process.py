@@ -12,8 +12,8 @@ from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
-from nncdbg.engine.process.last_words import read_box, sentence
 from nncdbg.opening.corpus.cases import CaseRun
+from nncdbg.process.last_words import read_box, sentence
 
 _CODE = """
 import json, sys

@@ -20,7 +20,7 @@ from multiprocessing.connection import wait as wait_for_connections
 from types import FrameType
 from typing import Any, Protocol
 
-from nncdbg.engine.errors import RunError, UsageError
+from nncdbg.errors import RunError, UsageError
 from nncdbg.opening.corpus.cases import CRASHED, NOT_RUN, Case, CaseResult, CaseRun, case_files
 from nncdbg.opening.corpus.engines import PROCESSES, checked_name, open_engine
 from nncdbg.opening.corpus.process import Process

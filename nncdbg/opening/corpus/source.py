@@ -11,10 +11,10 @@ from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.backends.kernel_choice import KernelChoice
 from nncdbg.engine.compilation.states import rebound
 from nncdbg.engine.diagnosis.instrumentation import allocation_on
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.ops.library import load_op_library, loaded_op_libraries
+from nncdbg.errors import UsageError
 from nncdbg.ir.records import Program, SavedRun
 from nncdbg.opening.configuration import RunConfiguration, settings
 from nncdbg.opening.corpus.cases import CaseRun, case_inputs

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
-from nncdbg.engine.errors import LoadError, NncdbgError
+from nncdbg.errors import LoadError, NncdbgError
 from nncdbg.opening.corpus.cases import FAILED, Case, CaseResult, CaseRun
 from nncdbg.stats import prepare
 

@@ -15,14 +15,14 @@ from typing import Any, get_type_hints
 import msgspec
 import numpy as np
 
+from nncdbg.dtypes import name_of
 from nncdbg.engine.compilation.code import initial_data
-from nncdbg.engine.dtypes import name_of
-from nncdbg.engine.errors import LoadError, ParseError, UsageError
 from nncdbg.engine.inputs.data_specs import data_file
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import LoadError, ParseError, UsageError
 from nncdbg.ir.records import Array, Constant, Program, Reference, TensorType, Value
 from nncdbg.ir.walk import blocks
 from nncdbg.opening.configuration import RunConfiguration
+from nncdbg.text.lexemes import name_text
 
 # -- inputs ----------------------------------------------------------------------------------------
 

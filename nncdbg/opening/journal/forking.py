@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nncdbg.dtypes import NUMPY
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.errors import ParseError, UsageError
 from nncdbg.engine.frontends import load
 from nncdbg.engine.inputs.binding import Note
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.stopping.stops import Stop
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.time.step_starts import NumberedRun, lines_of, restored
 from nncdbg.engine.values.new_values import from_text
+from nncdbg.errors import ParseError, UsageError
 from nncdbg.ir.records import Array, Node, Program, TensorType, type_of
 from nncdbg.ir.walk import walk, walk_nodes
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal.content import program_of, text_of
 from nncdbg.opening.journal.steps import Steps, add_earlier_tracks, run_to_step
 from nncdbg.opening.journal_address import Address
+from nncdbg.text.lexemes import name_text
 from nncdbg.textual_repr.parser import parse
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.memory import parse_bytes
+from nncdbg.errors import UsageError
 
 DEFAULT_EVERY = "60s"
 """A restart computes at most this much again, and the time to write a checkpoint is not noticed."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.process.ranks import journal_of_rank
+from nncdbg.errors import NncdbgError
 from nncdbg.opening.journal_address import Address
+from nncdbg.process.ranks import journal_of_rank
 
 if TYPE_CHECKING:
     from nncdbg.journal import Journal, Run

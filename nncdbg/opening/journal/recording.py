@@ -20,12 +20,11 @@ import numpy as np
 
 from nncdbg.engine.compilation.tracked_values import tracked_lines
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.execution.findings import NUMERIC, Finding
 from nncdbg.engine.stopping.stops import LogMessage
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.time.deviations import Detour, Edit, edits_of
 from nncdbg.engine.time.step_starts import NumberedRun, StepStart, lines_of
+from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.ir.records import Array
 from nncdbg.opening.folder_writing import versions_of
 from nncdbg.opening.journal.content import KeptInputs, data_of, kept_configuration, kept_inputs, text_of
@@ -33,6 +32,7 @@ from nncdbg.opening.journal.policy import CheckpointPolicy
 from nncdbg.opening.journal.ranks import INF, NAN
 from nncdbg.opening.journal.steps import Result, Steps
 from nncdbg.opening.journal.value_recorder import ValueRecorder
+from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.journal import NewRun, RunWriter

@@ -15,12 +15,12 @@ import numpy as np
 
 from nncdbg import journal as journals
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.frontends import load
 from nncdbg.engine.ops.library import load_op_library
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.time.step_starts import NumberedRun, lines_of, restored
+from nncdbg.errors import LoadError, UsageError
 from nncdbg.ir.records import Program
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal.content import check_files, program_of, supplied

@@ -11,19 +11,19 @@ import numpy as np
 
 from nncdbg.engine.compilation.tracked_values import tracked_lines
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.errors import RunError
 from nncdbg.engine.frontends import ProgramSource, load
-from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.engine.time.step_starts import NumberedRun
 from nncdbg.engine.tracking.series import same
 from nncdbg.engine.values.values import Outputs
+from nncdbg.errors import RunError
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal.recording import journaled
 from nncdbg.opening.journal.steps import Result, Steps
 from nncdbg.opening.journal_address import read_address
 from nncdbg.opening.programs import OpenedProgram, check_not_forked, open_program
 from nncdbg.opening.run import failure_of
+from nncdbg.text.counting import counted
+from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.journal import CheckpointRecord, Journal, Run

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nncdbg.dtypes import name_of
 from nncdbg.engine.compilation.code import EPOCH, Code
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.dtypes import name_of
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.events import Event, Iterated, Popped
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.memory import parse_bytes
+from nncdbg.errors import UsageError
 from nncdbg.ir.records import Graph, Program
 from nncdbg.ir.walk import walk
 from nncdbg.opening.configuration import RunConfiguration

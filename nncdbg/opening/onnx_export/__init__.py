@@ -11,19 +11,19 @@ from typing import Any
 
 from nncdbg.engine.compilation.states import lowered
 from nncdbg.engine.differentiation.expansion import with_backward_graphs
-from nncdbg.engine.errors import GraphError, UnsupportedOp, UsageError
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.ops.schema import version_of
-from nncdbg.engine.process.atomic_file import draft_of
-from nncdbg.engine.text.driver import driver_name, has_driver
-from nncdbg.engine.text.lexemes import name_text
-from nncdbg.engine.text.listing import Site
+from nncdbg.errors import GraphError, UnsupportedOp, UsageError
 from nncdbg.ir.records import Constant, Graph, Inline, Node, Program, Value, type_of
 from nncdbg.ir.rewrite import rewrite
 from nncdbg.ir.walk import calls_in
 from nncdbg.opening.onnx_export.expansion import ModelValues, Refusals
 from nncdbg.opening.onnx_export.messages import Parts, WrittenGraph
 from nncdbg.opening.run import run
+from nncdbg.process.atomic_file import draft_of
+from nncdbg.text.driver import driver_name, has_driver
+from nncdbg.text.lexemes import name_text
+from nncdbg.text.listing import Site
 from nncdbg.version import __version__
 
 # -- output shapes ---------------------------------------------------------------------------------

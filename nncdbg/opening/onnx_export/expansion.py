@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nncdbg.engine.differentiation.backward import BackwardBuilder
-from nncdbg.engine.errors import GraphError, NncdbgError, UnsupportedOp
 from nncdbg.engine.frontends.formula import formula_of
 from nncdbg.engine.inference.graphs import GraphInference, TypeRules
 from nncdbg.engine.inference.statements import literal_dtype
 from nncdbg.engine.inference.types import literal_array, type_of_array
 from nncdbg.engine.ops.schema import schema, split, version_of
-from nncdbg.engine.text.lexemes import name_text
-from nncdbg.engine.text.listing import Site
+from nncdbg.errors import GraphError, NncdbgError, UnsupportedOp
 from nncdbg.ir.kinds import CONTROL, Kind
 from nncdbg.ir.names import claimed_name, free_names
 from nncdbg.ir.records import (
@@ -33,6 +31,8 @@ from nncdbg.ir.records import (
     type_of,
 )
 from nncdbg.ir.rewrite import rewrite
+from nncdbg.text.lexemes import name_text
+from nncdbg.text.listing import Site
 
 # -- inlining --------------------------------------------------------------------------------------
 

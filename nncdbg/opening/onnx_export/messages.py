@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.dtypes import NUMPY
 from nncdbg.engine.compilation.code import initial_data
-from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.inference.statements import literal_dtype
 from nncdbg.engine.ops.onnx_messages import named_node_proto, type_proto
 from nncdbg.engine.ops.schema import version_of
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import GraphError
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import all_defined, claimed_name
 from nncdbg.ir.records import (
@@ -34,6 +33,7 @@ from nncdbg.ir.records import (
     without_sizes,
 )
 from nncdbg.opening.onnx_export.expansion import Expansion, Inlining, ModelValues, Refusals, first_result
+from nncdbg.text.lexemes import name_text
 
 _STACK_TRACE = "pkg.torch.onnx.stack_trace"
 """The key of the source lines of a node, as torch's exporter writes them."""

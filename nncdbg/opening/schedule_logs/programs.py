@@ -18,14 +18,14 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from nncdbg.engine.dtypes import NUMPY
+from nncdbg.dtypes import NUMPY
 from nncdbg.engine.execution.check_results import NOT_CHECKED, CheckResult
 from nncdbg.engine.execution.findings import RACE
 from nncdbg.engine.memory.plan_file import PlacedPlan, PlannedBuffer
 from nncdbg.engine.schedules.launches import Site
 from nncdbg.engine.schedules.timeline import Times
-from nncdbg.engine.text.counting import counted
 from nncdbg.ir.records import Graph, Location, Node, Placement, Program, TensorType, Value
+from nncdbg.text.counting import counted
 
 # -- records ---------------------------------------------------------------------------------------
 # The records of a schedule log, in the order in which the host issued them.

@@ -14,9 +14,7 @@ from typing import Any
 
 import msgspec
 
-from nncdbg.engine.errors import LoadError
-from nncdbg.engine.process.regular_file import read_regular
-from nncdbg.engine.text.counting import counted
+from nncdbg.errors import LoadError
 from nncdbg.opening.schedule_logs.programs import (
     VERSION,
     ByteRange,
@@ -30,6 +28,8 @@ from nncdbg.opening.schedule_logs.programs import (
     ScheduleLog,
     program_of,
 )
+from nncdbg.process.regular_file import read_regular
+from nncdbg.text.counting import counted
 
 # -- trace events ----------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 import numpy as np
 
-from nncdbg.engine.dtypes import name_of
-from nncdbg.engine.errors import UsageError
+from nncdbg.dtypes import name_of
+from nncdbg.errors import UsageError
 from nncdbg.opening.schedule_logs.programs import (
     VERSION,
     ByteRange,

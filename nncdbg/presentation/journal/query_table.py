@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.text import Text
 
-from nncdbg.engine.escaping import printable_line
-from nncdbg.engine.text.counting import counted
+from nncdbg.escaping import printable_line
 from nncdbg.presentation.elements import BAD, DIM, json_number
+from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
     from nncdbg.presentation.screen import Screen

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from nncdbg.engine.escaping import printable_line
+from nncdbg.escaping import printable_line
 from nncdbg.opening.journal.ranks import ORIGINS, RECEIVED, RankStatus, origin_among
 from nncdbg.presentation.elements import BAD, DIM
 from nncdbg.presentation.journal.run_list import STATUS_STYLES

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.text import Text
 
-from nncdbg.engine.escaping import printable_line
-from nncdbg.engine.text.counting import counted
+from nncdbg.escaping import printable_line
 from nncdbg.presentation.elements import BAD, DIM, element, is_bad, json_number
 from nncdbg.presentation.journal.run_list import track_title
+from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
-    from nncdbg.engine.comparison.report import Match
+    from nncdbg.comparison.report import Match
     from nncdbg.opening.run_comparison import RunComparison, StateDifference, TrackDifference
     from nncdbg.presentation.screen import Screen
 

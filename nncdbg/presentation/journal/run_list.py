@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.text import Text
 
-from nncdbg.engine.escaping import printable_line
-from nncdbg.engine.text.counting import counted
+from nncdbg.escaping import printable_line
 from nncdbg.journal.log_files import bytes_on_disk
 from nncdbg.presentation.elements import BAD, DIM, element, is_bad
 from nncdbg.presentation.journal.amounts import duration, file_size, moment
+from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
     from nncdbg.journal import Journal, Run

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from rich.text import Text
 
-from nncdbg.engine.escaping import printable_line
-from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.escaping import printable_line
 from nncdbg.opening.journal.ranks import BAD_KINDS, ranks_of
 from nncdbg.presentation.elements import BAD, DIM, Layout, element, is_bad
 from nncdbg.presentation.journal.amounts import duration, file_size, moment
@@ -22,6 +20,8 @@ from nncdbg.presentation.journal.curve import Numbers, Steps, curve
 from nncdbg.presentation.journal.rank_table import rank_lines
 from nncdbg.presentation.journal.run_list import STATUS_STYLES, track_title
 from nncdbg.presentation.sparkline import sparkline
+from nncdbg.text.counting import counted
+from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.journal import Journal, Run, RunEvent

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.text.counting import counted
 from nncdbg.presentation.text_table import ColumnFormat, put_columns
+from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
     from nncdbg.presentation.screen import Screen

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.opening.command_line import ArgumentParser, errors_in_json
 from nncdbg.terminal.journal.files import chosen_run, open_journal, run_address
 
@@ -44,7 +44,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 
 def _diff(options: Namespace, screen: Screen) -> int:
-    from nncdbg.engine.comparison.tolerance import Tolerance
+    from nncdbg.comparison.tolerance import Tolerance
     from nncdbg.opening.run_comparison import compare_runs
     from nncdbg.presentation.journal.run_difference import comparison_document, print_comparison
 

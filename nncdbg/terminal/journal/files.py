@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
+from nncdbg.errors import LoadError, NncdbgError, UsageError
 from nncdbg.opening.journal_address import Address, read_address
 
 if TYPE_CHECKING:

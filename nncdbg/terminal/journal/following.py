@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.text import Text
 
-from nncdbg.engine.text.counting import counted
 from nncdbg.presentation.elements import BAD, DIM, element, is_bad
 from nncdbg.presentation.journal.run_list import track_title
 from nncdbg.presentation.journal.run_log import entries, place_text, run_log, track_plots
 from nncdbg.presentation.screen import fitted
 from nncdbg.terminal.journal.log import check_track
+from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
     from nncdbg.journal import Journal, Run

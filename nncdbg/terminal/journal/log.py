@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.opening.command_line import ArgumentParser, errors_in_json
 from nncdbg.presentation.journal.amounts import file_size
 from nncdbg.terminal.journal.files import chosen_run, journal_file, open_journal, run_address

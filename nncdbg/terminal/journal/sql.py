@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.errors import Excerpt, UsageError
-from nncdbg.engine.text.counting import counted
+from nncdbg.errors import Excerpt, UsageError
 from nncdbg.opening.command_line import ArgumentParser, errors_in_json
 from nncdbg.opening.journal_address import is_journal
 from nncdbg.terminal.journal.files import chosen_run, journal_file, open_journal, run_address
+from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
     from nncdbg.journal import Journal

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.errors import failure_code
-from nncdbg.engine.text.counting import counted
+from nncdbg.errors import failure_code
 from nncdbg.opening.command_line import (
     ArgumentParser,
     add_kernels,
@@ -18,6 +17,7 @@ from nncdbg.opening.command_line import (
     configuration_of,
     errors_in_json,
 )
+from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
     from nncdbg.engine.tuning.records import MeasuredKernel, TunedStatement, Tuning
@@ -56,11 +56,11 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 
 def _autotune(options: Namespace, screen: Screen) -> int:
-    from nncdbg.engine.process.atomic_file import new_file
     from nncdbg.engine.tuning.tuner import KernelTuner, available_backends
     from nncdbg.opening.programs import kernel_file_text, open_program
     from nncdbg.opening.run import failure_of
     from nncdbg.presentation.run_progress import note_messages, print_notes, under_way
+    from nncdbg.process.atomic_file import new_file
 
     backends, unavailable = available_backends(options.candidate)
     debugger = open_program(configuration_of(options)).debugger(statistics=False)

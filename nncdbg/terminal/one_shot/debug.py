@@ -15,12 +15,8 @@ from typing import TYPE_CHECKING
 
 from nncdbg.commands.recording.script import RecordedScript
 from nncdbg.commands.stopping import break_
-from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.escaping import printable
-from nncdbg.engine.process.rank_digests import read_digests
-from nncdbg.engine.process.rank_notes import RankReport, find_job, reports_of_job
-from nncdbg.engine.process.rank_waits import find_mismatches, find_waits
-from nncdbg.engine.process.ranks import choose_rank
+from nncdbg.errors import NncdbgError, UsageError
+from nncdbg.escaping import printable
 from nncdbg.opening.command_line import ArgumentParser, add_commands, add_recording, script_arguments
 from nncdbg.presentation.ranks import (
     divergence_document,
@@ -29,6 +25,10 @@ from nncdbg.presentation.ranks import (
     report_document,
     wait_lines,
 )
+from nncdbg.process.rank_digests import read_digests
+from nncdbg.process.rank_notes import RankReport, find_job, reports_of_job
+from nncdbg.process.rank_waits import find_mismatches, find_waits
+from nncdbg.process.ranks import choose_rank
 
 if TYPE_CHECKING:
     from nncdbg.commands.recording.script import RecordedScript

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import UsageError
 from nncdbg.opening.command_line import (
     ArgumentParser,
     add_kernels,
@@ -28,10 +27,11 @@ from nncdbg.opening.configuration import settings
 from nncdbg.opening.corpus.options import add_corpus, check_corpus, corpus_fields
 from nncdbg.presentation.run_progress import note_messages, print_notes, under_way
 from nncdbg.terminal.journal.files import is_run
+from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
-    from nncdbg.engine.comparison.report import DiffReport
-    from nncdbg.engine.comparison.tolerance import Tolerance
+    from nncdbg.comparison.report import DiffReport
+    from nncdbg.comparison.tolerance import Tolerance
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.divergence.golden import GoldenRun
     from nncdbg.engine.divergence.lockstep import Lockstep
@@ -138,7 +138,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 
 def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
-    from nncdbg.engine.comparison.tolerance import Tolerance
+    from nncdbg.comparison.tolerance import Tolerance
     from nncdbg.engine.divergence.call import inputs_of_side
     from nncdbg.engine.divergence.golden import GoldenRun
     from nncdbg.engine.divergence.lockstep import compared
@@ -305,7 +305,7 @@ def check_diff_corpus(parser: ArgumentParser, options: Namespace) -> None:
 
 def compare_corpus(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
     """Print the comparison of each case, and return the exit code."""
-    from nncdbg.engine.comparison.tolerance import Tolerance
+    from nncdbg.comparison.tolerance import Tolerance
     from nncdbg.opening.corpus.source import CorpusProgram
     from nncdbg.opening.diff_corpus import DiffTask, run_diff_corpus
     from nncdbg.opening.programs import open_program

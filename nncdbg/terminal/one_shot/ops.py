@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine import extensions
-from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.escaping import printable
+from nncdbg import extensions
+from nncdbg.errors import NncdbgError, UsageError
+from nncdbg.escaping import printable
 from nncdbg.opening.command_line import ArgumentParser
 
 if TYPE_CHECKING:

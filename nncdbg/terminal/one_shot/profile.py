@@ -40,13 +40,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _profile(options: Namespace) -> None:
-    from nncdbg.engine.process.atomic_file import new_file
     from nncdbg.opening.programs import open_program
     from nncdbg.opening.run import count_nonfinite, profile
     from nncdbg.presentation.run_progress import note_messages, print_notes, under_way
     from nncdbg.presentation.screen import Screen
     from nncdbg.presentation.times.table import GROUPINGS
     from nncdbg.presentation.times.timeline import write_timeline
+    from nncdbg.process.atomic_file import new_file
 
     screen = Screen()
     configuration = configuration_of(options)
@@ -151,8 +151,8 @@ def _document(options: Namespace, opened: OpenedProgram, found: Profile, table: 
 def _print(
     options: Namespace, screen: Screen, opened: OpenedProgram, found: Profile, table: TimeTable
 ) -> None:
-    from nncdbg.engine.text.counting import counted
     from nncdbg.presentation.times.text import print_times, share_text, time_text
+    from nncdbg.text.counting import counted
 
     print_times(screen, table, options.top or None)
     known = found.summary()

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.errors import LoadError, RunError, UsageError
-from nncdbg.engine.process.ranks import folder_of_rank
-from nncdbg.engine.text.counting import counted
+from nncdbg.errors import LoadError, RunError, UsageError
 from nncdbg.opening.command_line import ArgumentParser, script_arguments
+from nncdbg.process.ranks import folder_of_rank
+from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
     from nncdbg.torch.journal.recreation import Recreation

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from nncdbg.commands.recording.script import EDITOR, PROMPT_OF_DEBUG, RecordedScript
 from nncdbg.commands.recording.setup import script_changes
-from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
+from nncdbg.errors import LoadError, NncdbgError, UsageError
 from nncdbg.opening.command_line import ArgumentParser
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal_address import read_address

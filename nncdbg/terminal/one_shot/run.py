@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nncdbg.engine.errors import NncdbgError, UsageError, failure_code
+from nncdbg.errors import NncdbgError, UsageError, failure_code
 from nncdbg.opening.command_line import (
     ArgumentParser,
     add_check,
@@ -175,7 +175,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 
 def _print_outputs(screen: Screen, debugger: Debugger, files: dict[str, str]) -> None:
-    from nncdbg.engine.expression import spelled
+    from nncdbg.expression import spelled
     from nncdbg.presentation.slices import ZEROS
     from nncdbg.presentation.tensor_text import described
     from nncdbg.presentation.tracks import put_tracks

@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends.text import forget_printed, note_printed
 from nncdbg.engine.inputs.binding import symbolic_sizes
+from nncdbg.errors import UsageError
 from nncdbg.opening.command_line import ArgumentParser, add_model, configuration_of
 from nncdbg.opening.schedule_file import schedule_text
 from nncdbg.opening.schedules import add_schedule, scheduled_program

@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.process.rank_notes import RankReport
-from nncdbg.engine.process.threads import BackgroundThread
+from nncdbg.errors import NncdbgError, UsageError
+from nncdbg.process.rank_notes import RankReport
+from nncdbg.process.threads import BackgroundThread
 
 _PATIENCE = 30.0
 """Seconds within which a rank must answer."""

@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from nncdbg.commands import find
 from nncdbg.commands.table import TABLE, Command, resolve
-from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.escaping import printable, printable_styled
-from nncdbg.engine.process.rank_digests import read_digests
-from nncdbg.engine.process.rank_notes import RankReport, reports_of_job
-from nncdbg.engine.process.threads import BackgroundThread
+from nncdbg.errors import NncdbgError, UsageError
+from nncdbg.escaping import printable, printable_styled
 from nncdbg.presentation.ranks import TOPICS, rank_names, topic_lines
 from nncdbg.presentation.screen import Screen
+from nncdbg.process.rank_digests import read_digests
+from nncdbg.process.rank_notes import RankReport, reports_of_job
+from nncdbg.process.threads import BackgroundThread
 from nncdbg.terminal.ranks.comparison import comparison_lines
 from nncdbg.terminal.ranks.connection import Message, RankConnection
 from nncdbg.terminal.ranks.stops import RankStops, split_rank

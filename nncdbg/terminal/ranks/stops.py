@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import spelled
+from nncdbg.errors import UsageError
+from nncdbg.expression import spelled
 from nncdbg.presentation.breakpoint_syntax import StopSpec, is_computed, parse_stop, plain_name
 from nncdbg.target.stops import (
     Catch,

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from nncdbg.engine.text.lexemes import PREFIX_END, Flaw
-from nncdbg.engine.text.prefixes import Prefixes
-from nncdbg.engine.text.types import parse_type
 from nncdbg.ir.records import Constant, Node, Type
+from nncdbg.text.lexemes import PREFIX_END, Flaw
+from nncdbg.text.prefixes import Prefixes
+from nncdbg.text.types import parse_type
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.graph_reading import (
     Closed,

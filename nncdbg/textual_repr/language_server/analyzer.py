@@ -12,14 +12,14 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from nncdbg.engine.errors import ParseError
 from nncdbg.engine.ops.schema import op_names
 from nncdbg.engine.schedules.launches import scheduled
 from nncdbg.engine.schedules.validation import validate
-from nncdbg.engine.text.lexemes import name_text
-from nncdbg.engine.text.prefixes import NO_PREFIXES
+from nncdbg.errors import ParseError
 from nncdbg.ir.records import Graph, Type, Value
 from nncdbg.presentation.schedules import ScheduleWording
+from nncdbg.text.lexemes import name_text
+from nncdbg.text.prefixes import NO_PREFIXES
 from nncdbg.textual_repr.language_server.analysis import Analysis, Chunk
 from nncdbg.textual_repr.language_server.graph_reading import (
     AnalysisMemory,

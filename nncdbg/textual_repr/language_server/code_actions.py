@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.errors import GraphError
+from nncdbg.dtypes import NUMPY
 from nncdbg.engine.inference.statements import literal_dtype
 from nncdbg.engine.inference.types import bind_symbols, literal_array, type_of_array, with_symbols
-from nncdbg.engine.text.lexemes import BARE, PREFIX_END, PREFIXED, Flaw, name_text, quote
-from nncdbg.engine.text.types import parse_type, print_type, value_text
+from nncdbg.errors import GraphError
 from nncdbg.ir.kinds import is_transfer
 from nncdbg.ir.names import claimed_name, fresh_name
 from nncdbg.ir.records import Literal, Node, Type, Value
+from nncdbg.text.lexemes import BARE, PREFIX_END, PREFIXED, Flaw, name_text, quote
+from nncdbg.text.types import parse_type, print_type, value_text
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis import Analysis, Chunk
 from nncdbg.textual_repr.language_server.document import (

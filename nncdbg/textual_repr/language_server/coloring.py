@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from nncdbg.engine.process.collector import collector_paused
+from nncdbg.process.collector import collector_paused
 from nncdbg.textual_repr.language_server.analysis import Analysis
 from nncdbg.textual_repr.language_server.document import ColumnEncoding
 from nncdbg.textual_repr.language_server.tokens import Mention, Token, kind_of_line, tokens

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from nncdbg.engine.dtypes import NUMPY, ONNX
-from nncdbg.engine.expression.derivatives import DERIVATIVES
-from nncdbg.engine.expression.functions import FUNCTIONS
+from nncdbg.dtypes import NUMPY, ONNX
 from nncdbg.engine.ops.schema import (
     AttributeFormal,
     Formal,
@@ -24,9 +22,11 @@ from nncdbg.engine.ops.schema import (
     split,
     version_of,
 )
-from nncdbg.engine.text.lexemes import key_text, name_text, op_text, quote
-from nncdbg.engine.text.types import print_type
+from nncdbg.expression.derivatives import DERIVATIVES
+from nncdbg.expression.functions import FUNCTIONS
 from nncdbg.ir.records import TensorType, Type, Value
+from nncdbg.text.lexemes import key_text, name_text, op_text, quote
+from nncdbg.text.types import print_type
 from nncdbg.textual_repr.blocks import ENDS, Block
 from nncdbg.textual_repr.language_server.analysis import Analysis
 from nncdbg.textual_repr.language_server.hover import attribute_markdown, op_markdown

@@ -36,7 +36,7 @@ from typing import TypeAlias
 
 from lsprotocol import types
 
-from nncdbg.engine.process.collector import collector_paused
+from nncdbg.process.collector import collector_paused
 from nncdbg.textual_repr.language_server.analysis import Analysis
 from nncdbg.textual_repr.language_server.analyzer import Analyzer, Steps
 from nncdbg.textual_repr.language_server.tokens import Span

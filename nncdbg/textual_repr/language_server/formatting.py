@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from lsprotocol import types
 
-from nncdbg.engine.errors import GraphError
-from nncdbg.engine.process.collector import collector_paused
-from nncdbg.engine.text.listing import Listing
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import Path
+from nncdbg.process.collector import collector_paused
+from nncdbg.text.listing import Listing
 from nncdbg.textual_repr.language_server.tokens import kind_of_line, tokens
 from nncdbg.textual_repr.parser import parse_with_listing
 from nncdbg.textual_repr.printer import listing

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from nncdbg.engine.inference.graphs import Answers
-from nncdbg.engine.text.lexemes import Flaw
-from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.ir.records import BackwardLine, Constant, Literal, Node, Type
+from nncdbg.text.lexemes import Flaw
+from nncdbg.text.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.tokens import Problem, Span, mentions
 from nncdbg.textual_repr.parser import TextParser

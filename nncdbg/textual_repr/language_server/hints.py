@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from nncdbg.engine.text.counting import counted
-from nncdbg.engine.text.types import print_type
+from nncdbg.text.counting import counted
+from nncdbg.text.types import print_type
 from nncdbg.textual_repr.language_server.analysis import Analysis, Chunk
 from nncdbg.textual_repr.language_server.document import Document
 from nncdbg.textual_repr.language_server.tokens import Definition, Span

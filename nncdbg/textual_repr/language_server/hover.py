@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from nncdbg.engine.expression.functions import FUNCTIONS, function_name
 from nncdbg.engine.ops.schema import AttributeFormal, label, one_line, op_signature, schema, version_of
-from nncdbg.engine.text.lexemes import name_text
-from nncdbg.engine.text.types import print_type, value_text
+from nncdbg.expression.functions import FUNCTIONS, function_name
 from nncdbg.ir.records import Constant, Inline
+from nncdbg.text.lexemes import name_text
+from nncdbg.text.types import print_type, value_text
 from nncdbg.textual_repr.language_server.analysis import Chunk
 from nncdbg.textual_repr.language_server.tokens import (
     Definition,

@@ -6,14 +6,14 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from nncdbg.engine.errors import GraphError, NncdbgError
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import schema, split, version_of, versions_of
-from nncdbg.engine.text.lexemes import nearest
-from nncdbg.engine.text.prefixes import Prefixes
+from nncdbg.errors import GraphError, NncdbgError
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import DEFAULT_DOMAIN, Constant, Node, Operand, Type, Value
+from nncdbg.text.lexemes import nearest
+from nncdbg.text.prefixes import Prefixes
 from nncdbg.textual_repr.blocks import Block, BlockHeader
 from nncdbg.textual_repr.language_server.graph_reading import (
     MOST,

@@ -12,8 +12,8 @@ from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 from pygls.uris import from_fs_path, to_fs_path
 
-from nncdbg.engine.text.lexemes import STRING, Flaw, name_text, unquote
-from nncdbg.engine.text.prefixes import Prefixes
+from nncdbg.text.lexemes import STRING, Flaw, name_text, unquote
+from nncdbg.text.prefixes import Prefixes
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis import CallSite, Chunk
 from nncdbg.textual_repr.language_server.document import Document

@@ -10,10 +10,10 @@ from lsprotocol import types
 
 from nncdbg.engine.inference.types import common_type
 from nncdbg.engine.ops.schema import Formal, OpSignature, label, one_line, op_signature, version_of
-from nncdbg.engine.text.lexemes import name_text, op_text
-from nncdbg.engine.text.prefixes import Prefixes
-from nncdbg.engine.text.types import print_type
 from nncdbg.ir.records import TensorType, Type
+from nncdbg.text.lexemes import name_text, op_text
+from nncdbg.text.prefixes import Prefixes
+from nncdbg.text.types import print_type
 from nncdbg.textual_repr.language_server.analysis import Analysis
 from nncdbg.textual_repr.language_server.document import ColumnEncoding
 from nncdbg.textual_repr.language_server.tokens import Token, tokens

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from lsprotocol import types
 from pygls.uris import from_fs_path, to_fs_path
 
-from nncdbg.engine.text.lexemes import name_text
-from nncdbg.engine.text.types import value_text
+from nncdbg.text.lexemes import name_text
+from nncdbg.text.types import value_text
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis import Analysis, Chunk
 from nncdbg.textual_repr.language_server.document import Document, split

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.text.lexemes import BARE, OP, PREFIX_END, RESERVED, STRING
-from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
+from nncdbg.dtypes import NUMPY
 from nncdbg.ir.records import Type
+from nncdbg.text.lexemes import BARE, OP, PREFIX_END, RESERVED, STRING
+from nncdbg.text.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.statement_lines import salvaged
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.process.ranks import journal_of_rank
+from nncdbg.errors import UsageError
 from nncdbg.opening.journal.policy import CheckpointPolicy
 from nncdbg.opening.journal.ranks import INF, NAN, RECEIVED
 from nncdbg.presentation.screen import Screen
+from nncdbg.process.ranks import journal_of_rank
 from nncdbg.torch.guard import Guard
 from nncdbg.torch.journal.recorded_ranks import RecordedRanks
 from nncdbg.torch.journal.resuming import Resumed, resume

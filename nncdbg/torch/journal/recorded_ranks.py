@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 import nncdbg.journal
-from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.ops.aten.internals import default_store
+from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.opening.journal.ranks import RankMembership, RankStatus, rank_status, read_rank
 from nncdbg.presentation.journal.rank_table import rank_lines
 from nncdbg.presentation.screen import Screen

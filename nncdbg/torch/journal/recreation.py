@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 import nncdbg.journal
-from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.ops.aten.internals import compiling_nothing
-from nncdbg.engine.text.counting import counted
+from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.opening.journal.reopening import steps_of
+from nncdbg.text.counting import counted
 from nncdbg.torch.hooks import on_backward
 from nncdbg.torch.journal.resuming import SavedState, state_to_record
 from nncdbg.torch.journal.tracked_loader import TrackedLoader

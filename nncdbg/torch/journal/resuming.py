@@ -15,15 +15,15 @@ import numpy as np
 import torch
 
 import nncdbg.journal
-from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
-from nncdbg.engine.process.ranks import journal_of_rank
-from nncdbg.engine.text.counting import counted
+from nncdbg.errors import LoadError, NncdbgError, UsageError
 from nncdbg.journal import Journal, Run
 from nncdbg.journal.records import Count
 from nncdbg.opening.journal.ranks import RankMembership
 from nncdbg.opening.journal.reopening import step_of
 from nncdbg.opening.journal_address import Address, read_address
 from nncdbg.presentation.screen import Screen
+from nncdbg.process.ranks import journal_of_rank
+from nncdbg.text.counting import counted
 from nncdbg.torch.journal.recorded_ranks import RecordedRanks
 from nncdbg.torch.journal.state_trees import from_json, python_state
 from nncdbg.torch.journal.tracking import RECREATIONS

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import nncdbg.journal
-from nncdbg.engine.errors import NncdbgError, RunError, UsageError
+from nncdbg.errors import NncdbgError, RunError, UsageError
 from nncdbg.journal import NewRun
 from nncdbg.opening.journal.ranks import bundle_folder
 from nncdbg.presentation.screen import Screen

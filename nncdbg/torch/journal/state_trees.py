@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.arrays import as_tensor
+from nncdbg.errors import UsageError
 from nncdbg.torch.step_state import RandomState, restore_generators
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.internals import own_batches, skip_batches
-from nncdbg.engine.text.counting import counted
+from nncdbg.errors import UsageError
+from nncdbg.text.counting import counted
 from nncdbg.torch.journal.state_trees import as_json, random_as_json, restore_random
 from nncdbg.torch.journal.tracking import RECREATIONS
 from nncdbg.torch.step_call import tensors_in

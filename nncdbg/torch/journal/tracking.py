@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.internals import is_wrapped
+from nncdbg.errors import UsageError
 
 if TYPE_CHECKING:
     from nncdbg.torch.journal.flight_recorder import FlightRecorder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.torch.journal.flight_recorder import FlightRecorder, RecordedTraining
 from nncdbg.torch.journal.tracked_loader import TrackedLoader
 from nncdbg.torch.libraries import trainer_callback_class

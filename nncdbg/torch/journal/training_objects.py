@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops.aten.arrays import as_tensor, host_array
-from nncdbg.engine.text.counting import counted
+from nncdbg.errors import UsageError
+from nncdbg.text.counting import counted
 from nncdbg.torch.journal.state_trees import as_json, from_json, random_as_json, restore_random
 from nncdbg.torch.journal.tracked_loader import LoaderPosition, TrackedLoader
 from nncdbg.torch.named_models import (

@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
-from nncdbg.engine.errors import ExpressionError, NotComputed
-from nncdbg.engine.expression import STATEMENT_VARIABLE
-from nncdbg.engine.expression.derivatives import DerivativeRequest
-from nncdbg.engine.expression.operators import OperandError
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import current_autograd_node, sequence_number
 from nncdbg.engine.ops.aten.signatures import ArgumentKind, Signature, flat_results, written_tensors
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.errors import ExpressionError, NotComputed
+from nncdbg.expression import STATEMENT_VARIABLE
+from nncdbg.expression.derivatives import DerivativeRequest
+from nncdbg.expression.operators import OperandError
 from nncdbg.ir.records import Array
 from nncdbg.stats import summarize
+from nncdbg.text.lexemes import name_text
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER
 from nncdbg.torch.source_lines import Lines, calling_modules, user_lines
 

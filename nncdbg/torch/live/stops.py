@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.presentation.breakpoint_syntax import is_computed, parse_place, plain_name
 from nncdbg.target.stops import (
     Catch,

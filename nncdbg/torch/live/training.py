@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from nncdbg.engine.errors import NncdbgError, RunError, UsageError
 from nncdbg.engine.ops.aten.internals import (
     compiles_body,
     compiling_nothing,
@@ -23,6 +22,7 @@ from nncdbg.engine.ops.aten.internals import (
     unseen,
     without_dispatch,
 )
+from nncdbg.errors import NncdbgError, RunError, UsageError
 from nncdbg.stats import prepare
 from nncdbg.torch.hooks import on_compiled_call, on_module_calls, on_skipped_step
 from nncdbg.torch.live.breakpoints import LiveBreakpoint, check_kinds, names_of_modules

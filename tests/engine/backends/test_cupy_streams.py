@@ -13,9 +13,9 @@ import pytest
 import nncdbg
 from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.backends import cupy as device
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.schedules.scheduler import with_schedule
 from nncdbg.engine.schedules.validation import margins_of, validate, with_margins
+from nncdbg.errors import UsageError
 from nncdbg.ir.records import Program
 from nncdbg.opening.schedule_logs.reading import read_access_log
 from nncdbg.opening.schedule_logs.run_accesses import recorded_accesses

@@ -14,7 +14,7 @@ import nncdbg
 from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.backends import cupy as device
 from nncdbg.engine.backends.summing import COLUMNS, Composed, source_for
-from nncdbg.engine.errors import RunError, UnsupportedOp, UsageError
+from nncdbg.errors import RunError, UnsupportedOp, UsageError
 from nncdbg.ir.records import Array
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import row_of

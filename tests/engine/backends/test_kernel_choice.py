@@ -12,7 +12,7 @@ import nncdbg
 from nncdbg.engine.backends import Call, Kernels, backend
 from nncdbg.engine.backends.kernel_choice import ExactSelectors, kernel_statements, parse_selector
 from nncdbg.engine.backends.numpy import NumPy
-from nncdbg.engine.errors import UnsupportedOp, UsageError
+from nncdbg.errors import UnsupportedOp, UsageError
 from nncdbg.ir.records import Program
 from tests.engine.backends.stand_in import StandIn
 

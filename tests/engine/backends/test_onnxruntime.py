@@ -12,7 +12,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.backends import backend as backend_of
-from nncdbg.engine.errors import RunError, UnsupportedOp, UsageError
+from nncdbg.errors import RunError, UnsupportedOp, UsageError
 from nncdbg.ir.records import Graph, Inline, Node, Program, TensorType, Value
 from tests.engine.backends.calls import call
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nncdbg.dtypes import NUMPY
 from nncdbg.engine.backends.numpy import NumPy
-from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.errors import UnsupportedOp
+from nncdbg.errors import UnsupportedOp
 from nncdbg.ir.records import TensorType
 from tests.engine.backends.calls import call_of, results_of
 from tests.engine.ops.onnx_cases import NodeCase, all_cases, assert_close, sizes_of, type_of

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.errors import LoadError, UnsupportedOp
 from nncdbg.engine.ops import declared, lookup
+from nncdbg.errors import LoadError, UnsupportedOp
 
 SWIRL = '''
 import nncdbg

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import nncdbg
 from nncdbg.engine.backends import backend as backend_of
-from nncdbg.engine.errors import GraphError, RunError, UnsupportedOp, UsageError
+from nncdbg.errors import GraphError, RunError, UnsupportedOp, UsageError
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 

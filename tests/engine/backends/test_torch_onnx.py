@@ -18,7 +18,7 @@ import nncdbg
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.backends.torch import Torch
 from nncdbg.engine.backends.torch_onnx import mapped
-from nncdbg.engine.errors import RunError, UnsupportedOp
+from nncdbg.errors import RunError, UnsupportedOp
 from tests.engine.backends.calls import call_of, results_of
 from tests.engine.ops.onnx_cases import NodeCase, all_cases, assert_close
 

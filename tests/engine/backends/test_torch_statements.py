@@ -22,7 +22,7 @@ import nncdbg
 from nncdbg import stats
 from nncdbg.engine.backends import Call, Kernels
 from nncdbg.engine.compilation.code import EVICTED, Statement
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from tests.presence import present
 
 torch = pytest.importorskip("torch", reason="torch is not installed")

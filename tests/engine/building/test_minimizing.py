@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import nncdbg
-from nncdbg.engine.errors import GraphError, NncdbgError, UsageError
+from nncdbg.errors import GraphError, NncdbgError, UsageError
 from nncdbg.ir.records import Program
 from tests.engine.differentiation.gradients import differences
 from tests.presence import present

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.errors import GraphError, NncdbgError, UsageError
+from nncdbg.errors import GraphError, NncdbgError, UsageError
 
 X = np.array([[0.5, -1.0, 2.0], [1.0, 0.25, -0.5]], np.float32)
 

@@ -12,7 +12,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.compilation.effects import effects_of
-from nncdbg.engine.errors import GraphError
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import Graph, Program, TensorType
 from tests.presence import present
 

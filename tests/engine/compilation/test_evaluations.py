@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.errors import GraphError
+from nncdbg.errors import GraphError
 
 TRAIN = """#nncdbg 1
 opset 18

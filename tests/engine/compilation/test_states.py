@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 import nncdbg
 from nncdbg.engine.compilation.states import lowered
-from nncdbg.engine.errors import ExpressionError, GraphError, NotComputed
+from nncdbg.errors import ExpressionError, GraphError, NotComputed
 
 TRAIN = """opset 18
 state %w: f64[3,2] = RandomNormal(dtype=11, seed=1.0, shape=[3,2])

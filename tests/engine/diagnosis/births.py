@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.dtypes import NUMPY
+from nncdbg.dtypes import NUMPY
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.causes import Birth
 from nncdbg.engine.ops.causes.evidence import flat

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nncdbg.dtypes import NUMPY, ONNX
 from nncdbg.engine.diagnosis.explaining import cause_of, explained, legal
-from nncdbg.engine.dtypes import NUMPY, ONNX
 from nncdbg.engine.ops import declaration
 from nncdbg.engine.ops.causes import NAMES, Birth
 from nncdbg.engine.ops.schema import complete

@@ -15,15 +15,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import nncdbg
+from nncdbg.dtypes import NUMPY
 from nncdbg.engine.diagnosis.explaining import cause_of, legal
-from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.ops import Op, lookup, names
 from nncdbg.engine.ops.causes import NAMES, Birth, rule_of
 from nncdbg.engine.ops.causes.evidence import flat, is_float
 from nncdbg.engine.ops.declaration import DESCRIBED, declared
 from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.ops.schema import complete, version_of
+from nncdbg.errors import NncdbgError
 from tests.conformance.cases import cases
 from tests.engine.diagnosis.births import births
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.dtypes import FLOATS, name_of
+from nncdbg.dtypes import FLOATS, name_of
 from nncdbg.engine.memory.debug import LeanAllocation
 from tests.engine.ops.against_runtime import Row, fed, program_of
 from tests.engine.ops.samples import composed

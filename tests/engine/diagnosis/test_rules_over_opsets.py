@@ -11,12 +11,12 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.diagnosis.explaining import cause_of, legal
-from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.observers import operand_checks
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.causes import Birth
 from nncdbg.engine.ops.influence import Application, whole
 from nncdbg.engine.ops.schema import for_rules, schema, versions_of
+from nncdbg.errors import NncdbgError
 from tests.engine.diagnosis.births import results
 from tests.engine.diagnosis.test_causes_over_ops import Template, templates
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 import nncdbg
-from nncdbg.engine.dtypes import name_of
-from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.text.lexemes import name_text
+from nncdbg.dtypes import name_of
+from nncdbg.errors import NncdbgError
 from nncdbg.ir.records import Program
+from nncdbg.text.lexemes import name_text
 from nncdbg.textual_repr.parser import parse
 from tests.engine.differentiation.node_gradients import (
     COMPUTED,

@@ -18,7 +18,7 @@ import onnx.defs
 from onnx import TensorProto
 
 import nncdbg
-from nncdbg.engine.dtypes import name_of
+from nncdbg.dtypes import name_of
 from nncdbg.ir.records import Constant, Inline, Node, Program, Value, type_of
 from tests.conformance.cases import Case, cases
 from tests.engine.differentiation.gradients import run, with_gradient

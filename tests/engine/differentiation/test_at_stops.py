@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.errors import NncdbgError
+from nncdbg.errors import NncdbgError
 
 MLP = """graph @main(%x: f64[2,3], %w: f64[3,2], %b: f64[2]) -> (%loss: f64[]) {
   %h: f64[2,2] = @layer(%x, %w)

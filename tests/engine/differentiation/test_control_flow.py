@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import nncdbg
 from nncdbg.engine.differentiation.expansion import with_backward_graphs
-from nncdbg.engine.errors import GraphError
+from nncdbg.errors import GraphError
 from nncdbg.textual_repr.parser import parse
 from tests.engine.differentiation.gradients import check, differences, gradients, program_of, run
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.errors import GraphError
+from nncdbg.errors import GraphError
 
 PROGRAM = """opset 18
 state %w: f64[3,4] = RandomNormal(dtype=11, seed=1.0, shape=[3,4])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.errors import GraphError, UnsupportedOp
+from nncdbg.errors import GraphError, UnsupportedOp
 from nncdbg.ir.names import free_names
 from nncdbg.ir.records import Node, Value
 from nncdbg.textual_repr.parser import parse

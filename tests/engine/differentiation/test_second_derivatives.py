@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.values.losses import loss_at
+from nncdbg.errors import GraphError
 from tests.engine.differentiation.gradients import differences
 from tests.engine.differentiation.test_control_flow import INPUTS, PROGRAMS
 

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nncdbg
-from nncdbg.engine.comparison.tolerance import Tolerance, excess
+from nncdbg.comparison.tolerance import Tolerance, excess
 from nncdbg.engine.divergence.casting import cast_program, inputs_like
 from nncdbg.engine.divergence.lockstep import Companion, compared
 from nncdbg.engine.divergence.sides import Side
-from nncdbg.engine.errors import NotComputed, RunError, UsageError
+from nncdbg.errors import NotComputed, RunError, UsageError
 from nncdbg.ir.records import Program
 from tests.engine.planted import Planted, bumped, x_of
 from tests.engine.programs import runnable

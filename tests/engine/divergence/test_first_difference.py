@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.comparison.tolerance import Tolerance
+from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.divergence.lockstep import FirstDifference, Lockstep
 from tests.engine.divergence.test_divergence import LOOP, NET
 

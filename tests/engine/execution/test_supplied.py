@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.errors import ExpressionError, LoadError, NotComputed, UnsupportedOp, UsageError
+from nncdbg.errors import ExpressionError, LoadError, NotComputed, UnsupportedOp, UsageError
 
 PROGRAM = """#nncdbg 1
 opset 18

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import nncdbg
-from nncdbg.engine.errors import GraphError
+from nncdbg.errors import GraphError
 from tests.engine.frontends.onnx_models import BOOL, I64, info, model
 from tests.presence import present
 

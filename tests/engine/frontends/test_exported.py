@@ -9,7 +9,7 @@ import torch  # noqa: E402
 import torch.nn.attention.flex_attention  # noqa: E402
 
 import nncdbg  # noqa: E402
-from nncdbg.engine.errors import GraphError, LoadError  # noqa: E402
+from nncdbg.errors import GraphError, LoadError  # noqa: E402
 
 
 class Block(torch.nn.Module):

@@ -15,7 +15,7 @@ from torch._higher_order_ops.while_loop import while_loop  # noqa: E402
 from torch.export import Dim  # noqa: E402
 
 import nncdbg  # noqa: E402
-from nncdbg.engine.errors import NncdbgError  # noqa: E402
+from nncdbg.errors import NncdbgError  # noqa: E402
 
 
 def program_of(module, *arguments, **options):

@@ -8,8 +8,8 @@ from onnx import helper
 from onnx.defs import get_all_schemas_with_history
 from onnx.reference import ReferenceEvaluator
 
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends.formula import function_body
+from nncdbg.errors import UsageError
 from nncdbg.ir.names import free_names
 from nncdbg.ir.records import Inline, TensorType
 from nncdbg.textual_repr.parser import parse

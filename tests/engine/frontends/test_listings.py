@@ -9,7 +9,7 @@ from onnx import helper, numpy_helper
 
 import nncdbg
 from nncdbg.dap_server.sources.listing_file import write_listing
-from nncdbg.engine.errors import LoadError
+from nncdbg.errors import LoadError
 from tests.engine.frontends.onnx_models import info, model
 
 

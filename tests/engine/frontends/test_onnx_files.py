@@ -12,9 +12,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from nncdbg.engine.errors import LoadError, NncdbgError
 from nncdbg.engine.frontends import attach_stores, load, open_stores
 from nncdbg.engine.frontends.onnx_file import read_model
+from nncdbg.errors import LoadError, NncdbgError
 from nncdbg.ir.records import TensorType
 from tests.engine.frontends.onnx_models import info, model, save
 

@@ -8,7 +8,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import nncdbg
-from nncdbg.engine.errors import GraphError, UnsupportedOp
+from nncdbg.errors import GraphError, UnsupportedOp
 from nncdbg.textual_repr.parser import parse
 from tests.engine.frontends.onnx_models import BOOL, info, model
 from tests.presence import present

@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import nncdbg
-from nncdbg.engine import dtypes
-from nncdbg.engine.errors import GraphError, UnsupportedOp, UsageError
+from nncdbg import dtypes
 from nncdbg.engine.frontends import load
+from nncdbg.errors import GraphError, UnsupportedOp, UsageError
 from nncdbg.ir.records import Graph, Inline, Literal, Location, Reference, SequenceType, TensorType, Value
 from tests.engine.frontends.onnx_models import BOOL, F32, I64, info, model, save
 

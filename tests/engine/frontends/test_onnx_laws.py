@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import nncdbg
-from nncdbg.engine.errors import NncdbgError
+from nncdbg.errors import NncdbgError
 from tests.engine.frontends.random_models import damage, models
 from tests.engine.programs import largest
 from tests.presence import present

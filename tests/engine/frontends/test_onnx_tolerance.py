@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import nncdbg
-from nncdbg.engine.dtypes import ONNX
+from nncdbg.dtypes import ONNX
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import Schema, complete, joined, schema, split, versions_of
 from tests.presence import present

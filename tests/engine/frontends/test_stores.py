@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import nncdbg
-from nncdbg.engine.errors import LoadError
 from nncdbg.engine.frontends import attach_stores
+from nncdbg.errors import LoadError
 from nncdbg.terminal.main import main
 
 TEXT = """#nncdbg 1

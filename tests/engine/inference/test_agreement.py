@@ -8,9 +8,9 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.compilation.code import Compiler, initial_data
-from nncdbg.engine.errors import GraphError, NncdbgError
-from nncdbg.engine.text.listing import Listing
+from nncdbg.errors import GraphError, NncdbgError
 from nncdbg.ir.records import Path, Program, Type
+from nncdbg.text.listing import Listing
 from nncdbg.textual_repr.language_server.analysis import Analysis
 from nncdbg.textual_repr.language_server.analyzer import Analyzer
 from nncdbg.textual_repr.parser import parse

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.errors import GraphError
+from nncdbg.errors import GraphError
 
 LAYER = """
 graph @layer(%n: i64[...], %t: f32[...]) -> (%out) {

@@ -13,11 +13,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from nncdbg.engine import dtypes
-from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
+from nncdbg import dtypes
 from nncdbg.engine.inputs import npy
 from nncdbg.engine.inputs.binding import bind, parse_dim, parse_spec
 from nncdbg.engine.inputs.generated import GENERATED
+from nncdbg.errors import LoadError, NncdbgError, UsageError
 from nncdbg.ir.records import Graph, SequenceType, TensorType, Value
 
 

@@ -9,12 +9,12 @@ from typing import Any
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.digest_run import Played, Player
-from nncdbg.engine.errors import RunError
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.arena import ArenaAllocation
 from nncdbg.engine.memory.reusing import Plan, by_liveness
 from nncdbg.engine.values.values import copied
+from nncdbg.errors import RunError
 from nncdbg.ir.records import Program
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.dtypes import NUMPY
+from nncdbg.dtypes import NUMPY
 from nncdbg.engine.memory.inspected import InspectedAllocation
 from nncdbg.stats import inspection as compiled_inspection
 from tests.engine.memory.conftest import write_beside

@@ -11,11 +11,11 @@ import pytest
 
 import nncdbg
 from nncdbg.commands.execute import execute
-from nncdbg.engine.errors import OutOfMemory
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.execution.machine import is_out_of_memory
 from nncdbg.engine.memory.debug import DebugAllocation
 from nncdbg.engine.ops.scratch import KEPT_BYTES, Workspaces, scratch
+from nncdbg.errors import OutOfMemory
 from nncdbg.ir.records import Array
 
 TEXT = """

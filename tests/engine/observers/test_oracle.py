@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from tests.engine.planted import Planted, bumped, x_of
 from tests.presence import present
 

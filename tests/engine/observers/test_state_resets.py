@@ -9,8 +9,8 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.compilation.code import EVICTED
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.observers.state_resets import old_slot
+from nncdbg.errors import UsageError
 from tests.presence import present
 
 TEXT = """opset 18

@@ -13,7 +13,7 @@ import onnx.helper
 from onnx import numpy_helper
 
 import nncdbg
-from nncdbg.engine.dtypes import ONNX, name_of
+from nncdbg.dtypes import ONNX, name_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import complete, split
 from nncdbg.ir.records import Program

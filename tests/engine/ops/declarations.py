@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.dtypes import FLOATS, name_of
 from nncdbg.engine.diagnosis.explaining import cause_of, legal
-from nncdbg.engine.dtypes import FLOATS, name_of
-from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.ops.causes.evidence import flat
 from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.ops.schema import split
+from nncdbg.errors import NncdbgError
 from nncdbg.ir.records import Inline, Node, Value
 from nncdbg.textual_repr.printer import print_statement
 from tests.engine.diagnosis.births import births

@@ -11,7 +11,7 @@ import onnx.helper
 import onnx.numpy_helper
 
 import nncdbg
-from nncdbg.engine.dtypes import NUMPY, ONNX, name_of
+from nncdbg.dtypes import NUMPY, ONNX, name_of
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.precision import is_narrow
 from nncdbg.engine.ops.schema import complete

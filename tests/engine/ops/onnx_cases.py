@@ -17,7 +17,7 @@ import onnx
 import onnx.helper
 import onnx.numpy_helper
 
-from nncdbg.engine.dtypes import FLOATS, NUMPY, name_of
+from nncdbg.dtypes import FLOATS, NUMPY, name_of
 from nncdbg.engine.execution.random_streams import seeded_stream
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.schema import complete

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.dtypes import ONNX
+from nncdbg.dtypes import ONNX
 
 _RANDOM = np.random.default_rng(47)
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops.schema import complete
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import TensorType
 from tests.engine.ops.one_node import (
     OPSET,

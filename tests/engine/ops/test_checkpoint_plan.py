@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nncdbg
-from nncdbg.engine.errors import RunError
 from nncdbg.engine.ops.cotangent import kept_before, reach, recomputations
+from nncdbg.errors import RunError
 
 
 @cache

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nncdbg.engine.dtypes import NUMPY, ONNX, name_of
-from nncdbg.engine.errors import GraphError, RunError
+from nncdbg.dtypes import NUMPY, ONNX, name_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import complete
+from nncdbg.errors import GraphError, RunError
 from nncdbg.ir.records import TensorType
 from tests.engine.ops.onnx_cases import execute, execute_into, type_of
 from tests.presence import present

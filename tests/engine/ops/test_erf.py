@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from nncdbg.engine.dtypes import NUMPY
+from nncdbg.dtypes import NUMPY
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.activation import erf_plain
 from tests.engine.ops.onnx_cases import execute, execute_into, type_of

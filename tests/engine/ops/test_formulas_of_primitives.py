@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nncdbg.engine.dtypes import NUMPY
+from nncdbg.dtypes import NUMPY
 from tests.engine.ops.one_node import assert_same, by_formula, by_kernel, check_all
 
 GENERATOR = np.random.default_rng(5)

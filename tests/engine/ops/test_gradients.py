@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from nncdbg.engine.dtypes import NUMPY
+from nncdbg.dtypes import NUMPY
 from nncdbg.engine.ops import declared, names
 from nncdbg.ir.records import Value
 from tests.engine.differentiation.gradients import check, gradients, program_of, run, with_gradient

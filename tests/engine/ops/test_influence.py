@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nncdbg.engine.dtypes import FLOATS, name_of
-from nncdbg.engine.errors import NncdbgError
+from nncdbg.dtypes import FLOATS, name_of
 from nncdbg.engine.ops.influence import CHECK, LOSING, Application
+from nncdbg.errors import NncdbgError
 from tests.engine.ops.samples import Sample, by_entry, entries
 
 ENTRIES = by_entry(1)

@@ -13,14 +13,14 @@ import pytest
 from onnx import helper
 
 import nncdbg
-from nncdbg.engine.comparison.measure import measure
-from nncdbg.engine.comparison.tolerance import Tolerance
+from nncdbg.comparison.measure import measure
+from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import complete
-from nncdbg.engine.text.lexemes import Flaw
-from nncdbg.engine.text.types import parse_type, print_type
 from nncdbg.ir.records import Map, MapType, SequenceType
 from nncdbg.presentation.tensor_text import described, maps_text
+from nncdbg.text.lexemes import Flaw
+from nncdbg.text.types import parse_type, print_type
 
 ML = "ai.onnx.ml"
 Command = Callable[..., tuple[int, str, str]]

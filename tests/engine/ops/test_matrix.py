@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops import matrix
 from nncdbg.engine.ops.schema import complete
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import TensorType
 from tests.engine.ops.one_node import (
     OPSET,

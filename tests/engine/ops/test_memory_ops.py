@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nncdbg.engine.dtypes import COMPLEX, FLOATS, NUMPY
-from nncdbg.engine.errors import GraphError
+from nncdbg.dtypes import COMPLEX, FLOATS, NUMPY
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import complete, schema
+from nncdbg.errors import GraphError
 from tests.engine.ops.onnx_cases import assert_agrees, execute
 from tests.presence import present
 

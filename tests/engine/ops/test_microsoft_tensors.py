@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nncdbg.engine.dtypes import NUMPY
+from nncdbg.dtypes import NUMPY
 from tests.engine.ops.against_runtime import Row, by_range, check
 
 pytest.importorskip("onnxruntime")

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nncdbg.engine.dtypes import ONNX
-from nncdbg.engine.errors import GraphError
+from nncdbg.dtypes import ONNX
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import complete
+from nncdbg.errors import GraphError
 from tests.engine.ops.onnx_cases import assert_agrees, execute, type_of
 
 GENERATOR = np.random.default_rng(3)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.dtypes import NUMPY, name_of
-from nncdbg.engine.errors import GraphError
+from nncdbg.dtypes import NUMPY, name_of
+from nncdbg.errors import GraphError
 from tests.engine.differentiation.gradients import check
 from tests.engine.ops.one_node import by_formula, by_kernel, normal
 from tests.presence import present

@@ -10,7 +10,7 @@ import onnx.defs
 import pytest
 
 import nncdbg
-from nncdbg.engine.dtypes import ONNX, name_of
+from nncdbg.dtypes import ONNX, name_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import joined, split
 from tests.engine.ops.one_node import by_formula

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.ops.images import max_roi_pool
 from nncdbg.engine.ops.schema import complete
+from nncdbg.errors import GraphError, RunError
 from nncdbg.ir.records import TensorType
 from tests.engine.backends.stand_in import StandIn
 from tests.engine.ops.one_node import by_kernel, check_all, check_kernel, declared, normal

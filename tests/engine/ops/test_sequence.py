@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.errors import GraphError, UsageError
 from nncdbg.engine.ops import lookup
+from nncdbg.errors import GraphError, UsageError
 from nncdbg.textual_repr.parser import parse
 
 X = np.arange(6, dtype=np.float32).reshape(3, 2)

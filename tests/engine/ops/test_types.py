@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import nncdbg
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops import declared, lookup, names
 from nncdbg.engine.ops.schema import complete
 from nncdbg.engine.ops.types import broadcast_shapes, normal_axes, product, total
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import TensorType
 
 

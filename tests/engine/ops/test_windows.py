@@ -10,11 +10,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import schema
 from nncdbg.engine.ops.scratch import KEPT_BYTES, scratch
 from nncdbg.engine.ops.windows import WindowAxis, padded
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import TensorType
 from tests.engine.ops.one_node import check_kernel, normal
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from nncdbg.engine.errors import ParseError, UsageError
 from nncdbg.engine.schedules.player import played
 from nncdbg.engine.schedules.scheduler import with_schedule
 from nncdbg.engine.schedules.validation import bound, validate
+from nncdbg.errors import ParseError, UsageError
 from nncdbg.ir.records import Placement, Program
 from nncdbg.opening.schedule_file import parse_schedule, schedule_text
 from nncdbg.presentation.schedules import ScheduleWording

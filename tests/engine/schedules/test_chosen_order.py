@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.ir.records import Location
 from nncdbg.nan_watch.commands.races import main as races
 

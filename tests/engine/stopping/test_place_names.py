@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import nncdbg
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.presentation.breakpoint_syntax import parse_stop, place_lines
 
 TEXT = """#nncdbg 1

@@ -11,10 +11,10 @@ import pytest
 import nncdbg
 from nncdbg.engine.backends import Backend, Call, Kernels
 from nncdbg.engine.backends.numpy import NumPy
-from nncdbg.engine.errors import UnsupportedOp, UsageError
 from nncdbg.engine.tuning.private_copies import same_bits
 from nncdbg.engine.tuning.records import MeasuredKernel, TunedStatement, Tuning
 from nncdbg.engine.tuning.tuner import KernelTuner, available_backends
+from nncdbg.errors import UnsupportedOp, UsageError
 
 TEXT = """
 graph @main(%x: f32[2,4]) -> (%y: f32[2,4]) {

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.ops.schema import split
+from nncdbg.errors import NncdbgError
 from nncdbg.ir.records import Graph, Inline, Node, Program, Value
 from tests.engine.ops.samples import Sample, by_entry
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nncdbg import journal
-from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.errors import LoadError, UsageError
 from nncdbg.journal import NewRun
 
 pytest.importorskip("zstandard")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from nncdbg import journal, summarize
-from nncdbg.engine.errors import LoadError, NncdbgError
+from nncdbg.errors import LoadError, NncdbgError
 from nncdbg.journal import Journal, NewRun
 
 FLIPS = 600

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nncdbg import journal
-from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
+from nncdbg.errors import LoadError, NncdbgError, UsageError
 from nncdbg.journal import Journal, NewRun
 from nncdbg.journal.codecs import EXACT, block_count, decode, encode
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nncdbg import journal
-from nncdbg.engine.errors import NncdbgError
+from nncdbg.errors import NncdbgError
 from nncdbg.journal import NewRun
 from nncdbg.journal.log_files import has_log
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nncdbg import journal
-from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.errors import LoadError, UsageError
 from nncdbg.journal import NewRun, nnc
 
 # The statements of ccv_nnc_tensor_write, as nnc executes them.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nncdbg import journal, summarize
-from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.errors import LoadError, UsageError
 from nncdbg.journal import NewRun
 
 GRAPH = NewRun(kind="graph", name="train.nnc", program="graph @main() {}")

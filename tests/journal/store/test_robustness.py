@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from nncdbg import journal
-from nncdbg.engine.errors import NncdbgError, RunError, UsageError
+from nncdbg.errors import NncdbgError, RunError, UsageError
 from nncdbg.journal import NewRun, connection, writing
 
 GRAPH = NewRun(kind="graph", name="train.nnc")
@@ -114,7 +114,7 @@ FULL = """
 import resource, signal, sys
 import numpy as np
 from nncdbg import journal
-from nncdbg.engine.errors import NncdbgError
+from nncdbg.errors import NncdbgError
 from nncdbg.journal import NewRun
 
 limit = int(sys.argv[2])

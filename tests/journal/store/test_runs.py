@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nncdbg import journal
-from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.dtypes import NUMPY
+from nncdbg.errors import LoadError, UsageError
 from nncdbg.journal import NewRun
 
 GRAPH = NewRun(kind="graph", name="train.nnc")

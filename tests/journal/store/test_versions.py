@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nncdbg import journal
-from nncdbg.engine.errors import LoadError
+from nncdbg.errors import LoadError
 from nncdbg.journal import Journal, NewRun
 from nncdbg.journal.connection import VERSION
 

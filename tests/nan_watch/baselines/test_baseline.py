@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.errors import LoadError, RunError, UsageError
+from nncdbg.errors import LoadError, RunError, UsageError
 from nncdbg.nan_watch.baseline import (
     Baseline,
     BaselineComparison,

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.comparison.tolerance import Tolerance
+from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.divergence.casting import mixed_program
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.nan_watch.bisection import Bisection
 from nncdbg.nan_watch.configuration import WatchConfiguration
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.dtypes import NUMPY
 from nncdbg.engine.frontends.file_names import FILES
 from nncdbg.engine.frontends.program_folder import open_program_folder
 from nncdbg.engine.frontends.tensor_file import TensorEntry, pack, unpack, write_tensors
+from nncdbg.errors import LoadError, UsageError
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.reduction.bundles import bundle_finding, write_bundle
 from nncdbg.nan_watch.reduction.case import ReducedCase, case_of_program

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.nan_watch.records import Report, TrainingStep, WatchFinding
 from nncdbg.terminal.main import main
 

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.errors import LoadError, RunError, UsageError
 from nncdbg.engine.frontends.program_folder import open_program_folder
+from nncdbg.errors import LoadError, RunError, UsageError
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.reduction.case import ReducedCase
 from nncdbg.nan_watch.reduction.reducing import ReductionJob, load_state, origin_of, save_state, verify

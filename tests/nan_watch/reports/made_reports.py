@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nncdbg.engine.errors import RunError
 from nncdbg.engine.execution.check_results import NOT_CHECKED, CheckResult
+from nncdbg.errors import RunError
 from nncdbg.nan_watch.measuring.gates import Watched
 from nncdbg.nan_watch.records import FindingSite, Operand, Report, WatchFinding
 from nncdbg.opening.corpus.cases import Case

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.opening.corpus.cases import Case, CaseResult, CaseRun
 from nncdbg.opening.corpus.running import ExecutorCases
 from nncdbg.opening.corpus.worker import Refused, SentTask, TaskMissing, run_batch

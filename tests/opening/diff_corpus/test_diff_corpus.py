@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.comparison.tolerance import Tolerance
+from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.corpus.source import CorpusProgram
 from nncdbg.opening.diff_corpus import DiffTask, run_diff_corpus

@@ -12,7 +12,7 @@ import pytest
 
 import nncdbg
 import nncdbg.journal
-from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.terminal.main import main
 from tests.opening.journal.trainings import opened_at
 
@@ -174,7 +174,7 @@ def test_a_full_disk_is_reported_when_it_happens(action: str, tmp_path: Path) ->
 def test_nncdbg_run_raises_the_error_of_a_journal_that_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nncdbg.engine.errors import RunError
+    from nncdbg.errors import RunError
     from nncdbg.journal import RunWriter
 
     def full(*_: object, **__: object) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import nncdbg.journal
-from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
+from nncdbg.errors import LoadError, NncdbgError, UsageError
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal.recording import journaled
 from nncdbg.opening.journal.reproduction import reproducing

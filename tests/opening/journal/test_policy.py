@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.opening.journal.policy import CheckpointPolicy, Every, kept, read_every, spacing
 
 TEXTS = """

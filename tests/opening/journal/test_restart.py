@@ -9,7 +9,7 @@ import pytest
 
 import nncdbg.journal
 import nncdbg.opening.journal.content as kept_data
-from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
+from nncdbg.errors import LoadError, NncdbgError, UsageError
 from nncdbg.opening.journal.reproduction import reproducing
 from tests.opening.journal.trainings import TRAININGS, bits, opened_at, run_journaled, written
 

@@ -11,7 +11,7 @@ import pytest
 
 import nncdbg.journal
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.opening.journal.recording import journaled
 from tests.engine.tracking.programs import ALL, DATA, EVALUATE, TRACKS, TRAIN
 from tests.opening.journal.trainings import Training, opened_at, run_journaled, written

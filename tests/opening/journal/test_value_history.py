@@ -10,7 +10,7 @@ import pytest
 import nncdbg
 import nncdbg.journal
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.journal.codecs import EXACT, decode, encode
 from nncdbg.opening.journal.recording import journaled
 from nncdbg.opening.journal.reproduction import reproducing

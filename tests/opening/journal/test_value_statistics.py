@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nncdbg.journal
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal.recording import journaled
 from nncdbg.opening.programs import open_program

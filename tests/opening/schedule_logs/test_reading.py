@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.execution.check_results import NOT_CHECKED, CheckResult
 from nncdbg.engine.schedules.validation import validate
+from nncdbg.errors import LoadError, UsageError
 from nncdbg.nan_watch.commands import races
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.programs import open_program

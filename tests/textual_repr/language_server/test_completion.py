@@ -7,7 +7,7 @@ import time
 import pytest
 from lsprotocol import types
 
-from nncdbg.engine.dtypes import NUMPY
+from nncdbg.dtypes import NUMPY
 from nncdbg.textual_repr.language_server.completion import completions, resolved
 from nncdbg.textual_repr.language_server.document import Document
 from nncdbg.textual_repr.language_server.server import Place

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nncdbg.engine.errors import ParseError
+from nncdbg.errors import ParseError
 from nncdbg.textual_repr import parse
 from nncdbg.textual_repr.language_server.document import Document
 from nncdbg.textual_repr.language_server.tokens import Problem

@@ -18,8 +18,8 @@ import torch
 import torch._dynamo
 
 import nncdbg.torch
-from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.ops.aten.arrays import host_array
+from nncdbg.errors import NncdbgError
 
 # Each process would import them again.
 from nncdbg.nan_watch.training import watching  # noqa: F401

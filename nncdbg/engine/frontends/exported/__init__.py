@@ -14,12 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
 from nncdbg.engine.frontends.exported.block import ExportedBlock, ExportedNames, type_of
 from nncdbg.engine.frontends.exported.calls import positional_arguments, quiet, tracing
 from nncdbg.engine.frontends.layers import group_layers
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.engine.ops.aten.names import installed
+from nncdbg.errors import LoadError, NncdbgError, UsageError
 from nncdbg.ir.records import Array, Constant, Graph, Program, Reference, SavedRun, Value
 
 # -- conversion ------------------------------------------------------------------------------------

@@ -32,10 +32,10 @@ from torch._export.serde.union import _Union
 from torch.utils import _pytree as pytree
 from torch.utils._sympy import functions
 
-from nncdbg.engine.errors import LoadError
 from nncdbg.engine.ops.aten.arrays import function_name
 from nncdbg.engine.ops.aten.internals import OpOverload
 from nncdbg.engine.ops.aten.signatures import signature_of
+from nncdbg.errors import LoadError
 
 # -- sizes -----------------------------------------------------------------------------------------
 

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.frontends.layers import ModulePath
 from nncdbg.engine.ops.aten.names import NUMBER, OPERAND
+from nncdbg.errors import GraphError
 from nncdbg.ir.names import claimed_name
 from nncdbg.ir.records import (
     Array,

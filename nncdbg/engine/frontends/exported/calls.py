@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from os.path import dirname
 from typing import Any
 
-from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
+from nncdbg.errors import LoadError, NncdbgError, UsageError
 
 _LOGGERS = ("torch.export", "torch._subclasses.fake_tensor", "torch._dynamo")
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from nncdbg.engine.errors import GraphError, NotComputed, RunError
 from nncdbg.engine.ops.aten.signatures import FROM_HOST, HOST_VIEWS
+from nncdbg.errors import GraphError, NotComputed, RunError
 
 
 def host_array(value: Any) -> Any:

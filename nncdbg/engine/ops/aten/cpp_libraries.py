@@ -27,8 +27,8 @@ from typing import Any
 
 import torch
 
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.process.state_folder import cache_folder
+from nncdbg.errors import UsageError
+from nncdbg.process.state_folder import cache_folder
 
 _COMPILERS = ("c++", "g++", "clang++")
 """Searched in this order, unless the environment variable CXX names one."""

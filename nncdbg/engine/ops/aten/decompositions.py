@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from nncdbg.engine.errors import GraphError, UnsupportedOp
 from nncdbg.engine.ops.aten.internals import DispatchMode, decompositions, without_dispatch
 from nncdbg.engine.ops.aten.names import OPERAND
 from nncdbg.engine.ops.aten.signatures import (
@@ -33,6 +32,7 @@ from nncdbg.engine.ops.aten.signatures import (
     signature_of,
 )
 from nncdbg.engine.ops.declaration import Formula, Op
+from nncdbg.errors import GraphError, UnsupportedOp
 from nncdbg.ir.records import Attribute, Graph, Node, Program, TensorType, Type, Value, tensor_only
 
 

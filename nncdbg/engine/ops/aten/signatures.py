@@ -34,8 +34,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from nncdbg.engine.dtypes import register_dtypes
-from nncdbg.engine.errors import GraphError
+from nncdbg.dtypes import register_dtypes
 from nncdbg.engine.ops.aten.internals import (
     OpOverload,
     all_operator_names,
@@ -46,6 +45,7 @@ from nncdbg.engine.ops.aten.internals import (
 )
 from nncdbg.engine.ops.aten.names import DOMAINS, OWN, text_name
 from nncdbg.engine.ops.aten.operators import allocates_only, facts_of
+from nncdbg.errors import GraphError
 
 RANDOM = "random"
 """The attribute of a random statement: the device of the generator with the state in the last operand."""

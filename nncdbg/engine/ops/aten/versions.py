@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from functools import cache
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.errors import UsageError
 
 OLDEST, NEWEST = (2, 10), (2, 15)
 """The oldest and the newest version of torch that the tests ran with."""

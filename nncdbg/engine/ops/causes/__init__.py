@@ -82,7 +82,7 @@ class Made:
 
     def spelled(self, number: int) -> str:
         """Return an operand as written in the program text."""
-        from nncdbg.engine.text.lexemes import name_text
+        from nncdbg.text.lexemes import name_text
 
         name = self.names[number] if number < len(self.names) else ""
         return f"%{name_text(name)}" if name else f"operand {number + 1}"

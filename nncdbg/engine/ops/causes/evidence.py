@@ -12,12 +12,12 @@ from typing import Any, TypeAlias
 import ml_dtypes
 import numpy as np
 
-from nncdbg.engine.dtypes import FLOATS, INTEGERS, name_of
+from nncdbg.dtypes import FLOATS, INTEGERS, name_of
 from nncdbg.engine.ops.causes import Birth, Cause
 from nncdbg.engine.ops.precision import is_narrow
-from nncdbg.engine.text.lexemes import name_text
 from nncdbg.ir.records import Array
 from nncdbg.stats.inspection import bad
+from nncdbg.text.lexemes import name_text
 
 EXACT = Context(prec=24, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
 """Decimal numbers of 24 digits: no f64 overflows in them, and no operation raises."""

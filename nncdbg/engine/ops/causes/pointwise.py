@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.dtypes import FLOATS, name_of
+from nncdbg.dtypes import FLOATS, name_of
 from nncdbg.engine.ops.causes import Birth, Cause, Made, Maker
 from nncdbg.engine.ops.causes.evidence import (
     EXACT,
@@ -37,9 +37,9 @@ from nncdbg.engine.ops.causes.evidence import (
 )
 from nncdbg.engine.ops.declaration import CauseRule
 from nncdbg.engine.ops.types import normal_axis
-from nncdbg.engine.text.counting import elements as elements_text
 from nncdbg.ir.records import Array
 from nncdbg.stats.inspection import bad
+from nncdbg.text.counting import elements as elements_text
 
 _MOVING = frozenset(
     {"Identity", "Cast", "CastLike", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Flatten"}

@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from nncdbg.engine.dtypes import name_of
+from nncdbg.dtypes import name_of
 from nncdbg.engine.ops.causes import Birth, Cause, Maker
 from nncdbg.engine.ops.causes.evidence import (
     EXACT,

@@ -28,8 +28,8 @@ from nncdbg.engine.ops.causes.evidence import (
 )
 from nncdbg.engine.ops.declaration import CauseRule
 from nncdbg.engine.ops.precision import is_narrow
-from nncdbg.engine.text.counting import counted as number_of
 from nncdbg.ir.records import Array
+from nncdbg.text.counting import counted as number_of
 
 _OPSET = 21
 

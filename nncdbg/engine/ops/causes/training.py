@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from nncdbg.engine.dtypes import name_of
+from nncdbg.dtypes import name_of
 from nncdbg.engine.ops.aten.names import autograd_nodes, base_name, of_other_library
 from nncdbg.engine.ops.aten.operators import facts_of
 from nncdbg.engine.ops.causes import WHERE_TRAP, Birth, Cause, Made, Maker
@@ -28,8 +28,8 @@ from nncdbg.engine.ops.causes.evidence import (
     spot,
 )
 from nncdbg.engine.ops.causes.torch_operators import computed_in, described, paired, with_numbers
-from nncdbg.engine.text.counting import elements
 from nncdbg.stats.inspection import bad
+from nncdbg.text.counting import elements
 
 HALF = ("f16", "bf16")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops.declaration import composite
 from nncdbg.engine.ops.formula import cast, sizes_at, type_at, wide_formula, wide_name
 from nncdbg.engine.ops.microsoft.quantized import given
 from nncdbg.engine.ops.types import Attributes, Types, at, need_rank, product, shape_at, total, typed
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import Dim
 
 LOWEST = "-3.4028234663852886e38"

@@ -13,13 +13,13 @@ from functools import cache
 
 import numpy as np
 
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops.convolution import conv_types
 from nncdbg.engine.ops.declaration import composite
 from nncdbg.engine.ops.formula import activation_of, channels_first, channels_last, formula, sizes_at, stated
 from nncdbg.engine.ops.pooling import pool_shape, pool_types
 from nncdbg.engine.ops.recurrent import activation_lines
 from nncdbg.engine.ops.types import Attributes, Shape, Types, at, one_per_plane, shape_at, shaped, typed
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import Dim
 
 WINDOWS = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops.declaration import composite
 from nncdbg.engine.ops.formula import cast, sizes_at, wide_formula
 from nncdbg.engine.ops.microsoft.attention import angle_lines, default_scale, merge_heads, refuse, rotated
 from nncdbg.engine.ops.types import Attributes, Types, at, same_as, shape_at, typed
+from nncdbg.errors import GraphError
 
 
 @composite("com.microsoft.RotaryEmbedding", infer=same_as(0), contract=contracts.not_negative(1))

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from nncdbg.engine.dtypes import FROM_ONNX
-from nncdbg.engine.errors import GraphError
+from nncdbg.dtypes import FROM_ONNX
 from nncdbg.engine.ops import contracts, remarks
 from nncdbg.engine.ops.declaration import Formula, composite, op
 from nncdbg.engine.ops.formula import (
@@ -46,6 +45,7 @@ from nncdbg.engine.ops.types import (
     shaped,
     typed,
 )
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import Dim, TensorType
 
 

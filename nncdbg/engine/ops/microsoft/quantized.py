@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.dtypes import NUMPY, ONNX
-from nncdbg.engine.errors import GraphError
+from nncdbg.dtypes import NUMPY, ONNX
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops.contracts import divides_by_scale
 from nncdbg.engine.ops.declaration import Formula, composite
@@ -37,6 +36,7 @@ from nncdbg.engine.ops.types import (
     typed,
 )
 from nncdbg.engine.ops.windows import axes_of
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import TensorType
 
 

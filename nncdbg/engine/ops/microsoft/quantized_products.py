@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops.convolution import conv_types
 from nncdbg.engine.ops.declaration import composite
@@ -31,6 +30,7 @@ from nncdbg.engine.ops.microsoft.quantized import (
     scalar,
 )
 from nncdbg.engine.ops.types import Attributes, Shape, Types, at, normal_axis, shape_at, typed
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import Dim, TensorType
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import composite, op
 from nncdbg.engine.ops.formula import cast, formula, sizes_at, wide_formula
@@ -24,6 +23,7 @@ from nncdbg.engine.ops.types import (
     shaped,
     typed,
 )
+from nncdbg.errors import GraphError, RunError
 from nncdbg.ir.records import TensorType
 
 

@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.dtypes import FLOATS, ONNX
-from nncdbg.engine.errors import GraphError
+from nncdbg.dtypes import FLOATS, ONNX
 from nncdbg.engine.ops.declaration import Formula, Kernel, op
 from nncdbg.engine.ops.formula import formula_text, in_precision, type_at, wide_name
 from nncdbg.engine.ops.influence import Application, Influence, Marked
 from nncdbg.engine.ops.types import Attributes, Types, agree, at
+from nncdbg.errors import GraphError
 from nncdbg.ir.records import Dim, TensorType
 
 STEP = "step"

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops.declaration import Formula
 from nncdbg.engine.ops.elementwise import power
 from nncdbg.engine.ops.optimizers.statement import (
@@ -35,6 +34,7 @@ from nncdbg.engine.ops.optimizers.statement import (
 from nncdbg.engine.ops.precision import is_narrow, settled, widened
 from nncdbg.engine.ops.scratch import scratch
 from nncdbg.engine.ops.types import Attributes, Types, at
+from nncdbg.errors import GraphError
 
 BLOCK_BYTES = 1 << 18
 """The part of each tensor that one pass processes, so that the parts of all tensors fit into the cache."""

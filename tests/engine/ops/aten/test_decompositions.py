@@ -6,8 +6,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch")
 
 import nncdbg  # noqa: E402
-from nncdbg.engine.errors import GraphError, UnsupportedOp  # noqa: E402
 from nncdbg.engine.ops.aten.decompositions import formula_of  # noqa: E402
+from nncdbg.errors import GraphError, UnsupportedOp  # noqa: E402
 from nncdbg.ir.records import TensorType  # noqa: E402
 
 CALLS = [

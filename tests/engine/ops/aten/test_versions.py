@@ -12,8 +12,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch")
 
 from nncdbg.engine.backends import backend  # noqa: E402
-from nncdbg.engine.errors import UsageError  # noqa: E402
 from nncdbg.engine.ops.aten import internals, versions  # noqa: E402
+from nncdbg.errors import UsageError  # noqa: E402
 from nncdbg.torch import check_torch  # noqa: E402
 
 INSTALLED = tuple(int(part) for part in torch.__version__.split(".")[:2])

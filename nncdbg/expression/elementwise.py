@@ -1,0 +1,137 @@
+"""Elementwise functions, and comparisons of whole tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from nncdbg.expression.declarations import Function
+from nncdbg.expression.operators import OperandError, broadcast, integer, number, remainder, truth
+from nncdbg.expression.reductions import accumulator, array_of, axes_of
+from nncdbg.ir.records import Array
+
+
+def _elementwise(name: str) -> Callable[..., Any]:
+    function = getattr(np, name)
+    return lambda x: function(number(x))
+
+
+def _real(name: str) -> Callable[..., Any]:
+    """Return sqrt, exp or log, in f64 for integers (NumPy computes i8 in f16, which overflows)."""
+    function = getattr(np, name)
+    return lambda x: function(_as_float(array_of(x)))
+
+
+def _as_float(x: Array) -> Array:
+    return x.astype(np.float64) if x.dtype.kind in "biu" else x
+
+
+def _pairwise(name: str) -> Callable[..., Any]:
+    function = getattr(np, name)
+
+    def apply(a: Any, b: Any) -> Any:
+        first, second = number(a), number(b)
+        broadcast(first, second)
+        return function(first, second)
+
+    return apply
+
+
+def _sigmoid(x: Any) -> Any:
+    array = _as_float(array_of(x))
+    # exp of a negative number does not overflow; NaN propagates.
+    small = np.exp(-np.abs(array.astype(np.float64)))
+    return np.where(array >= 0, 1 / (1 + small), small / (1 + small)).astype(array.dtype)[()]
+
+
+def _relu(x: Any) -> Any:
+    return np.maximum(number(x), np.asarray(number(x)).dtype.type(0))
+
+
+def _softmax(x: Any, axis: Any = -1) -> Any:
+    array = _as_float(array_of(x))
+    along = axes_of(axis, array.ndim)
+    wide = array.astype(accumulator(array))
+    if not array.size:
+        return array
+    powers = np.exp(wide - np.max(wide, axis=along, keepdims=True))
+    return (powers / np.sum(powers, axis=along, keepdims=True)).astype(array.dtype)
+
+
+def _round(x: Any, decimals: Any = 0) -> Any:
+    places = integer(decimals, "decimals")
+    if abs(places) > 30:
+        raise OperandError(f"cannot round to {places} decimals")
+    return np.round(number(x), places)
+
+
+def _where(condition: Any, a: Any, b: Any) -> Any:
+    chosen, first, second = number(condition), number(a), number(b)
+    broadcast(chosen, first, second)
+    return np.where(np.asarray(chosen), first, second)
+
+
+def _clip(x: Any, min: Any = None, max: Any = None) -> Any:
+    array: Any = number(x)
+    bounds: list[Any] = [None if bound is None else number(bound) for bound in (min, max)]
+    broadcast(array, *(bound for bound in bounds if bound is not None))
+    return np.clip(array, *bounds)
+
+
+def _isclose(a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: Any = False) -> Any:
+    first, second, relative, absolute = (number(each) for each in (a, b, rtol, atol))
+    broadcast(first, second, relative, absolute)
+    return np.isclose(first, second, relative, absolute, equal_nan=truth(equal_nan))
+
+
+def _allclose(a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: Any = False) -> bool:
+    return bool(np.all(_isclose(a, b, rtol, atol, equal_nan)))
+
+
+_CLOSE = ("a", "b", "rtol", "atol", "equal_nan")
+
+ELEMENTWISE: dict[str, Function] = {
+    **{
+        name: Function(("x",), 1, _elementwise(name), help)
+        for name, help in {
+            "abs": "the absolute value",
+            "sign": "-1, 0 or 1",
+            "square": "the square",
+            "floor": "x rounded down to an integer",
+            "ceil": "x rounded up to an integer",
+            "isnan": "whether each element is NaN",
+            "isinf": "whether each element is Inf or -Inf",
+            "isfinite": "whether each element is neither NaN nor Inf",
+        }.items()
+    },
+    **{
+        name: Function(("x",), 1, _real(name), help)
+        for name, help in {
+            "sqrt": "the square root",
+            "exp": "e to the power x",
+            "expm1": "exp(x) - 1, accurate near 0",
+            "log": "the natural logarithm",
+            "log2": "the base-2 logarithm",
+            "log10": "the base-10 logarithm",
+            "log1p": "log(1 + x), accurate near 0",
+            "sin": "the sine",
+            "cos": "the cosine",
+            "tanh": "the hyperbolic tangent",
+        }.items()
+    },
+    "sigmoid": Function(("x",), 1, _sigmoid, "1 / (1 + exp(-x)), computed in f64"),
+    "relu": Function(("x",), 1, _relu, "the larger of x and 0; NaN is kept"),
+    "softmax": Function(
+        ("x", "axis"), 1, _softmax, "exp(x) / sum(exp(x)) along the axis (default: -1), in f64"
+    ),
+    "round": Function(("x", "decimals"), 1, _round, "x rounded; halves round to even"),
+    "mod": Function(("a", "b"), 2, remainder, "the remainder of a // b, with the sign of b"),
+    "maximum": Function(("a", "b"), 2, _pairwise("maximum"), "the larger of a and b; NaN if either is NaN"),
+    "minimum": Function(("a", "b"), 2, _pairwise("minimum"), "the smaller of a and b; NaN if either is NaN"),
+    "where": Function(("condition", "a", "b"), 3, _where, "a where the condition is true, otherwise b"),
+    "clip": Function(("x", "min", "max"), 1, _clip, "x limited to min and max; None means no limit"),
+    "isclose": Function(_CLOSE, 2, _isclose, "whether |a - b| <= atol + rtol * |b|"),
+    "allclose": Function(_CLOSE, 2, _allclose, "whether all elements are close; rtol 1e-5, atol 1e-8"),
+}

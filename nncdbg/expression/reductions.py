@@ -1,0 +1,171 @@
+"""Functions that reduce a tensor along axes: sums, means, quantiles, positions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_tuple
+
+from nncdbg.expression.declarations import Function
+from nncdbg.expression.operators import OperandError, check_room, integer, number, truth
+from nncdbg.ir.records import Array
+
+_BLOCK = 2**16
+"""Number of elements widened to f64 at a time."""
+
+
+def axes_of(axis: Any, rank: int) -> tuple[int, ...] | None:
+    """Return `axis` as a tuple of nonnegative axes; None for all axes."""
+    if axis is None:
+        return None
+    several = isinstance(axis, tuple) or np.ndim(axis) == 1
+    axes = tuple(integer(one, "an axis") for one in (axis if several else (axis,)))
+    return normalize_axis_tuple(axes, rank)
+
+
+def array_of(x: Any) -> Array:
+    """Return `x` as an array of numbers.  Raises Fact for text and non-tensors."""
+    return np.asarray(number(x))
+
+
+def accumulator(x: Array) -> Any:
+    """Return the dtype to accumulate in: f64 for narrower floats, otherwise NumPy's default."""
+    if x.dtype.kind == "f":
+        return np.float64
+    return np.complex128 if x.dtype.kind == "c" else None
+
+
+def _reduction(name: str, widened: bool) -> Callable[..., Any]:
+    reduce = getattr(np, name)
+
+    def apply(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
+        array = array_of(x)
+        extra = {"dtype": accumulator(array)} if widened else {}
+        return reduce(array, axis=axes_of(axis, array.ndim), keepdims=truth(keepdims), **extra)
+
+    return apply
+
+
+def _counted(x: Array, axis: tuple[int, ...] | None) -> int:
+    """Return the number of elements reduced to each result of a reduction over `axis`."""
+    return x.size if axis is None else math.prod(x.shape[one] for one in axis)
+
+
+def _mean(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
+    array = array_of(x)
+    along = axes_of(axis, array.ndim)
+    wide = accumulator(array) or np.float64
+    total = np.sum(array, axis=along, keepdims=truth(keepdims), dtype=wide)
+    return total / np.float64(_counted(array, along))
+
+
+def _squares(x: Array, center: Any, axis: tuple[int, ...] | None, keepdims: bool) -> Any:
+    """Return the sum of |x - center|^2 in f64.
+
+    A whole tensor is reduced block by block, because a widened copy would be several times its size.
+    """
+    if axis is not None or x.size <= _BLOCK:
+        return np.sum(np.abs(x - center) ** 2, axis=axis, keepdims=keepdims)
+    flat, middle = x.reshape(-1), np.reshape(center, ())[()]
+    blocks = [np.sum(np.abs(flat[i : i + _BLOCK] - middle) ** 2) for i in range(0, flat.size, _BLOCK)]
+    total = np.sum(blocks)
+    return total.reshape((1,) * x.ndim) if keepdims else total
+
+
+def _variance(x: Any, axis: Any = None, keepdims: Any = False, ddof: Any = 0) -> Any:
+    array = array_of(x)
+    along = axes_of(axis, array.ndim)
+    squares = _squares(array, _mean(array, axis, True), along, truth(keepdims))
+    return squares / np.float64(_counted(array, along) - integer(ddof, "ddof"))
+
+
+def _std(x: Any, axis: Any = None, keepdims: Any = False, ddof: Any = 0) -> Any:
+    return np.sqrt(_variance(x, axis, keepdims, ddof))
+
+
+def _norm(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
+    array = array_of(x)
+    zero = np.complex128(0) if array.dtype.kind == "c" else np.float64(0)
+    return np.sqrt(_squares(array, zero, axes_of(axis, array.ndim), truth(keepdims)))
+
+
+def _quantile(x: Any, q: Any, axis: Any = None, keepdims: Any = False) -> Any:
+    array, levels = array_of(x), np.asarray(number(q), dtype=np.float64)
+    along = axes_of(axis, array.ndim)
+    if levels.size > 1000:
+        raise OperandError(f"{levels.size} quantiles at once are too many")
+    if array.size == 0:
+        raise OperandError("an empty tensor has no quantiles")
+    check_room((levels.size, array.size // _counted(array, along)), 8, (array,))
+    wide = array.astype(np.float64) if array.dtype.kind in "biuf" else array
+    return np.quantile(wide, levels, axis=along, keepdims=truth(keepdims))
+
+
+def _percentile(x: Any, q: Any, axis: Any = None, keepdims: Any = False) -> Any:
+    return _quantile(x, np.asarray(number(q), dtype=np.float64) / 100, axis, keepdims)
+
+
+def _median(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
+    return _quantile(x, 0.5, axis, keepdims)
+
+
+def _position(name: str) -> Callable[..., Any]:
+    find = getattr(np, name)
+
+    def apply(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
+        along = None if axis is None else integer(axis, "an axis")
+        return find(array_of(x), axis=along, keepdims=truth(keepdims))
+
+    return apply
+
+
+_REDUCED = ("x", "axis", "keepdims")
+_DIVISOR = "PyTorch divides by N - 1: write {}(x, ddof=1)"
+
+
+def _declared(run: Callable[..., Any], help: str) -> Function:
+    return Function(_REDUCED, 1, run, help)
+
+
+REDUCTIONS: dict[str, Function] = {
+    "min": _declared(_reduction("min", widened=False), "the smallest element; NaN if any element is NaN"),
+    "max": _declared(_reduction("max", widened=False), "the largest element; NaN if any element is NaN"),
+    "mean": _declared(_mean, "the mean, in f64"),
+    "median": Function(
+        _REDUCED, 1, _median, "the median, in f64", torch="PyTorch returns the lower middle element"
+    ),
+    "std": Function(
+        (*_REDUCED, "ddof"),
+        1,
+        _std,
+        "the standard deviation, in f64; the divisor is N - ddof (default: 0)",
+        torch=_DIVISOR.format("std"),
+    ),
+    "var": Function(
+        (*_REDUCED, "ddof"),
+        1,
+        _variance,
+        "the variance, in f64; the divisor is N - ddof (default: 0)",
+        torch=_DIVISOR.format("var"),
+    ),
+    "sum": _declared(_reduction("sum", widened=True), "the sum; in f64 for floats"),
+    "prod": _declared(_reduction("prod", widened=True), "the product; in f64 for floats"),
+    "norm": _declared(_norm, "the square root of the sum of squares, in f64"),
+    "any": _declared(_reduction("any", widened=False), "whether any element is true"),
+    "all": _declared(_reduction("all", widened=False), "whether all elements are true"),
+    "count": _declared(_reduction("count_nonzero", widened=False), "the number of true or nonzero elements"),
+    "argmin": _declared(_position("argmin"), "the position of the smallest element"),
+    "argmax": _declared(_position("argmax"), "the position of the largest element"),
+    "quantile": Function(
+        ("x", "q", "axis", "keepdims"), 2, _quantile, "the quantile q (0 to 1); if q is a list, one for each"
+    ),
+    "percentile": Function(
+        ("x", "q", "axis", "keepdims"),
+        2,
+        _percentile,
+        "the percentile q (0 to 100); if q is a list, one for each",
+    ),
+}

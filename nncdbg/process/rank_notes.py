@@ -1,0 +1,247 @@
+"""What each rank of a distributed job does now: a file per rank, which others read also if its process hangs.
+
+A rank maps its file into memory and writes notes into it.  A note is a record of fixed size with a checksum,
+so that a reader recognizes a note that is being written.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from nncdbg.errors import UsageError
+from nncdbg.process.state_folder import state_folder
+
+_RECORD = 1024
+"""Bytes of a record: checksum (4), length (4), JSON."""
+_KEPT = 256
+"""Collectives that a rank keeps."""
+_PROCESS, _STATUS, _COLLECTIVES = 0, 1, 2
+"""The records of a file: the process, its status, then the latest collectives."""
+_ATTEMPTS = 20
+"""How often a reader reads a record that is being written."""
+_MOST_TYPES = 3
+"""The tensors of a collective that a note lists."""
+
+Note = TypeVar("Note", bound=msgspec.Struct)
+
+
+class RankProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """The process of a rank.  `port` is that of its debug adapter, 0 without one."""
+
+    rank: int
+    ranks: int
+    pid: int
+    agent: int
+    """The parent of the process, which has started all ranks."""
+    script: str
+    port: int = 0
+    token: str = ""
+    """The file with the token that clients must present, if they must."""
+
+
+class RankActivity(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a rank was at the time `seen`, in seconds since the epoch."""
+
+    seen: float
+    state: str = "running"
+    """``waiting`` for a client before the start, ``running``, ``stopped`` in the debugger, or ``ended``."""
+    place: str = ""
+    """The line of the user, as ``train.py:42``."""
+    step: int = 1
+    """The training step."""
+
+
+class Collective(msgspec.Struct, frozen=True, kw_only=True):
+    """A collective that a rank has started at the time `at`."""
+
+    group: str
+    """The process group; for messages between two ranks, both ranks."""
+    ranks: list[int]
+    """The ranks that take part."""
+    number: int
+    """Its number among the collectives of the group, from 1."""
+    op: str
+    types: list[str]
+    """The types of the tensors that must agree between the ranks."""
+    place: str
+    at: float
+
+    @property
+    def text(self) -> str:
+        """The operation with its types: ``all_reduce (f32[1024])``."""
+        return f"{self.op} ({', '.join(self.types)})" if self.types else self.op
+
+
+class RankReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The notes of one rank."""
+
+    process: RankProcess
+    status: RankActivity
+    collectives: list[Collective]
+    """The latest ones, in the order in which they started."""
+    exists: bool
+    """Whether the process exists."""
+
+
+class RankNotes:
+    """The notes that this process writes.  Threads may write different notes at the same time."""
+
+    def __init__(self, folder: Path, process: RankProcess, state: str = "running") -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path = folder / f"rank{process.rank}.notes"
+        size = _RECORD * (_COLLECTIVES + _KEPT)
+        # A restarted rank replaces its file: a reader may have the old one open.
+        made = folder / f"rank{process.rank}.{process.pid}"
+        descriptor = os.open(made, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(descriptor, size)
+            self._memory = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        self._started = 0
+        """The number of collectives of all groups."""
+        self._encoder = msgspec.json.Encoder()
+        self._write(_PROCESS, process)
+        self.note_status(RankActivity(seen=time.time(), state=state))
+        os.replace(made, self.path)
+
+    def note_status(self, status: RankActivity) -> None:
+        """Replace the status."""
+        self._write(_STATUS, status)
+
+    def note_collective(self, collective: Collective) -> None:
+        """Add a collective."""
+        self._write(_COLLECTIVES + self._started % _KEPT, collective)
+        self._started += 1
+
+    def _write(self, record: int, note: msgspec.Struct) -> None:
+        text = self._encoder.encode(note)
+        if len(text) > _RECORD - 8:
+            return  # The names are absurdly long; the previous note stays.
+        start = record * _RECORD
+        content = zlib.crc32(text).to_bytes(4, "little") + len(text).to_bytes(4, "little") + text
+        self._memory[start : start + len(content)] = content
+
+
+def type_texts(types: list[str]) -> list[str]:
+    """Return the types that a note lists: the first ones, and the number of the others."""
+    more = len(types) - _MOST_TYPES
+    return types if more <= 0 else [*types[:_MOST_TYPES], f"{more} more"]
+
+
+# -- reading ---------------------------------------------------------------------------------
+
+
+def read_notes(path: Path) -> RankReport | None:
+    """Return the notes of a rank; None if the file does not exist or is no such file."""
+    process = _read(path, _PROCESS, RankProcess)
+    status = _read(path, _STATUS, RankActivity)
+    if process is None or status is None:
+        return None
+    found = [_read(path, _COLLECTIVES + index, Collective) for index in range(_KEPT)]
+    collectives = sorted((each for each in found if each is not None), key=lambda each: each.at)
+    return RankReport(
+        process=process, status=status, collectives=collectives, exists=_is_running(process.pid)
+    )
+
+
+def _read(path: Path, record: int, kind: type[Note]) -> Note | None:
+    """Return a note; None if it was never written."""
+    try:
+        with open(path, "rb") as file:
+            for _ in range(_ATTEMPTS):
+                file.seek(record * _RECORD)
+                content = file.read(_RECORD)
+                length = int.from_bytes(content[4:8], "little")
+                text = content[8 : 8 + length]
+                if length and zlib.crc32(text) == int.from_bytes(content[:4], "little"):
+                    return msgspec.json.decode(text, type=kind)
+                if not length:
+                    return None
+                time.sleep(0.001)
+    except (OSError, msgspec.DecodeError, RecursionError):
+        pass  # as for a file that does not exist
+    return None
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return False  # Another user's process has this PID now.
+    return True
+
+
+# -- jobs ------------------------------------------------------------------------------------
+
+
+def jobs_folder() -> Path:
+    """Return the folder with a folder per job, named by the port at which its ranks meet."""
+    return state_folder() / "ranks"
+
+
+def folder_of_job(environment: dict[str, str] | Any = os.environ) -> Path:
+    """Return the folder of the job of this process.  Raises UsageError outside of torchrun."""
+    port, rank = environment.get("MASTER_PORT", ""), environment.get("RANK", "")
+    if not (port.isdecimal() and rank.isdecimal()):
+        raise UsageError(
+            "this process is not a rank of a job: RANK and MASTER_PORT are not set",
+            hint="torchrun --nproc-per-node 2 -m nncdbg debug --ranks train.py",
+        )
+    return jobs_folder() / port
+
+
+def reports_of_job(folder: Path) -> list[RankReport]:
+    """Return the notes of the ranks of a job, by rank.
+
+    Of several jobs that used the port one after the other, the last one counts.
+    """
+    found = [each for path in folder.glob("rank*.notes") if (each := read_notes(path)) is not None]
+    if not found:
+        return []
+    last = max(found, key=lambda each: each.status.seen).process.agent
+    of_job = [each for each in found if each.process.agent == last]
+    return sorted(of_job, key=lambda each: each.process.rank)
+
+
+def find_job(name: str | None) -> Path:
+    """Return the folder of a running job; without `name`, of the only one.  Raises UsageError."""
+    running = {path.name: path for path in _running_jobs()}
+    known = ", ".join(sorted(running)) or "none"
+    if name is not None:
+        if name not in running:
+            raise UsageError(f"there is no job {name} with ranks to attach to", hint=f"jobs: {known}")
+        return running[name]
+    if not running:
+        raise UsageError(
+            "there is no job with ranks to attach to",
+            hint="torchrun --nproc-per-node 2 -m nncdbg debug --ranks train.py",
+        )
+    if len(running) > 1:
+        raise UsageError(f"there are several jobs: {known}", hint="name one: nncdbg attach --ranks JOB")
+    return next(iter(running.values()))
+
+
+def remove_ended_jobs(own: Path) -> None:
+    """Remove the folders of jobs without a process, except that of this job, whose ranks begin now."""
+    for folder in jobs_folder().glob("*"):
+        if folder != own and not any(each.exists for each in reports_of_job(folder)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _running_jobs() -> Iterator[Path]:
+    """Yield the folders of jobs with a process."""
+    for folder in sorted(jobs_folder().glob("*")):
+        if any(each.exists for each in reports_of_job(folder)):
+            yield folder
