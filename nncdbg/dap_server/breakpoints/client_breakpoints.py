@@ -88,22 +88,21 @@ class ClientBreakpoints:
         for kept in self._groups.get(group, ()):
             spare[kept.requested].append(kept)
         stays = [spare[requested].pop(0) if spare[requested] else None for requested in requests]
+        present = _present(session)
         with _together(session):
-            self._drop(session, (kept for rest in spare.values() for kept in rest))
+            for rest in spare.values():
+                for dropped in rest:
+                    if dropped.number is not None and dropped.number in present:
+                        stops_of(session).delete(dropped.number)
             now = [
                 kept or ClientBreakpoint(self.new_id(), kind, requested)
                 for kept, requested in zip(stays, requests, strict=True)
             ]
             for kept in now:
-                if not _exists(session, kept):
+                if kept.number not in present:
                     self._set(session, kept)
         self._groups[group] = now
         return [kept.record for kept in now]
-
-    def _drop(self, session: Session, dropped: Iterable[ClientBreakpoint]) -> None:
-        for kept in dropped:
-            if kept.number is not None and _exists(session, kept):
-                stops_of(session).delete(kept.number)
 
     def _set(self, session: Session, kept: ClientBreakpoint) -> None:
         before, kept.site = kept.site, None
@@ -154,7 +153,8 @@ class ClientBreakpoints:
 
     def take_deleted(self, session: Session) -> list[ClientBreakpoint]:
         """Remove those that a command of the client's console has deleted."""
-        gone = [kept for kept in self.all() if kept.number is not None and not _exists(session, kept)]
+        present = _present(session)
+        gone = [kept for kept in self.all() if kept.number is not None and kept.number not in present]
         for group in self._groups.values():
             group[:] = [kept for kept in group if kept not in gone]
         return gone
@@ -169,12 +169,11 @@ class ClientBreakpoints:
         return [known[number] for number in numbers if number in known]
 
 
-def _exists(session: Session, kept: ClientBreakpoint) -> bool:
-    """Return whether it is still set: console commands delete breakpoints too."""
-    script = session.attachment.script if session.attachment is not None else None
-    if session.debuggee is None and script is None:
-        return False
-    return any(point.number == kept.number for point in stops_of(session).points())
+def _present(session: Session) -> set[int]:
+    """Return the numbers of the breakpoints that are set: console commands delete breakpoints too."""
+    if session.debuggee is None and (session.attachment is None or session.attachment.script is None):
+        return set()
+    return {point.number for point in stops_of(session).points()}
 
 
 def stops_of(session: Session) -> Stops:
