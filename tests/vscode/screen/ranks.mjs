@@ -54,7 +54,7 @@ export const tests = {
       await page.keyboard.press("Enter");
       await screen.row("debug-breakpoints", /aten\.tanh/);
       await screen.pressUntil("F5", STARTING, "the start of the session");
-      await screen.row("debug-call-stack", /rank 1: main *Stopped at a breakpoint/i);
+      await screen.row("debug-call-stack", /rank 1: main *Stopped at a function breakpoint/i);
       await screen.row("debug-call-stack", /rank 0: main *Running/i);
       await screen.picture("ranks");
       await screen.enter("info collectives");
