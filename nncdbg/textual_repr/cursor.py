@@ -11,8 +11,20 @@ from functools import lru_cache
 from typing import Any
 
 from nncdbg.ir.records import Inline, Location, Placement, TensorType, Type
-from nncdbg.text.lexemes import BARE, OP, PREFIX_END, PREFIXED, STRING, WORD, Flaw, quote, unquote
-from nncdbg.text.prefixes import NO_PREFIXES, Prefixes, UndeclaredPrefix
+from nncdbg.text.lexemes import (
+    BARE,
+    NO_PREFIXES,
+    OP,
+    PREFIX_END,
+    PREFIXED,
+    STRING,
+    WORD,
+    Flaw,
+    Prefixes,
+    UndeclaredPrefix,
+    quote,
+    unquote,
+)
 from nncdbg.text.types import parse_type, type_end
 from nncdbg.textual_repr import repairs
 from nncdbg.textual_repr.literals import (

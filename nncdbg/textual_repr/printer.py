@@ -35,10 +35,8 @@ from nncdbg.ir.records import (
 )
 from nncdbg.ir.walk import blocks
 from nncdbg.text.counting import counted
-from nncdbg.text.driver import driver_lines
-from nncdbg.text.lexemes import key_text, name_text, op_text, quote
-from nncdbg.text.listing import Line, Lines, Listing
-from nncdbg.text.prefixes import NO_PREFIXES, Prefixes
+from nncdbg.text.lexemes import NO_PREFIXES, Prefixes, key_text, name_text, op_text, quote
+from nncdbg.text.listing import Line, Lines, Listing, driver_lines
 from nncdbg.text.short_names import LONG, folder, folders
 from nncdbg.text.types import print_type, value_text
 from nncdbg.textual_repr.literals import array_text, attribute_text, literal_text

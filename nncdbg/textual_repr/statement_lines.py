@@ -20,14 +20,22 @@ from nncdbg.ir.records import (
     TensorType,
     Value,
 )
-from nncdbg.text.lexemes import BARE, PREFIXED, STRING, Flaw, unquote
-from nncdbg.text.prefixes import NO_PREFIXES, Prefixes
+from nncdbg.text.lexemes import BARE, NO_PREFIXES, PREFIXED, STRING, Flaw, Prefixes, unquote
 from nncdbg.text.types import print_type
 from nncdbg.textual_repr import statements as read
-from nncdbg.textual_repr.blocks import CALLED, ENDS, Block, BlockHeader
 from nncdbg.textual_repr.cursor import Cursor
 from nncdbg.textual_repr.repairs import SAVED, outside_repair, statement_repair, value_repair
-from nncdbg.textual_repr.resolution import Unresolved, WrittenCall, WrittenTrack, explain_all, shown
+from nncdbg.textual_repr.resolution import (
+    CALLED,
+    ENDS,
+    Block,
+    BlockHeader,
+    Unresolved,
+    WrittenCall,
+    WrittenTrack,
+    explain_all,
+    shown,
+)
 from nncdbg.textual_repr.statements import Names, NameSpan
 
 # -- parser state and recovery ---------------------------------------------------------------------
