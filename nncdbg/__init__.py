@@ -47,7 +47,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from nncdbg.representation import register
 from nncdbg.version import __version__ as __version__
 
 # Imported on first use, so that `nncdbg --help` does not import NumPy and ONNX.
@@ -111,10 +110,7 @@ _PUBLIC = {
 __all__ = sorted([*_PUBLIC, "__version__"])
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
     from typing import Any
-
-    from rich.text import Text
 
     from nncdbg.commands.execute import execute as execute
     from nncdbg.comparison.report import DiffReport as DiffReport
@@ -162,7 +158,6 @@ if TYPE_CHECKING:
     from nncdbg.errors import UnsupportedOp as UnsupportedOp
     from nncdbg.errors import UsageError as UsageError
     from nncdbg.ir.records import Graph as Graph
-    from nncdbg.ir.records import Node
     from nncdbg.ir.records import Program as Program
     from nncdbg.ir.records import TensorType as TensorType
     from nncdbg.nan_watch.bisection import BisectReport as BisectReport
@@ -184,7 +179,6 @@ if TYPE_CHECKING:
     from nncdbg.script_breakpoint import breakpoint as breakpoint  # noqa: A004
     from nncdbg.stats import Summary as Summary
     from nncdbg.stats import summarize as summarize
-    from nncdbg.text.listing import Listing
     from nncdbg.textual_repr import parse as parse
 else:
 
@@ -204,66 +198,3 @@ def load_ipython_extension(shell: Any) -> None:
 
 def __dir__() -> list[str]:
     return list(__all__)
-
-
-class _Representations:
-    """Converts records; imports the converter on first use."""
-
-    def parse(self, text: str, file: str | None) -> Program:
-        from nncdbg.textual_repr.parser import parse
-
-        return parse(text, file=file)
-
-    def text(self, program: Program, locations: bool) -> str:
-        from nncdbg.textual_repr.printer import print_program
-
-        return print_program(program, locations=locations)
-
-    def statement(self, node: Node) -> str:
-        from nncdbg.textual_repr.printer import print_statement
-
-        return print_statement(node, locations=False)
-
-    def summary(self, program: Program) -> str:
-        from nncdbg.textual_repr.printer import brief
-
-        return brief(program)
-
-    def listing(self, program: Program) -> Listing:
-        from nncdbg.textual_repr.printer import listing_of
-
-        return listing_of(program)
-
-    def diff_report(self, report: DiffReport) -> str:
-        from nncdbg.presentation.divergence import report_text
-
-        return report_text(report)
-
-    def diff_corpus_report(self, report: DiffCorpusReport) -> str:
-        from nncdbg.presentation.corpus_divergence import corpus_report_text
-
-        return corpus_report_text(report)
-
-    def finding(self, finding: WatchFinding) -> str:
-        from nncdbg.nan_watch.reports.wording import headline
-
-        return headline(finding)
-
-    def report_lines(self, report: Report) -> Iterable[Text]:
-        from nncdbg.nan_watch.measuring.gates import Watched
-        from nncdbg.nan_watch.reports.text import lines
-
-        return lines(report, report.watched or Watched())
-
-    def html(self, record: object) -> str:
-        from nncdbg.notebook import render
-
-        return render(record)
-
-    def plot(self, program: Program, inputs: Mapping[str, Any], axes: Any) -> Any:
-        from nncdbg.notebook.plotting import plot
-
-        return plot(program, inputs, axes)
-
-
-register(_Representations())

@@ -1,62 +1,34 @@
-"""Text and HTML of records: `nncdbg/__init__.py` registers the functions, so records import no printer."""
+"""Text and HTML of records: the functions are imported on first use, so that records import no printer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-
-class Representations(Protocol):
-    """Conversions of records from and to what a user reads."""
-
-    def parse(self, text: str, file: str | None) -> Any:
-        """Return the Program that `text` spells.  Raises ParseError."""
-
-    def text(self, program: Any, locations: bool) -> str:
-        """Return the text of a Program."""
-
-    def statement(self, node: Any) -> str:
-        """Return the line of a Node, without its location."""
-
-    def summary(self, program: Any) -> str:
-        """Return one line about a Program."""
-
-    def listing(self, program: Any) -> Any:
-        """Return the Listing of a Program."""
-
-    def diff_report(self, report: Any) -> str:
-        """Return the text of a DiffReport."""
-
-    def diff_corpus_report(self, report: Any) -> str:
-        """Return the text of a DiffCorpusReport."""
-
-    def finding(self, finding: Any) -> str:
-        """Return what failed, as a sentence, of a WatchFinding."""
-
-    def report_lines(self, report: Any) -> Iterable[Text]:
-        """Return the lines of a Report."""
-
-    def html(self, record: object) -> str:
-        """Return a record as HTML.  Raises TypeError if there is none."""
-
-    def plot(self, program: Any, inputs: Any, axes: Any) -> Any:
-        """Run a Program, and plot its results; return matplotlib's axes."""
+_FUNCTIONS = {
+    "parse": "nncdbg.textual_repr.parser:parse",
+    "program": "nncdbg.textual_repr.printer:print_program",
+    "statement": "nncdbg.textual_repr.printer:print_statement",
+    "summary": "nncdbg.textual_repr.printer:brief",
+    "listing": "nncdbg.textual_repr.printer:listing_of",
+    "diff report": "nncdbg.presentation.divergence:report_text",
+    "diff corpus report": "nncdbg.presentation.corpus_divergence:corpus_report_text",
+    "finding": "nncdbg.nan_watch.reports.wording:headline",
+    "watch report": "nncdbg.nan_watch.reports.text:lines",
+    "html": "nncdbg.notebook:render",
+    "plot": "nncdbg.notebook.plotting:plot",
+}
+"""What a record is shown as to the function of that record, and of more arguments."""
 
 
-_registered: list[Representations] = []
-
-
-def register(representations: Representations) -> None:
-    """Register the implementation."""
-    _registered[:] = [representations]
-
-
-def representations() -> Representations:
-    """Return the registered implementation."""
-    return _registered[0]
+def represent(form: str, *arguments: Any, **options: Any) -> Any:
+    """Return a record as text, lines or HTML, or the Program of a text; `form` is a key of `_FUNCTIONS`."""
+    module, _, name = _FUNCTIONS[form].partition(":")
+    return getattr(import_module(module), name)(*arguments, **options)
 
 
 class RichOutput:
@@ -65,7 +37,7 @@ class RichOutput:
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        return representations().html(self)
+        return str(represent("html", self))
 
 
 class PrintedRecord(RichOutput):

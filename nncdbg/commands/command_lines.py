@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nncdbg.commands.table import find
 from nncdbg.errors import NncdbgError, UsageError
-from nncdbg.process.regular_file import read_regular
+from nncdbg.process.files import read_regular
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger

@@ -11,7 +11,7 @@ from nncdbg.commands.table import command, needs
 from nncdbg.errors import ExpressionError, UsageError
 from nncdbg.expression.nodes import Name
 from nncdbg.presentation.tensor_files import FORMATS, write_tensors
-from nncdbg.process.atomic_file import new_file
+from nncdbg.process.files import new_file
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession

@@ -10,7 +10,7 @@ import numpy as np
 
 from nncdbg.comparison.tolerance import Excess
 from nncdbg.ir.records import Path
-from nncdbg.representation import RichOutput, representations
+from nncdbg.representation import RichOutput, represent
 from nncdbg.stats import Comparison
 
 Place: TypeAlias = "tuple[tuple[Path, int], ...]"
@@ -262,7 +262,7 @@ class DiffReport(RichOutput):
 
     def __str__(self) -> str:
         """Return the text that `nncdbg diff` prints."""
-        return representations().diff_report(self)
+        return str(represent("diff report", self))
 
     __repr__ = __str__
 

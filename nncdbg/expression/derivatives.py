@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nncdbg.expression import nodes
-from nncdbg.expression.declarations import Function
 from nncdbg.expression.nodes import ExpressionNode, fault
+from nncdbg.expression.operators import Function
 
 DERIVATIVES: dict[str, Function] = {
     "grad": Function(("y", "x"), 2, None, "the gradient of sum(y) with respect to x, at the current values"),

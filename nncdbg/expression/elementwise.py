@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.expression.declarations import Function
-from nncdbg.expression.operators import OperandError, broadcast, integer, number, remainder, truth
+from nncdbg.expression.operators import Function, OperandError, broadcast, integer, number, remainder, truth
 from nncdbg.expression.reductions import accumulator, array_of, axes_of
 from nncdbg.ir.records import Array
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from nncdbg.expression.declarations import Function
 from nncdbg.expression.derivatives import DERIVATIVES
 from nncdbg.expression.elementwise import ELEMENTWISE
-from nncdbg.expression.ordering import ORDERING
-from nncdbg.expression.reductions import REDUCTIONS
+from nncdbg.expression.operators import Function
+from nncdbg.expression.reductions import ORDERING, REDUCTIONS
 from nncdbg.expression.shapes import SHAPES
 
 ATTRIBUTES = ("shape", "dtype", "size", "ndim", "nbytes", "T")

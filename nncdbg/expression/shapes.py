@@ -8,8 +8,15 @@ from typing import Any
 import numpy as np
 
 from nncdbg import dtypes
-from nncdbg.expression.declarations import Function
-from nncdbg.expression.operators import OperandError, check_room, integer, is_text, number, type_text
+from nncdbg.expression.operators import (
+    Function,
+    OperandError,
+    check_room,
+    integer,
+    is_text,
+    number,
+    type_text,
+)
 from nncdbg.expression.reductions import array_of, axes_of
 from nncdbg.ir.records import Array
 

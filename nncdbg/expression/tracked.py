@@ -10,8 +10,7 @@ from nncdbg.expression import Expression, nodes, parse
 from nncdbg.expression.derivatives import DERIVATIVES
 from nncdbg.expression.nodes import fault, walk
 from nncdbg.expression.tokens import nearest
-from nncdbg.text.lexemes import BARE, PREFIX_END, STRING, Flaw, unquote
-from nncdbg.text.prefixes import NO_PREFIXES, Prefixes
+from nncdbg.text.lexemes import BARE, NO_PREFIXES, PREFIX_END, STRING, Flaw, Prefixes, unquote
 from nncdbg.text.short_names import Scopes
 
 VARIABLES = ("step", "epoch")

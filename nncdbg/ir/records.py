@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from nncdbg.dtypes import COMPLEX, FLOATS
 from nncdbg.ir.kinds import Kind, called_graph, kind_of
-from nncdbg.representation import RichOutput, representations
+from nncdbg.representation import RichOutput, represent
 
 if TYPE_CHECKING:
     from nncdbg.text.listing import Listing
@@ -406,7 +406,7 @@ class Node:
 
     def text(self) -> str:
         """Return the line of the statement, without its location; for `if` and `while` the opening line."""
-        return representations().statement(self)
+        return str(represent("statement", self, locations=False))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -583,20 +583,20 @@ class Program(RichOutput):
     @staticmethod
     def parse(text: str, *, file: str | None = None) -> Program:
         """Parse `text` into a program; `file` is its path, for errors.  Raises ParseError."""
-        program: Program = representations().parse(text, file)
+        program: Program = represent("parse", text, file=file)
         return program
 
     def text(self, *, locations: bool = True) -> str:
         """Return the program as text with a final newline; without `loc` clauses if not `locations`."""
-        return representations().text(self, locations)
+        return str(represent("program", self, locations=locations))
 
     def summary(self) -> str:
         """Return one line: file, signature, and the numbers of statements and graphs."""
-        return representations().summary(self)
+        return str(represent("summary", self))
 
     def as_listing(self) -> Listing:
         """Return the lines that the program was read from, else those of its text without locations."""
-        listing: Listing = representations().listing(self)
+        listing: Listing = represent("listing", self)
         return listing
 
     @property

@@ -33,7 +33,7 @@ from nncdbg.errors import LoadError, RunError, UsageError
 from nncdbg.ir.records import Program
 from nncdbg.nan_watch.records import Key, Report, WatchFinding, key_of
 from nncdbg.nan_watch.reports import not_written, write_file
-from nncdbg.process.regular_file import read_regular
+from nncdbg.process.files import read_regular
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import name_text
 

@@ -29,7 +29,7 @@ from nncdbg.ir.walk import blocks
 from nncdbg.nan_watch.measuring.gates import MEASURES, Gates, Threshold
 from nncdbg.nan_watch.measuring.tracks import Track
 from nncdbg.nan_watch.records import Operand, WatchFinding
-from nncdbg.process.regular_file import read_regular
+from nncdbg.process.files import read_regular
 from nncdbg.stats.summary import Summary
 from nncdbg.text.counting import counted
 

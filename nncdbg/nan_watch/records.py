@@ -13,7 +13,7 @@ from nncdbg.engine.execution import check_results
 from nncdbg.engine.execution.check_results import NOT_CHECKED, PASSED, CheckResult, not_checked
 from nncdbg.errors import StoppedRun, failure_code
 from nncdbg.opening.corpus.cases import CODES, FAILED, Case
-from nncdbg.representation import PrintedRecord, representations
+from nncdbg.representation import PrintedRecord, represent
 from nncdbg.stats.summary import Summary
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ class WatchFinding:
 
     def __str__(self) -> str:
         """Return one sentence about what failed."""
-        return representations().finding(self)
+        return str(represent("finding", self))
 
     @property
     def is_warning(self) -> bool:
@@ -348,7 +348,9 @@ class Report(PrintedRecord):
 
     def lines(self) -> Iterable[Text]:
         """Return the lines that `nncdbg watch` prints, with their styles."""
-        return representations().report_lines(self)
+        watched = () if self.watched is None else (self.watched,)
+        lines: Iterable[Text] = represent("watch report", self, *watched)
+        return lines
 
     def limit(self, most: int) -> None:
         """Keep at most `most` findings, in their order; that at the origin and those that trip come first.

@@ -8,7 +8,7 @@ from typing import Any
 
 from nncdbg.comparison.report import DifferenceCause, Match, ValueSite
 from nncdbg.opening.corpus.cases import CODES, FAILED, Case
-from nncdbg.representation import RichOutput, representations
+from nncdbg.representation import RichOutput, represent
 
 EQUAL = "equal"
 
@@ -76,7 +76,7 @@ class DiffCorpusReport(RichOutput):
 
     def __str__(self) -> str:
         """Return the text that `nncdbg diff --inputs-dir` prints."""
-        return representations().diff_corpus_report(self)
+        return str(represent("diff corpus report", self))
 
     __repr__ = __str__
 

@@ -15,7 +15,7 @@ from nncdbg.engine.frontends.stores import ArrayStore, Store
 from nncdbg.engine.frontends.tensor_file import TensorEntry, open_store, pack, unpack, write_tensors
 from nncdbg.errors import LoadError
 from nncdbg.ir.records import Array, Inline, Node, Program, Reference, StateLine, TensorType
-from nncdbg.process.atomic_file import draft_of
+from nncdbg.process.files import draft_of
 from nncdbg.text.lexemes import name_text
 
 _ENTRIES = "nncdbg.states"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nncdbg.process.atomic_file import new_file
+from nncdbg.process.files import new_file
 
 if TYPE_CHECKING:
     from nncdbg.ir.records import Program

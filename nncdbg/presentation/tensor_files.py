@@ -14,7 +14,7 @@ import numpy as np
 from nncdbg.errors import UsageError
 from nncdbg.ir.records import Array, Map
 from nncdbg.presentation.elements import is_text, type_of
-from nncdbg.process.atomic_file import new_file
+from nncdbg.process.files import new_file
 
 MAX_TEXT_ELEMENTS = 10_000_000
 """Maximum number of elements of a tensor written as text."""

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from nncdbg.errors import UsageError
-from nncdbg.process.regular_file import read_regular
+from nncdbg.process.files import read_regular
 
 D = TypeVar("D", bound=msgspec.Struct)
 

@@ -14,7 +14,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from nncdbg.commands.completion import candidates
 from nncdbg.commands.shortcuts import BOUND
 from nncdbg.presentation.crash_report import report_crash
-from nncdbg.process.state_folder import state_folder
+from nncdbg.process.files import state_folder
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession

@@ -17,7 +17,7 @@ from nncdbg.presentation.breakpoint_syntax import parse_stop
 from nncdbg.presentation.run_progress import print_notes
 from nncdbg.presentation.screen import Screen
 from nncdbg.process.collector import collector_paused
-from nncdbg.process.regular_file import read_regular
+from nncdbg.process.files import read_regular
 from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:

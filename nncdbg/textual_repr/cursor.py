@@ -11,8 +11,20 @@ from functools import lru_cache
 from typing import Any
 
 from nncdbg.ir.records import Inline, Location, Placement, TensorType, Type
-from nncdbg.text.lexemes import BARE, OP, PREFIX_END, PREFIXED, STRING, WORD, Flaw, quote, unquote
-from nncdbg.text.prefixes import NO_PREFIXES, Prefixes, UndeclaredPrefix
+from nncdbg.text.lexemes import (
+    BARE,
+    NO_PREFIXES,
+    OP,
+    PREFIX_END,
+    PREFIXED,
+    STRING,
+    WORD,
+    Flaw,
+    Prefixes,
+    UndeclaredPrefix,
+    quote,
+    unquote,
+)
 from nncdbg.text.types import parse_type, type_end
 from nncdbg.textual_repr import repairs
 from nncdbg.textual_repr.literals import (
@@ -107,6 +119,10 @@ class Cursor:
         found = f"'{match[0]}'" if match else "the end of the line"
         return Flaw(f"{message}, found {found}", start, len(match[0]) if match else 1, hint)
 
+    def flaw_from(self, start: int, message: str, hint: str | None, code: str = "syntax") -> Flaw:
+        """Return a Flaw of what was read from `start` on."""
+        return Flaw(message, start, self.position - start, hint, code=code)
+
     def whole(self, message: str, hint: str) -> Flaw:
         """Return a Flaw of the whole statement."""
         text = self.line
@@ -132,9 +148,8 @@ class Cursor:
         match = _string(self.line, self.blank())
         if match is None:
             if self.at('"'):
-                raise Flaw(
-                    "the string is not closed", self.position, len(self.line) - self.position, 'end it with "'
-                )
+                width = len(self.line) - self.position
+                raise Flaw("the string is not closed", self.position, width, 'end it with "')
             bare = _bare_string(self.rest())
             if bare is not None:
                 hint = f"write {quote(bare[1] or bare[0])}"
@@ -246,9 +261,11 @@ class Cursor:
             self.position = end
             return None
 
-    def accept_missing(self) -> bool:
-        """Read ``_`` unless it is the start of a longer word."""
-        return self.accept_word("_")
+    def items(self, read: Callable[[], object]) -> None:
+        """Read ``item, item``."""
+        read()
+        while self.accept(","):
+            read()
 
     def sequence(self, read: Callable[[], None], close: str) -> None:
         """Read ``item, item)`` after the opening parenthesis; the list may be empty."""
@@ -298,37 +315,33 @@ class Cursor:
             try:
                 return self.string().encode("latin-1")
             except UnicodeEncodeError as error:
-                raise Flaw(
-                    "bytes contain characters up to \\xff only",
-                    start,
-                    self.position - start,
-                    "write other bytes as \\xNN",
-                ) from error
+                message = "bytes contain characters up to \\xff only"
+                raise self.flaw_from(start, message, "write other bytes as \\xNN") from error
         return self.string() if self.at('"') else None
 
-    def _matched_number(self, repair: Callable[[str], str] = repairs.literal_repair) -> re.Match[str]:
+    def _number(
+        self, bits: str, wide: str, hint: str, repair: Callable[[str], str] = repairs.literal_repair
+    ) -> tuple[Any, re.Match[str]]:
+        """Read a number. `bits` and `wide` are why NaN by its bits, and ``:f64``, are errors; or empty."""
         match = _number(self.line, self.blank())
         after = self.line[match.end() : match.end() + 1] if match else ""
         if match is None or after.isalnum() or after in ("_", ".", "$", "/", "%", "@"):
             raise self.flaw("expected a literal", repair(self.rest()))
         self.position = match.end()
-        return match
+        if match["int"]:
+            return _integer(match["int"], match.start()), match
+        refused = bits if match["bits"] else wide if match["wide"] else ""
+        if refused:
+            raise self.flaw_from(match.start(), refused, hint)
+        return NanBits(int(match["bits"], 16)) if match["bits"] else float(match["float"]), match
 
     def operand_scalar(self) -> Any:
         basic = self._basic()
         if basic is not None:
             return basic
-        match = self._matched_number(repairs.operand_repair)
-        if match["int"]:
-            return _integer(match["int"], match.start())
-        if match["bits"] or match["wide"]:
-            raise Flaw(
-                "an operand gets its type from its position",
-                match.start(),
-                len(match[0]),
-                "write only the number, or define a constant of the type you want",
-            )
-        return float(match["float"])
+        message = "an operand gets its type from its position"
+        hint = "write only the number, or define a constant of the type you want"
+        return self._number(message, message, hint, repairs.operand_repair)[0]
 
     def attribute_scalar(self) -> Any:
         if self.peek_word() == "type" and self.line.startswith("(", self.position + 4):
@@ -343,27 +356,14 @@ class Cursor:
         basic = self._basic()
         if basic is not None:
             return basic
-        match = self._matched_number()
-        if match["int"]:
-            return _integer(match["int"], match.start())
-        if match["bits"]:
-            raise Flaw(
-                "an attribute's NaN has no payload",
-                match.start(),
-                len(match[0]),
-                "write nan, or a tensor: f32[] nan:0x...",
-            )
-        value = float(match["float"])
-        if match["wide"]:
+        refused = "an attribute's NaN has no payload"
+        value, match = self._number(refused, "", "write nan, or a tensor: f32[] nan:0x...")
+        if match["int"] or match["wide"]:
             return value
         rounded = single(value)
         if rounded is None or (rounded == 0 and value != 0):
-            raise Flaw(
-                "the number is out of range for f32, the type of float attributes",
-                match.start(),
-                len(match[0]),
-                f"write {match[0]}:f64 if the op takes a double",
-            )
+            message = "the number is out of range for f32, the type of float attributes"
+            raise self.flaw_from(match.start(), message, f"write {match[0]}:f64 if the op takes a double")
         return rounded
 
     def array_scalar(self) -> Any:
@@ -377,19 +377,7 @@ class Cursor:
         return self.array_scalar_real() if basic is None else basic
 
     def array_scalar_real(self) -> Any:
-        match = self._matched_number()
-        if match["int"]:
-            return _integer(match["int"], match.start())
-        if match["bits"]:
-            return NanBits(int(match["bits"], 16))
-        if match["wide"]:
-            raise Flaw(
-                "the constant's type applies to all its elements",
-                match.start(),
-                len(match[0]),
-                "remove :f64",
-            )
-        return float(match["float"])
+        return self._number("", "the constant's type applies to all its elements", "remove :f64")[0]
 
     def at_literal(self) -> bool:
         """Return whether a literal of a constant comes next."""
@@ -404,7 +392,7 @@ class Cursor:
         try:
             return type_of_data(data)
         except Misfit as misfit:
-            raise Flaw(misfit.message, start, self.position - start, misfit.hint) from None
+            raise self.flaw_from(start, misfit.message, misfit.hint) from None
 
     def array(self, type: TensorType) -> Any:
         """Read a literal as an array of `type`."""
@@ -413,13 +401,21 @@ class Cursor:
         try:
             array = array_of(data, type)
         except Misfit as misfit:
-            raise Flaw(misfit.message, start, self.position - start, misfit.hint) from None
+            raise self.flaw_from(start, misfit.message, misfit.hint) from None
         words = rounding_note(data, array)
         if words:
             self.notes.append(words)
         return array
 
     # -- clauses -------------------------------------------------------------------------------
+
+    def suffix(self, opens: str = "") -> tuple[Location | None, Placement | None]:
+        """Read the location and the margin at the end of a line, and ``{`` if it `opens` a block."""
+        suffix = self.location(), self.placement()
+        if opens:
+            self.expect(opens)
+        self.end()
+        return suffix
 
     def location(self) -> Location | None:
         """Read an optional ``loc("FILE":LINE, node "NAME", from "FILE":LINE, ...)``."""
@@ -470,7 +466,7 @@ class Cursor:
             workspace=workspace,
             records=records,
             frees=tuple(frees),
-            logical=logical if any(each is not None for each in logical) else (),
+            logical=logical if any(number is not None for number in logical) else (),
         )
 
     def _stream(self) -> tuple[int | None, int]:

@@ -6,15 +6,16 @@ A line is a statement, so a line that fails is reported and skipped.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
-from nncdbg.errors import GraphError, ParseError, UsageError
+from nncdbg.errors import ParseError, UsageError
 from nncdbg.ir.kinds import called_graph
 from nncdbg.ir.names import all_defined
 from nncdbg.ir.records import (
     Inline,
+    Location,
     Node,
     Program,
     Reference,
@@ -25,16 +26,27 @@ from nncdbg.ir.records import (
     zeros_like,
 )
 from nncdbg.process.collector import collector_paused
-from nncdbg.text.driver import driver_lines
-from nncdbg.text.lexemes import STRING, Flaw, name_text, quote
-from nncdbg.text.listing import Listing
-from nncdbg.text.prefixes import NO_PREFIXES, Prefixes
+from nncdbg.text.lexemes import (
+    BARE,
+    NO_PREFIXES,
+    OP,
+    PREFIX_END,
+    RESERVED,
+    STRING,
+    Flaw,
+    Prefixes,
+    UndeclaredPrefix,
+    name_text,
+    quote,
+)
+from nncdbg.text.listing import Listing, driver_lines
+from nncdbg.text.types import parse_type
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.cursor import Cursor
 from nncdbg.textual_repr.literals import filled
-from nncdbg.textual_repr.plain import read_plain
 from nncdbg.textual_repr.repairs import form_of
 from nncdbg.textual_repr.resolution import (
+    Block,
     Suggestions,
     WrittenCall,
     WrittenTrack,
@@ -43,7 +55,89 @@ from nncdbg.textual_repr.resolution import (
     wrong_tracks,
 )
 from nncdbg.textual_repr.statement_lines import StatementLines, salvaged
-from nncdbg.textual_repr.statements import Names, NameSpan
+from nncdbg.textual_repr.statements import Names, NameSpan, attributes_of
+
+SEPARATOR = ", %"
+"""The separator of operand names."""
+
+_NAME = rf"{BARE}(?:{PREFIX_END}{BARE})?"
+_NODE = rf'"[^"\\]*"|{BARE}{PREFIX_END}{BARE}'
+_match_plain = re.compile(
+    rf"[ \t]*%({_NAME})(?:: ([a-z][a-z0-9]*\[[^\]\"]*\]))? = ({OP})\("
+    rf"%({_NAME}(?:, %{_NAME})*)(?:, ({OP}=[^\"()#%]+))?\)"
+    rf'(?: loc\((?:"([^"\\]*)":([0-9]{{1,9}})(?:, node ({_NODE}))?|node ({_NODE}))\))?'
+).fullmatch
+
+
+def plain_statement(
+    line: str, prefixes: Prefixes = NO_PREFIXES
+) -> tuple[Node, tuple[str, ...], re.Match[str]] | None:
+    """Return the statement of a plain line, its operands and its match; None for the full parser.
+
+    Group 1 of the match is the output, group 3 the op, group 4 the operands from the first name to the
+    last.
+    """
+    match = _match_plain(line)
+    if match is None:
+        return None
+    name, type_text, op, operand_text, attribute_text, file, number, node, only_node = match.groups()
+    if op in RESERVED:
+        return None
+    operands = tuple(operand_text.split(SEPARATOR))
+    try:
+        if PREFIX_END in line:
+            name = prefixes.full(name)
+            operands = tuple(map(prefixes.full, operands))
+        type = parse_type(type_text) if type_text else None
+        attributes = attributes_of(attribute_text).copy() if attribute_text else {}
+        location = (
+            Location(file, int(number), _node_name(node, prefixes))
+            if number
+            else Location(None, None, _node_name(only_node, prefixes))
+            if only_node
+            else None
+        )
+    except (Flaw, UndeclaredPrefix):
+        return None
+    return Node(op, operands, (Value(name, type),), attributes, (), location), operands, match
+
+
+def _node_name(spelled: str | None, prefixes: Prefixes) -> str | None:
+    return spelled if spelled is None else spelled[1:-1] if spelled[0] == '"' else prefixes.full(spelled)
+
+
+def read_plain(
+    lines: Sequence[str],
+    index: int,
+    block: Block,
+    prefixes: Prefixes = NO_PREFIXES,
+    states: Container[str] = (),
+) -> int:
+    """Append to `block` the plain statements from ``lines[index]`` on; return the index of the next line.
+
+    Stops before a line of any other form, and before a line with names that are not in order.  `states` are
+    the names of the states, which every statement may read.
+    """
+    names = block.names
+    add_node = block.nodes.append
+    add_line = block.lines.append
+    nested = block.parent is not None
+    for at in range(index, len(lines)):
+        found = plain_statement(lines[at], prefixes)
+        if found is None:
+            return at
+        node, operands, _ = found
+        name = node.outputs[0].name
+        if name in names or name in states or (nested and block.sees(name)):
+            return at
+        for operand in operands:
+            if operand not in names and operand not in states and not (nested and block.sees(operand)):
+                return at
+        names[name] = at + 1
+        add_node(node)
+        add_line(at + 1)
+    return len(lines)
+
 
 # -- lines outside graphs --------------------------------------------------------------------------
 
@@ -62,7 +156,7 @@ class ProgramLines(StatementLines):
         version = cursor.integer()
         cursor.end()
         if domain in self.opsets:
-            raise Flaw("this domain has two opset lines", start, cursor.position - start, "remove one")
+            raise cursor.flaw_from(start, "this domain has two opset lines", "remove one")
         self.opsets[domain] = version
 
     def store(self, cursor: Cursor, number: int) -> None:
@@ -75,13 +169,12 @@ class ProgramLines(StatementLines):
         self.before_graphs("prefix")
         start = cursor.blank()
         label = cursor.label()
-        width = cursor.position - start
         if self.prefixes is NO_PREFIXES:
             self.prefixes = Prefixes({})
         declared = self.prefixes.declared
         if label in declared:
             hint = f"it is {quote(declared[label])}; choose another label"
-            raise Flaw(f"the prefix {label} is declared twice", start, width, hint, code="redefined")
+            raise cursor.flaw_from(start, f"the prefix {label} is declared twice", hint, code="redefined")
         # Declare the label even if the rest of the line is wrong, so that its uses are not reported too.
         declared[label] = label
         place = cursor.blank()
@@ -100,9 +193,8 @@ class ProgramLines(StatementLines):
         device = cursor.string()
         cursor.end()
         if stream in self.streams:
-            raise Flaw(
-                f"the stream s{stream} is declared twice", start, width, "remove one", code="redefined"
-            )
+            message = f"the stream s{stream} is declared twice"
+            raise Flaw(message, start, width, "remove one", code="redefined")
         self.streams[stream] = device
 
     # -- states and runs -----------------------------------------------------------------------
@@ -150,8 +242,6 @@ class ProgramLines(StatementLines):
             assert isinstance(value.type, TensorType)
             return Inline(cursor.array(value.type))
         if cursor.peek_word() == "data":
-            cursor.position += len("data")
-            cursor.expect("(")
             return read.reference(cursor)
         op = read.op_name(cursor)
         if called_graph(op) is not None:
@@ -164,17 +254,15 @@ class ProgramLines(StatementLines):
         """Parse ``run @train for %x, %t in data("x"), data("t") batch 32 epochs 10``."""
         if self.block is not None:
             raise cursor.whole("run inside a block", "write the line after the graphs")
-        run = self.called(cursor, number, read.run_line)
-        self.runs.append(run)
+        self.runs.append(self.called(cursor, number, read.RUN_NUMBERS))
         self.run_lines.append([number])
 
     def evaluate(self, cursor: Cursor, number: int) -> None:
         """Parse ``evaluate @accuracy for %x, %t in data("test_x"), data("test_t") batch 100``."""
         if not self.runs or self.block is not None:
-            raise cursor.whole(
-                "evaluate without a run", "write the line after the `run` line that it evaluates"
-            )
-        line = self.called(cursor, number, read.evaluate_line)
+            hint = "write the line after the `run` line that it evaluates"
+            raise cursor.whole("evaluate without a run", hint)
+        line = self.called(cursor, number, read.EVALUATE_NUMBERS)
         self.runs[-1] = replace(self.runs[-1], evaluations=(*self.runs[-1].evaluations, line))
         self.run_lines[-1].append(number)
 
@@ -188,23 +276,18 @@ class ProgramLines(StatementLines):
         self.tracks.append(WrittenTrack(number, column, line.expression))
         run = self.runs[-1]
         *before, last = run, *run.evaluations
-        tracks = [
-            each
-            for other in self.runs
-            for own in ((other,) if last is run else other.evaluations)
-            for each in own.tracks
-        ]
-        if any(each.name == line.name for each in tracks):
-            where = "`run`" if last is run else "`evaluate`"
-            message = f"two tracks of {where} lines are named {name_text(line.name)}"
+        where = "evaluate" if before else "run"
+        lines = [own for other in self.runs for own in (other.evaluations if before else (other,))]
+        if any(track.name == line.name for own in lines for track in own.tracks):
+            message = f"two tracks of `{where}` lines are named {name_text(line.name)}"
             raise Flaw(message, start, len(name_text(line.name)), "choose another name", code="redefined")
         last = replace(last, tracks=(*last.tracks, replace(line, comment=self.take_comment())))
         self.runs[-1] = replace(run, evaluations=(*before[1:], last)) if before else last
 
-    def called(self, cursor: Cursor, number: int, reader: Callable[[Cursor], RunLine]) -> RunLine:
+    def called(self, cursor: Cursor, number: int, least: Mapping[str, int]) -> RunLine:
         """Read the rest of a line that calls a graph for batches, and register the call."""
         start = cursor.blank()
-        line = reader(cursor)
+        line = read.run_line(cursor, least)
         cursor.end()
         mark = NameSpan(line.graph, start, len(cursor.line[start:].split(" ")[0]))
         self.calls.append(WrittenCall(mark, number, len(line.values), None))
@@ -217,13 +300,8 @@ class ProgramLines(StatementLines):
         line, mark = read.backward_line(cursor)
         cursor.end()
         if line.name in self.graphs or any(line.name == other.name for other in self.backwards):
-            raise Flaw(
-                f"two graphs are named @{name_text(line.name)}",
-                mark.start,
-                mark.width,
-                "choose another name",
-                code="redefined",
-            )
+            message = f"two graphs are named @{name_text(line.name)}"
+            raise Flaw(message, mark.start, mark.width, "choose another name", code="redefined")
         self.calls.append(WrittenCall(mark, number, None, None))
         self.backwards.append(replace(line, comment=self.take_comment()))
 
@@ -324,12 +402,10 @@ class TextParser(ProgramLines):
             self.report(len(self.lines), Flaw("the text has no graph", 0, 1, hint))
         if not self.errors:
             return
-        errors = sorted(self.errors, key=_error_position)
-        if len(errors) == 1:
-            only = errors[0]
-            raise ParseError(only.message, errors=errors, excerpt=only.excerpt, hint=only.hint)
-        message = f"{len(errors)} errors in {self.file or 'the text'}"
-        raise ParseError(message, errors=errors, excerpt=errors[0].excerpt, hint=errors[0].hint)
+        errors = sorted(self.errors, key=lambda error: (error.line or 0, error.column or 0))
+        first = errors[0]
+        message = first.message if len(errors) == 1 else f"{len(errors)} errors in {self.file or 'the text'}"
+        raise ParseError(message, errors=errors, excerpt=first.excerpt, hint=first.hint)
 
     def value_names(self) -> set[str]:
         """Return the names of the states and of all values in the graphs."""
@@ -365,19 +441,12 @@ class TextParser(ProgramLines):
         """Skip ``#``, keep ``##`` for the next statement, and ``##!`` for the enclosing block."""
         version = re.match(r"#nncdbg[ \t]+([0-9]+)", text) if number == 1 else None
         if version is not None and version[1] != str(VERSION):
-            hint = f"use version {VERSION}"
-            raise Flaw(
-                f"version {version[1]} of the text is not supported", version.start(1), len(version[1]), hint
-            )
+            message = f"version {version[1]} of the text is not supported"
+            raise Flaw(message, version.start(1), len(version[1]), f"use version {VERSION}")
         if text.startswith("##!", start) and self.block is not None:
             self.block.comment.append(_comment(text[start + 3 :]))
         elif text.startswith("##", start):
             self.comment.append(_comment(text[start + 2 :]))
-
-
-def _error_position(error: GraphError) -> tuple[int, int]:
-    assert error.excerpt is not None
-    return error.excerpt.line, error.excerpt.column
 
 
 def _comment(rest: str) -> str:

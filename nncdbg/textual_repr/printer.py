@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -35,12 +36,10 @@ from nncdbg.ir.records import (
 )
 from nncdbg.ir.walk import blocks
 from nncdbg.text.counting import counted
-from nncdbg.text.driver import driver_lines
-from nncdbg.text.lexemes import key_text, name_text, op_text, quote
-from nncdbg.text.listing import Line, Lines, Listing
-from nncdbg.text.prefixes import NO_PREFIXES, Prefixes
+from nncdbg.text.lexemes import NO_PREFIXES, Prefixes, key_text, name_text, op_text, quote
+from nncdbg.text.listing import Line, Lines, Listing, driver_lines
 from nncdbg.text.short_names import LONG, folder, folders
-from nncdbg.text.types import print_type, value_text
+from nncdbg.text.types import value_text
 from nncdbg.textual_repr.literals import array_text, attribute_text, literal_text
 
 # -- chosen prefixes -------------------------------------------------------------------------------
@@ -71,7 +70,9 @@ def chosen_prefixes(program: Program) -> dict[str, str]:
     words = {prefix: _label_candidates(prefix) for prefix in prefixes}
     labels: dict[str, str] = {}
     for prefix in prefixes:
-        labels[_free(_wanted(prefix, last, words), labels)] = prefix
+        label = _wanted(prefix, last, words)
+        numbered = (f"{label}{number}" for number in itertools.count(2))
+        labels[next(free for free in itertools.chain([label], numbered) if free not in labels)] = prefix
     return dict(sorted(labels.items(), key=lambda pair: pair[1]))
 
 
@@ -80,19 +81,12 @@ def _used_names(program: Program) -> Iterator[str]:
     waiting = [*program.graphs.values()]
     while waiting:
         graph = waiting.pop()
-        yield from _of_values(graph.inputs)
-        yield from _of_values(constant.value for constant in graph.constants)
+        yield from [value.name for value in graph.inputs]
+        yield from [constant.value.name for constant in graph.constants]
         for node in graph.nodes:
-            yield from _of_values(node.outputs)
-            for operand in node.inputs:
-                if operand.__class__ is str:
-                    yield operand
+            yield from [value.name for value in node.outputs]
+            yield from [operand for operand in node.inputs if isinstance(operand, str)]
             waiting.extend(node.subgraphs)
-
-
-def _of_values(values: Iterable[Value]) -> Iterator[str]:
-    for value in values:
-        yield value.name
 
 
 def _best(uses: Counter[str]) -> list[str]:
@@ -151,21 +145,12 @@ def _wanted(prefix: str, last: Mapping[str, str], words: Mapping[str, list[str]]
     others = [words[other] for other in last if other != prefix and last[other] == last[prefix]]
     if not others:
         return last[prefix]
-    count, word = min((sum(word in other for other in others), word) for word in words[prefix])
-    if count == len(others):
+    shared, word = min((sum(word in other for other in others), word) for word in words[prefix])
+    if shared == len(others):
         return last[prefix]
     having = [other for other in words if word in words[other]]
     is_folder = len(having) > 1 and all(other.startswith(prefix) for other in having)
     return word if is_folder else f"{word}.{last[prefix]}"
-
-
-def _free(label: str, labels: dict[str, str]) -> str:
-    if label not in labels:
-        return label
-    number = 2
-    while f"{label}{number}" in labels:
-        number += 1
-    return f"{label}{number}"
 
 
 def _last(prefix: str) -> str:
@@ -190,8 +175,6 @@ def _as_label(text: str) -> str:
 
 # -- printer ---------------------------------------------------------------------------------------
 
-__all__ = ["brief", "listing", "print_graph", "print_program", "print_statement", "print_type"]
-
 
 def print_program(program: Program, *, locations: bool = True) -> str:
     """Return the text of `program`, ending in a newline, without ``loc`` clauses if `locations` is false.
@@ -207,7 +190,8 @@ def brief(program: Program) -> str:
     results = _few(map(value_text, entry.outputs))
     signature = f"@{name_text(entry.name)}({_few(map(value_text, entry.inputs))}) -> ({results})"
     title = f"{program.source.replace(chr(92), '/').rpartition('/')[2]}: " if program.source else ""
-    statements = f"{counted(_statements(program), 'statement')} in {counted(len(program.graphs), 'graph')}"
+    count = sum(len(graph.nodes) for _, graph in blocks(program))
+    statements = f"{counted(count, 'statement')} in {counted(len(program.graphs), 'graph')}"
     return printable(f"{title}{signature}, {statements}")
 
 
@@ -219,11 +203,6 @@ def _few(texts: Iterable[str]) -> str:
     listed = list(texts)
     more = [f"{len(listed) - _MOST_VALUES} more"] if len(listed) > _MOST_VALUES else []
     return ", ".join([*listed[:_MOST_VALUES], *more])
-
-
-def _statements(program: Program) -> int:
-    """Return the number of statements, including those of branches and loop bodies."""
-    return sum(len(graph.nodes) for _, graph in blocks(program))
 
 
 def listing(program: Program, *, locations: bool = True) -> Listing:
@@ -252,32 +231,23 @@ def listing_of(program: Program) -> Listing:
     return program.kept["listing"]  # type: ignore[no-any-return]
 
 
-def print_graph(graph: Graph, *, locations: bool = True) -> str:
-    """Return the text of one graph, ending in a newline."""
-    out = _Output(locations, NO_PREFIXES)
-    out.graph(graph)
-    return out.text()
-
-
-def print_statement(node: Node, *, locations: bool = True, prefixes: Prefixes = NO_PREFIXES) -> str:
+def print_statement(node: Node, locations: bool = True, prefixes: Prefixes = NO_PREFIXES) -> str:
     """Return the line of `node` in the text; for ``if`` and ``while``, the line that opens it."""
-    return _statement_text(node, locations, prefixes)
-
-
-def _statement_text(node: Node, locations: bool, prefixes: Prefixes) -> str:
     where = f" {location_text(node.location, prefixes)}" if locations and node.location is not None else ""
     where += margin_text(node.placement, prefixes)
-    if node.op == "if":
+    kind = node.kind
+    if kind is Kind.IF:
         label = _label(node.subgraphs[0])
         return f"if {operand_text(node.inputs[0], prefixes)}{label}{where} {{"
-    if node.op == "while":
+    if kind is Kind.WHILE:
         return f"{_while_text(node, prefixes)}{where} {{"
-    if node.op == "break":
+    if kind is Kind.BREAK:
         return f"break unless {operand_text(node.inputs[0], prefixes)}{where}"
-    if node.op == "update":
-        return f"update {_updates_text(node, prefixes)}{where}"
+    if kind is Kind.UPDATE:
+        states = [operand_text(state.name, prefixes) for state in node.outputs]
+        return f"update {_pairs(states, node.inputs, prefixes)}{where}"
     outputs = _values_text(node.outputs, prefixes)
-    if node.op.startswith("@") and (saved := node.attributes.get("saved")) is not None:
+    if kind is Kind.CALL and (saved := node.attributes.get("saved")) is not None:
         node = replace(node, attributes={})
         outputs = f"{outputs}{', ' if outputs else ''}saved {operand_text(str(saved), prefixes)}"
     return f"{outputs}{' = ' if outputs else ''}{_application(node, prefixes)}{where}"
@@ -292,11 +262,10 @@ def _application(node: Node, prefixes: Prefixes) -> str:
     return f"{op_text(node.op)}({', '.join(arguments)})"
 
 
-def _updates_text(node: Node, prefixes: Prefixes) -> str:
-    pairs = zip(node.outputs, node.inputs, strict=True)
-    return ", ".join(
-        f"{operand_text(state.name, prefixes)} = {operand_text(new, prefixes)}" for state, new in pairs
-    )
+def _pairs(targets: Sequence[str], operands: Iterable[Operand], prefixes: Prefixes) -> str:
+    """Return ``%w = %w.1, %m = %m.1``."""
+    pairs = zip(targets, operands, strict=True)
+    return ", ".join(f"{target} = {operand_text(operand, prefixes)}" for target, operand in pairs)
 
 
 def _state_text(state: StateLine, locations: bool, prefixes: Prefixes) -> str:
@@ -319,21 +288,13 @@ def _backward_text(line: BackwardLine, prefixes: Prefixes) -> str:
     return f"backward @{name_text(line.name)} of @{name_text(line.of)} by ({by}){kept}"
 
 
-def run_text(run: RunLine, prefixes: Prefixes) -> str:
-    """Return a ``run`` line, without its evaluations."""
-    return f"run {_batches_text(run, prefixes)}"
-
-
-def _evaluate_text(line: RunLine, prefixes: Prefixes) -> str:
-    return f"evaluate {_batches_text(line, prefixes)}"
-
-
-def _batches_text(run: RunLine, prefixes: Prefixes) -> str:
-    text = f"@{name_text(run.graph)}"
+def run_text(run: RunLine, prefixes: Prefixes, word: str = "run") -> str:
+    """Return a ``run`` line, without its evaluations; with `word`, an ``evaluate`` line."""
+    text = f"{word} @{name_text(run.graph)}"
     if run.values:
         text += f" for {', '.join(operand_text(name, prefixes) for name in run.values)}"
     if run.sources:
-        text += f" in {', '.join(_reference_text(each, prefixes) for each in run.sources)}"
+        text += f" in {', '.join(_data_text(each, prefixes) for each in run.sources)}"
     numbers = {"batch": run.batch, "epochs": run.epochs if run.epochs > 1 else None}
     numbers |= {"shuffle": run.shuffle, "steps": run.steps}
     text += "".join(f" {word} {number}" for word, number in numbers.items() if number is not None)
@@ -398,11 +359,8 @@ def _while_text(node: Node, prefixes: Prefixes) -> str:
     body = node.subgraphs[0]
     times, *initial = node.inputs
     counter, *carried = body.inputs
-    pairs = [
-        f"{value_text(value, prefixes.spell)} = {operand_text(first, prefixes)}"
-        for value, first in zip(carried, initial, strict=True)
-    ]
-    text = f"while{_label(body)} ({', '.join(pairs)})"
+    targets = [value_text(value, prefixes.spell) for value in carried]
+    text = f"while{_label(body)} ({_pairs(targets, initial, prefixes)})"
     if counter != Value(""):
         text += f" count {value_text(counter, prefixes.spell)}"
     return text if times is None else f"{text} times {operand_text(times, prefixes)}"
@@ -434,11 +392,8 @@ def _terminator_text(graph: Graph, node: Node | None, prefixes: Prefixes) -> str
         return f"yield {_names(graph.outputs, prefixes)}".rstrip() + margin
     carried = graph.inputs[1:]
     after, collected = graph.outputs[: len(carried)], graph.outputs[len(carried) :]
-    pairs = [
-        f"{operand_text(value.name, prefixes)} = {operand_text(new.name, prefixes)}"
-        for value, new in zip(carried, after, strict=True)
-    ]
-    text = f"next {', '.join(pairs)}".rstrip()
+    targets = [operand_text(value.name, prefixes) for value in carried]
+    text = f"next {_pairs(targets, [value.name for value in after], prefixes)}".rstrip()
     return (f"{text} collect {_names(collected, prefixes)}" if collected else text) + margin
 
 
@@ -447,20 +402,10 @@ def _constant_text(constant: Constant, prefixes: Prefixes) -> str:
 
 
 def _data_text(data: Inline | Reference, prefixes: Prefixes) -> str:
-    return array_text(data.array) if isinstance(data, Inline) else _reference_text(data, prefixes)
-
-
-def _reference_text(data: Reference, prefixes: Prefixes) -> str:
+    if isinstance(data, Inline):
+        return array_text(data.array)
     store = f", store={data.store}" if data.store else ""
     return f"data({prefixes.spell_string(data.key)}{store})"
-
-
-def comment_line(prefix: str, text: str) -> str:
-    """Return a ``##`` line; text with control characters, which could break the line, is quoted."""
-    if not text:
-        return prefix
-    plain = all(char.isprintable() or char == "\t" for char in text)
-    return f"{prefix} {text}" if plain else prefix + quote(text)
 
 
 def _print(program: Program, locations: bool) -> _Output:
@@ -512,8 +457,8 @@ class _Output:
             self.lines.append("")
         for state in program.states:
             self.comment(state.comment, "##")
-            name = state.value.name
-            self.state_lines[name] = self.put_later(_state_text, state, self.locations, self.prefixes)
+            number = self.put_later(_state_text, state, self.locations, self.prefixes)
+            self.state_lines[state.value.name] = number
 
     def runs(self, program: Program) -> None:
         """Print the ``backward`` lines and the runs, and add the lines of the driver."""
@@ -526,22 +471,19 @@ class _Output:
             self.lines.append("")
         lines = []
         for run in program.runs:
-            self.comment(run.comment, "##")
-            lines.append([self.put_later(run_text, run, self.prefixes)])
-            self.tracks(run)
-            for each in run.evaluations:
-                self.comment(each.comment, "##")
-                lines[-1].append(self.put_later(_evaluate_text, each, self.prefixes))
-                self.tracks(each)
+            lines.append([self.run(run, "run"), *(self.run(line, "evaluate") for line in run.evaluations)])
         statements, headers = driver_lines(program, self.state_lines, lines, self.headers)
         self.statements.update(statements)
         self.headers.update(headers)
 
-    def tracks(self, line: RunLine) -> None:
-        """Print the tracks of a ``run`` or ``evaluate`` line."""
+    def run(self, line: RunLine, word: str) -> int:
+        """Print a ``run`` or ``evaluate`` line with its tracks; return its number."""
+        self.comment(line.comment, "##")
+        number = self.put_later(run_text, line, self.prefixes, word)
         for track in line.tracks:
             self.comment(track.comment, "##")
             self.put(f"track {name_text(track.name)} = {track.expression}")
+        return number
 
     def graph(self, graph: Graph) -> None:
         inputs = _values_text(graph.inputs, self.prefixes)
@@ -563,8 +505,10 @@ class _Output:
         return len(self.lines)
 
     def comment(self, text: str, prefix: str) -> None:
+        """Add ``##`` lines; text with control characters, which could break the line, is quoted."""
         for line in text.split("\n") if text else ():
-            self.put(comment_line(prefix, line))
+            plain = all(char.isprintable() or char == "\t" for char in line)
+            self.put(f"{prefix} {line}" if line and plain else prefix + (quote(line) if line else ""))
 
     def open(self, graph: Graph, path: Path, node: Node | None) -> None:
         self.headers[path] = len(self.lines)
@@ -582,7 +526,7 @@ class _Output:
             return
         node = block.graph.nodes[block.pc]
         self.comment(node.comment, "##")
-        block.lines.append(self.put_later(_statement_text, node, self.locations, self.prefixes))
+        block.lines.append(self.put_later(print_statement, node, self.locations, self.prefixes))
         if node.subgraphs:
             self.open(node.subgraphs[0], (*block.path, block.pc, 0), node)
         else:

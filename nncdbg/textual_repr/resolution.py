@@ -1,4 +1,4 @@
-"""Errors that are only known after a whole graph or the whole text is parsed.
+"""Blocks that are being parsed, and errors that are only known after a whole graph or text is parsed.
 
 Undefined names: defined later, part of a cycle, out of scope in another block, or missing. Calls: of
 missing graphs, or with the wrong number of operands or results.
@@ -7,16 +7,101 @@ missing graphs, or with the wrong number of operands or results.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 
 from nncdbg.errors import ExpressionError
 from nncdbg.expression.tracked import parse_tracked
-from nncdbg.ir.records import BackwardLine, Graph, Node
-from nncdbg.text.lexemes import Flaw, name_text, nearest, quote
-from nncdbg.text.prefixes import Prefixes
-from nncdbg.textual_repr.blocks import Block
+from nncdbg.ir.records import BackwardLine, Constant, Graph, Location, Node, Operand, Path, Placement, Value
+from nncdbg.text.counting import counted
+from nncdbg.text.lexemes import Flaw, Prefixes, name_text, nearest, quote
 from nncdbg.textual_repr.statements import NameSpan
+
+ENDS = {"graph": "return", "then": "yield", "else": "yield", "body": "next"}
+"""Maps the kind of a block to the keyword of its last line."""
+
+CALLED = {"graph": "a graph", "then": "a branch", "else": "a branch", "body": "a loop's body"}
+
+
+@dataclass(slots=True)
+class BlockHeader:
+    """The first line of an ``if`` or ``while``: the parts of its Node needed when the blocks close."""
+
+    op: str
+    inputs: tuple[Operand, ...]
+    line: int
+    location: Location | None
+    comment: str
+    branch: Block | None = None
+    """The first branch, after it has closed."""
+    placement: Placement | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """A block of statements.
+
+    `kind` is graph, then, else, body, or broken (the line that opened it does not parse).
+
+    `results` are the values of its last line, and `end` is the number of that line (0 while the block is
+    open). `results` is None if that line is missing or does not parse. `before` and `after` are the margins
+    of its first and last line.
+    """
+
+    kind: str
+    line: int
+    path: Path = ()
+    parent: Block | None = None
+    header: BlockHeader | None = None
+    name: str = ""
+    inputs: tuple[Value, ...] = ()
+    outputs: tuple[Value, ...] = ()
+    comment: list[str] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    constants: list[Constant] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+    names: dict[str, int] = field(default_factory=dict)
+    results: tuple[Value, ...] | None = None
+    end: int = 0
+    before: Placement | None = None
+    after: Placement | None = None
+    astray: bool = False
+    """A wrong keyword ended the block, or seemed to; the error has been reported."""
+
+    def outwards(self) -> Iterator[Block]:
+        """Yield this block, then the enclosing blocks from the inside out."""
+        block: Block | None = self
+        while block is not None:
+            yield block
+            block = block.parent
+
+    def sees(self, name: str) -> bool:
+        """Return True if `name` is in scope, or if an enclosing block is broken and may define it."""
+        return any(name in block.names or block.kind == "broken" for block in self.outwards())
+
+    def line_of(self, name: str) -> int | None:
+        """Return the line that defines the visible `name`."""
+        return next((block.names[name] for block in self.outwards() if name in block.names), None)
+
+    def graph(self) -> Graph:
+        """Return the block as a graph."""
+        outputs = self.outputs if self.kind == "graph" else self.results or ()
+        nodes, constants, comment = tuple(self.nodes), tuple(self.constants), "\n".join(self.comment)
+        return Graph(self.name, self.inputs, outputs, nodes, constants, comment, self.before, self.after)
+
+    def end_line(self) -> str:
+        """Return a last line of this block, with the values that it needs."""
+        names = [f"%{name_text(value.name)}" for value in self.outputs]
+        if self.kind == "body":
+            names = [f"%{name_text(value.name)} = %{name_text(value.name)}" for value in self.inputs[1:]]
+        elif self.header is not None and self.header.branch is not None:
+            names = [f"%{name_text(value.name)}" for value in self.header.branch.results or ()]
+        return f"{ENDS[self.kind]} {', '.join(names)}".rstrip()
+
+    def site_lines(self) -> tuple[int, ...]:
+        """Return the lines of the statements and of the last line."""
+        return (*self.lines, self.end)
+
 
 SUGGESTIONS = 20
 """Maximum number of unknown names with a suggestion: each look-up takes about 1 ms."""
@@ -97,6 +182,7 @@ def _explain(
     """Explain an undefined name; with `suggest`, search for the nearest name or a dependency cycle."""
     mark = use.mark
     name = shown(mark.name)
+    flaw = partial(Flaw, start=mark.start, width=mark.width, code="undefined")
     later = next((b.names[mark.name] for b in use.block.outwards() if mark.name in b.names), None)
     if later is not None:
         message = f"{name} is used before it is defined at line {later}"
@@ -105,26 +191,18 @@ def _explain(
             names = [*map(shown, circle)]
             if len(names) > _LONGEST_CYCLE:
                 names[_LONGEST_CYCLE - 2 : -1] = [f"({len(names) - _LONGEST_CYCLE + 1:,} more)"]
-            text = " needs ".join(names)
-            hint = f"{text}; write loops with while and next"
-            return Flaw(f"cycle: {message}", mark.start, mark.width, hint, code="undefined", related=later)
-        hint = "statements run from top to bottom: move its definition up"
-        return Flaw(message, mark.start, mark.width, hint, code="undefined", related=later)
+            hint = f"{' needs '.join(names)}; write loops with while and next"
+            return flaw(f"cycle: {message}", hint=hint, related=later)
+        return flaw(message, hint="statements run from top to bottom: move its definition up", related=later)
     inside = defined.get(mark.name)
     if inside is not None:
         hint = f"it is defined at line {inside}, inside a block: pass it out by yield, next or collect"
-        message = f"{name} is not visible here"
-        return Flaw(message, mark.start, mark.width, hint, code="undefined", related=inside)
+        return flaw(f"{name} is not visible here", hint=hint, related=inside)
     visible = [known for block in use.block.outwards() for known in block.names] if suggest else []
-    near = nearest(mark.name, _near(mark.name, visible), "%")
-    hint = near or "define it above, or make it an input of the graph"
-    return Flaw(f"{name} is not defined", mark.start, mark.width, hint, code="undefined")
-
-
-def _near(name: str, names: list[str]) -> list[str]:
-    if len(names) <= _NEAR_LIMIT:
-        return names
-    return [other for other in names if abs(len(other) - len(name)) <= 1][-_NEAR_LIMIT:]
+    if len(visible) > _NEAR_LIMIT:
+        visible = [other for other in visible if abs(len(other) - len(mark.name)) <= 1][-_NEAR_LIMIT:]
+    hint = nearest(mark.name, visible, "%") or "define it above, or make it an input of the graph"
+    return flaw(f"{name} is not defined", hint=hint)
 
 
 def _needs(blocks: Sequence[Block]) -> dict[str, set[str]]:
@@ -210,12 +288,10 @@ def wrong_calls(
     for call in calls:
         mark = call.mark
         graph = graphs.get(mark.name)
+        name = f"@{name_text(mark.name)}"
         if graph is None and mark.name not in broken:
-            hint = (
-                suggestions.nearest(mark.name, graphs, "@")
-                or f"define it: graph @{name_text(mark.name)}() -> () {{"
-            )
-            message = f"no graph @{name_text(mark.name)}"
+            hint = suggestions.nearest(mark.name, graphs, "@") or f"define it: graph {name}() -> () {{"
+            message = f"no graph {name}"
             yield call.line, Flaw(message, mark.start, mark.width, hint, code="unknown-graph")
         if graph is None:
             continue
@@ -224,9 +300,7 @@ def wrong_calls(
             (call.outputs, len(graph.outputs), "output"),
         ):
             if count is not None and count != wanted:
-                message = (
-                    f"@{name_text(mark.name)} has {wanted} {what}{'' if wanted == 1 else 's'}, not {count}"
-                )
+                message = f"{name} has {counted(wanted, what)}, not {count}"
                 hint = _call_hint(call, graph, what)
                 yield call.line, Flaw(message, mark.start, mark.width, hint, code="arity")
 
@@ -236,10 +310,10 @@ def _call_hint(call: WrittenCall, graph: Graph, what: str) -> str:
     name = "@" + name_text(call.mark.name)
     values = ", ".join(shown(value.name) for value in (graph.inputs if what == "input" else graph.outputs))
     if call.outputs is None:
+        if not values:
+            return f"write {name} steps 1"
         data = ", ".join(f"data({quote(value.name)})" for value in graph.inputs)
-        return (
-            f"write data for each input: {name} for {values} in {data}" if values else f"write {name} steps 1"
-        )
+        return f"write data for each input: {name} for {values} in {data}"
     if what == "input":
         return f"write one operand for each input: {name}({values})"
     if call.outputs == len(graph.outputs) + 1:

@@ -20,17 +20,24 @@ from nncdbg.ir.records import (
     TensorType,
     Value,
 )
-from nncdbg.text.lexemes import BARE, PREFIXED, STRING, Flaw, unquote
-from nncdbg.text.prefixes import NO_PREFIXES, Prefixes
+from nncdbg.text.lexemes import BARE, NO_PREFIXES, PREFIXED, STRING, Flaw, Prefixes, unquote
 from nncdbg.text.types import print_type
 from nncdbg.textual_repr import statements as read
-from nncdbg.textual_repr.blocks import CALLED, ENDS, Block, BlockHeader
 from nncdbg.textual_repr.cursor import Cursor
 from nncdbg.textual_repr.repairs import SAVED, outside_repair, statement_repair, value_repair
-from nncdbg.textual_repr.resolution import Unresolved, WrittenCall, WrittenTrack, explain_all, shown
+from nncdbg.textual_repr.resolution import (
+    CALLED,
+    ENDS,
+    Block,
+    BlockHeader,
+    Unresolved,
+    WrittenCall,
+    WrittenTrack,
+    explain_all,
+    shown,
+)
 from nncdbg.textual_repr.statements import Names, NameSpan
 
-# -- parser state and recovery ---------------------------------------------------------------------
 # Parser state, and recovery after a line that failed.
 #
 # Names that a failed line seems to define count as defined, and the parser continues inside a block with an
@@ -41,9 +48,20 @@ DEEPEST = 1000
 
 _LONGEST_HINT = 600
 
+_graph_name = re.compile(rf"@({BARE}|{STRING})")
+_value_name = re.compile(rf"%({PREFIXED}|{BARE}|{STRING})")
 
-class Reading:
-    """The lines, the errors, the complete graphs and the open block."""
+
+def salvaged(spelled: str) -> str:
+    """Return the name or quoted comment without quotes; unchanged if its escapes are invalid."""
+    try:
+        return unquote(spelled) if spelled.startswith('"') else spelled
+    except Flaw:
+        return spelled
+
+
+class StatementLines:
+    """Reads the lines of graphs: the errors, the complete graphs and the open block so far."""
 
     def __init__(
         self,
@@ -88,11 +106,9 @@ class Reading:
 
     def report(self, line: int, flaw: Flaw) -> None:
         excerpt = Excerpt(self.text_of(line), line, flaw.start + 1, max(1, flaw.width), self.file)
-        hint = (
-            flaw.hint
-            if not flaw.hint or len(flaw.hint) <= _LONGEST_HINT
-            else flaw.hint[:_LONGEST_HINT] + "..."
-        )
+        hint = flaw.hint
+        if hint is not None and len(hint) > _LONGEST_HINT:
+            hint = hint[:_LONGEST_HINT] + "..."
         self.errors.append(GraphError(flaw.message, excerpt=excerpt, hint=hint))
 
     def take_comment(self) -> str:
@@ -177,12 +193,10 @@ class Reading:
                 line = block.line_of(mark.name)
             if line is not None:
                 fault = "is defined twice" if mark.name in own else "hides a value of the same name"
-                hint = f"choose another name (it is defined at line {line}); a loop rebinds with next"
+                why = f"it is defined at line {line}); a loop rebinds with next"
                 if mark.name in self.state_lines:
-                    hint = (
-                        f"choose another name (it is a state, line {line}); update gives a state a new value"
-                    )
-                message = f"{shown(mark.name)} {fault}"
+                    why = f"it is a state, line {line}); update gives a state a new value"
+                message, hint = f"{shown(mark.name)} {fault}", f"choose another name ({why}"
                 self.report(
                     number, Flaw(message, mark.start, mark.width, hint, code="redefined", related=line)
                 )
@@ -240,25 +254,6 @@ class Reading:
         found = self.prefixes.find(spelled)
         return salvaged(spelled) if found is None else found
 
-
-_graph_name = re.compile(rf"@({BARE}|{STRING})")
-_value_name = re.compile(rf"%({PREFIXED}|{BARE}|{STRING})")
-
-
-def salvaged(spelled: str) -> str:
-    """Return the name or quoted comment without quotes; unchanged if its escapes are invalid."""
-    try:
-        return unquote(spelled) if spelled.startswith('"') else spelled
-    except Flaw:
-        return spelled
-
-
-# -- lines of graphs -------------------------------------------------------------------------------
-
-
-class StatementLines(Reading):
-    """Reads the lines of graphs."""
-
     # -- blocks --------------------------------------------------------------------------------
 
     def graph(self, cursor: Cursor, number: int) -> None:
@@ -291,10 +286,7 @@ class StatementLines(Reading):
         names = Names()
         condition = read.operand(cursor, names)
         name = read.label(cursor)
-        location = cursor.location()
-        margin = cursor.placement()
-        cursor.expect("{")
-        cursor.end()
+        location, margin = cursor.suffix("{")
         self.resolve(names, number)
         header = BlockHeader("if", (condition,), number, location, self.take_comment(), placement=margin)
         self.open(Block("then", number, self.nested_path(outer), outer, header, name), Names())
@@ -303,10 +295,7 @@ class StatementLines(Reading):
         outer = self.inside(cursor)
         uses, defined = Names(), Names()
         loop = read.while_header(cursor, uses, defined)
-        location = cursor.location()
-        margin = cursor.placement()
-        cursor.expect("{")
-        cursor.end()
+        location, margin = cursor.suffix("{")
         self.resolve(uses, number)
         initial = (loop.times, *loop.initial)
         header = BlockHeader("while", initial, number, location, self.take_comment(), placement=margin)
@@ -337,10 +326,8 @@ class StatementLines(Reading):
     def close_branch(self, block: Block, cursor: Cursor, number: int) -> None:
         """Parse ``} else @name {`` and begin the second branch."""
         if block.kind != "then" or block.header is None:
-            raise cursor.whole(
-                "`else` without `if`",
-                f"the block is {CALLED[block.kind]}, opened at line {block.line}",
-            )
+            hint = f"the block is {CALLED[block.kind]}, opened at line {block.line}"
+            raise cursor.whole("`else` without `if`", hint)
         name = read.label(cursor)
         cursor.expect("{", "the second branch looks like } else @other {")
         cursor.end()
@@ -401,8 +388,6 @@ class StatementLines(Reading):
             else:
                 self.enter_constant(block, literal, names, number)
         elif values and cursor.peek_word() == "data":
-            cursor.position += len("data")
-            cursor.expect("(")
             constant = Constant(_only(values, cursor, start), read.reference(cursor))
             cursor.end()
             self.enter_constant(block, constant, names, number)
@@ -427,12 +412,11 @@ class StatementLines(Reading):
         if value.type is None:
             known = cursor.untyped_array()
             hint = f"write its type after its name: {shown(value.name)}: {print_type(known)}"
-            raise Flaw("an inline constant needs its type", start, cursor.position - start, hint)
+            raise cursor.flaw_from(start, "an inline constant needs its type", hint)
         if not isinstance(value.type, TensorType):
             hint = f"write a tensor type: {shown(value.name)}: f32[]"
-            raise Flaw(
-                "only a tensor can be a constant", start, max(1, len(cursor.line.rstrip()) - start), hint
-            )
+            width = max(1, len(cursor.line.rstrip()) - start)
+            raise Flaw("only a tensor can be a constant", start, width, hint)
         array = cursor.array(value.type)
         cursor.end()
         return Constant(value, Inline(array))
@@ -443,9 +427,7 @@ class StatementLines(Reading):
         width = cursor.position - start
         cursor.expect("(")
         operands, attributes = read.arguments(cursor, names)
-        location = cursor.location()
-        margin = cursor.placement()
-        cursor.end()
+        location, margin = cursor.suffix()
         if names.saved is not None:
             if called_graph(op) is None:
                 raise Flaw("only a call saves values", start, width, SAVED)
@@ -459,9 +441,7 @@ class StatementLines(Reading):
         block = self.inside(cursor)
         names = Names()
         states, values = read.updates(cursor, names, self.state_lines)
-        location = cursor.location()
-        margin = cursor.placement()
-        cursor.end()
+        location, margin = cursor.suffix()
         node = Node("update", values, states, {}, (), location, placement=margin)
         self.enter(block, node, names, NameSpan("update", cursor.line.index("update"), 6), number)
 
@@ -469,7 +449,7 @@ class StatementLines(Reading):
         """Add a parsed op or call to its block; its name is at `mark`."""
         self.resolve(names, number)
         self.define(names, number)
-        if node.op.startswith("@"):
+        if node.called is not None:
             self.calls.append(WrittenCall(mark, number, len(node.inputs), len(node.outputs)))
         comment = self.take_comment()
         block.nodes.append(replace(node, comment=comment) if comment else node)
@@ -482,9 +462,7 @@ class StatementLines(Reading):
         if not cursor.accept_word("unless"):
             raise cursor.flaw("expected `unless`")
         condition = read.operand(cursor, names)
-        location = cursor.location()
-        margin = cursor.placement()
-        cursor.end()
+        location, margin = cursor.suffix()
         if block.kind not in ("body", "broken"):
             hint = "move it to the top level of a loop's body"
             raise cursor.whole(f"break is not allowed in {CALLED[block.kind]}", hint)
@@ -532,18 +510,12 @@ class StatementLines(Reading):
             first = block.header.branch
             if first.results is not None and len(first.results) != len(results):
                 counts = f"{len(first.results)} in the first branch, {len(results)} in this one"
-                message = f"the number of results differs: {counts}"
-                raise cursor.whole(
-                    message, f"both branches must yield the same number of values; see line {first.end}"
-                )
+                hint = f"both branches must yield the same number of values; see line {first.end}"
+                raise cursor.whole(f"the number of results differs: {counts}", hint)
 
 
 def _only(values: tuple[Value, ...], cursor: Cursor, start: int) -> Value:
     if len(values) > 1:
-        raise Flaw(
-            "a constant has one name",
-            start,
-            max(1, len(cursor.line) - start),
-            "write one statement for each constant",
-        )
+        width = max(1, len(cursor.line) - start)
+        raise Flaw("a constant has one name", start, width, "write one statement for each constant")
     return values[0]

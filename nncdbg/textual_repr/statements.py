@@ -59,7 +59,7 @@ def operand(cursor: Cursor, names: Names) -> Operand:
     """Read ``%name``, ``_`` or a literal."""
     if cursor.at("%"):
         return use(cursor, names)
-    if cursor.accept_missing():
+    if cursor.accept_word("_"):
         return None
     return Literal(cursor.nested(cursor.operand_scalar))
 
@@ -77,7 +77,7 @@ def use(cursor: Cursor, names: Names) -> str:
 def definition(cursor: Cursor, names: Names) -> Value:
     """Read ``%name: type`` or ``_`` as a definition."""
     start = cursor.blank()
-    if cursor.accept_missing():
+    if cursor.accept_word("_"):
         return Value("", cursor.type_clause())
     name = cursor.name("%")
     width = cursor.position - start
@@ -139,9 +139,7 @@ def op_name(cursor: Cursor) -> str:
     op = cursor.op()
     quoted = cursor.line[start] == '"'
     if quoted and is_transfer(op):
-        raise Flaw(
-            f"an op cannot be named {op}", start, cursor.position - start, f"write {op} without quotes"
-        )
+        raise cursor.flaw_from(start, f"an op cannot be named {op}", f"write {op} without quotes")
     if not quoted and op in RESERVED:
         raise Flaw(f"{op} is a keyword", start, len(op), f'write an op with this name as "{op}"(...)')
     return op
@@ -154,7 +152,10 @@ def attributes_of(text: str) -> dict[str, Attribute]:
 
 
 def reference(cursor: Cursor) -> Reference:
-    """Read ``data("key", store=1)``, after ``data(``."""
+    """Read ``data("key", store=1)``."""
+    if not cursor.accept_word("data"):
+        raise cursor.flaw("expected data(...)")
+    cursor.expect("(")
     key = cursor.prefixed_or_string('data needs the key of a tensor: data("conv1.weight")')
     store = 0
     if cursor.accept(","):
@@ -205,9 +206,8 @@ def value_list(cursor: Cursor, names: Names) -> tuple[Value, ...]:
     """Read ``%a, %b`` or nothing, as after ``return``."""
     if cursor.blank() == len(cursor.line) or cursor.at("#") or cursor.at("|"):
         return ()
-    values = [Value(use(cursor, names))]
-    while cursor.accept(","):
-        values.append(Value(use(cursor, names)))
+    values: list[Value] = []
+    cursor.items(lambda: values.append(Value(use(cursor, names))))
     return tuple(values)
 
 
@@ -222,16 +222,12 @@ def next_values(cursor: Cursor, names: Names, carried: tuple[Value, ...]) -> tup
         if name not in known or name in after:
             fault = "is assigned twice" if name in after else "is not carried by this loop"
             text = ", ".join(f"%{name_text(value.name)}" for value in carried) or "nothing"
-            raise Flaw(
-                f"%{name_text(name)} {fault}", start, cursor.position - start, f"the loop carries {text}"
-            )
+            raise cursor.flaw_from(start, f"%{name_text(name)} {fault}", f"the loop carries {text}")
         cursor.expect("=", "write next %s = %v")
         after[name] = Value(use(cursor, names))
 
     if cursor.at("%"):
-        assign()
-        while cursor.accept(","):
-            assign()
+        cursor.items(assign)
     missing = [value.name for value in carried if value.name not in after]
     if missing:
         message = f"next omits {', '.join('%' + name_text(name) for name in missing)}"
@@ -256,7 +252,7 @@ def loop_results(
         start = cursor.blank()
         place = _result_place(cursor, places, collected)
         if place in found:
-            raise Flaw("this result is used twice", start, cursor.position - start, "use the existing name")
+            raise cursor.flaw_from(start, "this result is used twice", "use the existing name")
         found[place] = value
 
     cursor.sequence(result, ")")
@@ -276,12 +272,8 @@ def _result_place(cursor: Cursor, places: dict[str, int], collected: int) -> int
     name = cursor.name("%")
     if name not in places:
         text = ", ".join(f"%{name_text(other)}" for other in places) or "nothing"
-        raise Flaw(
-            f"%{name_text(name)} is not carried by this loop",
-            start,
-            cursor.position - start,
-            f"it carries {text}",
-        )
+        message = f"%{name_text(name)} is not carried by this loop"
+        raise cursor.flaw_from(start, message, f"it carries {text}")
     return places[name]
 
 
@@ -294,22 +286,22 @@ def updates(
     """Read ``%w = %w.1, %m = %m.1``: states and their new values.  `states` are those of the program."""
     targets: list[Value] = []
     values: list[Operand] = []
-    while True:
+
+    def update() -> None:
         start = cursor.blank()
         name = cursor.name("%")
-        if name not in states or any(name == value.name for value in targets):
-            fault = "is updated twice" if name in states else "is not a state"
-            hint = (
-                "write each state once"
-                if name in states
-                else f"declare it before the first graph: state %{name_text(name)}: f32[] = 0.0"
-            )
-            raise Flaw(f"%{name_text(name)} {fault}", start, cursor.position - start, hint)
+        spelled = f"%{name_text(name)}"
+        if name not in states:
+            hint = f"declare it before the first graph: state {spelled}: f32[] = 0.0"
+            raise cursor.flaw_from(start, f"{spelled} is not a state", hint)
+        if any(name == value.name for value in targets):
+            raise cursor.flaw_from(start, f"{spelled} is updated twice", "write each state once")
         cursor.expect("=")
         targets.append(Value(name))
         values.append(use(cursor, names))
-        if not cursor.accept(","):
-            return tuple(targets), tuple(values)
+
+    cursor.items(update)
+    return tuple(targets), tuple(values)
 
 
 def backward_line(cursor: Cursor) -> tuple[BackwardLine, NameSpan]:
@@ -332,24 +324,21 @@ def backward_line(cursor: Cursor) -> tuple[BackwardLine, NameSpan]:
         place = cursor.blank()
         checkpoints = cursor.integer("write a number after checkpoints")
         if checkpoints < 1:
-            raise Flaw("checkpoints must be 1 or more", place, cursor.position - place, "write checkpoints 8")
+            raise cursor.flaw_from(place, "checkpoints must be 1 or more", "write checkpoints 8")
     return BackwardLine(name, graph, tuple(by), checkpoints=checkpoints), mark
 
 
-def run_line(cursor: Cursor) -> RunLine:
-    """Read the rest after ``run``."""
+RUN_NUMBERS = {"batch": 1, "epochs": 1, "shuffle": 0, "steps": 1}
+EVALUATE_NUMBERS = {"batch": 1}
+"""The least numbers after the words of a line."""
+
+
+def run_line(cursor: Cursor, least: Mapping[str, int]) -> RunLine:
+    """Read the rest after ``run`` or ``evaluate``; `least` are the numbers that it may have."""
     graph, values, sources = _batches(cursor)
-    least = {"batch": 1, "epochs": 1, "shuffle": 0, "steps": 1}
     numbers = _run_numbers(cursor, bool(values), least)
-    if not values and "steps" not in numbers:
+    if not values and "steps" in least and "steps" not in numbers:
         raise cursor.flaw("the number of steps is missing", "write steps 100, or for %x in data(...)")
-    return RunLine(graph=graph, values=values, sources=sources, **numbers)
-
-
-def evaluate_line(cursor: Cursor) -> RunLine:
-    """Read the rest after ``evaluate``."""
-    graph, values, sources = _batches(cursor)
-    numbers = _run_numbers(cursor, bool(values), {"batch": 1})
     return RunLine(graph=graph, values=values, sources=sources, **numbers)
 
 
@@ -380,27 +369,15 @@ def _batches(cursor: Cursor) -> tuple[str, tuple[str, ...], tuple[Reference, ...
     sources: list[Reference] = []
     if cursor.accept_word("for"):
         place = cursor.blank()
-        values.append(cursor.name("%"))
-        while cursor.accept(","):
-            values.append(cursor.name("%"))
+        cursor.items(lambda: values.append(cursor.name("%")))
         if cursor.accept_word("in"):
-            sources.append(_source(cursor))
-            while cursor.accept(","):
-                sources.append(_source(cursor))
+            cursor.items(lambda: sources.append(reference(cursor)))
             if len(sources) != len(values):
                 message = f"the number of values is {len(values)}, that of sources {len(sources)}"
                 width = len(cursor.line[place : cursor.position].rstrip())
                 written = ", ".join(f"data({quote(name)})" for name in values)
                 raise Flaw(message, place, width, f"write one source for each value: {written}")
     return graph, tuple(values), tuple(sources)
-
-
-def _source(cursor: Cursor) -> Reference:
-    if cursor.peek_word() != "data":
-        raise cursor.flaw("expected data(...)")
-    cursor.position = cursor.blank() + len("data")
-    cursor.expect("(")
-    return reference(cursor)
 
 
 def _run_numbers(cursor: Cursor, has_data: bool, least: Mapping[str, int]) -> dict[str, Any]:
@@ -422,8 +399,8 @@ def _run_numbers(cursor: Cursor, has_data: bool, least: Mapping[str, int]) -> di
         place = cursor.blank()
         found[word] = cursor.integer(f"write {word} and a number: {word} {least[word] or 1}")
         if found[word] < least[word]:
-            hint = f"write {word} {least[word]}"
-            raise Flaw(f"{word} must be {least[word]} or more", place, cursor.position - place, hint)
+            message = f"{word} must be {least[word]} or more"
+            raise cursor.flaw_from(place, message, f"write {word} {least[word]}")
     near = close_word(cursor.rest(), words)
     if near is not None:
         raise cursor.flaw("expected the end of the statement", near)

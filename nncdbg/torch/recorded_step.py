@@ -16,7 +16,7 @@ from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.errors import RunError, UsageError
 from nncdbg.ir.records import Program, SavedRun
 from nncdbg.opening.folder_writing import write_folder
-from nncdbg.representation import RichOutput, representations
+from nncdbg.representation import RichOutput, represent
 from nncdbg.torch.program import RecordedProgram
 
 BACKEND = "torch"
@@ -102,7 +102,7 @@ class RecordedStep(RichOutput):
         Forward pass, backward pass and optimizer are on one axis; red lines mark NaN and Inf.  Return
         matplotlib's axes, new ones if none are given.  Raises UsageError without matplotlib.
         """
-        return representations().plot(self.program, self._inputs, axes)
+        return represent("plot", self.program, self._inputs, axes)
 
     def save(
         self, directory: str | os.PathLike[str], *, title: str | None = None, notes: Iterable[str] = ()

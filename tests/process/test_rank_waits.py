@@ -7,8 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nncdbg.presentation.ranks import ranks_lines, wait_lines
-from nncdbg.process.rank_notes import Collective, RankActivity, RankProcess, RankReport
-from nncdbg.process.rank_waits import find_mismatches, find_waits
+from nncdbg.process.rank_notes import (
+    Collective,
+    RankActivity,
+    RankProcess,
+    RankReport,
+    find_mismatches,
+    find_waits,
+)
 
 NOW = 1000.0
 

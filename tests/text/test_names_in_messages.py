@@ -29,7 +29,7 @@ NO_MESSAGES = (
     "nan_watch/recording.py",
     "opening/journal/value_recorder.py",
     "terminal/journal/log.py",
-    "textual_repr/plain.py",
+    "textual_repr/parser.py",
     "textual_repr/repairs.py",
     "textual_repr/language_server/",
 )

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 import nncdbg
 from nncdbg.ir.records import Graph, Node, Program, Value
-from nncdbg.text.lexemes import name_text
-from nncdbg.text.prefixes import Prefixes
+from nncdbg.text.lexemes import Prefixes, name_text
 from nncdbg.textual_repr import listing, parse, print_program
 from nncdbg.textual_repr.printer import chosen_prefixes
 from tests.textual_repr.strategies import names, prefix_texts, programs

@@ -16,7 +16,7 @@ from nncdbg.commands.recording.results import RecordedResult
 from nncdbg.commands.recording.setup import Setup
 from nncdbg.commands.recording.stops import RecordedStop
 from nncdbg.errors import UsageError
-from nncdbg.process.regular_file import read_regular
+from nncdbg.process.files import read_regular
 
 FORMAT = 3
 """The version of the file format; version 1 was a file of commands with the setup in a comment."""

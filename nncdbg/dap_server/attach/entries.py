@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from nncdbg.dap_server.transport.addresses import Address
-from nncdbg.process.state_folder import state_folder
+from nncdbg.process.files import state_folder
 
 
 def entries_folder() -> Path:

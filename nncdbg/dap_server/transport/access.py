@@ -17,7 +17,7 @@ from pathlib import Path
 
 from nncdbg.dap_server.transport.addresses import BoundSocket, address_text
 from nncdbg.errors import NncdbgError, UsageError
-from nncdbg.process.state_folder import state_folder
+from nncdbg.process.files import state_folder
 
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 """TCP sockets of this network namespace.  An IPv6 socket connected to an IPv4 server is in the second."""

@@ -28,8 +28,8 @@ from nncdbg.ir.records import (
     tensor_only,
 )
 from nncdbg.text.counting import counted
-from nncdbg.text.driver import driver_name, scalars_of
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.listing import driver_name, scalars_of
 
 if TYPE_CHECKING:
     from nncdbg.engine.compilation.states import Lowering

@@ -28,8 +28,8 @@ from nncdbg.ir.records import (
 )
 from nncdbg.ir.rewrite import rewrite
 from nncdbg.ir.walk import calls_in, walk_nodes
-from nncdbg.text.driver import has_driver
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.listing import has_driver
 
 
 def lowered(

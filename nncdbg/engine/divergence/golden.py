@@ -22,7 +22,7 @@ from nncdbg.engine.inputs.npy import archive_names, load_from_archive
 from nncdbg.errors import LoadError, UsageError
 from nncdbg.expression import spelled
 from nncdbg.ir.records import Array, Graph, type_of
-from nncdbg.process.regular_file import read_regular
+from nncdbg.process.files import read_regular
 
 
 def load_golden(path: Path) -> dict[str, Array]:

@@ -26,7 +26,7 @@ from nncdbg.engine.frontends.tensor_file import TensorEntry, from_builtins, from
 from nncdbg.engine.frontends.text import load as load_text
 from nncdbg.errors import LoadError, UsageError
 from nncdbg.ir.records import Graph, Program, SavedRun, TensorType
-from nncdbg.process.regular_file import read_regular
+from nncdbg.process.files import read_regular
 from nncdbg.text.lexemes import name_text
 
 FORMAT = 1

@@ -8,8 +8,7 @@ from dataclasses import replace
 from nncdbg.engine.compilation.tracked_values import computes_all
 from nncdbg.errors import UsageError
 from nncdbg.ir.records import Program, RunLine, TrackLine
-from nncdbg.text.driver import lines_of_runs
-from nncdbg.text.listing import Listing
+from nncdbg.text.listing import Listing, lines_of_runs
 from nncdbg.textual_repr.printer import run_text
 
 # -- tracks ----------------------------------------------------------------------------------------

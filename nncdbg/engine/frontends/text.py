@@ -16,7 +16,7 @@ from nncdbg.engine.frontends.file_names import owner_of, workspace_of
 from nncdbg.engine.frontends.onnx_file import file_size
 from nncdbg.errors import LoadError
 from nncdbg.ir.records import Program
-from nncdbg.process.state_folder import state_folder
+from nncdbg.process.files import state_folder
 
 # -- stores of printed texts -----------------------------------------------------------------------
 # Stores outside of the folder of a text that this user printed from a model.

@@ -34,8 +34,7 @@ from nncdbg.ir.records import Array
 from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary
 from nncdbg.stats.histograms import summarize_by_pieces
-from nncdbg.text.lexemes import name_text
-from nncdbg.text.prefixes import Prefixes
+from nncdbg.text.lexemes import Prefixes, name_text
 from nncdbg.text.short_names import Scopes, choices, meant, nearest_name
 
 _VARIABLE = re.compile(r"\$[A-Za-z_]\w*", re.ASCII)

@@ -20,10 +20,9 @@ from nncdbg.ir.walk import calls_in
 from nncdbg.opening.onnx_export.expansion import ModelValues, Refusals
 from nncdbg.opening.onnx_export.messages import Parts, WrittenGraph
 from nncdbg.opening.run import run
-from nncdbg.process.atomic_file import draft_of
-from nncdbg.text.driver import driver_name, has_driver
+from nncdbg.process.files import draft_of
 from nncdbg.text.lexemes import name_text
-from nncdbg.text.listing import Site
+from nncdbg.text.listing import Site, driver_name, has_driver
 from nncdbg.version import __version__
 
 # -- output shapes ---------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from nncdbg.opening.schedule_logs.programs import (
     ScheduleLog,
     program_of,
 )
-from nncdbg.process.regular_file import read_regular
+from nncdbg.process.files import read_regular
 from nncdbg.text.counting import counted
 
 # -- trace events ----------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def _autotune(options: Namespace, screen: Screen) -> int:
     from nncdbg.opening.programs import kernel_file_text, open_program
     from nncdbg.opening.run import failure_of
     from nncdbg.presentation.run_progress import note_messages, print_notes, under_way
-    from nncdbg.process.atomic_file import new_file
+    from nncdbg.process.files import new_file
 
     backends, unavailable = available_backends(options.candidate)
     debugger = open_program(configuration_of(options)).debugger(statistics=False)

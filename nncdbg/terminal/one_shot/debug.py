@@ -26,8 +26,7 @@ from nncdbg.presentation.ranks import (
     wait_lines,
 )
 from nncdbg.process.rank_digests import read_digests
-from nncdbg.process.rank_notes import RankReport, find_job, reports_of_job
-from nncdbg.process.rank_waits import find_mismatches, find_waits
+from nncdbg.process.rank_notes import RankReport, find_job, find_mismatches, find_waits, reports_of_job
 from nncdbg.process.ranks import choose_rank
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ def _profile(options: Namespace) -> None:
     from nncdbg.presentation.screen import Screen
     from nncdbg.presentation.times.table import GROUPINGS
     from nncdbg.presentation.times.timeline import write_timeline
-    from nncdbg.process.atomic_file import new_file
+    from nncdbg.process.files import new_file
 
     screen = Screen()
     configuration = configuration_of(options)

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from nncdbg.ir.records import Constant, Node, Type
-from nncdbg.text.lexemes import PREFIX_END, Flaw
-from nncdbg.text.prefixes import Prefixes
+from nncdbg.text.lexemes import PREFIX_END, Flaw, Prefixes
 from nncdbg.text.types import parse_type
-from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.graph_reading import (
     Closed,
     GraphReading,
-    Left,
+    LoopExit,
     Opened,
     StatementEntry,
 )
@@ -30,7 +28,9 @@ from nncdbg.textual_repr.language_server.tokens import (
     kind_of_line,
     mentions,
     tokens,
+    type_after,
 )
+from nncdbg.textual_repr.resolution import Block
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,6 +60,12 @@ class Chunk:
     def end(self) -> int:
         """Return the line after the last one."""
         return self.start + len(self.lines)
+
+    @property
+    def header_span(self) -> Span:
+        """Return the span of the name in the header of the graph."""
+        found = next((t for t in tokens(self.lines[0]) if t.kind == "graph"), None)
+        return Span(self.start, found.start, found.end) if found else Span(self.start, 0, len(self.lines[0]))
 
     def line_of(self, number: int) -> int:
         """Convert a parser line number (1-based, from the time of parsing) to a line of the text."""
@@ -118,18 +124,18 @@ class Analysis:
         chunk = self.chunk_at(line)
         own = line - chunk.start
         block = chunk.reading.blocks[own] if own < len(chunk.lines) else None
-        if kind_of_line(self.lines[line]) == "}" and block is not None:
+        kind = kind_of_line(self.lines[line])
+        if kind == "}" and block is not None:
             return block.parent
-        return None if kind_of_line(self.lines[line]) == "graph" else block
+        return None if kind == "graph" else block
 
     def block_opened_at(self, line: int) -> Block | None:
         """Return the block that a line opens: ``graph``, ``if``, ``} else`` or ``while``."""
-        chunk = self.chunk_at(line)
-        event = chunk.reading.events[line - chunk.start]
+        event = self.event_at(line)
         return event.block if isinstance(event, Opened) else None
 
     def event_at(self, line: int) -> object:
-        """Return the parse result of a line: Entry, Opened, Closed, Ended, Left or None (see `reading`)."""
+        """Return the parse result of a line: StatementEntry, Opened, Closed, BlockEnded, LoopExit or None."""
         chunk = self.chunk_at(line)
         return chunk.reading.events[line - chunk.start]
 
@@ -138,15 +144,12 @@ class Analysis:
         event = self.event_at(line)
         if isinstance(event, StatementEntry):
             return event.content if isinstance(event.content, Node) else None
-        return event.node if isinstance(event, (Closed, Left)) else None
+        return event.node if isinstance(event, (Closed, LoopExit)) else None
 
     def constant_at(self, line: int) -> Constant | None:
         event = self.event_at(line)
-        return (
-            event.content
-            if isinstance(event, StatementEntry) and isinstance(event.content, Constant)
-            else None
-        )
+        content = event.content if isinstance(event, StatementEntry) else None
+        return content if isinstance(content, Constant) else None
 
     def token_at(self, line: int, column: int) -> Token | None:
         """Return the token under a cursor; between two tokens, the one that is a name."""
@@ -167,11 +170,10 @@ class Analysis:
 
     def scope_of(self, line: int, mention: Mention) -> Block | None:
         """Return the block in which the name of a mention is looked up."""
-        chunk = self.chunk_at(line)
-        own = line - chunk.start
         if mention.scope == "inner":
             return self.block_opened_at(line)
-        block = chunk.reading.blocks[own]
+        chunk = self.chunk_at(line)
+        block = chunk.reading.blocks[line - chunk.start]
         if mention.scope == "closed" or kind_of_line(self.lines[line]) != "}":
             return block
         return block.parent if block is not None else None
@@ -180,9 +182,8 @@ class Analysis:
         """Return the definition of a name in a line; None if it is not defined."""
         if kind_of_line(self.lines[line]) == "track":
             return self._tracked(line, mention.name)
-        scope = self.scope_of(line, mention)
-        owner = _owner(scope, mention.name)
-        return self.definition(owner, mention.name, line) if owner is not None else None
+        block = owner(self.scope_of(line, mention), mention.name)
+        return self.definition(block, mention.name, line) if block is not None else None
 
     def tracked_graphs(self, line: int) -> list[Chunk]:
         """Return the graphs whose values a ``track`` line may name: that of its run, then those it calls."""
@@ -243,18 +244,6 @@ class Analysis:
         """Return the type of the value that `name` refers to at a line."""
         return self.chunk_at(line).types.of(self.block_at(line), name)
 
-    def visible(self, line: int) -> Iterator[Definition]:
-        """Yield the definitions in scope at `line`, the innermost block first."""
-        chunk = self.chunk_at(line)
-        block = self.block_at(line)
-        while block is not None:
-            for name, number in reversed(block.names.items()):
-                if chunk.line_of(number) < line:
-                    found = self.definition(block, name, line)
-                    if found is not None:
-                        yield found
-            block = block.parent
-
     def references(self, definition: Definition) -> list[Span]:
         """Return all spans of a value in text order, its definition included."""
         chunk = self.chunk_at(definition.span.line)
@@ -264,10 +253,9 @@ class Analysis:
                 continue
             line = chunk.start + own
             for mention in self.mentions(line):
-                if mention.name == definition.name:
-                    scope = self.scope_of(line, mention)
-                    if _owner(scope, mention.name) is definition.block:
-                        found.append(Span(line, mention.start, mention.end))
+                named = mention.name == definition.name
+                if named and owner(self.scope_of(line, mention), mention.name) is definition.block:
+                    found.append(Span(line, mention.start, mention.end))
         for line in self.track_lines():
             for mention in self.mentions(line):
                 named = mention.name == definition.name and self._tracked(line, mention.name)
@@ -278,19 +266,10 @@ class Analysis:
     def definitions(self, chunk: Chunk) -> Iterator[Definition]:
         """Yield all values of a graph, block by block."""
         for block in chunk.reading.opened:
-            for name in block.names:
-                found = self.definition(block, name, chunk.start)
-                if found is not None:
-                    yield found
+            found = (self.definition(block, name, chunk.start) for name in block.names)
+            yield from (definition for definition in found if definition is not None)
 
     # -- graphs --------------------------------------------------------------------------------
-
-    def header_span(self, chunk: Chunk) -> Span:
-        """Return the span of the name in the header of a graph."""
-        found = next((t for t in tokens(chunk.lines[0]) if t.kind == "graph"), None)
-        return (
-            Span(chunk.start, found.start, found.end) if found else Span(chunk.start, 0, len(chunk.lines[0]))
-        )
 
     def calls(self, chunk: Chunk) -> Iterator[CallSite]:
         """Yield the calls in a graph."""
@@ -308,11 +287,12 @@ class Analysis:
     def graph_references(self, name: str) -> list[Span]:
         """Return all spans of the name of a graph: its header, if present, then its calls."""
         chunk = self.graphs.get(name)
-        header = [self.header_span(chunk)] if chunk is not None else []
+        header = [chunk.header_span] if chunk is not None else []
         return header + [site.span for site in self.calls_of(name)]
 
 
-def _owner(scope: Block | None, name: str) -> Block | None:
+def owner(scope: Block | None, name: str) -> Block | None:
+    """Return the block that defines the name as seen from `scope`."""
     while scope is not None and name not in scope.names:
         scope = scope.parent
     return scope
@@ -322,9 +302,8 @@ def written_type(text: str, mention: Mention) -> Type | None:
     """Return the type after a definition in its line, None if there is none."""
     pieces = tokens(text)
     at = next(i for i, token in enumerate(pieces) if token.start == mention.start)
-    if at + 2 >= len(pieces) or pieces[at + 1].name != ":" or pieces[at + 2].kind != "type":
-        return None
+    token = type_after(pieces, at)
     try:
-        return parse_type(text[pieces[at + 2].start : pieces[at + 2].end])
+        return parse_type(text[token.start : token.end]) if token is not None else None
     except Flaw:
         return None

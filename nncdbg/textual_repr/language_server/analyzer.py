@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from nncdbg.engine.ops.schema import op_names
@@ -18,8 +18,7 @@ from nncdbg.engine.schedules.validation import validate
 from nncdbg.errors import ParseError
 from nncdbg.ir.records import Graph, Type, Value
 from nncdbg.presentation.schedules import ScheduleWording
-from nncdbg.text.lexemes import name_text
-from nncdbg.text.prefixes import NO_PREFIXES
+from nncdbg.text.lexemes import NO_PREFIXES, name_text
 from nncdbg.textual_repr.language_server.analysis import Analysis, Chunk
 from nncdbg.textual_repr.language_server.graph_reading import (
     AnalysisMemory,
@@ -28,7 +27,7 @@ from nncdbg.textual_repr.language_server.graph_reading import (
     StatementEntry,
 )
 from nncdbg.textual_repr.language_server.inference import GraphTypes, HeaderSignature, infer, unused_values
-from nncdbg.textual_repr.language_server.tokens import Problem, Span
+from nncdbg.textual_repr.language_server.tokens import Problem, Span, problem_of, whole_line
 from nncdbg.textual_repr.parser import parse
 from nncdbg.textual_repr.resolution import Suggestions, backward_signatures, shown, wrong_calls, wrong_tracks
 
@@ -40,16 +39,18 @@ def track_problems(analysis: Analysis) -> Iterator[Problem]:
     for chunk in analysis.chunks:
         for track in chunk.reading.tracks:
             line = chunk.line_of(track.line)
-            names = _known(analysis, line)
+            # The states, and the values of the graphs of a step.
+            names = set(analysis.chunks[0].reading.states)
+            for graph in analysis.tracked_graphs(line):
+                names.update(graph.block.names if graph.block is not None else ())
             flaws = [flaw for _, flaw in wrong_tracks([track], names.copy, analysis.prefixes)]
-            for flaw in flaws:
-                span = Span(line, flaw.start, flaw.start + max(1, flaw.width))
-                yield Problem(span, flaw.message, flaw.code, hint=flaw.hint)
+            yield from (problem_of(flaw, line) for flaw in flaws)
             if not flaws:
                 yield from _data(analysis, line, names)
 
 
 def _data(analysis: Analysis, line: int, known: set[str]) -> Iterator[Problem]:
+    """Yield notes on names that no graph of the step computes."""
     for name, start, end, *_ in analysis.mentions(line):
         # A name may begin with one of a graph, as in `%h.T` and `%h/2`.
         longer = any(name[at] in "/." and name[:at] in known for at in range(1, len(name)))
@@ -57,15 +58,6 @@ def _data(analysis: Analysis, line: int, known: set[str]) -> Iterator[Problem]:
             message = f"{shown(name)} is data: no graph of the step computes it"
             hint = f"give the data with --input {name}=FILE.npy"
             yield Problem(Span(line, start, end), message, "data", "information", hint)
-
-
-def _known(analysis: Analysis, line: int) -> set[str]:
-    """Return the states, and the values of the graphs of a step."""
-    found = set(analysis.chunks[0].reading.states)
-    for chunk in analysis.tracked_graphs(line):
-        if chunk.block is not None:
-            found.update(chunk.block.names)
-    return found
 
 
 # -- schedules -------------------------------------------------------------------------------------
@@ -87,27 +79,18 @@ def schedule_problems(lines: Sequence[str]) -> Iterator[Problem]:
     wording = ScheduleWording(program)
     for problem in validate(program).problems:
         words = wording.explanation(problem)
-        related = []
+        code, label = "schedule", "because of this line"
+        if problem.kind == "race":
+            code, label = "race", "the other statement"
+        related: tuple[tuple[Span, str], ...] = ()
         if problem.first is not None:
-            place = _whole_line(lines, wording.line(problem.first.site) - 1)
-            related.append(
-                (place, "the other statement" if problem.kind == "race" else "because of this line")
-            )
-        yield Problem(
-            _margin(lines, wording.line(problem.second.site) - 1),
-            f"{words.cause}: {words.evidence}",
-            "race" if problem.kind == "race" else "schedule",
-            "warning",
-            words.hint,
-            tuple(related),
-        )
-
-
-def _margin(lines: Sequence[str], line: int) -> Span:
-    """Return the span of the margin of a line, or of the whole line without one."""
-    whole = _whole_line(lines, line)
-    start = lines[line].rfind("|")
-    return Span(line, start, whole.end) if start >= 0 else whole
+            other = wording.line(problem.first.site) - 1
+            related = ((whole_line(lines[other], other), label),)
+        line = wording.line(problem.second.site) - 1
+        span = whole_line(lines[line], line)
+        if "|" in lines[line]:
+            span = Span(line, lines[line].rindex("|"), span.end)
+        yield Problem(span, f"{words.cause}: {words.evidence}", code, "warning", words.hint, related)
 
 
 # -- analysis --------------------------------------------------------------------------------------
@@ -150,7 +133,10 @@ class Analyzer:
             for part in self._parts:
                 part.asked = None
             self._memory.change_opsets(opsets, (entry for _, entry in self._entries()))
-        names = _by_name(self._parts)
+        names: dict[str, _Part] = {}
+        for part in self._parts:
+            if part.reading.header is not None:
+                names.setdefault(part.reading.header.name, part)
         for part in _callees_first(self._parts, names):
             yield from self._infer(part, names)
         stretches = (each for part in self._parts for each in part.reading.stretches.values())
@@ -221,14 +207,6 @@ def _signature(reading: GraphReading, types: GraphTypes) -> HeaderSignature | No
     return HeaderSignature(block.inputs, outputs)
 
 
-def _by_name(parts: Sequence[_Part]) -> dict[str, _Part]:
-    names: dict[str, _Part] = {}
-    for part in parts:
-        if part.reading.header is not None:
-            names.setdefault(part.reading.header.name, part)
-    return names
-
-
 def _callees_first(parts: Sequence[_Part], names: Mapping[str, _Part]) -> Iterator[_Part]:
     """Yield every part once, callees first; a cycle of calls is cut at an arbitrary call."""
     seen: set[_Part] = set()
@@ -262,19 +240,13 @@ def _problems(analysis: Analysis, parts: Sequence[_Part]) -> Iterator[Problem]:
                 if problem.unknown is not None:
                     hint = suggestions.nearest(problem.unknown, op_names(ops))
                 span = Span(problem.span.line + chunk.start, problem.span.start, problem.span.end)
-                related = tuple(
-                    (_whole_line(lines, place.line + chunk.start), words) for place, words in problem.related
-                )
-                placed = Problem(span, problem.message, problem.code, problem.severity, hint, related)
+                places = [(place.line + chunk.start, words) for place, words in problem.related]
+                related = tuple((whole_line(lines[place], place), words) for place, words in places)
+                placed = replace(problem, span=span, hint=hint, related=related, unknown=None)
                 if found is not part.unused or placed.span not in tracked:
                     yield placed
     yield from _problems_between(lines, chunks, suggestions)
     yield from track_problems(analysis)
-
-
-def _whole_line(lines: Sequence[str], line: int) -> Span:
-    text = lines[line]
-    return Span(line, len(text) - len(text.lstrip()), len(text.rstrip()))
 
 
 def _problems_between(
@@ -290,12 +262,10 @@ def _problems_between(
         if chunk.signature is None:
             broken.add(chunk.name)
         if first is not chunk and chunk.name:
-            span = _header(chunk)
             message = f"two graphs are named @{name_text(chunk.name)}"
             hint = f"the first is at line {first.start + 1}"
-            yield Problem(
-                span, message, "redefined", "error", hint, ((_header(first), "it is defined here"),)
-            )
+            related = ((first.header_span, "it is defined here"),)
+            yield Problem(chunk.header_span, message, "redefined", "error", hint, related)
     if not graphs:
         hint = "add a graph: graph @main() -> () {"
         yield Problem(Span(len(lines) - 1, 0, len(lines[-1])), "the text has no graph", "syntax", hint=hint)
@@ -309,24 +279,10 @@ def _problems_between(
     called: set[str] = set()
     for chunk in chunks:
         for number, flaw in wrong_calls(chunk.reading.calls, records, broken, suggestions):
-            yield (
-                Problem(
-                    Span(chunk.line_of(number), flaw.start, flaw.start + max(1, flaw.width)),
-                    flaw.message,
-                    flaw.code,
-                    hint=flaw.hint,
-                )
-            )
+            yield problem_of(flaw, chunk.line_of(number))
         called.update(call.mark.name for call in chunk.reading.calls)
     if any(chunk.reading.problems for chunk in chunks):
         return
     for name, chunk in list(graphs.items())[1:]:
         if name not in called:
-            yield Problem(_header(chunk), f"@{name_text(name)} is never called", "unused", "hint")
-
-
-def _header(chunk: Chunk) -> Span:
-    from nncdbg.textual_repr.language_server.tokens import tokens
-
-    found = next((t for t in tokens(chunk.lines[0]) if t.kind == "graph"), None)
-    return Span(chunk.start, found.start, found.end) if found else Span(chunk.start, 0, len(chunk.lines[0]))
+            yield Problem(chunk.header_span, f"@{name_text(name)} is never called", "unused", "hint")

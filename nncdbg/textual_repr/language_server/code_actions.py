@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from lsprotocol import types
@@ -18,8 +20,8 @@ from nncdbg.ir.names import claimed_name, fresh_name
 from nncdbg.ir.records import Literal, Node, Type, Value
 from nncdbg.text.lexemes import BARE, PREFIX_END, PREFIXED, Flaw, name_text, quote
 from nncdbg.text.types import parse_type, print_type, value_text
-from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis import Analysis, Chunk
+from nncdbg.textual_repr.language_server.decorations import untyped
 from nncdbg.textual_repr.language_server.document import (
     Document,
     insert_below,
@@ -27,19 +29,18 @@ from nncdbg.textual_repr.language_server.document import (
     replace_lines,
     replace_span,
 )
-from nncdbg.textual_repr.language_server.graph_reading import BlockEnded, Left, StatementEntry
-from nncdbg.textual_repr.language_server.hints import untyped
-from nncdbg.textual_repr.language_server.symbols import last_line
+from nncdbg.textual_repr.language_server.graph_reading import BlockEnded, LoopExit, StatementEntry
+from nncdbg.textual_repr.language_server.navigation import last_line
 from nncdbg.textual_repr.language_server.tokens import (
-    Definition,
-    Mention,
     Problem,
     Span,
     Token,
     kind_of_line,
     tokens,
+    type_after,
 )
 from nncdbg.textual_repr.literals import literal_text
+from nncdbg.textual_repr.resolution import Block
 
 if TYPE_CHECKING:
     from nncdbg.textual_repr.language_server.server import NncServer
@@ -205,10 +206,16 @@ class _Flattening:
             end = token.end
             mark = marks.get(token.start) if token.kind == "value" else None
             if mark is not None:
-                name = self.name(line, mark)
+                definition = self.analysis.definition_of(line, mark)
+                if definition is None:
+                    raise CannotMove
+                key = definition.block, definition.name
+                if key not in self.renamed:
+                    self.renamed[key] = self.fresh(definition.name)
+                name = self.renamed[key]
                 out.append(f"%{self.spell(name)}")
                 pending = self.written.get(name) if mark.defines else None
-                if pending is not None and not _typed(pieces, at):
+                if pending is not None and type_after(pieces, at) is None:
                     out.append(f": {print_type(pending)}")
                     pending = None
             elif token.kind == "type":
@@ -218,29 +225,12 @@ class _Flattening:
                 out.append(text[token.start : token.end])
         return "".join(out) + text[end:]
 
-    def name(self, line: int, mark: Mention) -> str:
-        found = self.analysis.definition_of(line, mark)
-        if found is None:
-            raise CannotMove
-        return self.name_of(found)
-
-    def name_of(self, found: Definition) -> str:
-        key = found.block, found.name
-        if key not in self.renamed:
-            self.renamed[key] = self.fresh(found.name)
-        return self.renamed[key]
-
     def type_text(self, text: str, token: Token) -> str:
         try:
             known = parse_type(text[token.start : token.end])
         except Flaw as flaw:
             raise CannotMove from flaw
         return print_type(with_symbols(known, self.sizes))
-
-
-def _typed(pieces: tuple[Token, ...], at: int) -> bool:
-    """Return True if a type follows the name at token `at`."""
-    return at + 2 < len(pieces) and pieces[at + 1].name == ":" and pieces[at + 2].kind == "type"
 
 
 def random_note(chunks: Mapping[str, Chunk], opsets: Mapping[str, int], *names: str) -> str:
@@ -301,7 +291,7 @@ def _is_whole(analysis: Analysis, first: int, last: int, block: Block) -> bool:
         around = analysis.block_at(line)
         if event is None or around is None:
             return False
-        if depth == 0 and (around is not block or isinstance(event, (BlockEnded, Left))):
+        if depth == 0 and (around is not block or isinstance(event, (BlockEnded, LoopExit))):
             return False
         depth += (analysis.block_opened_at(line) is not None) - closes
         computed += not (isinstance(event, StatementEntry) and not isinstance(event.content, Node))
@@ -382,20 +372,19 @@ def register(server: NncServer) -> None:
     """Register code actions."""
     kinds = [_Kind.QuickFix, _Kind.RefactorRewrite, _Kind.RefactorInline, _Kind.RefactorExtract]
 
-    @server.feature(types.TEXT_DOCUMENT_CODE_ACTION, types.CodeActionOptions(code_action_kinds=kinds))
-    def actions(params: types.CodeActionParams) -> list[types.CodeAction]:
-        document = server.documents.get(params.text_document.uri)
-        if document is None:
-            return []
+    def actions(document: Document, params: types.CodeActionParams) -> list[types.CodeAction]:
         found = code_actions(document, params.range, params.context.diagnostics)
         only = params.context.only
         return [action for action in found if only is None or _wanted(str(action.kind), only)]
+
+    options = types.CodeActionOptions(code_action_kinds=kinds)
+    server.on_document(types.TEXT_DOCUMENT_CODE_ACTION, actions, [], options)
 
 
 def _wanted(kind: str, only: Sequence[_Kind | str]) -> bool:
     """Return True for a requested kind or a subkind of one."""
     asked = (str(each.value) if isinstance(each, _Kind) else each for each in only)
-    return any(kind == each or not each or kind.startswith(f"{each}.") for each in asked)
+    return any(not each or f"{kind}.".startswith(f"{each}.") for each in asked)
 
 
 def code_actions(
@@ -410,9 +399,7 @@ def code_actions(
     fixes = [fix for problem in problems for fix in _fixes(document, problem, diagnostics)]
     yield from sorted(fixes, key=lambda fix: not fix.is_preferred)
     yield from _type_actions(document, first, last)
-    yield from _flatten_actions(document, first)
-    if range.start != range.end:
-        yield from _group_actions(document, first, last)
+    yield from _moves(document, first, last if range.start != range.end else -1)
 
 
 def _action(
@@ -429,7 +416,7 @@ def _action(
 def _fixes(
     document: Document, problem: Problem, diagnostics: Sequence[types.Diagnostic]
 ) -> Iterator[types.CodeAction]:
-    place = document.units.range(document.lines[problem.span.line], problem.span)
+    place = document.range(problem.span)
     said = [d for d in diagnostics if d.code == problem.code and d.range.start == place.start]
     for title, edits, preferred in (
         *_near(document, problem),
@@ -498,7 +485,10 @@ def _removal(document: Document, problem: Problem) -> Iterator[_Fix]:
         yield f"Remove {named}", [remove_graph(document, analysis.chunk_at(line))], False
         return
     event = analysis.event_at(line)
-    if isinstance(event, StatementEntry) and len(event.names.defines) == 1 and not _blanks(document, line):
+    # A statement with several outputs may have a blank, `_`, for each.
+    outputs = list(takewhile(lambda token: token.name != "=", tokens(document.lines[line])))
+    several = any(token.name == "," and token.kind == "operator" for token in outputs)
+    if isinstance(event, StatementEntry) and len(event.names.defines) == 1 and not several:
         first = first_comment(document, line)
         yield f"Remove the statement that defines {named}", [remove_lines(document, first, line)], False
         return
@@ -506,38 +496,21 @@ def _removal(document: Document, problem: Problem) -> Iterator[_Fix]:
     yield f"Omit {named}", [replace_span(document, place, text)], False
 
 
-def _blanks(document: Document, line: int) -> bool:
-    """Return True if a statement has several outputs, each of which may be written ``_``."""
-    found = tokens(document.lines[line])
-    head = found[: next((i for i, t in enumerate(found) if t.name == "="), 0)]
-    return any(token.name == "," and token.kind == "operator" for token in head)
-
-
 def _left_out(document: Document, span: Span) -> tuple[Span, str]:
     """Return the span to replace and its replacement, to omit one of several or an optional definition."""
     text = document.lines[span.line]
     found = tokens(text)
     at = next(i for i, token in enumerate(found) if token.start == span.start)
-    end = _end_of_definition(found, at)
+    end = (type_after(found, at) or found[at]).end
     if kind_of_line(text) == "while":
         word = found[at - 1]  # count
         start = word.start - text[: word.start].endswith(" ")
         return Span(span.line, start, end), ""
-    if _takes_from(found, end):
+    following = next((token for token in found if token.start >= end), None)
+    if following is not None and following.name == "=" and found[0].name == "}":
+        # A loop result, ``%y: T = %s``, may be omitted.
         return _result_span(span.line, text, found, at), ""
     return Span(span.line, span.start, end), "_"
-
-
-def _end_of_definition(found: Sequence[Token], at: int) -> int:
-    if at + 2 < len(found) and found[at + 1].name == ":" and found[at + 2].kind == "type":
-        return found[at + 2].end
-    return found[at].end
-
-
-def _takes_from(found: Sequence[Token], end: int) -> bool:
-    """Return True for a loop result, ``%y: T = %s``, which may be omitted."""
-    following = next((token for token in found if token.start >= end), None)
-    return following is not None and following.name == "=" and found[0].name == "}"
 
 
 def _result_span(line: int, text: str, found: Sequence[Token], at: int) -> Span:
@@ -575,28 +548,18 @@ def _type_actions(document: Document, first: int, last: int) -> Iterator[types.C
     yield _action(document, title, _Kind.RefactorRewrite, edits)
 
 
-def _flatten_actions(document: Document, line: int) -> Iterator[types.CodeAction]:
+def _moves(document: Document, first: int, last: int) -> Iterator[types.CodeAction]:
+    """Flatten the graph called on line `first`; group the lines up to `last` into a graph."""
     analysis = document.analysis
-    callee = callee_at(analysis, line)
-    if callee is None:
-        return
-    try:
-        edits = flatten(document, line)
-    except CannotMove:
-        return
-    title = f"Flatten @{name_text(callee.name)} into this graph"
-    note = random_note(analysis.graphs, analysis.opsets, callee.name, analysis.chunk_at(line).name)
-    yield _action(document, title + note, _Kind.RefactorInline, edits)
-
-
-def _group_actions(document: Document, first: int, last: int) -> Iterator[types.CodeAction]:
-    analysis: Analysis = document.analysis
-    selection = selected(analysis, first, last)
-    if selection is None:
-        return
-    try:
-        edits = group(document, selection)
-    except CannotMove:
-        return
-    note = random_note(analysis.graphs, analysis.opsets, analysis.chunk_at(first).name)
-    yield _action(document, f"Group into a layer{note}", _Kind.RefactorExtract, edits)
+    own = analysis.chunk_at(first).name
+    with suppress(CannotMove):
+        edits = flatten(document, first)
+        if (callee := callee_at(analysis, first)) is not None:
+            note = random_note(analysis.graphs, analysis.opsets, callee.name, own)
+            title = f"Flatten @{name_text(callee.name)} into this graph{note}"
+            yield _action(document, title, _Kind.RefactorInline, edits)
+    with suppress(CannotMove):
+        if (selection := selected(analysis, first, last)) is not None:
+            edits = group(document, selection)
+            note = random_note(analysis.graphs, analysis.opsets, own)
+            yield _action(document, f"Group into a layer{note}", _Kind.RefactorExtract, edits)

@@ -27,20 +27,22 @@ from nncdbg.expression.functions import FUNCTIONS
 from nncdbg.ir.records import TensorType, Type, Value
 from nncdbg.text.lexemes import key_text, name_text, op_text, quote
 from nncdbg.text.types import print_type
-from nncdbg.textual_repr.blocks import ENDS, Block
 from nncdbg.textual_repr.language_server.analysis import Analysis
-from nncdbg.textual_repr.language_server.hover import attribute_markdown, op_markdown
-from nncdbg.textual_repr.language_server.signature_help import (
+from nncdbg.textual_repr.language_server.document import Place
+from nncdbg.textual_repr.language_server.documentation import (
     OpenCall,
+    attribute_markdown,
     bound_variables,
     fits,
+    op_markdown,
     open_call,
     signature,
 )
 from nncdbg.textual_repr.language_server.tokens import MARGIN_WORDS, Span, Token, kind_of_line, tokens
+from nncdbg.textual_repr.resolution import ENDS, Block
 
 if TYPE_CHECKING:
-    from nncdbg.textual_repr.language_server.server import NncServer, Place
+    from nncdbg.textual_repr.language_server.server import NncServer
 
 # -- items -----------------------------------------------------------------------------------------
 
@@ -425,20 +427,13 @@ def register(server: NncServer) -> None:
         trigger_characters=["%", "@", "(", "=", ":", '"', ","], resolve_provider=True
     )
 
-    @server.feature(types.TEXT_DOCUMENT_COMPLETION, options)
-    def completion(params: types.CompletionParams) -> types.CompletionList | None:
-        place = server.place(params.text_document.uri, params.position, typing=True)
-        return completions(place, snippets=_takes_snippets(server)) if place is not None else None
+    def completion(place: Place, _: types.CompletionParams) -> types.CompletionList:
+        text = server.client_capabilities.text_document
+        item = text.completion.completion_item if text is not None and text.completion is not None else None
+        return completions(place, snippets=bool(item is not None and item.snippet_support))
 
-    @server.feature(types.COMPLETION_ITEM_RESOLVE)
-    def resolve(item: types.CompletionItem) -> types.CompletionItem:
-        return resolved(item)
-
-
-def _takes_snippets(server: NncServer) -> bool:
-    text = server.client_capabilities.text_document
-    item = text.completion.completion_item if text is not None and text.completion is not None else None
-    return bool(item is not None and item.snippet_support)
+    server.on_place(types.TEXT_DOCUMENT_COMPLETION, completion, options=options)
+    server.feature(types.COMPLETION_ITEM_RESOLVE)(resolved)
 
 
 def resolved(item: types.CompletionItem) -> types.CompletionItem:

@@ -17,7 +17,7 @@ them to the client's units):
 * ``node_at(line)`` / ``constant_at(line)``: the statement of a line, as a record.
 * ``mention_at(line, column)``, ``token_at(line, column)``: the name or the token under a cursor.
 * ``definition_of(line, mention)``: the `Definition` of a name; ``definition(block, name, line)``;
-  ``type_of(line, name)``; ``visible(line)``: all definitions in scope at a line.
+  ``type_of(line, name)``.
 * ``references(definition)``: every `Span` of a value, its definition included; ``graph_references(name)``:
   those of a graph, its header first.
 * ``calls(chunk)``, ``calls_of(name)``: the calls in a graph, and of a graph, each with span and caller.
@@ -32,6 +32,7 @@ import math
 import re
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from lsprotocol import types
@@ -39,7 +40,7 @@ from lsprotocol import types
 from nncdbg.process.collector import collector_paused
 from nncdbg.textual_repr.language_server.analysis import Analysis
 from nncdbg.textual_repr.language_server.analyzer import Analyzer, Steps
-from nncdbg.textual_repr.language_server.tokens import Span
+from nncdbg.textual_repr.language_server.tokens import Definition, Span
 
 # -- columns ---------------------------------------------------------------------------------------
 
@@ -170,10 +171,40 @@ class Document:
         found = self.at_hand(line)
         return self.analysis if found is None else found
 
+    def range(self, span: Span) -> types.Range:
+        """Return the client's range of a span."""
+        return self.units.range(self.lines[span.line], span)
+
+    def end_of(self, line: int) -> types.Position:
+        """Return the client's position of the end of a line."""
+        return self.units.position(self.lines[line], line, len(self.lines[line]))
+
     @property
     def text(self) -> str:
         """Return the whole text, with lines ended by ``\\n``."""
         return "\n".join(self.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A cursor: `line` and `column` are 0-based, the column in characters."""
+
+    document: Document
+    analysis: Analysis
+    line: int
+    column: int
+
+    def range(self, span: Span) -> types.Range:
+        """Return a span of the same document as a client range."""
+        return self.document.range(span)
+
+    def location(self, span: Span) -> types.Location:
+        return types.Location(self.document.uri, self.range(span))
+
+    def definition(self) -> Definition | None:
+        """Return the definition of the value under the cursor."""
+        mention = self.analysis.mention_at(self.line, self.column)
+        return self.analysis.definition_of(self.line, mention) if mention is not None else None
 
 
 def split(text: str) -> list[str]:
@@ -186,28 +217,23 @@ def split(text: str) -> list[str]:
 
 def replace_span(document: Document, span: Span, text: str) -> types.TextEdit:
     """Return an edit that replaces a part of a line."""
-    return types.TextEdit(document.units.range(document.lines[span.line], span), text)
+    return types.TextEdit(document.range(span), text)
 
 
 def replace_lines(document: Document, first: int, last: int, lines: Sequence[str]) -> types.TextEdit:
     """Return an edit that replaces lines `first` to `last` by one or more lines."""
-    return types.TextEdit(types.Range(types.Position(first, 0), _end(document, last)), "\n".join(lines))
+    return types.TextEdit(types.Range(types.Position(first, 0), document.end_of(last)), "\n".join(lines))
 
 
 def remove_lines(document: Document, first: int, last: int) -> types.TextEdit:
     """Return an edit that removes lines `first` to `last` with the line end after them, or else before."""
     if last + 1 < len(document.lines):
         return types.TextEdit(types.Range(types.Position(first, 0), types.Position(last + 1, 0)), "")
-    start = _end(document, first - 1) if first else types.Position(0, 0)
-    return types.TextEdit(types.Range(start, _end(document, last)), "")
+    start = document.end_of(first - 1) if first else types.Position(0, 0)
+    return types.TextEdit(types.Range(start, document.end_of(last)), "")
 
 
 def insert_below(document: Document, line: int, lines: Sequence[str]) -> types.TextEdit:
     """Return an edit that inserts lines after `line`."""
-    end = _end(document, line)
+    end = document.end_of(line)
     return types.TextEdit(types.Range(end, end), "".join(f"\n{text}" for text in lines))
-
-
-def _end(document: Document, line: int) -> types.Position:
-    text = document.lines[line]
-    return document.units.position(text, line, len(text))

@@ -13,12 +13,12 @@ from nncdbg.errors import GraphError
 from nncdbg.ir.records import Path
 from nncdbg.process.collector import collector_paused
 from nncdbg.text.listing import Listing
+from nncdbg.textual_repr.language_server.document import Document, replace_lines
 from nncdbg.textual_repr.language_server.tokens import kind_of_line, tokens
 from nncdbg.textual_repr.parser import parse_with_listing
 from nncdbg.textual_repr.printer import listing
 
 if TYPE_CHECKING:
-    from nncdbg.textual_repr.language_server.document import Document
     from nncdbg.textual_repr.language_server.server import NncServer
 
 # -- comments --------------------------------------------------------------------------------------
@@ -124,18 +124,15 @@ _LARGEST = 4000
 def register(server: NncServer) -> None:
     """Register formatting of a document."""
 
-    @server.feature(types.TEXT_DOCUMENT_FORMATTING)
-    def formatting(params: types.DocumentFormattingParams) -> list[types.TextEdit]:
-        document = server.documents.get(params.text_document.uri)
-        if document is None:
-            return []
+    def formatting(document: Document, _: types.DocumentFormattingParams) -> list[types.TextEdit]:
         try:
-            wanted = formatted(document.lines)
+            return list(_edits(document, formatted(document.lines)))
         except GraphError as error:
             message = f"cannot format the text: {error.message}"
             server.window_show_message(types.ShowMessageParams(types.MessageType.Warning, message))
             return []
-        return list(_edits(document, wanted))
+
+    server.on_document(types.TEXT_DOCUMENT_FORMATTING, formatting, [])
 
 
 @collector_paused()
@@ -170,12 +167,10 @@ def _same(a: Sequence[str], b: Sequence[str]) -> int:
 
 def _edit(document: Document, first: int, last: int, new: Sequence[str]) -> types.TextEdit:
     """Replace lines `first` to `last` (exclusive) by `new`."""
-    lines = document.lines
-    if last < len(lines):
+    if last < len(document.lines):
         text = "".join(f"{line}\n" for line in new)
         return types.TextEdit(types.Range(types.Position(first, 0), types.Position(last, 0)), text)
-    end = document.units.position(lines[-1], len(lines) - 1, len(lines[-1]))
     if first == 0:
-        return types.TextEdit(types.Range(types.Position(0, 0), end), "\n".join(new))
-    before = document.units.position(lines[first - 1], first - 1, len(lines[first - 1]))
-    return types.TextEdit(types.Range(before, end), "".join(f"\n{line}" for line in new))
+        return replace_lines(document, 0, last - 1, new)
+    range = types.Range(document.end_of(first - 1), document.end_of(last - 1))
+    return types.TextEdit(range, "".join(f"\n{line}" for line in new))

@@ -13,13 +13,10 @@ from typing import TypeAlias
 
 from nncdbg.engine.inference.graphs import Answers
 from nncdbg.ir.records import BackwardLine, Constant, Literal, Node, Type
-from nncdbg.text.lexemes import Flaw
-from nncdbg.text.prefixes import NO_PREFIXES, Prefixes
-from nncdbg.textual_repr.blocks import Block
-from nncdbg.textual_repr.language_server.tokens import Problem, Span, mentions
-from nncdbg.textual_repr.parser import TextParser
-from nncdbg.textual_repr.plain import SEPARATOR, plain_statement
-from nncdbg.textual_repr.resolution import WrittenCall, WrittenTrack
+from nncdbg.text.lexemes import NO_PREFIXES, Flaw, Prefixes
+from nncdbg.textual_repr.language_server.tokens import Problem, Span, mentions, problem_of
+from nncdbg.textual_repr.parser import SEPARATOR, TextParser, plain_statement
+from nncdbg.textual_repr.resolution import Block, WrittenCall, WrittenTrack
 from nncdbg.textual_repr.statements import Names, NameSpan
 
 # -- parse results of a line -----------------------------------------------------------------------
@@ -75,13 +72,13 @@ class BlockEnded:
 
 
 @dataclass(slots=True, eq=False)
-class Left:
+class LoopExit:
     """A ``break unless`` line."""
 
     node: Node
 
 
-Event: TypeAlias = "StatementEntry | Opened | Closed | BlockEnded | Left | None"
+Event: TypeAlias = "StatementEntry | Opened | Closed | BlockEnded | LoopExit | None"
 
 
 # -- stretches -------------------------------------------------------------------------------------
@@ -433,19 +430,17 @@ class GraphReader(TextParser):
             assert header is not None
             return Closed(around.nodes[-1], (outer,) if header.branch is None else (header.branch, outer))
         if self.block is outer and len(outer.nodes) > own:
-            return Left(outer.nodes[-1])
+            return LoopExit(outer.nodes[-1])
         return BlockEnded() if outer.end and not ended and outer.results is not None else None
 
     # -- callbacks of the parser -----------------------------------------------------------------------
 
     def report(self, line: int, flaw: Flaw) -> None:
-        own = line - 1 - self.before
-        span = Span(own, flaw.start, flaw.start + max(1, flaw.width))
         related: tuple[tuple[Span, str], ...] = ()
         if flaw.related is not None:
             place = Span(flaw.related - 1 - self.before, 0, -1)
             related = ((place, "it is defined here"),)
-        self.problems.append(Problem(span, flaw.message, flaw.code, hint=flaw.hint, related=related))
+        self.problems.append(problem_of(flaw, line - 1 - self.before, related))
 
     def open(self, block: Block, names: Names) -> None:
         super().open(block, names)

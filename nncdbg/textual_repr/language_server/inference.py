@@ -12,9 +12,7 @@ from nncdbg.engine.ops.schema import schema, split, version_of, versions_of
 from nncdbg.errors import GraphError, NncdbgError
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import DEFAULT_DOMAIN, Constant, Node, Operand, Type, Value
-from nncdbg.text.lexemes import nearest
-from nncdbg.text.prefixes import Prefixes
-from nncdbg.textual_repr.blocks import Block, BlockHeader
+from nncdbg.text.lexemes import Prefixes, nearest
 from nncdbg.textual_repr.language_server.graph_reading import (
     MOST,
     AnalysisMemory,
@@ -22,7 +20,7 @@ from nncdbg.textual_repr.language_server.graph_reading import (
     Closed,
     Event,
     GraphReading,
-    Left,
+    LoopExit,
     Opened,
     StatementEntry,
     Stretch,
@@ -34,8 +32,10 @@ from nncdbg.textual_repr.language_server.tokens import (
     kind_of_line,
     mentions,
     tokens,
+    type_after,
+    whole_line,
 )
-from nncdbg.textual_repr.resolution import shown
+from nncdbg.textual_repr.resolution import Block, BlockHeader, shown
 
 # -- spans of errors -------------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ def problems_of(
     assert entry.mark is not None
     op = Span(0, entry.mark.start, entry.mark.start + entry.mark.width)
     found = [_problem(error, entry, node, text, op, opsets) for error in errors]
-    return (*found, *(_unknown_op(node, op, opsets) if node.op[0] != "@" else ()))
+    return (*found, *(_unknown_op(node, op, opsets) if node.called is None else ()))
 
 
 def _problem(
@@ -89,7 +89,7 @@ def type_span(text: str, line: int, name: str) -> Span:
     pieces = tokens(text)
     for at, token in enumerate(pieces):
         if token.kind == "value" and token.name == name:
-            typed = next((t for t in pieces[at + 1 : at + 3] if t.kind == "type"), token)
+            typed = type_after(pieces, at) or token
             return Span(line, typed.start, typed.end)
     return Span(line, 0, len(text))
 
@@ -107,13 +107,13 @@ def span_in_block(
         operand = (block.results or ())[error.operand].name
     elif isinstance(event, Opened) and event.block.header is not None:
         operand = event.block.header.inputs[0]
-    elif isinstance(event, Left):
+    elif isinstance(event, LoopExit):
         operand = event.node.inputs[0]
     named = [mention for mention in mentions(text, prefixes) if mention.name == operand]
     if named:
         mention = named[-1] if isinstance(event, BlockEnded) else named[0]
         return Span(line, mention.start, mention.end)
-    return Span(line, len(text) - len(text.lstrip()), len(text.rstrip()))
+    return whole_line(text, line)
 
 
 def _unknown_op(node: Node, op: Span, opsets: Mapping[str, int]) -> Iterator[Problem]:
@@ -144,18 +144,12 @@ def unused_values(reading: GraphReading, lines: Sequence[str]) -> Iterator[Probl
         needed = {value.name for value in block.inputs} - counter
         for name in block.names.keys() - reading.used[block] - needed:
             line = block.names[name] - 1 - reading.before
-            yield from _hint(lines[line], reading.prefixes, line, name)
-
-
-def _hint(text: str, prefixes: Prefixes, line: int, name: str) -> Iterator[Problem]:
-    found = mentions(text, prefixes)
-    mark = next((m for m in found if m.defines and m.name == name), None)
-    if mark is None:
-        return
-    several = sum(m.defines for m in found) > 1 or kind_of_line(text) == "}"
-    hint = "write _ for an unused output" if several else None
-    message = f"{shown(name)} is never used"
-    yield Problem(Span(line, mark.start, mark.end), message, "unused", "hint", hint)
+            defined = [m for m in mentions(lines[line], reading.prefixes) if m.defines]
+            several = len(defined) > 1 or kind_of_line(lines[line]) == "}"
+            hint = "write _ for an unused output" if several else None
+            for mark in [m for m in defined if m.name == name][:1]:
+                span = Span(line, mark.start, mark.end)
+                yield Problem(span, f"{shown(name)} is never used", "unused", "hint", hint)
 
 
 # -- inference -------------------------------------------------------------------------------------
@@ -263,7 +257,7 @@ class _Inference(TypeRules):
         elif isinstance(event, Closed):
             assert block.parent is not None
             self.closed(event, block.parent)
-        elif isinstance(event, Left):
+        elif isinstance(event, LoopExit):
             self.check_condition(self.operands(event.node, block)[0])
         elif isinstance(event, BlockEnded):
             self.ended(block)

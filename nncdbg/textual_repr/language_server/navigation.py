@@ -1,10 +1,15 @@
-"""Definitions, references, call hierarchies and links; rename values and graphs."""
+"""Definitions, references, call hierarchies and links; rename values and graphs.
+
+Also the outline of a document, its folding and selection ranges, and the graphs of the workspace.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,105 +17,54 @@ from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 from pygls.uris import from_fs_path, to_fs_path
 
-from nncdbg.text.lexemes import STRING, Flaw, name_text, unquote
-from nncdbg.text.prefixes import Prefixes
-from nncdbg.textual_repr.blocks import Block
-from nncdbg.textual_repr.language_server.analysis import CallSite, Chunk
-from nncdbg.textual_repr.language_server.document import Document
-from nncdbg.textual_repr.language_server.symbols import last_line
-from nncdbg.textual_repr.language_server.tokens import Definition, Span, mentions
+from nncdbg.text.lexemes import STRING, Flaw, Prefixes, name_text, unquote
+from nncdbg.text.types import value_text
+from nncdbg.textual_repr.language_server.analysis import Analysis, Chunk
+from nncdbg.textual_repr.language_server.document import Document, Place, split
+from nncdbg.textual_repr.language_server.graph_reading import Opened
+from nncdbg.textual_repr.language_server.tokens import Span, kind_of_line, tokens, whole_line
+from nncdbg.textual_repr.resolution import Block
 from nncdbg.textual_repr.statement_lines import salvaged
 
 if TYPE_CHECKING:
-    from nncdbg.textual_repr.language_server.server import NncServer, Place
+    from nncdbg.textual_repr.language_server.server import NncServer
 
 
 def register(server: NncServer) -> None:
-    """Register navigation, call hierarchy, renaming and document links."""
+    """Register navigation, call hierarchy, renaming, document links, symbols, folding and selection."""
+    server.on_place(types.TEXT_DOCUMENT_DEFINITION, _definition_location)
+    server.on_place(types.TEXT_DOCUMENT_REFERENCES, _reference_locations, [])
+    server.on_place(types.TEXT_DOCUMENT_DOCUMENT_HIGHLIGHT, _highlights, [])
+    server.on_place(types.TEXT_DOCUMENT_PREPARE_CALL_HIERARCHY, lambda place, _: prepared(place))
+    server.on_document(
+        types.CALL_HIERARCHY_INCOMING_CALLS,
+        lambda document, params: incoming_calls(document, _name(params.item)),
+    )
+    server.on_document(
+        types.CALL_HIERARCHY_OUTGOING_CALLS,
+        lambda document, params: outgoing_calls(document, _name(params.item)),
+    )
+    server.on_place(types.TEXT_DOCUMENT_PREPARE_RENAME, _prepare_rename)
+    renaming = types.RenameOptions(prepare_provider=True)
+    server.on_place(types.TEXT_DOCUMENT_RENAME, partial(_rename, server), options=renaming)
+    server.on_document(types.TEXT_DOCUMENT_DOCUMENT_SYMBOL, _document_symbols, [])
+    server.on_document(types.TEXT_DOCUMENT_FOLDING_RANGE, _folding_ranges, [])
 
-    @server.feature(types.TEXT_DOCUMENT_DEFINITION)
-    def definition(params: types.DefinitionParams) -> types.Location | None:
-        place = server.place(params.text_document.uri, params.position)
-        span = None if place is None else definition_span(place)
-        return place.location(span) if place is not None and span is not None else None
-
-    @server.feature(types.TEXT_DOCUMENT_REFERENCES)
-    def references(params: types.ReferenceParams) -> list[types.Location]:
-        place = server.place(params.text_document.uri, params.position)
-        if place is None:
-            return []
-        own = None if params.context.include_declaration else definition_span(place)
-        return [place.location(span) for span in reference_spans(place) if span != own]
-
-    @server.feature(types.TEXT_DOCUMENT_DOCUMENT_HIGHLIGHT)
-    def highlight(params: types.DocumentHighlightParams) -> list[types.DocumentHighlight]:
-        place = server.place(params.text_document.uri, params.position)
-        if place is None:
-            return []
-        return [
-            types.DocumentHighlight(
-                place.range(span),
-                types.DocumentHighlightKind.Write
-                if _defines(place, span)
-                else types.DocumentHighlightKind.Read,
-            )
-            for span in reference_spans(place)
-        ]
-
-    @server.feature(types.TEXT_DOCUMENT_PREPARE_CALL_HIERARCHY)
-    def prepare(params: types.CallHierarchyPrepareParams) -> list[types.CallHierarchyItem] | None:
-        place = server.place(params.text_document.uri, params.position)
-        return prepared(place) if place is not None else None
-
-    @server.feature(types.CALL_HIERARCHY_INCOMING_CALLS)
-    def incoming(
-        params: types.CallHierarchyIncomingCallsParams,
-    ) -> list[types.CallHierarchyIncomingCall] | None:
-        document = server.documents.get(params.item.uri)
-        return incoming_calls(document, _name(params.item)) if document is not None else None
-
-    @server.feature(types.CALL_HIERARCHY_OUTGOING_CALLS)
-    def outgoing(
-        params: types.CallHierarchyOutgoingCallsParams,
-    ) -> list[types.CallHierarchyOutgoingCall] | None:
-        document = server.documents.get(params.item.uri)
-        return outgoing_calls(document, _name(params.item)) if document is not None else None
-
-    @server.feature(types.TEXT_DOCUMENT_PREPARE_RENAME)
-    def prepare_renaming(params: types.PrepareRenameParams) -> types.PrepareRenamePlaceholder | None:
-        place = server.place(params.text_document.uri, params.position)
-        span = None if place is None else _renamed_span(place)
-        if place is None or span is None:
-            return None
-        bare = Span(span.line, span.start + 1, span.end)
-        text = place.analysis.lines[span.line]
-        return types.PrepareRenamePlaceholder(place.range(bare), text[bare.start : bare.end])
-
-    @server.feature(types.TEXT_DOCUMENT_RENAME, types.RenameOptions(prepare_provider=True))
-    def rename(params: types.RenameParams) -> types.WorkspaceEdit | None:
-        place = server.place(params.text_document.uri, params.position)
-        if place is None or _renamed_span(place) is None:
-            return None
-        prefixes = place.analysis.prefixes
-        spell = name_text if graph_at(place) is not None else prefixes.spell
-        name = _wanted(params.new_name, prefixes)
-        _check_clash(place, name)
-        edits: list[types.TextEdit | types.AnnotatedTextEdit | types.SnippetTextEdit] = [
-            types.TextEdit(place.range(Span(span.line, span.start + 1, span.end)), spell(name))
-            for span in reference_spans(place)
-        ]
-        identifier = types.OptionalVersionedTextDocumentIdentifier(place.document.uri, place.document.version)
-        if _takes_versions(server):
-            return types.WorkspaceEdit(document_changes=[types.TextDocumentEdit(identifier, edits)])
-        return types.WorkspaceEdit(changes={place.document.uri: edits})  # type: ignore[dict-item]
-
-    @server.feature(types.TEXT_DOCUMENT_DOCUMENT_LINK)
-    def links(params: types.DocumentLinkParams) -> list[types.DocumentLink]:
-        document = server.documents.get(params.text_document.uri)
-        if document is None:
-            return []
+    def links(document: Document, _: types.DocumentLinkParams) -> list[types.DocumentLink]:
         roots = [to_fs_path(folder.uri) for folder in server.workspace.folders.values()]
         return list(document_links(document, [Path(root) for root in roots if root]))
+
+    server.on_document(types.TEXT_DOCUMENT_DOCUMENT_LINK, links, [])
+
+    @server.feature(types.WORKSPACE_SYMBOL)
+    def workspace_symbols(params: types.WorkspaceSymbolParams) -> list[types.WorkspaceSymbol]:
+        wanted = params.query.lstrip("@").lower()
+        return [symbol for symbol in _of_workspace(server) if _fits(wanted, symbol.name.lstrip("@").lower())]
+
+    @server.feature(types.TEXT_DOCUMENT_SELECTION_RANGE)
+    def selection(params: types.SelectionRangeParams) -> list[types.SelectionRange]:
+        places = (server.place(params.text_document.uri, position) for position in params.positions)
+        return [_selection_range(place) for place in places if place is not None]
 
 
 # -- links to files --------------------------------------------------------------------------------
@@ -132,25 +86,17 @@ def document_links(document: Document, roots: Sequence[Path] = ()) -> Iterator[t
 
     for line, text in enumerate(document.lines):
         if "loc(" in text:
-            yield from _sources(document, line, target)
+            for match in _source(text, text.rindex("loc(")):
+                if (uri := target(salvaged(match[1]))) is not None:
+                    # Editors read the line of a link from its fragment.
+                    yield types.DocumentLink(_quoted_range(document, line, match), f"{uri}#L{match[2]}")
         elif (match := _store(text)) is not None and (uri := target(salvaged(match[1]))) is not None:
             yield types.DocumentLink(_quoted_range(document, line, match), uri)
 
 
-def _sources(
-    document: Document, line: int, target: Callable[[str], str | None]
-) -> Iterator[types.DocumentLink]:
-    text = document.lines[line]
-    for match in _source(text, text.rindex("loc(")):
-        uri = target(salvaged(match[1]))
-        if uri is not None:
-            # Editors read the line of a link from its fragment.
-            yield types.DocumentLink(_quoted_range(document, line, match), f"{uri}#L{match[2]}")
-
-
 def _quoted_range(document: Document, line: int, match: re.Match[str]) -> types.Range:
     """Return the range of the text between the quotes."""
-    return document.units.range(document.lines[line], Span(line, match.start(1) + 1, match.end(1) - 1))
+    return document.range(Span(line, match.start(1) + 1, match.end(1) - 1))
 
 
 def _is_file(path: Path) -> bool:
@@ -171,14 +117,17 @@ def graph_at(place: Place) -> str | None:
 
 def definition_span(place: Place) -> Span | None:
     """Return the definition of the value or graph under the cursor."""
-    analysis = place.analysis
     name = graph_at(place)
     if name is not None:
-        chunk = analysis.graphs.get(name)
-        return analysis.header_span(chunk) if chunk is not None else None
-    mention = analysis.mention_at(place.line, place.column)
-    found = analysis.definition_of(place.line, mention) if mention is not None else None
+        chunk = place.analysis.graphs.get(name)
+        return chunk.header_span if chunk is not None else None
+    found = place.definition()
     return found.span if found is not None else None
+
+
+def _definition_location(place: Place, _: types.DefinitionParams) -> types.Location | None:
+    span = definition_span(place)
+    return place.location(span) if span is not None else None
 
 
 def reference_spans(place: Place) -> list[Span]:
@@ -191,47 +140,73 @@ def reference_spans(place: Place) -> list[Span]:
     if mention is None:
         return []
     found = analysis.definition_of(place.line, mention)
-    return analysis.references(found) if found is not None else list(_undefined(place, mention.name))
+    if found is not None:
+        return analysis.references(found)
+    chunk = analysis.chunk_at(place.line)
+    return [
+        Span(line, other.start, other.end)
+        for line in range(chunk.start, chunk.end)
+        for other in analysis.mentions(line)
+        if other.name == mention.name and analysis.definition_of(line, other) is None
+    ]
 
 
-def _undefined(place: Place, name: str) -> Iterator[Span]:
-    chunk = place.analysis.chunk_at(place.line)
-    for own, text in enumerate(chunk.lines):
-        for mention in mentions(text, place.analysis.prefixes):
-            if mention.name == name and place.analysis.definition_of(chunk.start + own, mention) is None:
-                yield Span(chunk.start + own, mention.start, mention.end)
+def _reference_locations(place: Place, params: types.ReferenceParams) -> list[types.Location]:
+    own = None if params.context.include_declaration else definition_span(place)
+    return [place.location(span) for span in reference_spans(place) if span != own]
 
 
-def _defines(place: Place, span: Span) -> bool:
-    found = place.analysis.mention_at(span.line, span.start)
-    return found.defines if found is not None else span == definition_span(place)
+def _highlights(place: Place, _: types.DocumentHighlightParams) -> list[types.DocumentHighlight]:
+    kinds = types.DocumentHighlightKind
+    found = []
+    for span in reference_spans(place):
+        mention = place.analysis.mention_at(span.line, span.start)
+        defines = mention.defines if mention is not None else span == definition_span(place)
+        found.append(types.DocumentHighlight(place.range(span), kinds.Write if defines else kinds.Read))
+    return found
 
 
 # -- renaming --------------------------------------------------------------------------------------
 
 
-def _takes_versions(server: NncServer) -> bool:
+def _prepare_rename(place: Place, _: types.PrepareRenameParams) -> types.PrepareRenamePlaceholder | None:
+    span = _renamed_span(place)
+    if span is None:
+        return None
+    bare = Span(span.line, span.start + 1, span.end)
+    text = place.analysis.lines[span.line]
+    return types.PrepareRenamePlaceholder(place.range(bare), text[bare.start : bare.end])
+
+
+def _rename(server: NncServer, place: Place, params: types.RenameParams) -> types.WorkspaceEdit | None:
+    if _renamed_span(place) is None:
+        return None
+    prefixes = place.analysis.prefixes
+    spell = name_text if graph_at(place) is not None else prefixes.spell
+    name = _wanted(params.new_name, prefixes)
+    _check_clash(place, name)
+    edits: list[types.TextEdit | types.AnnotatedTextEdit | types.SnippetTextEdit] = [
+        types.TextEdit(place.range(Span(span.line, span.start + 1, span.end)), spell(name))
+        for span in reference_spans(place)
+    ]
     workspace = server.client_capabilities.workspace
     edit = workspace.workspace_edit if workspace is not None else None
-    return bool(edit is not None and edit.document_changes)
+    if edit is not None and edit.document_changes:
+        document = types.OptionalVersionedTextDocumentIdentifier(place.document.uri, place.document.version)
+        return types.WorkspaceEdit(document_changes=[types.TextDocumentEdit(document, edits)])
+    return types.WorkspaceEdit(changes={place.document.uri: edits})  # type: ignore[dict-item]
 
 
 def _renamed_span(place: Place) -> Span | None:
     """Return the span of the name under the cursor if the text defines its value or graph."""
     analysis = place.analysis
-    name = graph_at(place)
-    if name is not None:
-        token = analysis.token_at(place.line, place.column)
-        assert token is not None
-        return Span(place.line, token.start, token.end) if name in analysis.graphs else None
-    found = _definition(place)
+    token = analysis.token_at(place.line, place.column)
+    if token is not None and token.kind == "graph":
+        return Span(place.line, token.start, token.end) if token.name in analysis.graphs else None
     mention = analysis.mention_at(place.line, place.column)
-    return Span(place.line, mention.start, mention.end) if found is not None and mention is not None else None
-
-
-def _definition(place: Place) -> Definition | None:
-    mention = place.analysis.mention_at(place.line, place.column)
-    return place.analysis.definition_of(place.line, mention) if mention is not None else None
+    if mention is None or place.definition() is None:
+        return None
+    return Span(place.line, mention.start, mention.end)
 
 
 def _wanted(text: str, prefixes: Prefixes) -> str:
@@ -258,19 +233,15 @@ def _check_clash(place: Place, name: str) -> None:
             line = analysis.graphs[name].start + 1
             raise JsonRpcInvalidParams(f"a graph @{name_text(name)} already exists, at line {line}")
         return
-    found = _definition(place)
+    found = place.definition()
     if found is None or name == found.name:
         return
     chunk = analysis.chunk_at(place.line)
     for block in chunk.reading.opened:
-        if name in block.names and (_inside(block, found.block) or _inside(found.block, block)):
+        if name in block.names and (found.block in block.outwards() or block in found.block.outwards()):
             line = chunk.line_of(block.names[name]) + 1
             seen = f"where %{name_text(found.name)} is visible"
             raise JsonRpcInvalidParams(f"%{name_text(name)} is already defined at line {line}, {seen}")
-
-
-def _inside(block: Block, outer: Block) -> bool:
-    return any(each is outer for each in block.outwards())
 
 
 # -- call hierarchy --------------------------------------------------------------------------------
@@ -289,7 +260,7 @@ def incoming_calls(document: Document, name: str) -> list[types.CallHierarchyInc
     analysis = document.analysis
     found: dict[Chunk, list[types.Range]] = {}
     for site in analysis.calls_of(name):
-        found.setdefault(site.caller, []).append(_call_range(document, site))
+        found.setdefault(site.caller, []).append(document.range(site.span))
     return [
         types.CallHierarchyIncomingCall(_item(document, caller), places) for caller, places in found.items()
     ]
@@ -302,7 +273,7 @@ def outgoing_calls(document: Document, name: str) -> list[types.CallHierarchyOut
     found: dict[str, list[types.Range]] = {}
     for site in analysis.calls(chunk) if chunk is not None else ():
         if site.name in analysis.graphs:
-            found.setdefault(site.name, []).append(_call_range(document, site))
+            found.setdefault(site.name, []).append(document.range(site.span))
     return [
         types.CallHierarchyOutgoingCall(_item(document, analysis.graphs[called]), places)
         for called, places in found.items()
@@ -315,21 +286,214 @@ def _name(item: types.CallHierarchyItem) -> str:
 
 
 def _item(document: Document, chunk: Chunk) -> types.CallHierarchyItem:
-    lines = document.analysis.lines
-    last = last_line(chunk)
-    whole = types.Range(
-        types.Position(chunk.start, 0), document.units.position(lines[last], last, len(lines[last]))
-    )
-    selection = document.units.range(lines[chunk.start], document.analysis.header_span(chunk))
     return types.CallHierarchyItem(
         f"@{name_text(chunk.name)}",
         types.SymbolKind.Function,
         document.uri,
-        whole,
-        selection,
+        types.Range(types.Position(chunk.start, 0), document.end_of(last_line(chunk))),
+        document.range(chunk.header_span),
         data=chunk.name,
     )
 
 
-def _call_range(document: Document, site: CallSite) -> types.Range:
-    return document.units.range(document.analysis.lines[site.span.line], site.span)
+# -- outline ---------------------------------------------------------------------------------------
+
+_MOST_FILES = 2000
+_LARGEST = 64 << 20
+"""Maximum number of workspace files, and of bytes in a file."""
+
+DEEPEST = 40
+"""Maximum depth of an outline or a selection; deeper items are put on the last level."""
+
+_SKIPPED = {"node_modules", "__pycache__"}
+
+
+def _fits(wanted: str, name: str) -> bool:
+    """Return True if `name` contains the letters of `wanted` in this order."""
+    rest = iter(name)
+    return all(letter in rest for letter in wanted)
+
+
+# -- outline ---------------------------------------------------------------------------------------
+
+
+def _document_symbols(document: Document, _: types.DocumentSymbolParams) -> list[types.DocumentSymbol]:
+    analysis = document.analysis
+    return [_graph_symbol(document, analysis, chunk) for chunk in analysis.chunks if chunk.block is not None]
+
+
+def _graph_symbol(document: Document, analysis: Analysis, chunk: Chunk) -> types.DocumentSymbol:
+    """Return the symbol of a graph with its blocks and the layers that it calls."""
+    signature = chunk.signature
+    detail = None
+    if signature is not None:
+        inputs, outputs = (", ".join(map(value_text, vs)) for vs in (signature.inputs, signature.outputs))
+        detail = f"({inputs}) -> ({outputs})"
+    symbol = _symbol(
+        document,
+        f"@{name_text(chunk.name)}",
+        types.SymbolKind.Function,
+        last_line(chunk),
+        chunk.header_span,
+    )
+    symbol.detail = detail
+    inside: dict[Block | None, types.DocumentSymbol] = {chunk.block: symbol}
+    depths = {id(symbol): 0}
+    calls = {site.span.line: site for site in analysis.calls(chunk)}
+    ends = {block: chunk.start + end for block, end in block_ends(chunk).items()}
+    for own, event in enumerate(chunk.reading.events):
+        line = chunk.start + own
+        if not own or (line not in calls and not isinstance(event, Opened)):
+            continue
+        around = inside.get(analysis.block_at(line), symbol)
+        if isinstance(event, Opened):
+            opened = event.block
+            label = f" @{name_text(opened.name)}" if opened.name else ""
+            kind = kind_of_line(chunk.lines[own])
+            place = whole_line(chunk.lines[own], line)
+            name = ("else" if kind == "}" else kind) + label
+            inside[opened] = _symbol(
+                document, name, types.SymbolKind.Namespace, ends.get(opened, line), place
+            )
+            depths[id(inside[opened])] = depths[id(around)] + 1
+            around.children.append(inside[opened])  # type: ignore[union-attr]
+            if depths[id(around)] >= DEEPEST:
+                inside[opened] = around
+        else:
+            site = calls[line]
+            call = _symbol(document, f"@{name_text(site.name)}", types.SymbolKind.Module, line, site.span)
+            around.children.append(call)  # type: ignore[union-attr]
+    return symbol
+
+
+def _symbol(
+    document: Document, name: str, kind: types.SymbolKind, last: int, place: Span
+) -> types.DocumentSymbol:
+    whole = types.Range(types.Position(place.line, 0), document.end_of(last))
+    return types.DocumentSymbol(name, kind, whole, document.range(place), children=[])
+
+
+def block_ends(chunk: Chunk) -> dict[Block, int]:
+    """Map each block to the line that closes it, or to the last line, relative to the chunk."""
+    ends: dict[Block, int] = {}
+    open_blocks: list[Block] = []
+    before: Block | None = None
+    for own, block in enumerate(chunk.reading.blocks):
+        if block is before:
+            continue
+        before = block
+        around = set() if block is None else set(block.outwards())
+        while open_blocks and open_blocks[-1] not in around:
+            ends[open_blocks.pop()] = max(0, own - 1)
+        if block is not None and (not open_blocks or open_blocks[-1] is not block):
+            open_blocks.append(block)
+    ends.update({block: len(chunk.lines) - 1 for block in open_blocks})
+    return ends
+
+
+def last_line(chunk: Chunk) -> int:
+    """Return the last line of a graph: its closing brace, or its last line with text."""
+    ends = block_ends(chunk) if chunk.block is not None else {}
+    return chunk.start + ends.get(chunk.block, len(chunk.lines) - 1)
+
+
+# -- workspace -------------------------------------------------------------------------------------
+
+
+def _of_workspace(server: NncServer) -> Iterator[types.WorkspaceSymbol]:
+    """Yield open documents as edited, all others as stored on disk."""
+    for uri, document in server.documents.items():
+        analysis = document.analysis
+        for name, chunk in analysis.graphs.items():
+            yield _workspace_symbol(name, uri, document.range(chunk.header_span))
+    opened = {to_fs_path(uri) for uri in server.documents}
+    for path in _files(server):
+        if str(path) in opened:
+            continue
+        uri = from_fs_path(str(path))
+        for number, line in enumerate(_read(path)):
+            if uri is not None and kind_of_line(line) == "graph":
+                token = next((t for t in tokens(line) if t.kind == "graph"), None)
+                if token is not None:
+                    span = Span(number, token.start, token.end)
+                    yield _workspace_symbol(token.name, uri, server.units.range(line, span))
+
+
+def _workspace_symbol(name: str, uri: str, place: types.Range) -> types.WorkspaceSymbol:
+    return types.WorkspaceSymbol(types.Location(uri, place), f"@{name_text(name)}", types.SymbolKind.Function)
+
+
+def _files(server: NncServer) -> Iterator[Path]:
+    """Yield the graph texts in the workspace folders, except hidden folders."""
+    roots = [folder.uri for folder in server.workspace.folders.values()]
+    if not roots and server.workspace.root_uri is not None:
+        roots = [server.workspace.root_uri]
+    count = 0
+    for root in roots:
+        for folder, below, names in os.walk(to_fs_path(root) or ""):
+            below[:] = sorted(name for name in below if not name.startswith(".") and name not in _SKIPPED)
+            for name in sorted(names):
+                if name.endswith(".nnc") and count < _MOST_FILES:
+                    count += 1
+                    yield Path(folder, name)
+
+
+def _read(path: Path) -> list[str]:
+    """Return the lines of a file; none if it is missing, too large or unreadable."""
+    try:
+        if path.stat().st_size > _LARGEST:
+            return []
+        return split(path.read_text("utf-8", errors="replace"))
+    except OSError:
+        return []
+
+
+# -- folding and selection ranges ------------------------------------------------------------------
+
+
+def _folding_ranges(document: Document, _: types.FoldingRangeParams) -> list[types.FoldingRange]:
+    return sorted([*_blocks(document), *_comments(document)], key=lambda found: found.start_line)
+
+
+def _blocks(document: Document) -> Iterator[types.FoldingRange]:
+    """Yield graphs, branches and bodies; their closing line stays visible."""
+    for chunk in document.analysis.chunks:
+        ends = block_ends(chunk)
+        for block in chunk.reading.opened:
+            first, last = chunk.line_of(block.line), chunk.start + ends.get(block, 0) - 1
+            if last > first:
+                yield types.FoldingRange(first, last, kind=types.FoldingRangeKind.Region)
+
+
+def _comments(document: Document) -> Iterator[types.FoldingRange]:
+    """Yield runs of two or more comment lines."""
+    first = -1
+    for line, text in enumerate([*document.lines, ""]):
+        if text.lstrip().startswith("#"):
+            first = line if first < 0 else first
+            continue
+        if 0 <= first < line - 1:
+            yield types.FoldingRange(first, line - 1, kind=types.FoldingRangeKind.Comment)
+        first = -1
+
+
+def _selection_range(place: Place) -> types.SelectionRange:
+    """Return nested ranges: the token, the line, the enclosing blocks from the inside out, the text."""
+    document, analysis, line = place.document, place.analysis, place.line
+    lines = analysis.lines
+    found = types.SelectionRange(types.Range(types.Position(0, 0), document.end_of(len(lines) - 1)))
+    chunk = analysis.chunk_at(line)
+    ends = block_ends(chunk)
+    block = chunk.reading.blocks[line - chunk.start]
+    if kind_of_line(lines[line]) != "}":
+        block = analysis.block_opened_at(line) or block
+    for around in reversed(list(islice(block.outwards(), DEEPEST)) if block is not None else []):
+        first, last = chunk.line_of(around.line), chunk.start + ends.get(around, 0)
+        whole = types.Range(types.Position(first, 0), document.end_of(last))
+        found = types.SelectionRange(whole, found)
+    text = lines[line]
+    found = types.SelectionRange(place.range(whole_line(text, line)), found)
+    token = next((t for t in tokens(text) if t.start <= place.column <= t.end and t.kind != "operator"), None)
+    if token is not None:
+        found = types.SelectionRange(place.range(Span(line, token.start, token.end)), found)
+    return found

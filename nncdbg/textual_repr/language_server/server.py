@@ -10,7 +10,6 @@ import gc
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from inspect import isawaitable
 from typing import Any, TypeVar
@@ -21,8 +20,7 @@ from pygls.protocol import LanguageServerProtocol, lsp_method
 
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.aten.names import DOMAINS, installed
-from nncdbg.textual_repr.language_server.analysis import Analysis
-from nncdbg.textual_repr.language_server.document import ColumnEncoding, Document
+from nncdbg.textual_repr.language_server.document import ColumnEncoding, Document, Place
 from nncdbg.textual_repr.language_server.tokens import Problem, Span
 from nncdbg.version import __version__
 
@@ -63,17 +61,13 @@ def _diagnostic(document: Document, problem: Problem) -> types.Diagnostic:
 
 def _range(document: Document, span: Span) -> types.Range:
     """Return the span in the client's units; an error at the end of a line underlines the preceding text."""
-    text = document.lines[span.line]
-    start = min(span.start, max(0, len(text) - 1))
-    return document.units.range(text, Span(span.line, start, max(span.end, start + 1)))
+    start = min(span.start, max(0, len(document.lines[span.line]) - 1))
+    return document.range(Span(span.line, start, max(span.end, start + 1)))
 
 
 # -- server ----------------------------------------------------------------------------------------
 
-FEATURES = (
-    *("hover", "navigation", "symbols", "coloring", "formatting"),
-    *("completion", "signature_help", "hints", "code_actions"),
-)
+FEATURES = ("navigation", "documentation", "decorations", "formatting", "completion", "code_actions")
 """The feature modules; each has a function `register(server)`."""
 
 _LEAST_WAIT, _MOST_WAIT = 0.002, 0.2
@@ -88,7 +82,6 @@ _WHILE_TYPING = (types.TEXT_DOCUMENT_COMPLETION, types.TEXT_DOCUMENT_SIGNATURE_H
 
 _of_torch = re.compile(rf"= (?:{'|'.join(DOMAINS)})\.").search
 """Find a statement with an operator of PyTorch."""
-
 
 _Handler = TypeVar("_Handler", bound=Callable[..., Any])
 
@@ -127,31 +120,14 @@ def _change(
     return (start.line, start.character, end.line, end.character), change.text
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A cursor: `line` and `column` are 0-based, the column in characters."""
-
-    document: Document
-    analysis: Analysis
-    line: int
-    column: int
-
-    def range(self, span: Span) -> types.Range:
-        """Return a span of the same document as a client range."""
-        return self.document.units.range(self.document.lines[span.line], span)
-
-    def location(self, span: Span) -> types.Location:
-        return types.Location(self.document.uri, self.range(span))
-
-
 class NncServer(LanguageServer):
     """The server of one client."""
 
     def __init__(self) -> None:
         super().__init__("nncdbg", __version__, protocol_cls=_Protocol)
         self.documents: dict[str, Document] = {}
-        self._waiting: dict[str, asyncio.TimerHandle] = {}
-        self._checking: dict[str, asyncio.Future[None]] = {}
+        self._waiting: dict[str, asyncio.TimerHandle | asyncio.Future[None]] = {}
+        self._checking: dict[str, asyncio.TimerHandle | asyncio.Future[None]] = {}
         self._took: dict[str, float] = {}
         self._loading: asyncio.Future[Any] | None = None
         """The import of torch, which takes seconds, on another thread."""
@@ -209,12 +185,10 @@ class NncServer(LanguageServer):
         self._waiting[document.uri] = loop.call_later(wait, self._check, document)
 
     def _cancel(self, uri: str) -> None:
-        waiting = self._waiting.pop(uri, None)
-        if waiting is not None:
-            waiting.cancel()
-        checking = self._checking.pop(uri, None)
-        if checking is not None:
-            checking.cancel()
+        for tasks in (self._waiting, self._checking):
+            task = tasks.pop(uri, None)
+            if task is not None:
+                task.cancel()
 
     def _check(self, document: Document) -> None:
         self._checking[document.uri] = asyncio.ensure_future(self._send_diagnostics(document))
@@ -259,13 +233,41 @@ class NncServer(LanguageServer):
 
         return decorate
 
+    def on_document(
+        self, method: str, answer: Callable[[Document, Any], Any], missing: Any = None, options: Any = None
+    ) -> None:
+        """Register the answer to a request about a document; `missing` is that for one that is not open."""
+
+        def handler(params: Any) -> Any:
+            document = self.documents.get(_document_of(params).uri)
+            return missing if document is None else answer(document, params)
+
+        self.feature(method, options)(handler)
+
+    def on_place(
+        self, method: str, answer: Callable[[Place, Any], Any], missing: Any = None, options: Any = None
+    ) -> None:
+        """Register the answer to a request about a cursor, as `on_document` does."""
+
+        def handler(params: Any) -> Any:
+            typing = method in _WHILE_TYPING
+            place = self.place(params.text_document.uri, params.position, typing=typing)
+            return missing if place is None else answer(place, params)
+
+        self.feature(method, options)(handler)
+
     def _documents_of(self, feature: str, params: Any) -> list[Document]:
         """Return the documents that a request depends on."""
         if feature == types.WORKSPACE_SYMBOL:
             return list(self.documents.values())
-        about = getattr(params, "text_document", None) or getattr(params, "item", None)
+        about = _document_of(params)
         document = self.documents.get(about.uri) if about is not None else None
         if document is None:
             return []
         typing = feature in _WHILE_TYPING and document.at_hand(params.position.line) is not None
         return [] if typing else [document]
+
+
+def _document_of(params: Any) -> Any:
+    """Return what names the document of a request; None if nothing does."""
+    return getattr(params, "text_document", None) or getattr(params, "item", None)

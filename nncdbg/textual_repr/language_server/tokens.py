@@ -14,9 +14,8 @@ from typing import Any, Literal, NamedTuple
 
 from nncdbg.dtypes import NUMPY
 from nncdbg.ir.records import Type
-from nncdbg.text.lexemes import BARE, OP, PREFIX_END, RESERVED, STRING
-from nncdbg.text.prefixes import NO_PREFIXES, Prefixes
-from nncdbg.textual_repr.blocks import Block
+from nncdbg.text.lexemes import BARE, NO_PREFIXES, OP, PREFIX_END, RESERVED, STRING, Flaw, Prefixes
+from nncdbg.textual_repr.resolution import Block
 from nncdbg.textual_repr.statement_lines import salvaged
 
 # -- records ---------------------------------------------------------------------------------------
@@ -30,9 +29,10 @@ class Span:
     start: int
     end: int
 
-    def holds(self, column: int) -> bool:
-        """Return True if a cursor at `column` touches the span, its end included."""
-        return self.start <= column <= self.end
+
+def whole_line(text: str, line: int) -> Span:
+    """Return the span of the text of a line, without the blanks around it."""
+    return Span(line, len(text) - len(text.lstrip()), len(text.rstrip()))
 
 
 class Token(NamedTuple):
@@ -91,6 +91,12 @@ class Problem:
     hint: str | None = None
     related: tuple[tuple[Span, str], ...] = ()
     unknown: str | None = None
+
+
+def problem_of(flaw: Flaw, line: int, related: tuple[tuple[Span, str], ...] = ()) -> Problem:
+    """Return the diagnostic of a flaw of a line."""
+    span = Span(line, flaw.start, flaw.start + max(1, flaw.width))
+    return Problem(span, flaw.message, flaw.code, hint=flaw.hint, related=related)
 
 
 Severity = Literal["error", "warning", "information", "hint"]
@@ -176,24 +182,24 @@ def _tokens(text: str, prefixes: Prefixes) -> tuple[Token, ...]:
             following = found[at + 1].name if at + 1 < len(found) and found[at + 1].kind == "operator" else ""
             kind = _kind_by_place(token, found[at - 1] if at else None, following, header)
             found[at] = token._replace(kind=kind) if kind != token.kind else token
-    if first != "track" and any(token.name == "|" and token.kind == "operator" for token in found):
-        _mark_margin(found)
-    return tuple(found)
-
-
-def _mark_margin(found: list[Token]) -> None:
-    """Change the kinds of the words in a margin: keywords, and streams and events as numbers."""
-    start = next(at for at, token in enumerate(found) if token.name == "|" and token.kind == "operator")
-    for at, token in enumerate(found[start:], start):
+    margin = next((at for at, token in enumerate(found) if _begins_margin(token)), len(found))
+    for at in range(margin, len(found) if first != "track" else 0):
+        # The words of a margin are keywords, its streams and events numbers.
+        token = found[at]
         if token.kind in _BY_PLACE and token.name in MARGIN_WORDS:
             found[at] = token._replace(kind="keyword")
         elif token.kind in _BY_PLACE and re.fullmatch(r"[se][0-9]+", token.name):
             found[at] = token._replace(kind="number")
+    return tuple(found)
+
+
+def _begins_margin(token: Token) -> bool:
+    return token.name == "|" and token.kind == "operator"
 
 
 def stream_at(text: str, column: int) -> tuple[int | None, int] | None:
     """Return the logical number (None without one) and the number of the stream of a margin at a column."""
-    margin = next((each.end for each in tokens(text) if each.kind == "operator" and each.name == "|"), None)
+    margin = next((token.end for token in tokens(text) if _begins_margin(token)), None)
     if margin is not None:
         for match in _stream.finditer(text, margin):
             if match.start() <= column < match.end():
@@ -242,6 +248,12 @@ def kind_of_line(text: str) -> str:
     match = _first_word(text)
     word = match[1] if match else ""
     return word if word in _LINES else ""
+
+
+def type_after(found: Sequence[Token], at: int) -> Token | None:
+    """Return the type of the definition at token `at`; None if none is written."""
+    typed = at + 2 < len(found) and found[at + 1].name == ":" and found[at + 2].kind == "type"
+    return found[at + 2] if typed else None
 
 
 @lru_cache(maxsize=1 << 15)
@@ -301,7 +313,7 @@ def _statement_mentions(found: tuple[Token, ...]) -> Iterator[Mention]:
     first = found[1:2] if found and found[0].name == "state" else found[:1]
     defines = any(token.kind == "value" or token.name == "_" for token in first)
     for token in found:
-        if token.name == "=" and token.kind == "operator" or token.name == "(" and token.kind == "operator":
+        if token.kind == "operator" and token.name in ("=", "("):
             defines = False
         elif token.kind == "value":
             yield _mention(token, defines)
@@ -315,8 +327,6 @@ class Arguments:
     attributes: dict[str, tuple[int, int]]
     names: dict[str, tuple[int, int]]
     """The attribute names alone."""
-    open: int = -1
-    """The column of ``(``; -1 if there is none."""
 
 
 def arguments(text: str) -> Arguments:
@@ -335,7 +345,7 @@ def arguments(text: str) -> Arguments:
             names[part[0].name] = part[0].start, part[0].end
         else:
             operands.append(columns)
-    return Arguments(tuple(operands), attributes, names, found[start + 1].start)
+    return Arguments(tuple(operands), attributes, names)
 
 
 def _parts(found: Sequence[Token]) -> Iterator[list[Token]]:

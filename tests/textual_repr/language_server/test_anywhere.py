@@ -10,11 +10,10 @@ from lsprotocol import types
 
 from nncdbg.textual_repr.language_server.code_actions import code_actions
 from nncdbg.textual_repr.language_server.completion import completions
-from nncdbg.textual_repr.language_server.document import Document
-from nncdbg.textual_repr.language_server.hints import code_lenses, inlay_hints
+from nncdbg.textual_repr.language_server.decorations import code_lenses, inlay_hints
+from nncdbg.textual_repr.language_server.document import Document, Place
+from nncdbg.textual_repr.language_server.documentation import signature_help
 from nncdbg.textual_repr.language_server.navigation import document_links, prepared
-from nncdbg.textual_repr.language_server.server import Place
-from nncdbg.textual_repr.language_server.signature_help import signature_help
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.nnc"))
 NOISE = [

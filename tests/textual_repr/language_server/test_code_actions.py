@@ -6,8 +6,8 @@ import pytest
 from lsprotocol import types
 
 from nncdbg.textual_repr.language_server.code_actions import code_actions
+from nncdbg.textual_repr.language_server.decorations import inlay_hints
 from nncdbg.textual_repr.language_server.document import Document
-from nncdbg.textual_repr.language_server.hints import inlay_hints
 from tests.textual_repr.language_server.edits import applied
 
 HEAD = "opset 18\ngraph @main(%input: f32[2,3], %c: bool[]) -> (%out: f32[2,3]) {\n"

@@ -9,9 +9,8 @@ from lsprotocol import types
 
 from nncdbg.dtypes import NUMPY
 from nncdbg.textual_repr.language_server.completion import completions, resolved
-from nncdbg.textual_repr.language_server.document import Document
-from nncdbg.textual_repr.language_server.server import Place
-from nncdbg.textual_repr.language_server.signature_help import signature_help
+from nncdbg.textual_repr.language_server.document import Document, Place
+from nncdbg.textual_repr.language_server.documentation import signature_help
 from tests.textual_repr.language_server.edits import applied
 from tests.textual_repr.language_server.marked import cursor
 

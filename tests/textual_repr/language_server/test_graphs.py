@@ -8,15 +8,14 @@ import pytest
 from lsprotocol import types
 from pygls.uris import from_fs_path
 
-from nncdbg.textual_repr.language_server.document import Document
-from nncdbg.textual_repr.language_server.hints import code_lenses
+from nncdbg.textual_repr.language_server.decorations import code_lenses
+from nncdbg.textual_repr.language_server.document import Document, Place
 from nncdbg.textual_repr.language_server.navigation import (
     document_links,
     incoming_calls,
     outgoing_calls,
     prepared,
 )
-from nncdbg.textual_repr.language_server.server import Place
 from tests.textual_repr.language_server.marked import cursor
 
 TEXT = """\

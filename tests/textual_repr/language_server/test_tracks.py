@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 from lsprotocol import types
 
-from nncdbg.textual_repr.language_server.coloring import TYPES, encoded
 from nncdbg.textual_repr.language_server.completion import completions
-from nncdbg.textual_repr.language_server.document import Document
+from nncdbg.textual_repr.language_server.decorations import TYPES, encoded
+from nncdbg.textual_repr.language_server.document import Document, Place
+from nncdbg.textual_repr.language_server.documentation import _hover_text
 from nncdbg.textual_repr.language_server.formatting import formatted
-from nncdbg.textual_repr.language_server.hover import _hover_text
-from nncdbg.textual_repr.language_server.server import Place
 from nncdbg.textual_repr.language_server.tokens import Problem
 from tests.engine.tracking.programs import EVALUATE, TRACKS, TRAIN
 from tests.textual_repr.language_server.marked import cursor, of_spans, ranges

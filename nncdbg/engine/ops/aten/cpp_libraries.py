@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from nncdbg.errors import UsageError
-from nncdbg.process.state_folder import cache_folder
+from nncdbg.process.files import cache_folder
 
 _COMPILERS = ("c++", "g++", "clang++")
 """Searched in this order, unless the environment variable CXX names one."""
