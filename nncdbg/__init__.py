@@ -250,10 +250,10 @@ class _Representations:
         return headline(finding)
 
     def report_lines(self, report: Report) -> Iterable[Text]:
-        from nncdbg.nan_watch.measuring.gates import Watched
+        from nncdbg.nan_watch.measuring.gates import ReportContext
         from nncdbg.nan_watch.reports.text import lines
 
-        return lines(report, report.watched or Watched())
+        return lines(report, report.watched or ReportContext())
 
     def html(self, record: object) -> str:
         from nncdbg.notebook import render

@@ -155,7 +155,7 @@ def compare(report: Report, baseline: Baseline, program: Program) -> BaselineCom
         if known is not None and known.covers(finding):
             accepted[id(finding)] = finding
     hidden = _too_many(report)
-    whole = _came_to_its_end(report) and hidden is None
+    whole = _finished_without_error(report) and hidden is None
     renamed = {each.key for each in moved.values()}
     gone = tuple(each for each in unseen if each.key not in renamed) if whole else ()
     pairs = tuple((moved[key_of(each)], each) for each in accepted.values() if key_of(each) in moved)
@@ -168,7 +168,7 @@ def compare(report: Report, baseline: Baseline, program: Program) -> BaselineCom
     return BaselineComparison(changed, tuple(accepted.values()), gone, pairs)
 
 
-def _came_to_its_end(report: Report) -> bool:
+def _finished_without_error(report: Report) -> bool:
     return report.error is None and not report.interrupted and not any(case.error for case in report.cases)
 
 
@@ -277,7 +277,7 @@ def write_baseline(file: str | Path, report: Report, program: Program) -> Baseli
     LoadError if the file is not a baseline, NotWritten if it cannot be written.
     """
     path = Path(file)
-    if not _came_to_its_end(report):
+    if not _finished_without_error(report):
         raise RunError(
             f"cannot write the baseline {path}: the run did not finish",
             hint="fix the failure or raise the limits, and run the watch again",

@@ -13,7 +13,7 @@ from nncdbg.engine.execution.findings import STATE_RESET
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.ops.declaration import revision
-from nncdbg.nan_watch.measuring.gates import USUAL, Gates, Watched
+from nncdbg.nan_watch.measuring.gates import USUAL, Gates, ReportContext
 from nncdbg.nan_watch.records import Report
 from nncdbg.nan_watch.watching import MAX_FINDINGS, usual_allocation, watch_runs
 
@@ -85,7 +85,7 @@ def watch(
             seed=source.configuration.seed,
             executor=executor or PROCESSES,
         )
-        report.watched = Watched.of(loaded, gates)
+        report.watched = ReportContext.of(loaded, gates)
         return report
     program = load(program)
     arguments = program.saved.completed(backend=backend, allocator=allocator, seed=seed)
@@ -127,7 +127,7 @@ def watch(
     )
     if reused and compiled is not None and not (report.error or report.findings):
         program.kept["watched"] = settings, compiled.release()
-    report.watched = Watched.of(program, gates)
+    report.watched = ReportContext.of(program, gates)
     return report
 
 

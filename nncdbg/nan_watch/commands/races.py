@@ -69,7 +69,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 
 def _races(options: Namespace, screen: Screen) -> int:
-    from nncdbg.nan_watch.measuring.gates import Watched
+    from nncdbg.nan_watch.measuring.gates import ReportContext
     from nncdbg.nan_watch.reports import FORMS, write
     from nncdbg.nan_watch.reports.text import lines
     from nncdbg.nan_watch.schedules.findings import schedule_report, violation_notes, write_timeline
@@ -84,7 +84,7 @@ def _races(options: Namespace, screen: Screen) -> int:
     if options.schedules is not None or options.first_order is not None or options.replicas:
         _play(options, opened, program, plan, report)
     report.limit(options.max_findings)
-    watched = Watched.of(program)
+    watched = ReportContext.of(program)
     if options.json:
         print(FORMS["json"](report, watched).rstrip())
         sys.stdout.flush()

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.stopping.stops import Stop
     from nncdbg.ir.records import Program
     from nncdbg.nan_watch.configuration import WatchConfiguration
-    from nncdbg.nan_watch.measuring.gates import Gates, Watched
+    from nncdbg.nan_watch.measuring.gates import Gates, ReportContext
     from nncdbg.nan_watch.records import Report
     from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
@@ -291,7 +291,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _watch(options: Namespace, screen: Screen) -> int:
     from nncdbg.nan_watch.configuration import watch_configuration
-    from nncdbg.nan_watch.measuring.gates import Watched
+    from nncdbg.nan_watch.measuring.gates import ReportContext
     from nncdbg.opening.programs import open_program
 
     opened = open_program(configuration_of(options))
@@ -313,7 +313,7 @@ def _watch(options: Namespace, screen: Screen) -> int:
     report.observers = verified
     if known is not None:
         report = compare(report, known, program).report
-    watched = Watched.of(program, gates)
+    watched = ReportContext.of(program, gates)
     problems: list[NncdbgError] = []
     if options.write_baseline:
         from nncdbg.nan_watch.baseline import write_baseline
@@ -340,7 +340,7 @@ def _watch(options: Namespace, screen: Screen) -> int:
 # -- output ------------------------------------------------------------------------------------------
 
 
-def _on_screen(screen: Screen, program: Program, watched: Watched) -> Watched:
+def _on_screen(screen: Screen, program: Program, watched: ReportContext) -> ReportContext:
     """Return the context for a report whose lines are fitted to the screen."""
     from nncdbg.presentation.elements import Layout
 

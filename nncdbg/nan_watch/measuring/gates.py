@@ -298,7 +298,7 @@ class OnScreen(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class ReportContext:
     """The parts of a watch that are not in its report.
 
     `lines` is the program's text, from which statements are quoted; `gates` are the requested gates, so
@@ -315,7 +315,7 @@ class Watched:
     """The user's lines that a recorded step has."""
 
     @classmethod
-    def of(cls, program: Program, gates: Gates | None = None) -> Watched:
+    def of(cls, program: Program, gates: Gates | None = None) -> ReportContext:
         """Return the context of a program: its text with numbered lines, and its gates."""
         lines = program.as_listing().full_lines()
         if gates is None:

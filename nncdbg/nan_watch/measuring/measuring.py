@@ -26,9 +26,9 @@ from nncdbg.ir.kinds import is_transfer
 from nncdbg.ir.records import type_of
 from nncdbg.ir.walk import blocks
 from nncdbg.nan_watch.measuring.gates import MEASURES, RANGE, Gates, Threshold
+from nncdbg.nan_watch.measuring.growth_metrics import GrowthMetrics
 from nncdbg.nan_watch.measuring.latest_iterations import maker_of, norm_and_change, step_frame
 from nncdbg.nan_watch.measuring.tracks import Track, Trip
-from nncdbg.nan_watch.measuring.trouble import Trouble
 from nncdbg.nan_watch.recording import Recording, check_model, compare
 from nncdbg.nan_watch.records import Operand, WatchFinding
 from nncdbg.nan_watch.sites import site_of
@@ -45,7 +45,7 @@ Visit: TypeAlias = "tuple[Code, str, int, int, Any, Any]"
 class Carried:
     """Receives the event of each iteration, and makes `trouble` record the gates that trip."""
 
-    def __init__(self, trouble: Trouble, gates: Sequence[Threshold], debugger: Debugger) -> None:
+    def __init__(self, trouble: GrowthMetrics, gates: Sequence[Threshold], debugger: Debugger) -> None:
         self._trouble = trouble
         self._gates = [gate for gate in gates if gate.kind in ("update", "runaway")]
         self._debugger = debugger
@@ -370,7 +370,7 @@ class Measuring:
             check_model(good, debugger.program)
         self._ranges = Ranges(debugger, gates.ranges)
         wanted = gates.measured or keep or good is not None
-        self._trouble = Trouble(debugger, gates.thresholds) if wanted else None
+        self._trouble = GrowthMetrics(debugger, gates.thresholds) if wanted else None
         if self._trouble is not None:
             Carried(self._trouble, gates.thresholds, debugger)
 

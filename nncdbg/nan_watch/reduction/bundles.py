@@ -12,7 +12,7 @@ from nncdbg.ir.records import Graph, Program, TensorType, Value, type_of
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.reduction.case import ReducedCase, case_of_program
-from nncdbg.nan_watch.reduction.sameness import FindingSignature, Probe
+from nncdbg.nan_watch.reduction.finding_identity import FindingSignature, Probe
 from nncdbg.nan_watch.reduction.straight_line import StatementTrace, lines_of
 from nncdbg.opening.folder_writing import FolderFinding, check_folder, write_folder
 

@@ -38,8 +38,8 @@ from nncdbg.nan_watch.measuring.gates import USUAL, split
 from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.reduction.bundles import write_bundle
 from nncdbg.nan_watch.reduction.case import ReducedCase, case_of_program
+from nncdbg.nan_watch.reduction.finding_identity import FindingSignature, Probe, found_first
 from nncdbg.nan_watch.reduction.reduction import Reduction, ReductionProgress
-from nncdbg.nan_watch.reduction.sameness import FindingSignature, Probe, found_first
 from nncdbg.opening.folder_writing import check_folder
 
 _KEY = "nncdbg"

@@ -18,7 +18,7 @@ from nncdbg.errors import RunError
 from nncdbg.ir.records import Array, Program
 from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.reduction.case import ReducedCase, case_of_program
-from nncdbg.nan_watch.reduction.sameness import Probe
+from nncdbg.nan_watch.reduction.finding_identity import Probe
 from nncdbg.nan_watch.reduction.straight_line import lines_of
 
 T = TypeVar("T")

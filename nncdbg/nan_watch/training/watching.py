@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.ops.causes import RECEIVED
 from nncdbg.errors import NncdbgError, UsageError
-from nncdbg.nan_watch.measuring.gates import Gates, Watched
+from nncdbg.nan_watch.measuring.gates import Gates, ReportContext
 from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.training.records import BadStep, NaNFound, TrainingReport
 from nncdbg.nan_watch.watching import usual_allocation, watch_run
@@ -250,7 +250,7 @@ def _examine(bad: BadStep, recorded: RecordedStep, interrupt: Callable[[], None]
         allocator = usual_allocation(None, "torch", statistics=False)
         debugger = Debugger(recorded.program, recorded.inputs, backend="torch", allocator=allocator)
         report = watch_run(debugger, gates, max_findings=_LISTED, run=run)
-        report.watched = Watched.of(recorded.program, gates)
+        report.watched = ReportContext.of(recorded.program, gates)
     except NncdbgError as error:
         bad.notes.append(f"the recorded step does not run in the debugger: {error.message}")
         return False

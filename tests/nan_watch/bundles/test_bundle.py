@@ -20,7 +20,7 @@ from nncdbg.errors import LoadError, UsageError
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.reduction.bundles import bundle_finding, write_bundle
 from nncdbg.nan_watch.reduction.case import ReducedCase, case_of_program
-from nncdbg.nan_watch.reduction.sameness import FindingSignature, found_first
+from nncdbg.nan_watch.reduction.finding_identity import FindingSignature, found_first
 from nncdbg.opening import folder_writing
 
 LOG = """#nncdbg 1

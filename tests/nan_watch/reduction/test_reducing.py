@@ -21,9 +21,9 @@ from nncdbg.engine.frontends.program_folder import open_program_folder
 from nncdbg.errors import LoadError, RunError, UsageError
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.reduction.case import ReducedCase
+from nncdbg.nan_watch.reduction.finding_identity import FindingSignature, Probe, found_first
 from nncdbg.nan_watch.reduction.reducing import ReductionJob, load_state, origin_of, save_state, verify
 from nncdbg.nan_watch.reduction.reduction import minimized
-from nncdbg.nan_watch.reduction.sameness import FindingSignature, Probe, found_first
 
 HEAD = "#nncdbg 1\nopset 21\n"
 
