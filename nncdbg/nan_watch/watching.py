@@ -34,8 +34,7 @@ from nncdbg.nan_watch.measuring.gates import KINDS, RANGE, Gates
 from nncdbg.nan_watch.measuring.progress import KIND as PROGRESS
 from nncdbg.nan_watch.measuring.progress import progress_of
 from nncdbg.nan_watch.measuring.step_norms import StepNorms, dead_unit_warnings, update_warnings
-from nncdbg.nan_watch.measuring.steps import FirstBadStep, ResetGate, index_fault, step_at
-from nncdbg.nan_watch.measuring.training import TrainingJudge
+from nncdbg.nan_watch.measuring.training import FirstBadStep, ResetGate, TrainingJudge, index_fault, step_at
 from nncdbg.nan_watch.records import OK, TRIPPED, FindingUse, Operand, Report, WatchFinding
 from nncdbg.nan_watch.schedules.findings import schedule_findings
 from nncdbg.nan_watch.sites import calls_of, in_text_order, site_at, site_of

@@ -8,15 +8,21 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.opening.configuration import RunConfiguration, settings
 from nncdbg.process.address_space import check_address_space
+
+if TYPE_CHECKING:
+    from nncdbg.engine.memory.plan_file import PlacedPlan
+    from nncdbg.ir.records import Program
 
 T = TypeVar("T")
 
@@ -304,3 +310,129 @@ def errors_in_json(options: argparse.Namespace) -> Iterator[None]:
         if options.json:
             print(_failure_document(error))
         raise
+
+
+def add_corpus(parser: ArgumentParser, *, runs: bool = False) -> None:
+    """Add the folder of cases and where they run; with `runs`, the number of runs of each."""
+    add = parser.add_argument
+    add("--inputs-dir", metavar="DIR", help="run each file or folder in DIR as a case")
+    if runs:
+        add(
+            "--runs",
+            type=int,
+            default=1,
+            metavar="N",
+            help="run with N seeds, starting at --seed (default: 1)",
+        )
+    add("--jobs", type=int, metavar="N", help="number of parallel processes (default: one per core)")
+    add(
+        "--executor",
+        metavar="EXECUTOR",
+        help="run the cases on dask, ray or mpi, or dask=ADDRESS (default: processes)",
+    )
+    add(
+        "--budget",
+        type=float,
+        metavar="SECONDS",
+        help="stop after SECONDS and report the results so far",
+    )
+
+
+def check_corpus(parser: ArgumentParser, options: Namespace) -> None:
+    """Raise UsageError for options of `add_corpus` that are invalid, or that need several runs."""
+    if options.budget is not None and not options.budget > 0:
+        parser.error(f"--budget {options.budget}: use seconds, such as --budget 60")
+    if options.executor is not None:
+        from nncdbg.opening.corpus.engines import checked_name
+
+        checked_name(options.executor)
+        runs = getattr(options, "runs", None)
+        if not options.inputs_dir and runs in (None, 1):
+            ways = "--inputs-dir DIR" if runs is None else "--inputs-dir DIR or --runs N"
+            parser.error(f"--executor needs several runs: add {ways}")
+
+
+def corpus_fields(options: Namespace) -> dict[str, Any]:
+    """Return the arguments of `run_cases` that the options of `add_corpus` give."""
+    return {
+        "jobs": options.jobs,
+        "executor": options.executor or "processes",
+        "budget": options.budget,
+        **({"runs": options.runs} if "runs" in options else {}),
+    }
+
+
+def add_schedule(parser: ArgumentParser) -> None:
+    """Add the options for a schedule and its memory plan."""
+    add = parser.add_argument
+    add("--schedule", metavar="FILE", help="use the schedule in FILE instead of the margins of the text")
+    add("--streams", type=int, metavar="N", help="make a schedule with at most N streams per device")
+    add(
+        "--device",
+        action="append",
+        default=[],
+        metavar="PATTERN=DEVICE",
+        help="with --streams: run the values that match PATTERN on DEVICE, as in --device 'enc*=cuda:1'",
+    )
+    add(
+        "--bind",
+        action="append",
+        default=[],
+        metavar="M=N",
+        help="run stream M of the schedule on stream N; the margins show it as sM->N",
+    )
+    add("--plan", metavar="FILE", help="the offsets of the values in one arena, a memory plan")
+
+
+def scheduled_program(program: Program, options: Namespace) -> tuple[Program, PlacedPlan | None]:
+    """Return a program with the schedule that the options of `add_schedule` name, and its memory plan.
+
+    Raises UsageError for options that cannot be combined, and files that do not fit the program.
+    """
+    plan = None
+    if options.plan:
+        from nncdbg.engine.memory.plan_file import read_plan
+
+        plan = read_plan(options.plan, program)
+    program = _scheduled(program, plan, options)
+    if options.bind:
+        from nncdbg.engine.schedules.validation import bound
+
+        program = bound(program, dict(_binding(each) for each in options.bind))
+    return program, plan
+
+
+def _scheduled(program: Program, plan: PlacedPlan | None, options: Namespace) -> Program:
+    if options.schedule and options.streams is not None:
+        raise UsageError(
+            "--schedule and --streams cannot be combined",
+            hint="--streams makes a schedule, --schedule reads one",
+        )
+    if options.schedule:
+        from nncdbg.opening.schedule_file import read_schedule
+
+        return read_schedule(options.schedule, program)
+    if options.streams is not None:
+        from nncdbg.engine.schedules.scheduler import with_schedule
+
+        devices = dict(_device(each) for each in options.device)
+        return with_schedule(program, streams=options.streams, devices=devices, plan=plan)
+    if options.device:
+        raise UsageError("--device needs --streams", hint="add --streams 4")
+    return program
+
+
+def _binding(text: str) -> tuple[int, int]:
+    numbers = [each.strip().removeprefix("s") for each in text.split("=")]
+    if len(numbers) != 2 or not all(re.fullmatch("[0-9]{1,9}", each) for each in numbers):
+        raise UsageError(
+            f"--bind {text}: write M=N with the numbers of two streams", hint="for example --bind 3=4"
+        )
+    return int(numbers[0]), int(numbers[1])
+
+
+def _device(text: str) -> tuple[str, str]:
+    pattern, mark, device = text.rpartition("=")
+    if not (mark and pattern and device):
+        raise UsageError(f"--device {text}: write PATTERN=DEVICE", hint="for example --device 'enc*=cuda:1'")
+    return pattern, device

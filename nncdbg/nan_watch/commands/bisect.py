@@ -22,17 +22,17 @@ from nncdbg.opening.command_line import (
     ArgumentParser,
     add_machine,
     add_model,
+    add_schedule,
     configuration_of,
     errors_in_json,
 )
-from nncdbg.opening.schedules import add_schedule
 from nncdbg.presentation.run_progress import print_notes
 from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
     from nncdbg.engine.divergence.casting import Place
     from nncdbg.nan_watch.bisection import Bisection, Kept
-    from nncdbg.nan_watch.schedules.order_findings import SyncPlace
+    from nncdbg.nan_watch.schedules.order_search import SyncPlace
     from nncdbg.presentation.schedules import ScheduleWording
     from nncdbg.presentation.screen import Screen
 
@@ -190,7 +190,7 @@ ORDERS = 100
 
 def _bisect_sync(options: Namespace, screen: Screen) -> int:
     """Return 0 with the points, or if there is no race to hide; 1 if no wait hides a fault."""
-    from nncdbg.nan_watch.schedules.order_findings import played_orders, smallest_syncs
+    from nncdbg.nan_watch.schedules.order_search import played_orders, smallest_syncs
     from nncdbg.presentation.schedules import ScheduleWording
 
     started = time.perf_counter()
@@ -234,7 +234,7 @@ def _sync_document(place: SyncPlace, wording: ScheduleWording) -> dict[str, int 
 
 
 def _lines(place: SyncPlace, wording: ScheduleWording) -> list[str]:
-    from nncdbg.nan_watch.schedules.order_findings import sync_words
+    from nncdbg.nan_watch.schedules.order_search import sync_words
 
     sites = [place.inside] if place.after == place.before else [place.after, place.before]
     numbers = [wording.line(each) for each in sites]

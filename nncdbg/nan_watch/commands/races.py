@@ -13,16 +13,17 @@ from nncdbg.opening.command_line import (
     ArgumentParser,
     add_machine,
     add_model,
+    add_schedule,
     configuration_of,
     errors_in_json,
+    scheduled_program,
 )
-from nncdbg.opening.schedules import add_schedule, scheduled_program
 
 if TYPE_CHECKING:
     from nncdbg.engine.memory.plan_file import PlacedPlan
     from nncdbg.ir.records import Program
     from nncdbg.nan_watch.records import Report
-    from nncdbg.nan_watch.schedules.search import ScheduleSearch
+    from nncdbg.nan_watch.schedules.order_search import ScheduleSearch
     from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
 
@@ -124,7 +125,7 @@ def opened_schedule(options: Namespace) -> tuple[OpenedProgram, Program, PlacedP
 
 def search_of(opened: OpenedProgram, program: Program, plan: PlacedPlan | None) -> ScheduleSearch:
     """Return the search of the orders of a program, with the inputs that its options name."""
-    from nncdbg.nan_watch.schedules.search import ScheduleSearch
+    from nncdbg.nan_watch.schedules.order_search import ScheduleSearch
 
     # Random inputs are drawn once, here.
     debugger = opened.debugger(statistics=False)
@@ -144,8 +145,7 @@ def _play(
     options: Namespace, opened: OpenedProgram, program: Program, plan: PlacedPlan | None, report: Report
 ) -> None:
     """Play orders of the schedule, and add what they show to the report."""
-    from nncdbg.nan_watch.schedules.order_findings import add_orders, add_replicas
-    from nncdbg.nan_watch.schedules.search import replica_differences
+    from nncdbg.nan_watch.schedules.order_search import add_orders, add_replicas, replica_differences
 
     search = search_of(opened, program, plan)
     if options.replicas:

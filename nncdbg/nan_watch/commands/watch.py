@@ -17,6 +17,7 @@ from nncdbg.nan_watch.commands.watch_script import main as watch_script
 from nncdbg.nan_watch.commands.watch_script import script_in
 from nncdbg.opening.command_line import (
     ArgumentParser,
+    add_corpus,
     add_journal,
     add_kernels,
     add_machine,
@@ -24,10 +25,10 @@ from nncdbg.opening.command_line import (
     add_states_in_place,
     add_tracks,
     add_verification,
+    check_corpus,
     configuration_of,
     errors_in_json,
 )
-from nncdbg.opening.corpus.options import add_corpus, check_corpus
 from nncdbg.presentation.run_progress import (
     case_progress,
     hearing,
@@ -257,7 +258,7 @@ def _in_memories(options: Namespace, opened: OpenedProgram) -> Report:
 def _corpus(options: Namespace, screen: Screen, opened: OpenedProgram, gates: Gates) -> Report:
     from nncdbg.nan_watch.call import good_run
     from nncdbg.nan_watch.corpus import WatchTask, run_corpus
-    from nncdbg.opening.corpus.options import corpus_fields
+    from nncdbg.opening.command_line import corpus_fields
     from nncdbg.opening.corpus.source import CorpusProgram
 
     source = CorpusProgram(opened.configuration, opened.program)
@@ -395,7 +396,7 @@ def _bundle(
                 hint=f"`nncdbg {options.model} --in-place-states`, then `continue`, stops at the statement",
             )
         ]
-    from nncdbg.nan_watch.reduction.bundles import bundle_finding
+    from nncdbg.nan_watch.reduction.reducing import bundle_finding
 
     program = opened.program
     try:

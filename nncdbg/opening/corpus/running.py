@@ -5,9 +5,12 @@ Results arrive in the order of names, as in a sequential run, whatever order the
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -16,17 +19,109 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Pipe
 from multiprocessing.connection import wait as wait_for_connections
+from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
 from nncdbg.errors import RunError, UsageError
 from nncdbg.opening.corpus.cases import CRASHED, NOT_RUN, Case, CaseResult, CaseRun, case_files
-from nncdbg.opening.corpus.engines import PROCESSES, checked_name, open_engine
-from nncdbg.opening.corpus.process import Process
+from nncdbg.opening.corpus.engines import PROCESSES, checked_name, cores, open_engine, thread_shares
 from nncdbg.opening.corpus.worker import CorpusTask, Ready, Refused, SentTask, TaskMissing, run_batch
+from nncdbg.process.last_words import read_box, sentence
 
 # -- own processes ---------------------------------------------------------------------------------
+
+
+_CODE = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[3])
+from nncdbg.opening.corpus.worker import main
+main(int(sys.argv[1]), sys.argv[2])
+"""
+
+_PATIENCE = 2.0
+"""Seconds that a process has to exit by itself."""
+
+
+class Process:
+    """A fresh interpreter; a fork would copy locks of threads that do not exist in the child.
+
+    `others` is the number of worker processes that share the cores.
+    """
+
+    def __init__(self, task: bytes, boxes: str, others: int) -> None:
+        self.job: CaseRun | None = None
+        self.ready = False
+        self._boxes = Path(tempfile.mkdtemp(dir=boxes))
+        self.connection, far = Pipe()
+        paths = [path or os.getcwd() for path in sys.path]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _CODE, str(far.fileno()), str(self._boxes), json.dumps(paths)],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[far.fileno()],
+            env={**os.environ, **thread_shares(others)},
+        )
+        far.close()
+        self._send(task)
+
+    def begin(self, job: CaseRun) -> None:
+        """Start a job."""
+        self.job = job
+        self._send(job)
+
+    def receive(self) -> Any:
+        """Return the next message; None if the process has ended."""
+        try:
+            return self.connection.recv()
+        except (EOFError, ConnectionResetError):
+            return None
+
+    def _send(self, message: Any) -> None:
+        try:
+            self.connection.send(message)
+        except (BrokenPipeError, ConnectionResetError):
+            return  # The process has ended: `receive` reports it, and the job is lost.
+
+    def lost(self) -> str:
+        """Return how the process ended: `was ended by SIGSEGV`."""
+        self._await_end()
+        return _ending(self._process.returncode) + self._inside()
+
+    def stop(self) -> None:
+        """End the process, by force if it is working."""
+        if self.job is None:
+            self._send(None)
+        else:
+            self._process.kill()
+        self._await_end()
+
+    def _await_end(self) -> None:
+        self.connection.close()
+        try:
+            self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _inside(self) -> str:
+        """Return the kernel that was running, unless it is built in."""
+        for box in self._boxes.glob("*.box"):
+            record = read_box(str(box)).record
+            if record is not None:
+                return f" {sentence(record)}"
+        return ""
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was ended by {name}" + (", which may mean out of memory," if name == "SIGKILL" else "")
 
 
 class OwnProcesses:
@@ -348,11 +443,6 @@ def _why_left(failure: RunError | None, signalled: Sequence[int], budget: float 
     if failure is not None:
         return "the executor failed"
     return "the run was interrupted" if signalled else f"the budget of {budget:g} s expired"
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def jobs_of(folder: str | os.PathLike[str] | None, runs: int, seed: int) -> tuple[list[CaseRun], list[str]]:
