@@ -41,6 +41,7 @@ _VERSION = 1
 _FIELDS = ("graph", "value", "op", "kind", "cause")
 _HARMLESS = ("masked", "healed")
 """Roles that never reach an output; accepting one does not accept a finding that does."""
+_HINT = "write one with --write-baseline"
 _SHOWN = 10
 """Known findings listed in one note."""
 
@@ -83,7 +84,7 @@ class Baseline:
                 entries[key] = AcceptedFinding(key, finding.role, notes.get(key, ""))
         entry = program.graphs[program.entry]
         return cls(
-            _file_name(report.model),
+            Path(report.model).name,
             tuple(value.name for value in entry.inputs),
             tuple(value.name for value in entry.outputs),
             tuple(sorted(entries.values(), key=lambda each: each.key)),
@@ -105,7 +106,7 @@ class Baseline:
     def check(self, model: str, program: Program) -> None:
         """Raise UsageError if this baseline belongs to another model than the one in the file `model`."""
         entry = program.graphs[program.entry]
-        name = _file_name(model)
+        name = Path(model).name
         own = {value.name for value in (*entry.inputs, *entry.outputs)}
         if self.model and name and self.model != name:
             raise UsageError(
@@ -232,10 +233,6 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + more if names else "nothing"
 
 
-def _file_name(model: str) -> str:
-    return Path(model).name
-
-
 # -- the file ------------------------------------------------------------------------------------------
 
 
@@ -248,21 +245,15 @@ def read_baseline(file: str | Path) -> Baseline:
     try:
         content = json.loads(read_regular(path))
     except FileNotFoundError:
-        raise LoadError(
-            f"the baseline {path} does not exist", hint="write one with --write-baseline"
-        ) from None
+        raise LoadError(f"the baseline {path} does not exist", hint=_HINT) from None
     except OSError as error:
         raise LoadError(f"cannot read the baseline {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise LoadError(
-            f"the baseline {path} is not JSON: {error}", hint="write one with --write-baseline"
-        ) from None
+        raise LoadError(f"the baseline {path} is not JSON: {error}", hint=_HINT) from None
     try:
         read = msgspec.convert(content, _Document)
     except (msgspec.ValidationError, RecursionError) as wrong:
-        raise LoadError(
-            f"{path} is not a baseline: {wrong}", hint="write one with --write-baseline"
-        ) from None
+        raise LoadError(f"{path} is not a baseline: {wrong}", hint=_HINT) from None
     known = (
         AcceptedFinding((row.graph, row.value, row.op, row.kind, row.cause), row.role, row.note)
         for row in read.findings

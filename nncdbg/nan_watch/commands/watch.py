@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.errors import NncdbgError, StoppedRun, UsageError
+from nncdbg.nan_watch.commands import add_json, check_least, execute, model_parser
 from nncdbg.nan_watch.commands.watch_script import main as watch_script
 from nncdbg.nan_watch.commands.watch_script import script_in
 from nncdbg.opening.command_line import (
@@ -20,14 +21,11 @@ from nncdbg.opening.command_line import (
     add_corpus,
     add_journal,
     add_kernels,
-    add_machine,
-    add_model,
     add_states_in_place,
     add_tracks,
     add_verification,
     check_corpus,
     configuration_of,
-    errors_in_json,
 )
 from nncdbg.presentation.run_progress import (
     case_progress,
@@ -62,27 +60,21 @@ def _parser() -> ArgumentParser:
 
     width = max(len(gate) for gate, _ in table()) + 2
     gates = "\n".join(f"  {gate:<{width}}{meaning}" for gate, meaning in table())
-    parser = ArgumentParser(
-        "nncdbg watch",
+    parser = model_parser(
+        "watch",
         "Run a graph and report the op where the first NaN originates, and why.",
         epilog=(
             f"gates, separated by commas:\n{gates}\n\n{_EXIT_CODES}\n\n"
             "To watch the training of a PyTorch script: nncdbg watch SCRIPT.py --help"
         ),
     )
-    add_model(parser)
-    add_machine(parser)
     add_kernels(parser)
     add_states_in_place(parser)
     add_journal(parser)
     add_tracks(parser)
     add_verification(parser)
     add = parser.add_argument
-    add(
-        "--fail-on",
-        metavar="GATES",
-        help=f"the gates ({','.join(USUAL)})",
-    )
+    add("--fail-on", metavar="GATES", help=f"the gates ({','.join(USUAL)})")
     add(
         "--assert", action="append", default=[], dest="asserted", metavar="EXPR", help="fail if EXPR is false"
     )
@@ -103,7 +95,7 @@ def _parser() -> ArgumentParser:
     )
     add("--write-baseline", metavar="FILE", help="write the current findings as the baseline")
     add("--bundle", metavar="DIR", help="write a repro of the first finding; `nncdbg DIR` opens it")
-    add("--json", action="store_true", help="print one JSON document on standard output")
+    add_json(parser)
     for form in FILES:
         add(f"--{form}", metavar="FILE", help=f"write a {form} report")
     add("--github", action="store_true", help="print annotations for GitHub Actions")
@@ -111,11 +103,9 @@ def _parser() -> ArgumentParser:
 
 
 def _check(parser: ArgumentParser, options: Namespace) -> None:
-    if options.max_findings < 1:
-        parser.error(f"--max-findings {options.max_findings}: list at least one")
+    check_least(parser, options, "max_findings", "list at least one")
     check_corpus(parser, options)
-    if options.runs < 1:
-        parser.error(f"--runs {options.runs}: use 1 or more; --runs 1 runs the program once")
+    check_least(parser, options, "runs", "use 1 or more; --runs 1 runs the program once")
     for name in ("plan", "write_plan"):
         if getattr(options, name) and not options.memory:
             parser.error(f"--{name.replace('_', '-')} needs --memory")
@@ -279,15 +269,12 @@ def main(arguments: Sequence[str]) -> int:
 
     With several of these, the highest code is returned.
     """
-    from nncdbg.presentation.screen import Screen
-
     parser = _parser()
     if script_in(arguments, parser):
         return watch_script(arguments)
     options = parser.parse_args(arguments)
     _check(parser, options)
-    with errors_in_json(options):
-        return _watch(options, Screen())
+    return execute(options, _watch)
 
 
 def _watch(options: Namespace, screen: Screen) -> int:

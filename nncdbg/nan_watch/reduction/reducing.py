@@ -41,6 +41,7 @@ from nncdbg.nan_watch.reduction.finding_identity import FindingSignature, Probe,
 from nncdbg.nan_watch.reduction.reduction import Reduction, ReductionProgress
 from nncdbg.nan_watch.reduction.straight_line import StatementTrace, lines_of
 from nncdbg.opening.folder_writing import FolderFinding, check_folder, write_folder
+from nncdbg.process.atomic_file import draft_of
 
 _KEY = "nncdbg"
 _WEIGHT, _INPUT = "weight:", "input:"
@@ -90,14 +91,11 @@ def save_state(
         runs=runs,
         done=done,
     )
-    draft = path.with_name(path.name + ".part")
     try:
-        write_tensors(draft, tensors, {_KEY: to_json(document)})
-        os.replace(draft, path)
+        with draft_of(path) as draft:
+            write_tensors(draft, tensors, {_KEY: to_json(document)})
     except OSError as error:
         raise LoadError(f"cannot write the state file {path}: {error.strerror or error}") from None
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def load_state(path: Path, origin: str) -> SavedReduction:
