@@ -90,7 +90,8 @@ def _imported(name: str, folder: Path) -> ModuleType:
     importlib.invalidate_caches()
     try:
         module = importlib.import_module(name)
-        version = _version(module)
+        status = None if module.__file__ is None else os.stat(module.__file__)  # a folder without __init__.py
+        version = (0, 0) if status is None else (status.st_mtime_ns, status.st_size)
         if _VERSIONS.setdefault(name, version) != version:
             _VERSIONS[name] = version
             module = importlib.reload(module)
@@ -102,13 +103,6 @@ def _imported(name: str, folder: Path) -> ModuleType:
     raise LoadError(
         f"there is no module {missing}", hint=f"searched {place} and the packages of {sys.executable}"
     )
-
-
-def _version(module: ModuleType) -> tuple[int, int]:
-    if module.__file__ is None:  # a folder without __init__.py
-        return 0, 0
-    status = os.stat(module.__file__)
-    return status.st_mtime_ns, status.st_size
 
 
 def _object(module: ModuleType, path: str, text: str) -> Any:
@@ -184,7 +178,11 @@ def _own_errors(text: str) -> Iterator[None]:
 
 def _lines_of(error: BaseException) -> tuple[Excerpt | None, str | None]:
     """Return the innermost line of the user's files in a traceback, and the lines that called it."""
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    others = ("<", str(Path(__file__).parents[1]), sys.base_prefix + os.sep + "lib")
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [
+        each for each in frames if not each.filename.startswith(others) and "-packages" not in each.filename
+    ]
     if not own:
         return None, None
     *callers, last = own
@@ -194,11 +192,6 @@ def _lines_of(error: BaseException) -> tuple[Excerpt | None, str | None]:
     excerpt = Excerpt(line, last.lineno or 1, start + 1, max(1, end - start), _relative(last.filename))
     places = [f"{_relative(each.filename)}:{each.lineno} ({each.name})" for each in reversed(callers)]
     return excerpt, ", ".join(places) or None
-
-
-def _is_users(file: str) -> bool:
-    package = str(Path(__file__).parents[1])
-    return not file.startswith(("<", package, sys.base_prefix + os.sep + "lib")) and "-packages" not in file
 
 
 def _relative(file: str) -> str:

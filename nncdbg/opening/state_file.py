@@ -101,8 +101,12 @@ def load_states(
             lines.append(state)
     known = {*found, *(name for name, _, _ in unfit)}
     absent = [state for state in loaded.states if state.value.name not in known]
+    changed = replace(loaded, states=tuple(lines))
+    if loaded.listing is None:
+        readers = (*loaded.readers, *[None] * (len(loaded.stores) - len(loaded.readers)), store)
+        changed = replace(changed, stores=(*loaded.stores, str(states)), readers=readers)
     report = LoadedStates(
-        _with_states(loaded, tuple(lines), store, str(states)),
+        changed,
         str(states),
         tuple(found),
         tuple(state.value.name for state in absent if state.of is None),
@@ -133,13 +137,6 @@ def _from_store(state: StateLine, store: Store, program: Program) -> StateLine:
     if isinstance(state.first, Node):
         return replace(state, first=Node("Constant", (), (state.value,), {"value": data}))
     return replace(state, first=data)
-
-
-def _with_states(program: Program, states: tuple[StateLine, ...], store: Store, file: str) -> Program:
-    if program.listing is not None:
-        return replace(program, states=states)
-    readers = (*program.readers, *[None] * (len(program.stores) - len(program.readers)), store)
-    return replace(program, states=states, stores=(*program.stores, file), readers=readers)
 
 
 def _opened(file: Path) -> Store:

@@ -13,7 +13,7 @@ from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.measuring.gates import KINDS, Gates
 from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.reduction.case import ReducedCase
-from nncdbg.nan_watch.reduction.straight_line import StatementTrace, TraceTarget, trace
+from nncdbg.nan_watch.reduction.straight_line import StatementTrace, Tracer, TraceTarget
 from nncdbg.text.lexemes import name_text
 
 
@@ -109,4 +109,4 @@ class Probe:
         target = TraceTarget(place=(site.op, site.value, finding.iteration))
         if finding.kind in KINDS:
             target = TraceTarget(lambda sighting: self.signature.is_seen(sighting, gates))
-        return trace(self.configuration.debugger(program, inputs), target)
+        return Tracer(self.configuration.debugger(program, inputs), target).run()

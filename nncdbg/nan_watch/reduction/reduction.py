@@ -100,22 +100,17 @@ def _shorter(case: ReducedCase, attempt: Try) -> ReducedCase:
     """Remove indices: from all axes of one size together, as they are often related, then from each axis."""
     sizes = sorted({size for array in _data(case).values() for size in array.shape if size > 1}, reverse=True)
     for size in sizes:
-        case = _cut(case, attempt, _axes(case, size), size)
+        arrays = _data(case).items()
+        axes = [
+            (name, axis) for name, array in arrays for axis in range(array.ndim) if array.shape[axis] == size
+        ]
+        case = _cut(case, attempt, axes, size)
     for name, array in _data(case).items():
         for axis in range(array.ndim):
             size = _data(case)[name].shape[axis]
             if size > 1:
                 case = _cut(case, attempt, [(name, axis)], size)
     return case
-
-
-def _axes(case: ReducedCase, size: int) -> list[tuple[str, int]]:
-    return [
-        (name, axis)
-        for name, array in _data(case).items()
-        for axis in range(array.ndim)
-        if array.shape[axis] == size
-    ]
 
 
 def _cut(case: ReducedCase, attempt: Try, axes: Sequence[tuple[str, int]], size: int) -> ReducedCase:

@@ -71,15 +71,9 @@ class StatementTrace:
     """Copies of the values, if their memory is reused."""
 
 
-def trace(debugger: Debugger, target: TraceTarget) -> StatementTrace:
-    """Run a program, from its start, statement by statement up to a target.
+class Tracer:
+    """Runs a program, from its start, statement by statement up to a target."""
 
-    Raises RunError if the target is never reached, and KeyboardInterrupt after a pause.
-    """
-    return _Tracer(debugger, target).run()
-
-
-class _Tracer:
     def __init__(self, debugger: Debugger, target: TraceTarget) -> None:
         debugger.uncatch()
         self.debugger = debugger
@@ -94,6 +88,7 @@ class _Tracer:
         """The statement of the entry graph that is running, and its operands."""
 
     def run(self) -> StatementTrace:
+        """Raises RunError if the target is never reached, and KeyboardInterrupt after a pause."""
         debugger = self.debugger
         debugger.control.keep_house()
         debugger.control.check_limits()
@@ -108,7 +103,12 @@ class _Tracer:
             found = self._found()
             if plain and not isinstance(outcome, Failed):
                 self._remember(self.flat, _executed(frame, pc, reading))
-            self._note_outer(found is not None)
+            # A statement of the entry graph has finished, or contains the finding.
+            outer, (began, operands) = debugger.control.stack[0], self.begun
+            if outer.pc > began:
+                self._remember(self.outer, _executed(outer, began, operands))
+            elif found is not None and began < len(outer.code.nodes):
+                self._remember(self.outer, Executed(outer.code.nodes[began], outer.code, operands, ()))
             if found is not None:
                 statement, value = found
                 return StatementTrace(
@@ -138,14 +138,6 @@ class _Tracer:
         there = node.op == op and value in {each.name for each in node.outputs}
         here = tuple(each.iteration for each in frames if each.is_loop)
         return (Statement(frame.code, frame.pc - 1), value) if there and iteration in ((), here) else None
-
-    def _note_outer(self, last: bool) -> None:
-        """Record a statement of the entry graph that has finished, or that contains the finding."""
-        frame, (pc, reading) = self.debugger.control.stack[0], self.begun
-        if frame.pc > pc:
-            self._remember(self.outer, _executed(frame, pc, reading))
-        elif last and pc < len(frame.code.nodes):
-            self._remember(self.outer, Executed(frame.code.nodes[pc], frame.code, reading, ()))
 
     def _remember(self, where: deque[Executed], one: Executed) -> None:
         where.append(one)
@@ -275,9 +267,19 @@ class _Naming:
         self.names: ByIdentity[str] = ByIdentity()
         self.taken: set[str] = set()
         self.made_last = frozenset(value.name for value in self.executed[-1].node.outputs)
-        self.parameters = _parameters(trace.debugger)
-        self.inputs = _inputs(trace.debugger)
-        program = trace.debugger.program
+        debugger, program = trace.debugger, trace.debugger.program
+        self.parameters: ByIdentity[str] = ByIdentity()
+        """The names of constants by their arrays."""
+        for code in debugger.loaded.codes:
+            for constant in code.graph.constants:
+                content = code.template[code.slot_of[constant.value.name]]
+                if isinstance(content, np.ndarray):
+                    self.parameters.set(content, constant.value.name)
+        self.inputs: ByIdentity[str] = ByIdentity()
+        """The inputs' names by their values; layers use other names for them."""
+        values = zip(debugger.control.stack[0].slots[1:], debugger.loaded.program.graph.inputs, strict=False)
+        for content, value in values:
+            self.inputs.set(content, value.name)
         self.built = Line(opsets=program.opsets, name=program.entry)
 
     def line(self) -> Line:
@@ -334,23 +336,3 @@ class _Naming:
     def _content(self, content: Any) -> Any:
         known = self.trace.contents.get(content)
         return self.to_host(content if known is None else known)
-
-
-def _inputs(debugger: Debugger) -> ByIdentity[str]:
-    """Return the inputs' names by their values; layers use other names for them."""
-    found: ByIdentity[str] = ByIdentity()
-    inputs = debugger.loaded.program.graph.inputs
-    for content, value in zip(debugger.control.stack[0].slots[1:], inputs, strict=False):
-        found.set(content, value.name)
-    return found
-
-
-def _parameters(debugger: Debugger) -> ByIdentity[str]:
-    """Return the names of constants by their arrays."""
-    found: ByIdentity[str] = ByIdentity()
-    for code in debugger.loaded.codes:
-        for constant in code.graph.constants:
-            content = code.template[code.slot_of[constant.value.name]]
-            if isinstance(content, np.ndarray):
-                found.set(content, constant.value.name)
-    return found

@@ -18,7 +18,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Pipe
 from multiprocessing.connection import wait as wait_for_connections
 from pathlib import Path
@@ -245,7 +245,9 @@ class ExecutorCases:
     @property
     def has_room(self) -> bool:
         """Return whether another case can be submitted."""
-        if self._suspects or self._alone():
+        # A case whose last worker was lost runs alone.
+        alone = any(self._losses[job.index] for jobs in self._batches.values() for job in jobs)
+        if self._suspects or alone:
             return False
         return len(self._waiting) < self._size * (_QUEUED * self.count - len(self._batches))
 
@@ -285,10 +287,6 @@ class ExecutorCases:
         except (RuntimeError, pickle.PicklingError) as error:  # BrokenExecutor is a RuntimeError
             raise _failed("the executor accepts no cases", error) from error
         self._batches[future] = jobs
-
-    def _alone(self) -> bool:
-        """Return whether a case runs alone, because its last worker was lost."""
-        return any(self._losses[job.index] for jobs in self._batches.values() for job in jobs)
 
     def _results(self, future: Future[Any], jobs: Sequence[CaseRun]) -> Sequence[CaseResult]:
         """Return the results of a batch, without those of cases that have to run again."""
@@ -417,15 +415,17 @@ def run_cases(
     count = min(len(asked), jobs or cores())
     failure = None
     with _signals() as signalled, _workers(_packed(task), executor, count) as workers:
-        collection = _Collection(workers, asked, add, progress)
+        collection = _Collection(workers, deque(asked), add, progress, len(asked))
         try:
             collection.run(signalled, None if budget is None else time.monotonic() + budget)
         except ExecutorFailed as failed:
             failure = failed.error
         finally:
             collection.close()
-    why = _why_left(failure, signalled, budget) if collection.left else ""
-    return CorpusEnd(collection.left, why, skipped, bool(signalled), failure)
+    why = "the run was interrupted" if signalled else f"the budget of {budget or 0:g} s expired"
+    if failure is not None:
+        why = "the executor failed"
+    return CorpusEnd(collection.left, why if collection.left else "", skipped, bool(signalled), failure)
 
 
 def _packed(task: CorpusTask) -> bytes:
@@ -437,12 +437,6 @@ def _packed(task: CorpusTask) -> bytes:
             f"cannot send the program and its inputs to worker processes: {error}",
             hint="save the program to a file, and use its path",
         ) from error
-
-
-def _why_left(failure: RunError | None, signalled: Sequence[int], budget: float | None) -> str:
-    if failure is not None:
-        return "the executor failed"
-    return "the run was interrupted" if signalled else f"the budget of {budget:g} s expired"
 
 
 def jobs_of(folder: str | os.PathLike[str] | None, runs: int, seed: int) -> tuple[list[CaseRun], list[str]]:
@@ -504,59 +498,53 @@ def _workers(task: bytes, executor: str | Executor, count: int) -> Iterator[_Wor
         yield ExecutorCases(engine.executor, task, engine.workers)
 
 
+@dataclass(slots=True)
 class _Collection:
     """Submits jobs to workers; `add` receives the results in the order of the jobs."""
 
-    def __init__(
-        self,
-        workers: _Workers,
-        asked: Sequence[CaseRun],
-        add: Callable[[CaseResult], None],
-        progress: Progress,
-    ) -> None:
-        self._workers = workers
-        self._waiting = deque(asked)
-        self._running: dict[int, CaseRun] = {}
-        self._total = len(asked)
-        self._add = add
-        self._progress = progress
-        self._done: dict[int, CaseResult] = {}
-        self._next = 0
-        """The index of the next job whose result is added."""
-        self._finished = 0
-        self.left: list[str] = []
-        """The names of the cases that were not run, once the collection is closed."""
+    workers: _Workers
+    waiting: deque[CaseRun]
+    add: Callable[[CaseResult], None]
+    progress: Progress
+    total: int
+    running: dict[int, CaseRun] = field(default_factory=dict)
+    done: dict[int, CaseResult] = field(default_factory=dict)
+    next: int = 0
+    """The index of the next job whose result is added."""
+    finished: int = 0
+    left: list[str] = field(default_factory=list)
+    """The names of the cases that were not run, once the collection is closed."""
 
     def run(self, signalled: Sequence[int], deadline: float | None) -> None:
         """Run all jobs, or as many as the deadline allows; raises ExecutorFailed."""
-        while self._finished < self._total and not signalled:
+        while self.finished < self.total and not signalled:
             if deadline is not None and time.monotonic() >= deadline:
                 return
             self._submit()
-            for result in self._workers.results(_PACE):
+            for result in self.workers.results(_PACE):
                 self._take(result)
-            self._progress(self._finished, self._total)
+            self.progress(self.finished, self.total)
 
     def _submit(self) -> None:
-        ahead = self._next + _AHEAD * self._workers.count
-        while self._waiting and self._workers.has_room and self._waiting[0].index < ahead:
-            job = self._waiting.popleft()
-            self._running[job.index] = job
-            self._workers.submit(job)
+        ahead = self.next + _AHEAD * self.workers.count
+        while self.waiting and self.workers.has_room and self.waiting[0].index < ahead:
+            job = self.waiting.popleft()
+            self.running[job.index] = job
+            self.workers.submit(job)
 
     def _take(self, result: CaseResult) -> None:
-        self._finished += 1
-        del self._running[result.index]
-        self._done[result.index] = result
-        while self._next in self._done:
-            self._add(self._done.pop(self._next))
-            self._next += 1
+        self.finished += 1
+        del self.running[result.index]
+        self.done[result.index] = result
+        while self.next in self.done:
+            self.add(self.done.pop(self.next))
+            self.next += 1
 
     def close(self) -> None:
         """End the work; add the finished results that are waiting, and list the rest as not run."""
-        self._workers.close()
-        rest = {job.index: job for job in (*self._waiting, *self._running.values())}
+        self.workers.close()
+        rest = {job.index: job for job in (*self.waiting, *self.running.values())}
         self.left = [rest[index].name for index in sorted(rest)]
-        for index in range(self._next, self._total):
-            result = self._done.get(index) or CaseResult(index, Case(rest[index].name, NOT_RUN))
-            self._add(result)
+        for index in range(self.next, self.total):
+            result = self.done.get(index) or CaseResult(index, Case(rest[index].name, NOT_RUN))
+            self.add(result)

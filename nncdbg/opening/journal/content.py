@@ -74,17 +74,6 @@ def _hash(content: Array) -> str:
     return xxh3_128_hexdigest(np.ascontiguousarray(content).data.cast("B"))
 
 
-def supplied_inputs(kept: Mapping[str, Any], tensors: Mapping[str, Array]) -> dict[str, Any]:
-    """Return the inputs of a run, as arrays and as texts that name files.
-
-    Raises msgspec.ValidationError for files that are not texts and hashes.
-    """
-    files = msgspec.convert(kept.get("files", {}), dict[str, tuple[str, str]])
-    found: dict[str, Any] = {name: text for name, (text, _) in files.items()}
-    arrays = {key.removeprefix(PREFIX): tensors[key] for key in tensors if key.startswith(PREFIX)}
-    return found | arrays
-
-
 def check_files(kept: Mapping[str, Any], inputs: Mapping[str, Any], run: int) -> None:
     """Raise LoadError if a file has changed since the run."""
     for name, (text, known) in kept.get("files", {}).items():
@@ -194,14 +183,16 @@ def kept_configuration(
 def supplied(kept: Mapping[str, Any], tensors: Mapping[str, Array]) -> dict[str, Any]:
     """Return the fields of a run configuration that a run in a journal supplies.
 
-    Raises LoadError if one has another type.
+    Inputs are arrays, or texts that name files.  Raises LoadError if a field has another type.
     """
     types = get_type_hints(RunConfiguration)
     try:
         found = {
             name: msgspec.convert(kept[name], types[name]) for name in (*SETTINGS, "dims") if name in kept
         }
-        return {**found, "inputs": supplied_inputs(kept, tensors)}
+        files = msgspec.convert(kept.get("files", {}), dict[str, tuple[str, str]])
+        arrays = {key.removeprefix(PREFIX): tensors[key] for key in tensors if key.startswith(PREFIX)}
+        return {**found, "inputs": {**{name: text for name, (text, _) in files.items()}, **arrays}}
     except msgspec.ValidationError as error:
         raise LoadError(
             f"the configuration of the run is damaged: {error}", hint="open another run of the journal"

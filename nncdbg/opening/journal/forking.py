@@ -66,39 +66,30 @@ def changed(
     name that is unknown or ambiguous, and for a value that does not fit.
     """
     found = ForkChanges(text)
-    for name, value in changes.items():
-        _change(found, program, name, str(value), states, folder)
+    inputs = {value.name for value in program.graph.inputs} | _data(program)
+    for name, value in ((name, str(value)) for name, value in changes.items()):
+        plain = name.removeprefix("%")
+        attributes = [] if name.startswith("%") else _attributes(program, name)
+        kinds = [
+            *(["an attribute of an optimizer"] if attributes else []),
+            *(["a state"] if plain in states else []),
+            *(["an input"] if plain in inputs else []),
+        ]
+        if not kinds:
+            raise _unknown(program, name, value, states)
+        if len(kinds) > 1:
+            raise UsageError(
+                f"--set {name}={value} is ambiguous: {name} is {' and '.join(kinds)}",
+                hint=f"write %{name_text(plain)} for the value, "
+                f"or LINE:{plain} for the attribute of a statement",
+            )
+        if attributes:
+            found.text = _with_attribute(found.text, program, attributes, plain.rpartition(":")[2], value)
+        elif plain in states:
+            found.states[plain] = _state(plain, np.asarray(states[plain]), value, folder)
+        else:
+            found.inputs[plain] = value
     return found
-
-
-def _change(
-    found: ForkChanges,
-    program: Program,
-    name: str,
-    value: str,
-    states: Mapping[str, Any],
-    folder: Path | None,
-) -> None:
-    plain = name.removeprefix("%")
-    attributes = [] if name.startswith("%") else _attributes(program, name)
-    kinds = [
-        *(["an attribute of an optimizer"] if attributes else []),
-        *(["a state"] if plain in states else []),
-        *(["an input"] if plain in {each.name for each in program.graph.inputs} | _data(program) else []),
-    ]
-    if not kinds:
-        raise _unknown(program, name, value, states)
-    if len(kinds) > 1:
-        raise UsageError(
-            f"--set {name}={value} is ambiguous: {name} is {' and '.join(kinds)}",
-            hint=f"write %{name_text(plain)} for the value, or LINE:{plain} for the attribute of a statement",
-        )
-    if attributes:
-        found.text = _with_attribute(found.text, program, attributes, plain.rpartition(":")[2], value)
-    elif plain in states:
-        found.states[plain] = _state(plain, np.asarray(states[plain]), value, folder)
-    else:
-        found.inputs[plain] = value
 
 
 def _unknown(program: Program, name: str, value: str, states: Mapping[str, Any]) -> UsageError:
@@ -167,8 +158,6 @@ def _with_attribute(
 
     Raises UsageError for a value that the program does not accept there.
     """
-    from nncdbg.textual_repr.parser import parse
-
     lines = text.split("\n")
     spelled = re.compile(rf"(?<![\w.%]){re.escape(attribute)}\s*=\s*[^,()\[\]]+(?=[,)])")
     for line, _ in places:
@@ -208,7 +197,8 @@ def _kind(content: object) -> type:
 def _state(name: str, now: Array, text: str, folder: Path | None) -> Array:
     """Return the new value of a state; a single number is the value of each element."""
     dtype = next(key for key, known in NUMPY.items() if known == now.dtype)
-    data = from_text(name, TensorType(dtype, now.shape), text, folder, _ignore)
+    # The sentence is about the conversion of an image: the value of a state is a tensor.
+    data = from_text(name, TensorType(dtype, now.shape), text, folder, lambda sentence: None)
     try:
         array = np.asarray(data).astype(
             now.dtype, casting="same_kind" if hasattr(data, "dtype") else "unsafe"
@@ -221,10 +211,6 @@ def _state(name: str, now: Array, text: str, folder: Path | None) -> Array:
             hint="give a value of the same shape, or one number for all elements",
         )
     return np.broadcast_to(array, now.shape).copy()
-
-
-def _ignore(sentence: str) -> None:
-    """Ignore the sentence about the conversion of an image: the value of a state is a tensor."""
 
 
 # -- forks -----------------------------------------------------------------------------------------
@@ -291,7 +277,7 @@ def fork_of(
     set that do not fit.
     """
     restart = reopened.restart
-    start = Steps(parent, lambda: None, lambda line, iteration, results: None).here()
+    start = Steps(parent).here()
     tensors = {
         key: [*map(parent.backend.to_host, each)] if isinstance(each, list) else parent.backend.to_host(each)
         for key, each in start.tensors.items()
@@ -372,7 +358,7 @@ def _in_edited(
             hint="keep the `state` lines of the run, or start a new training",
         )
     run_to_step(debugger, lines, 0)
-    start = Steps(debugger, lambda: None, lambda line, iteration, results: None).here()
+    start = Steps(debugger).here()
     tensors = {
         **start.tensors,
         **{key: states[key.partition("/")[2]] for key in start.tensors if _is_state(key)},
