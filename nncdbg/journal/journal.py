@@ -47,7 +47,6 @@ LIBRARIES = ("pandas", "polars")
 
 
 def _columns(journal: Journal, run: Run | int | None) -> dict[str, NDArray[Any]]:
-    """Return the columns of `Journal.frame`."""
     found = journal.run(run.number if not isinstance(run, int) and run is not None else run)
     steps = journal.steps(found)
     tracks = {pair: journal.values(found, *pair) for pair in journal.tracks(found)}

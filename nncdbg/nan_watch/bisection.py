@@ -254,7 +254,6 @@ class Bisection:
         self._wanted = dict(debugger.outputs or {})
 
     def _note_types(self, frame: Frame) -> None:
-        """Record the types of the values in a frame."""
         types = self._types.setdefault(frame.code.path, {})
         for name, slot in frame.code.slot_of.items():
             known = type_of(frame.slots[slot])
@@ -284,7 +283,6 @@ class Bisection:
         self.alone[place] = Alone()
 
     def _try_alone(self, debugger: Debugger, frame: Frame, pc: int, operands: Sequence[Any]) -> None:
-        """Execute a statement again in the narrow type."""
         code, place = frame.code, (frame.code.path, pc)
         alone = self.alone.get(place)
         if alone is None:

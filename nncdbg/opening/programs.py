@@ -199,7 +199,6 @@ def _open_run(address: Address, configuration: RunConfiguration) -> OpenedProgra
 
 
 def _prepared(program: Program, configuration: RunConfiguration) -> Program:
-    """Return the program with the states and in the order of the configuration."""
     if configuration.states is not None:
         from nncdbg.opening.state_file import load_states
 

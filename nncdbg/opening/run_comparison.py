@@ -289,7 +289,6 @@ def _facts(run: Run, ranks: tuple[int, int] | None) -> str:
 
 
 def _text_difference(a: ComparedRun, b: ComparedRun, one: str, other: str) -> Iterator[str]:
-    """Yield the lines of a unified diff."""
     lines = (one.rstrip().splitlines(), other.rstrip().splitlines())
     return difflib.unified_diff(*lines, a.title, b.title, n=2, lineterm="")
 

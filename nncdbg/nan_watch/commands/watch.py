@@ -55,7 +55,6 @@ _EXIT_CODES = """exit code: 0 fine, 1 a gate tripped, 2 wrong usage, 3 a file co
 
 
 def _parser() -> ArgumentParser:
-    """Return the parser of the options."""
     from nncdbg.nan_watch.measuring.gates import USUAL, table
 
     width = max(len(gate) for gate, _ in table()) + 2
@@ -216,7 +215,6 @@ def _once(
 
 @contextmanager
 def _bounded(options: Namespace, end: Callable[[], None]) -> Iterator[None]:
-    """Call `end` when the budget is spent."""
     if options.budget is None:
         yield
         return

@@ -196,7 +196,6 @@ def _ended(options: Namespace, target: str, report: TrainingReport, failure: Nnc
 
 
 def _keep(options: Namespace, bad: BadStep) -> None:
-    """Save the first step that was recorded."""
     from nncdbg.presentation.screen import Screen
 
     if not options.bundle or options.bundle == getattr(options, "saved", None):

@@ -134,7 +134,7 @@ class _Spot:
     """Whether the statement is measured, or only passes levels on."""
 
 
-class Trouble:
+class GrowthMetrics:
     """Measures every float result of a debugger's run against gates; `tracks` holds the measurements.
 
     The debugger must be at its start, and made with `statistics=True`.  Without gates only the statistics are

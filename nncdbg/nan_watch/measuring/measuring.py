@@ -56,7 +56,6 @@ class Carried:
         """The first norm of each carried value, by block and name."""
 
     def _hear(self, event: Event) -> None:
-        """Measure the carried values when a loop begins its next iteration."""
         if isinstance(event, Iterated) and not self._debugger.timeline.replaying:
             for visit in self._visits(event):
                 self._judge(*visit)

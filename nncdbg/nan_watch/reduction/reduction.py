@@ -78,7 +78,6 @@ def shrunk(case: ReducedCase, attempt: Try) -> ReducedCase:
 
 
 def _data(case: ReducedCase) -> dict[str, Array]:
-    """Return the tensors of numbers that may be reduced."""
     held = {**case.inputs, **case.constants}
     return {
         name: array for name, array in held.items() if isinstance(array, np.ndarray) and array.dtype != object

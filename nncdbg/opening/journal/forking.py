@@ -108,7 +108,6 @@ def _unknown(program: Program, name: str, value: str, states: Mapping[str, Any])
 
 
 def _data(program: Program) -> set[str]:
-    """Return the names of the inputs that the runs of a program read."""
     lines = [line for run in program.runs for line in (run, *run.evaluations)]
     return {name for line in lines if not line.sources for name in line.values}
 

@@ -174,11 +174,9 @@ class StepRecorder:
                 self._fetch()
 
     def _tracked(self, name: str, step: int, number: float, part: str) -> None:
-        """Write the number of a track."""
         self.attempt(lambda: self._value(self._run_at(step).writer, name, step, number, part))
 
     def _fetch(self) -> None:
-        """Write the results that are still on the device."""
         for writer, name, step, content, part in self._waiting:
             self._value(writer, name, step, self._debugger.backend.to_host(content), part)
         self._waiting.clear()

@@ -150,7 +150,6 @@ class ValueRecorder:
             self._keep(writer, step, epoch, numeric)
 
     def _keep(self, writer: RunWriter, step: int, epoch: int, contents: Mapping[str, Any]) -> None:
-        """Write the values of a step that the patterns match, if they are due."""
         policy = self._policies.setdefault(writer.number, CheckpointPolicy(self._every, self._budget))
         kept = contents.keys() & self._kept
         if kept and policy.due(step, epoch):
@@ -185,7 +184,6 @@ class ValueRecorder:
             )
 
     def _chosen(self, names: Sequence[str]) -> frozenset[str]:
-        """Return the names that the patterns match."""
         chosen: set[str] = set()
         for pattern in self._patterns:
             found = [name for name in names if matches(name, pattern)]

@@ -159,7 +159,6 @@ class _Export:
         self.parts = Parts(self.program, self.shared)
 
     def model(self) -> Any:
-        """Return the model of a program without states."""
         graph = self.program.graph
         made = self.parts.graph(graph, {value.name: value.name for value in graph.inputs}, graph.inputs)
         return self.finished(made.message)
@@ -194,7 +193,6 @@ class _Training(_Export):
     """The export of a program with states."""
 
     def model(self) -> Any:
-        """Return the model with its training."""
         from onnx import helper
 
         train = self._train()
@@ -295,7 +293,6 @@ def first_values(program: Program) -> dict[str, Constant]:
 
 
 def _domains(nodes: Any) -> Iterator[str]:
-    """Yield the domains of nodes and of those in their blocks."""
     for node in nodes:
         yield node.domain
         for attribute in node.attribute:

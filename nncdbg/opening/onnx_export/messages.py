@@ -94,7 +94,6 @@ class Messages:
         return named_node_proto(node.op, version_of(node.op, self._opsets), node.attributes, inputs, outputs)
 
     def _operands(self, node: Node) -> list[str]:
-        """Return the names of the operands; "" for omitted ones."""
         types = self._rules.operand_types(node, self._types.get)
         return [self._operand(node, index, each, types) for index, each in enumerate(node.inputs)]
 
@@ -399,7 +398,6 @@ class Parts:
 
 
 def _operands(nodes: Sequence[Any]) -> Iterator[str]:
-    """Yield the names that nodes and their blocks read."""
     for node in nodes:
         yield from node.input
         for attribute in node.attribute:
