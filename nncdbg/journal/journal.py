@@ -42,6 +42,10 @@ from nncdbg.journal.run_writer import RunWriter, kept_value_records, load_kept_v
 from nncdbg.journal.statistics import FIELDS, names_of, read_statistics
 from nncdbg.journal.writing import WriterThread
 from nncdbg.representation import RichOutput
+from nncdbg.text.counting import listed
+
+_SHOWN = 10
+"""Most runs, tracks, steps or names in a hint."""
 
 LIBRARIES = ("pandas", "polars")
 
@@ -242,7 +246,7 @@ class Journal(RichOutput):
             if (name, part) not in (tracks := self.tracks(run)):
                 raise UsageError(
                     f'run {self._run_of(run).number} has no tracked value "{name}" of the part "{part}"',
-                    hint=f"it has {_listed([f'{name} ({part})' for name, part in tracks])}",
+                    hint=f"it has {listed([f'{name} ({part})' for name, part in tracks], _SHOWN, 'none')}",
                 )
             parts = self._with_parents(
                 run, lambda connection, number: self._points(connection, number, name, part), _before
@@ -294,7 +298,9 @@ class Journal(RichOutput):
                 names = dict.fromkeys(record.name for record in kept)
                 raise UsageError(
                     f'run {self._run_of(run).number} keeps no value of "{name}" at step {step}',
-                    hint=f"it keeps the steps {_listed(steps)}" if steps else f"it keeps {_listed([*names])}",
+                    hint=f"it keeps the steps {listed(steps, _SHOWN)}"
+                    if steps
+                    else f"it keeps {listed([*names], _SHOWN, 'none')}",
                 )
             return load_kept_value(connection, self.path, same[step]), same[step].error
 
@@ -443,7 +449,7 @@ class Journal(RichOutput):
         if number not in runs:
             raise UsageError(
                 f"the journal {self.path} has no run {number}",
-                hint=f"it has the run{'s' * (len(runs) > 1)} {_listed([str(known) for known in runs])}",
+                hint=f"it has the run{'s' * (len(runs) > 1)} {listed([*map(str, runs)], _SHOWN)}",
             )
         return runs[number]
 
@@ -517,8 +523,3 @@ def _run(path: Path, row: Row) -> Run:
 
 def _checkpoint(row: Row) -> CheckpointRecord:
     return CheckpointRecord(*row[:6])
-
-
-def _listed(words: list[str], most: int = 10) -> str:
-    more = len(words) - most
-    return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "") if words else "none"

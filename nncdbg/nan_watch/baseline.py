@@ -34,7 +34,7 @@ from nncdbg.ir.records import Program
 from nncdbg.nan_watch.records import Key, Report, WatchFinding, key_of
 from nncdbg.nan_watch.reports import not_written, write_file
 from nncdbg.process.regular_file import read_regular
-from nncdbg.text.counting import counted
+from nncdbg.text.counting import counted, listed
 from nncdbg.text.lexemes import name_text
 
 _VERSION = 1
@@ -118,7 +118,7 @@ class Baseline:
             raise UsageError(
                 f"the baseline is for another {name or 'model'}: no input or output name matches",
                 hint="write a new baseline; the old baseline is for "
-                f"{_listed(self.inputs)} -> {_listed(self.outputs)}",
+                f"{listed(self.inputs, _SHOWN, 'nothing')} -> {listed(self.outputs, _SHOWN, 'nothing')}",
             )
 
 
@@ -223,14 +223,9 @@ def _notes(
         for known, finding in moved[:_SHOWN]
     ]
     if gone:
-        names = _listed([f"{each.key[3]} in %{name_text(each.key[1])}" for each in gone])
+        names = listed([f"{each.key[3]} in %{name_text(each.key[1])}" for each in gone], _SHOWN)
         notes.append(f"no longer found ({len(gone)}): {names}; --write-baseline updates the baseline")
     return notes
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more if names else "nothing"
 
 
 # -- the file ------------------------------------------------------------------------------------------

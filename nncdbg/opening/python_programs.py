@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from nncdbg.engine.frontends import load
 from nncdbg.errors import Excerpt, LoadError, NncdbgError, UsageError
 from nncdbg.ir.records import Program
+from nncdbg.text.lexemes import nearest
 
 _NAME = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*|.+\.py):(?P<object>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 
@@ -116,14 +117,11 @@ def _object(module: ModuleType, path: str, text: str) -> Any:
 
 
 def _refuse_attribute(owner: Any, attribute: str, text: str) -> NoReturn:
-    from difflib import get_close_matches
-
-    near = get_close_matches(attribute, dir(owner), 1)
     kind = "module" if isinstance(owner, ModuleType) else "object"
     name = getattr(owner, "__name__", type(owner).__name__)
     raise LoadError(
         f"{text}: the {kind} {name} has no attribute {attribute}",
-        hint=f"did you mean {near[0]}?" if near else f"see {getattr(owner, '__file__', None) or name}",
+        hint=nearest(attribute, dir(owner)) or f"see {getattr(owner, '__file__', None) or name}",
     )
 
 

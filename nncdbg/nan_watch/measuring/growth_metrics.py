@@ -6,7 +6,6 @@ again, and only for `dead` and `saturated` (see `units`).
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from nncdbg.nan_watch.sites import site_of
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import row_of, summary_of
 from nncdbg.stats.summary import Summary
-from nncdbg.text.lexemes import name_text
+from nncdbg.text.lexemes import name_text, nearest
 
 
 class Level(NamedTuple):
@@ -388,6 +387,5 @@ def check_patterns(program: Program, gates: Iterable[Threshold]) -> None:
                 names.add(node.location.name)
     for gate in wanted:
         if not any(gate.concerns(name) for name in names):
-            near = difflib.get_close_matches(gate.pattern or "", names, 1)
-            hint = f"did you mean {near[0]}?" if near else "use a pattern for value names, such as layer*"
+            hint = nearest(gate.pattern or "", names) or "use a pattern for value names, such as layer*"
             raise UsageError(f'the gate "{gate}" matches no value in this program', hint=hint)

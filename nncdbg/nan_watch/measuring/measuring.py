@@ -33,6 +33,7 @@ from nncdbg.nan_watch.recording import Recording, check_model, compare
 from nncdbg.nan_watch.records import Operand, WatchFinding
 from nncdbg.nan_watch.sites import site_of
 from nncdbg.stats import summarize
+from nncdbg.text.counting import listed
 from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
@@ -146,20 +147,15 @@ def not_judged(tracks: Iterable[Track], gates: Gates) -> Iterator[CheckResult]:
     dead = next((str(gate) for gate in gates.thresholds if gate.kind == "dead"), None)
     if dead is None:
         return
-    units = [(track.site.value, track.units) for track in tracks if track.units is not None]
-    few = [name for name, each in units if each.alive is not None and each.samples < FEWEST_SAMPLES]
-    changing = [name for name, each in units if each.alive is None]
+    units = [(f"%{name_text(track.site.value)}", track.units) for track in tracks if track.units is not None]
+    few = [name for name, unit in units if unit.alive is not None and unit.samples < FEWEST_SAMPLES]
+    changing = [name for name, unit in units if unit.alive is None]
     if few:
-        yield CheckResult(dead, NOT_CHECKED, f"{_listed(few)} had fewer than {FEWEST_SAMPLES} samples")
+        yield CheckResult(dead, NOT_CHECKED, f"{listed(few, 3)} had fewer than {FEWEST_SAMPLES} samples")
     if changing:
-        yield CheckResult(dead, NOT_CHECKED, f"{_listed(changing)} changed the number of units")
+        yield CheckResult(dead, NOT_CHECKED, f"{listed(changing, 3)} changed the number of units")
     if not units:
         yield CheckResult(dead, NOT_APPLICABLE, "no statement is an activation that can be 0")
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(f"%{name_text(name)}" for name in names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
 def _dead(track: Track, gate: Threshold) -> Trip | None:

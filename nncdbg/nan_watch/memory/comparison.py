@@ -40,6 +40,7 @@ from nncdbg.nan_watch.records import FindingSite as Line
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.nan_watch.sites import site_of
 from nncdbg.nan_watch.watching import own_memory_words
+from nncdbg.text.counting import listed
 from nncdbg.text.lexemes import name_text
 
 _NAMED = 5
@@ -130,9 +131,7 @@ def _left(words: str) -> CheckResult:
 
 
 def _listed(sites: dict[Site, None]) -> str:
-    names = [f"%{name_text(name)} of {key_of(path)}" for path, name in list(sites)[:_NAMED]]
-    more = len(sites) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more else "")
+    return listed([f"%{name_text(name)} of {key_of(path)}" for path, name in sites], _NAMED)
 
 
 KINDS = ("reuse", "uninitialized", "guard", "state", "plan")

@@ -48,21 +48,14 @@ _WEIGHT, _INPUT = "weight:", "input:"
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a state file besides the tensors; `done` if the reduction is complete."""
+
     origin: str
     signature: FindingSignature
     text: str
     inputs: dict[str, TensorEntry]
     runs: int = 0
     done: bool = False
-
-
-class SavedReduction(msgspec.Struct, frozen=True):
-    """The content of a state file; `done` if the reduction is complete."""
-
-    case: Any
-    signature: FindingSignature
-    runs: int
-    done: bool
 
 
 def origin_of(program: Program, inputs: Mapping[str, Any], configuration: WatchConfiguration) -> str:
@@ -98,8 +91,8 @@ def save_state(
         raise LoadError(f"cannot write the state file {path}: {error.strerror or error}") from None
 
 
-def load_state(path: Path, origin: str) -> SavedReduction:
-    """Return the content of a state file.
+def load_state(path: Path, origin: str) -> tuple[ReducedCase, _Document]:
+    """Return the case in a state file, and its document.
 
     Raises LoadError if it is damaged or not a state file; UsageError if it is of another reduction.
     """
@@ -119,8 +112,7 @@ def load_state(path: Path, origin: str) -> SavedReduction:
     weights = [key for key in [*store.keys()] if key.startswith(_WEIGHT)]
     arrays = {key.removeprefix(_WEIGHT): store.read(key) for key in weights}
     program = replace(Program.parse(document.text, file=str(path)), readers=(ArrayStore(arrays),))
-    case = case_of_program(program, unpack(path, document.inputs))
-    return SavedReduction(case, document.signature, document.runs, document.done)
+    return case_of_program(program, unpack(path, document.inputs)), document
 
 
 @dataclass(slots=True)
@@ -246,16 +238,16 @@ class ReductionJob:
         """Resume from the state file; return whether the reduction is complete."""
         assert self.state is not None
         self._origin = origin_of(self.program, self.inputs, self.configuration)
-        saved = load_state(self.state, self._origin)
-        probe = Probe(saved.signature, self.configuration, runs=saved.runs)
+        case, document = load_state(self.state, self._origin)
+        probe = Probe(document.signature, self.configuration, runs=document.runs)
         self._reduction = self._made(probe)
-        self._reduction.best = saved.case
-        if not probe(saved.case):
+        self._reduction.best = case
+        if not probe(case):
             raise RunError(
                 f"the program in {self.state} no longer reproduces the finding",
                 hint="use the same versions of nncdbg, NumPy and backend, or delete the state file",
             )
-        return saved.done
+        return document.done
 
     def _made(self, probe: Probe) -> Reduction:
         return Reduction(probe, kept=lambda case: self._save(), on_progress=self.on_progress)

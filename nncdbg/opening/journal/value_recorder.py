@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal.policy import DEFAULT_BUDGET, CheckpointPolicy, read_every
 from nncdbg.stats import Summary, summarize
 from nncdbg.stats.inspection import summary_of
+from nncdbg.text.lexemes import nearest
 
 if TYPE_CHECKING:
     from nncdbg.journal import RunWriter
@@ -189,14 +189,10 @@ class ValueRecorder:
             found = [name for name in names if matches(name, pattern)]
             chosen.update(found)
             if not found:
-                near = [
-                    *difflib.get_close_matches(pattern, names, 1),
-                    *difflib.get_close_matches(f"%{pattern}", names, 1),
-                ]
-                listed = f"for example {', '.join(names[:_LISTED])}"
+                near = nearest(pattern, names) or nearest(f"%{pattern}", names)
                 raise UsageError(
                     f"--journal-values {pattern}: the program has no such value",
-                    hint=f"did you mean {near[0]}?" if near else listed,
+                    hint=near or f"for example {', '.join(names[:_LISTED])}",
                 )
         return frozenset(chosen)
 

@@ -309,10 +309,10 @@ def test_a_state_contains_the_whole_case(tmp_path: Path) -> None:
     case = ReducedCase(program.graphs["main"].nodes, ("y",), {}, {"x": weights["w"]}, program.opsets)
     origin = origin_of(job.program, job.inputs, job.configuration)
     save_state(tmp_path / "s", origin, case, FindingSignature.of(finding), 5)
-    saved = load_state(tmp_path / "s", origin)
-    assert (saved.signature, saved.runs, saved.done) == (FindingSignature.of(finding), 5, False)
-    assert saved.case.program() == case.program()
-    assert saved.case.constants["x"].tobytes() == weights["w"].tobytes()
+    saved, document = load_state(tmp_path / "s", origin)
+    assert (document.signature, document.runs, document.done) == (FindingSignature.of(finding), 5, False)
+    assert saved.program() == case.program()
+    assert saved.constants["x"].tobytes() == weights["w"].tobytes()
 
 
 # -- the command -------------------------------------------------------------------------------------
