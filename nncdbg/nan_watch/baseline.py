@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -38,7 +38,6 @@ from nncdbg.text.counting import counted, listed
 from nncdbg.text.lexemes import name_text
 
 _VERSION = 1
-_FIELDS = ("graph", "value", "op", "kind", "cause")
 _HARMLESS = ("masked", "healed")
 """Roles that never reach an output; accepting one does not accept a finding that does."""
 _HINT = "write one with --write-baseline"
@@ -50,9 +49,18 @@ _SHOWN = 10
 class AcceptedFinding:
     """One accepted finding; `note` says why it was accepted ("" for none)."""
 
-    key: Key
+    graph: str
+    value: str
+    op: str
+    kind: str
+    cause: str
     role: str = "birth"
     note: str = ""
+
+    @property
+    def key(self) -> Key:
+        """Return the identity of the finding."""
+        return self.graph, self.value, self.op, self.kind, self.cause
 
     def covers(self, finding: WatchFinding) -> bool:
         """Return whether this entry accepts `finding`: the same key, or a finding that moved here."""
@@ -60,8 +68,8 @@ class AcceptedFinding:
 
     def as_dict(self) -> dict[str, str]:
         """Return the entry as a JSON object."""
-        fields = dict(zip(_FIELDS, self.key, strict=True)) | {"role": self.role}
-        return fields | {"note": self.note} if self.note else fields
+        fields = asdict(self)
+        return fields if self.note else {name: text for name, text in fields.items() if name != "note"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +89,7 @@ class Baseline:
         for finding in report.tripping:
             key = key_of(finding)
             if key not in entries or not entries[key].covers(finding):
-                entries[key] = AcceptedFinding(key, finding.role, notes.get(key, ""))
+                entries[key] = AcceptedFinding(*key, finding.role, notes.get(key, ""))
         entry = program.graphs[program.entry]
         return cls(
             Path(report.model).name,
@@ -219,11 +227,11 @@ def _notes(
 ) -> list[str]:
     notes = [f"{counted(accepted, 'known finding')} accepted by the baseline, not listed"]
     notes += [
-        f"moved: known in %{name_text(known.key[1])}, now in %{name_text(finding.site.value)}"
+        f"moved: known in %{name_text(known.value)}, now in %{name_text(finding.site.value)}"
         for known, finding in moved[:_SHOWN]
     ]
     if gone:
-        names = listed([f"{each.key[3]} in %{name_text(each.key[1])}" for each in gone], _SHOWN)
+        names = listed([f"{known.kind} in %{name_text(known.value)}" for known in gone], _SHOWN)
         notes.append(f"no longer found ({len(gone)}): {names}; --write-baseline updates the baseline")
     return notes
 
@@ -249,11 +257,7 @@ def read_baseline(file: str | Path) -> Baseline:
         read = msgspec.convert(content, _Document)
     except (msgspec.ValidationError, RecursionError) as wrong:
         raise LoadError(f"{path} is not a baseline: {wrong}", hint=_HINT) from None
-    known = (
-        AcceptedFinding((row.graph, row.value, row.op, row.kind, row.cause), row.role, row.note)
-        for row in read.findings
-    )
-    return Baseline(read.model, read.inputs, read.outputs, tuple(known))
+    return Baseline(read.model, read.inputs, read.outputs, read.findings)
 
 
 def write_baseline(file: str | Path, report: Report, program: Program) -> Baseline:
@@ -279,19 +283,9 @@ def write_baseline(file: str | Path, report: Report, program: Program) -> Baseli
     return baseline
 
 
-class _Row(msgspec.Struct):
-    graph: str
-    value: str
-    op: str
-    kind: str
-    cause: str
-    role: str = "birth"
-    note: str = ""
-
-
 class _Document(msgspec.Struct):
     nncdbg_baseline: Literal[1]
     model: str
-    findings: list[_Row]
+    findings: tuple[AcceptedFinding, ...]
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()

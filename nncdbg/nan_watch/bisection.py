@@ -75,18 +75,6 @@ class Kept:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The error of a mixed program's outputs against the wide ones: at most `factor` tolerances."""
-
-    factor: float
-    words: str
-
-    @property
-    def fine(self) -> bool:
-        return self.factor <= 1
-
-
 @dataclass(slots=True)
 class Alone:
     """A statement run alone: its worst error in tolerances, and the reason if it is too large."""
@@ -194,7 +182,7 @@ class Bisection:
 
     def _will_do(self, kept: Sequence[Place]) -> bool:
         """Return whether the outputs are within tolerance if only these statements stay wide."""
-        fine = self.outcome(kept).fine
+        fine = self.outcome(kept)[0] <= 1
         if fine and (self.best is None or len(kept) < len(self.best)):
             self.best = list(kept)
         self._report("")
@@ -210,26 +198,26 @@ class Bisection:
         narrow = self.alone.keys() - set(kept)
         return mixed_program(self.program, narrow, self.dtype, self._types)
 
-    def outcome(self, kept: Sequence[Place]) -> Outcome:
-        """Return the error of the outputs if only these statements stay wide."""
+    def outcome(self, kept: Sequence[Place]) -> tuple[float, str]:
+        """Return the error of the outputs, in tolerances and in words, if only these statements stay wide."""
         self.runs += 1
         try:
             debugger = self.configuration.debugger(self.mixed(kept), self.inputs)
             debugger.uncatch()
             stop = debugger.run()
         except NncdbgError as error:
-            return Outcome(np.inf, error.message)
+            return np.inf, error.message
         if stop.reason == "pause":
             raise KeyboardInterrupt
         if stop.reason != "end":
-            return Outcome(np.inf, stop.detail or str(stop.error))
-        worst = Outcome(0.0, "every output is the same")
+            return np.inf, stop.detail or str(stop.error)
+        worst, words = 0.0, "every output is the same"
         outputs: Mapping[str, Any] = debugger.outputs or {}
         for name, wanted in self._wanted.items():
             match = measure(NOWHERE, NOWHERE, "name", (wanted, outputs.get(name)), self.tolerance)
-            if match.excess.factor > worst.factor:
-                worst = Outcome(match.excess.factor, _difference(name, match))
-        return worst
+            if match.excess.factor > worst:
+                worst, words = match.excess.factor, _difference(name, match)
+        return worst, words
 
     # -- the wide run -------------------------------------------------------------------------------
 
@@ -356,13 +344,13 @@ class Bisection:
         ]
 
     def _reason(self, place: Place, others: Sequence[Place]) -> Kept:
-        alone, without = self.alone[place], self.outcome(others)
+        alone, (factor, words) = self.alone[place], self.outcome(others)
         self._report("testing each statement alone")
         if alone.reason:
             detail = alone.detail
         else:
-            detail = f"alone, its error is {_times(alone.factor)}; if it is narrowed too, {without.words}"
-        return Kept(place, self._sites[place], alone.reason or "error", detail, alone.hint, without.factor)
+            detail = f"alone, its error is {_times(alone.factor)}; if it is narrowed too, {words}"
+        return Kept(place, self._sites[place], alone.reason or "error", detail, alone.hint, factor)
 
 
 def _difference(name: str, match: Match) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from nncdbg.by_identity import ByIdentity
 from nncdbg.dtypes import FLOATS, NUMPY, largest, name_of
-from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.units import alive_units, cuts, saturated, unit_axis
 from nncdbg.engine.execution.linking import Binding, Execute
@@ -205,25 +205,24 @@ class GrowthMetrics:
         for gate in spot.gates:
             measured = self._measure(gate, spot, inputs, result, row, level, track)
             if measured is not None and gate.exceeded(measured[0]):
-                self.trip(track, gate, *measured, summary, spot.binding.code, spot.binding.pc, inputs)
+                self.trip(track, gate, measured, spot.binding, summary, inputs)
 
     def trip(
         self,
         track: Track,
         gate: Threshold,
-        actual: float,
-        fact: str,
-        summary: Summary | None,
-        code: Code,
-        pc: int,
-        inputs: Sequence[Any],
+        measured: tuple[float, str],
+        at: Statement,
+        summary: Summary | None = None,
+        inputs: Sequence[Any] = (),
     ) -> None:
         """Record that a gate tripped at a statement; the details of the first occurrence are kept."""
+        actual, fact = measured
         if gate in track.trips:
             track.trip(gate, actual)
             return
         iteration = tuple(frame.iteration for frame in self._debugger.control.stack if frame.is_loop)
-        operands = tuple(self._operands(code, pc, inputs))
+        operands = tuple(self._operands(at.code, at.pc, inputs))
         track.trip(gate, actual, fact=fact, iteration=iteration, inputs=operands, stats=summary)
 
     def track(self, code: Code, pc: int, index: int, dtype: str) -> Track:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from nncdbg.dtypes import FLOATS, name_of
-from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.compilation.search import candidates
 from nncdbg.engine.compilation.trained import parameters_of
 from nncdbg.engine.debugger import Debugger
@@ -44,10 +44,10 @@ Visit: TypeAlias = "tuple[Code, str, int, int, Any, Any]"
 
 
 class Carried:
-    """Receives the event of each iteration, and makes `trouble` record the gates that trip."""
+    """Receives the event of each iteration, and makes `metrics` record the gates that trip."""
 
-    def __init__(self, trouble: GrowthMetrics, gates: Sequence[Threshold], debugger: Debugger) -> None:
-        self._trouble = trouble
+    def __init__(self, metrics: GrowthMetrics, gates: Sequence[Threshold], debugger: Debugger) -> None:
+        self._metrics = metrics
         self._gates = [gate for gate in gates if gate.kind in ("update", "runaway")]
         self._debugger = debugger
         self._learned = parameters_of(debugger.program) if self._gates else {}
@@ -90,8 +90,8 @@ class Carried:
                 self._runaway(code, name, old, new) if gate.kind == "runaway" else _update(name, old, new)
             )
             if measured is not None and gate.exceeded(measured[0]):
-                track = self._trouble.track(code, pc, index, name_of(new.dtype))
-                self._trouble.trip(track, gate, *measured, None, code, pc, ())
+                track = self._metrics.track(code, pc, index, name_of(new.dtype))
+                self._metrics.trip(track, gate, measured, Statement(code, pc))
 
     def _runaway(self, code: Code, name: str, old: Any, new: Any) -> tuple[float, str] | None:
         key = (code, name)
@@ -107,7 +107,7 @@ class Carried:
 
     def _size(self, value: Any) -> float:
         """Return the root of the mean square: the norm over the root of the number of elements."""
-        row = self._trouble.row(value)
+        row = self._metrics.row(value)
         return math.hypot(row[2], row[3])
 
 
@@ -365,9 +365,9 @@ class Measuring:
             check_model(good, debugger.program)
         self._ranges = Ranges(debugger, gates.ranges)
         wanted = gates.measured or keep or good is not None
-        self._trouble = GrowthMetrics(debugger, gates.thresholds) if wanted else None
-        if self._trouble is not None:
-            Carried(self._trouble, gates.thresholds, debugger)
+        self._metrics = GrowthMetrics(debugger, gates.thresholds) if wanted else None
+        if self._metrics is not None:
+            Carried(self._metrics, gates.thresholds, debugger)
 
     def run(self, move: Callable[[], Stop]) -> Stop:
         """Run the program until something other than a range stops it."""
@@ -376,7 +376,7 @@ class Measuring:
     @property
     def tracks(self) -> list[Track]:
         """The measurements of each statement, in execution order."""
-        return self._trouble.tracks if self._trouble is not None else []
+        return self._metrics.tracks if self._metrics is not None else []
 
     def found(self) -> tuple[list[WatchFinding], list[CheckResult]]:
         """Return the findings of the ranges, and the ranges that were never evaluated."""

@@ -207,7 +207,6 @@ def write_plan(plan: PlacedPlan, file: str | os.PathLike[str]) -> None:
 class _Run:
     """One run: its allocator, its results, and the records of its arena."""
 
-    title: str
     debugger: Debugger
     played: Played
     arena: ReusingAllocation | None = None
@@ -226,7 +225,7 @@ class _Watch:
         started = time.perf_counter()
         debugger = self.start("debug")
         report = Report(notes=[*map(str, debugger.notes)])
-        base = _Run("without reuse", debugger, Player(debugger).run())
+        base = _Run(debugger, Player(debugger).run())
         report.ops = base.played.ticks
         self._misuse(base)
         self._changed(base, "debug")
@@ -290,7 +289,7 @@ class _Watch:
     def _compare(self, base: _Run, poison: bool, report: Report) -> None:
         arena = self._arena(poison)
         debugger = self.start(arena)
-        run = _Run("in the arena", debugger, Player(debugger, base.played).run(), arena)
+        run = _Run(debugger, Player(debugger, base.played).run(), arena)
         self._misuse(run)
         for misread in arena.misreads.values():
             self._add(misread.tick, reuse_finding(debugger, misread, self.plan, self._reaches(base, run)))

@@ -32,20 +32,16 @@ LARGE = 64 << 20
 PREFIX = "input/"
 
 
-@dataclass(frozen=True, slots=True)
-class KeptInputs:
-    """The tensors of inputs by their names in a checkpoint; `files` are (text, hash) of the others."""
-
-    tensors: dict[str, Array]
-    files: dict[str, tuple[str, str]]
-
-
-def kept_inputs(inputs: Mapping[str, Any], configuration: RunConfiguration) -> KeptInputs:
+def kept_inputs(
+    inputs: Mapping[str, Any], configuration: RunConfiguration
+) -> tuple[dict[str, Array], dict[str, tuple[str, str]]]:
     """Return what a journal keeps of the inputs of a run.
 
+    These are tensors by their names in a checkpoint, and (text, hash) of the other inputs, which are files.
     Raises UsageError for an input that is no tensor of numbers.
     """
-    kept = KeptInputs({}, {})
+    tensors: dict[str, Array] = {}
+    files: dict[str, tuple[str, str]] = {}
     for name, content in inputs.items():
         if not hasattr(content, "dtype") or content.dtype.hasobject:
             raise UsageError(
@@ -54,10 +50,10 @@ def kept_inputs(inputs: Mapping[str, Any], configuration: RunConfiguration) -> K
             )
         text = _file_text(configuration, name) if content.nbytes >= LARGE else None
         if text is None:
-            kept.tensors[f"{PREFIX}{name}"] = content
+            tensors[f"{PREFIX}{name}"] = content
         else:
-            kept.files[name] = text, _hash(content)
-    return kept
+            files[name] = text, _hash(content)
+    return tensors, files
 
 
 def _file_text(configuration: RunConfiguration, name: str) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,24 +48,17 @@ if TYPE_CHECKING:
 _LINE = re.compile(r"([1-9][0-9]*):(.+)")
 
 
-@dataclass(slots=True)
-class ForkChanges:
-    """The text of a program with other attributes, the new values of states, and the texts of inputs."""
-
-    text: str
-    states: dict[str, Array] = field(default_factory=dict)
-    inputs: dict[str, str] = field(default_factory=dict)
-
-
 def changed(
     program: Program, text: str, changes: Mapping[str, Any], states: Mapping[str, Any], folder: Path | None
-) -> ForkChanges:
-    """Return what a fork has other than its parent, whose program has this text.
+) -> tuple[str, dict[str, Array], dict[str, str]]:
+    """Return what a fork has other than its parent: the text, new values of states, the texts of inputs.
 
-    `states` are the values of the states at the fork, and `folder` is that of files.  Raises UsageError for a
-    name that is unknown or ambiguous, and for a value that does not fit.
+    `text` is that of the parent's program, which gets other attributes.  `states` are the values of the
+    states at the fork, and `folder` is that of files.  Raises UsageError for a name that is unknown or
+    ambiguous, and for a value that does not fit.
     """
-    found = ForkChanges(text)
+    new_states: dict[str, Array] = {}
+    new_inputs: dict[str, str] = {}
     inputs = {value.name for value in program.graph.inputs} | _data(program)
     for name, value in ((name, str(value)) for name, value in changes.items()):
         plain = name.removeprefix("%")
@@ -84,12 +77,12 @@ def changed(
                 f"or LINE:{plain} for the attribute of a statement",
             )
         if attributes:
-            found.text = _with_attribute(found.text, program, attributes, plain.rpartition(":")[2], value)
+            text = _with_attribute(text, program, attributes, plain.rpartition(":")[2], value)
         elif plain in states:
-            found.states[plain] = _state(plain, np.asarray(states[plain]), value, folder)
+            new_states[plain] = _state(plain, np.asarray(states[plain]), value, folder)
         else:
-            found.inputs[plain] = value
-    return found
+            new_inputs[plain] = value
+    return text, new_states, new_inputs
 
 
 def _unknown(program: Program, name: str, value: str, states: Mapping[str, Any]) -> UsageError:
@@ -292,17 +285,17 @@ def fork_of(
     assert text is not None
     states = {key.partition("/")[2]: each for key, each in tensors.items() if _is_state(key)}
     folder = Path(configuration.folder) if configuration.folder else None
-    found = changed(program, text, configuration.changes, states, folder)
-    for name, value in found.states.items():
+    changed_text, new_states, new_inputs = changed(program, text, configuration.changes, states, folder)
+    for name, value in new_states.items():
         tensors[f"state/{name}" if f"state/{name}" in tensors else f"moment/{name}"] = value
-    if found.text != text and edited is not None:
+    if changed_text != text and edited is not None:
         program = replace(
-            parse(found.text, file=program.source), readers=program.readers, source=program.source
+            parse(changed_text, file=program.source), readers=program.readers, source=program.source
         )
-    elif found.text != text:
+    elif changed_text != text:
         first = restart.journal.read(restart.records[0]).tensors
-        program = program_of(found.text, program.source, first)
-    inputs = {**reopened.configuration.inputs, **found.inputs}
+        program = program_of(changed_text, program.source, first)
+    inputs = {**reopened.configuration.inputs, **new_inputs}
     fork = Fork(
         restart.journal,
         restart.address,

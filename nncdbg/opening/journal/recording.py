@@ -27,7 +27,7 @@ from nncdbg.engine.time.step_starts import NumberedRun, StepStart, lines_of
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.ir.records import Array
 from nncdbg.opening.folder_writing import versions_of
-from nncdbg.opening.journal.content import KeptInputs, data_of, kept_configuration, kept_inputs, text_of
+from nncdbg.opening.journal.content import data_of, kept_configuration, kept_inputs, text_of
 from nncdbg.opening.journal.policy import CheckpointPolicy
 from nncdbg.opening.journal.ranks import INF, NAN
 from nncdbg.opening.journal.steps import Result, Steps
@@ -357,16 +357,16 @@ def journaled(opened: OpenedProgram, debugger: Debugger) -> Iterator[StepRecorde
         )
     _check_names(debugger)
     CheckpointPolicy.of(configuration.checkpoint_every, configuration.checkpoint_budget)
-    inputs = kept_inputs(debugger.inputs, configuration)
+    tensors, files = kept_inputs(debugger.inputs, configuration)
     values = ValueRecorder.of(debugger, configuration)
     from nncdbg import journal
 
     file = journal.open(path, write=True)
     recorder = StepRecorder(
         debugger,
-        lambda parent: file.start(_description(opened, debugger, inputs, parent)),
+        lambda parent: file.start(_description(opened, debugger, files, parent)),
         lambda: CheckpointPolicy.of(configuration.checkpoint_every, configuration.checkpoint_budget),
-        inputs.tensors,
+        tensors,
         restart.parent if restart is not None else None,
         values,
         stops=configuration.on_journal_error == "stop",
@@ -422,12 +422,15 @@ def _file_of_fork(restart: Restart | Fork, path: Path | None) -> Path | None:
 
 
 def _description(
-    opened: OpenedProgram, debugger: Debugger, inputs: KeptInputs, parent: tuple[int, int] | None
+    opened: OpenedProgram,
+    debugger: Debugger,
+    files: Mapping[str, tuple[str, str]],
+    parent: tuple[int, int] | None,
 ) -> NewRun:
     from nncdbg.journal import NewRun
 
     configuration = opened.configuration
-    kept = kept_configuration(configuration, debugger.inputs.dims, inputs.files)
+    kept = kept_configuration(configuration, debugger.inputs.dims, files)
     kept["source"] = opened.program.source
     if configuration.changes:
         kept["changes"] = {name: str(value) for name, value in configuration.changes.items()}
