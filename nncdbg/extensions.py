@@ -28,6 +28,9 @@ OPS = "nncdbg.ops"
 COMMANDS = "nncdbg.commands"
 """Name of a prompt command to a module that declares it on import."""
 
+PROMPTS = "nncdbg.prompts"
+"""``script`` to a function `(why)` that opens a prompt before the next statement of this thread."""
+
 BUILT_IN: dict[str, dict[str, str]] = {
     FRONTENDS: {
         "onnx": "nncdbg.engine.frontends.onnx:load",
@@ -42,6 +45,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     OPS: {},
     COMMANDS: {},
+    PROMPTS: {"script": "nncdbg.terminal.script_prompt:break_here"},
 }
 
 

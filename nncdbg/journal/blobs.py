@@ -20,7 +20,7 @@ from nncdbg.ir.records import Array
 from nncdbg.journal.checksums import damaged, verified_rows
 from nncdbg.journal.codecs import NONE, Compression, compressor, decompressor
 from nncdbg.journal.log_files import bytes_on_disk
-from nncdbg.journal.records import Count, typed
+from nncdbg.journal.records import Count, Row, typed
 from nncdbg.journal.writing import Transaction
 
 CHUNK = 4 << 20
@@ -92,11 +92,11 @@ def load(connection: sqlite3.Connection, path: Path, name: str, digest: bytes) -
     if row is None:
         raise damaged(path, f'the tensor "{name}" is missing')
     try:
-        blob, _, size, compression, head = typed("blobs", [(row[0], digest, *row[1:])])[0]
+        blob = typed("blobs", [(row[0], digest, *row[1:])])[0]
+        _, _, size, compression, head = blob
         restore = decompressor(compression, CHUNK, path)
         _check_size(path, name, size, compressed=restore is not None)
-        data = _read(connection, blob, size, head, digest, restore)
-        array = _array(head, data)
+        array = _array(head, _read(connection, blob, restore))
     except (ValueError, TypeError, KeyError, OverflowError, MemoryError, RecursionError):
         raise damaged(path, f'the tensor "{name}" does not match its content hash') from None
     array.flags.writeable = False
@@ -114,14 +114,8 @@ def _check_size(path: Path, name: str, size: int, *, compressed: bool) -> None:
         )
 
 
-def _read(
-    connection: sqlite3.Connection,
-    blob: int,
-    size: int,
-    head: bytes,
-    digest: bytes,
-    restore: Compression | None,
-) -> Array:
+def _read(connection: sqlite3.Connection, row: Row, restore: Compression | None) -> Array:
+    blob, digest, size, _, head = row
     (count,) = connection.execute("SELECT count(part) FROM chunks WHERE blob = ?", (blob,)).fetchone()
     if count != -(-size // CHUNK):
         raise ValueError(f"{count} chunks have not {size} bytes")
@@ -246,8 +240,8 @@ def _is_deep(document: Any) -> bool:
     for _ in range(DEEPEST):
         level = [
             child
-            for each in level
-            for child in (each.values() if isinstance(each, dict) else each if isinstance(each, list) else ())
+            for part in level
+            for child in (part.values() if isinstance(part, dict) else part if isinstance(part, list) else ())
         ]
         if not level:
             return False

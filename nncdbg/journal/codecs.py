@@ -95,7 +95,6 @@ class _Measurement:
         self.count += int(np.count_nonzero(measured))
 
     def error(self) -> CodecError:
-        """Return the error of all blocks so far."""
         return CodecError(self.absolute, self.relative, math.sqrt(self.squares / max(1, self.count)))
 
 
@@ -150,7 +149,6 @@ def _blocks(array: Array, mode: Any = "edge") -> Blocks:
 
 
 def _joined(blocks: Blocks, shape: tuple[int, ...]) -> Array:
-    """Return the tensor of these blocks."""
     padded = _padded_shape(shape)
     if len(padded) == 1:
         return blocks.reshape(-1)[: math.prod(shape)].reshape(shape)

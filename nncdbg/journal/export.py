@@ -36,9 +36,9 @@ def step_times(journal: Journal, run: Run) -> Times:
 def remarks(journal: Journal, run: Run) -> dict[str, list[tuple[int | None, str]]]:
     """Return the step and the text of each note, event and edit of a run, by kind; no empty lists."""
     found: dict[str, list[tuple[int | None, str]]] = {
-        "notes": [(each.step, each.text) for each in journal.notes(run)],
-        "events": [(each.step, f"{each.kind}: {each.message}") for each in journal.events(run)],
-        "edits": [(each.step, f"%{name_text(each.name)}: {each.text}") for each in journal.edits(run)],
+        "notes": [(note.step, note.text) for note in journal.notes(run)],
+        "events": [(event.step, f"{event.kind}: {event.message}") for event in journal.events(run)],
+        "edits": [(edit.step, f"%{name_text(edit.name)}: {edit.text}") for edit in journal.edits(run)],
     }
     return {kind: texts for kind, texts in found.items() if texts}
 
@@ -111,12 +111,8 @@ def _log_run(client: Any, journal: Journal, run: Run, experiment: str, identifie
 def _log_parameters(client: Any, identifier: str, run: Run) -> None:
     from mlflow.entities import Param
 
-    facts = {
-        **run.configuration,
-        "versions": run.versions,
-        "seed": run.seed,
-        "command": shlex.join(run.command),
-    }
+    facts = {**run.configuration, "versions": run.versions, "seed": run.seed}
+    facts["command"] = shlex.join(run.command)
     found = [Param(_metric_name(name), value[:_LONGEST]) for name, value in _flat(facts, "")]
     for start in range(0, len(found), 100):
         client.log_batch(identifier, params=found[start : start + 100])
@@ -165,10 +161,8 @@ def _failure(uri: str, error: Exception) -> UsageError:
     if "Model registry functionality is unavailable" in text and uri.startswith(_DATABASES):
         why, hint = "databases need the whole package mlflow, not only mlflow-skinny", "pip install mlflow"
     elif "Model registry functionality is unavailable" in text:
-        why, hint = (
-            "MLflow does not support this URI",
-            "use http://..., sqlite:///FILE or another URI of MLflow",
-        )
+        why = "MLflow does not support this URI"
+        hint = "use http://..., sqlite:///FILE or another URI of MLflow"
     elif "MLFLOW_ALLOW_FILE_STORE" in text:
         why = "this version of MLflow writes to folders only on request"
         hint = "use a server or a database, or set MLFLOW_ALLOW_FILE_STORE=true"

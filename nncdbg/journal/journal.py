@@ -42,12 +42,15 @@ from nncdbg.journal.run_writer import RunWriter, kept_value_records, load_kept_v
 from nncdbg.journal.statistics import FIELDS, names_of, read_statistics
 from nncdbg.journal.writing import WriterThread
 from nncdbg.representation import RichOutput
+from nncdbg.text.counting import listed
+
+_SHOWN = 10
+"""Most runs, tracks, steps or names in a hint."""
 
 LIBRARIES = ("pandas", "polars")
 
 
 def _columns(journal: Journal, run: Run | int | None) -> dict[str, NDArray[Any]]:
-    """Return the columns of `Journal.frame`."""
     found = journal.run(run.number if not isinstance(run, int) and run is not None else run)
     steps = journal.steps(found)
     tracks = {pair: journal.values(found, *pair) for pair in journal.tracks(found)}
@@ -115,7 +118,13 @@ class Queries:
                 # Only to learn the tables; the query itself reports its errors.
                 connection.execute(f"EXPLAIN {query}")
             connection.set_authorizer(None)
-            self._verify(connection)
+            (version,) = connection.execute("PRAGMA data_version").fetchone()
+            for table in sorted(self._tables):
+                if self._verified.get(table) != version:
+                    verify_table(connection, self._path, table)
+                    if table == "chunks":
+                        blobs.verify_all(connection, self._path)
+                    self._verified[table] = version
             # A query may take any time; Ctrl-C stops it.
             connection.set_progress_handler(lambda: 0, _STEPS)
             connection.set_authorizer(self._authorize)
@@ -142,15 +151,6 @@ class Queries:
         allowed = action in _READING or (action == sqlite3.SQLITE_PRAGMA and first in _PRAGMAS)
         return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
-    def _verify(self, connection: sqlite3.Connection) -> None:
-        (version,) = connection.execute("PRAGMA data_version").fetchone()
-        for table in sorted(self._tables):
-            if self._verified.get(table) != version:
-                verify_table(connection, self._path, table)
-                if table == "chunks":
-                    blobs.verify_all(connection, self._path)
-                self._verified[table] = version
-
     def _statistics_rows(self, run: int, name: str) -> str:
         try:
             rows = read_statistics(self._database.connection, self._path, run, name)
@@ -171,6 +171,10 @@ def _wrong_query(error: Exception) -> UsageError:
 
 
 T = TypeVar("T")
+
+
+def _before(rows: NDArray[Any], step: int) -> NDArray[Any]:
+    return rows[rows["step"] < step]
 
 
 class Journal(RichOutput):
@@ -198,8 +202,7 @@ class Journal(RichOutput):
 
     def run(self, number: int | None = None) -> Run:
         """Return a run by number, or the last one.  Raises UsageError with the numbers of all runs."""
-        with self._database.snapshot():
-            return self._run_of(number)
+        return self._run_of(number)
 
     def program(self, run: Run | int | None = None) -> str | None:
         """Return the program of a run as text; None if it was started without."""
@@ -228,32 +231,25 @@ class Journal(RichOutput):
             kept = [(step, -1 if e is None else e, np.nan if s is None else s) for _, step, e, s in rows]
             return np.array(kept, [("step", np.int64), ("epoch", np.int64), ("seconds", np.float64)])
 
-        with self._database.snapshot():
-            parts = self._with_parents(run, read, lambda rows, before: rows[rows["step"] < before])
-            return np.concatenate(parts)
+        return np.concatenate(self._with_parents(run, read, _before))
 
     def tracks(self, run: Run | int | None = None) -> list[tuple[str, str]]:
         """Return the (name, part) of each tracked value, in the order of their first values."""
-        with self._database.snapshot():
-            found = [
-                pair for part in self._with_parents(run, self._tracks_of, lambda t, _: t) for pair in part
-            ]
-            return list(dict.fromkeys(pair for pair, _ in found))
+        parts = self._with_parents(run, self._tracks_of, lambda tracks, _: tracks)
+        return list(dict.fromkeys(pair for part in parts for pair, _ in part))
 
     def values(
         self, run: Run | int | None, name: str, part: str = "train"
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return the steps and the numbers of a tracked value.  Raises UsageError for an unknown one."""
         with self._database.snapshot():
-            if (name, part) not in (known := self.tracks(run)):
+            if (name, part) not in (tracks := self.tracks(run)):
                 raise UsageError(
                     f'run {self._run_of(run).number} has no tracked value "{name}" of the part "{part}"',
-                    hint=f"it has {_listed([f'{name} ({part})' for name, part in known])}",
+                    hint=f"it has {listed([f'{name} ({part})' for name, part in tracks], _SHOWN, 'none')}",
                 )
             parts = self._with_parents(
-                run,
-                lambda connection, number: self._points(connection, number, name, part),
-                lambda points, before: points[points["step"] < before],
+                run, lambda connection, number: self._points(connection, number, name, part), _before
             )
             points = np.concatenate(parts)
             return points["step"].copy(), points["value"].copy()
@@ -272,13 +268,10 @@ class Journal(RichOutput):
 
         `first` and `last` bound the steps, both inclusive.  Older steps are kept in part only.
         """
-        with self._database.snapshot():
-            parts = self._with_parents(
-                run,
-                lambda connection, number: read_statistics(connection, self.path, number, value),
-                lambda rows, before: rows[rows["step"] < before],
-            )
-            rows = np.concatenate(parts)
+        parts = self._with_parents(
+            run, lambda connection, number: read_statistics(connection, self.path, number, value), _before
+        )
+        rows = np.concatenate(parts)
         if first is not None:
             rows = rows[rows["step"] >= first]
         return rows if last is None else rows[rows["step"] <= last]
@@ -298,29 +291,33 @@ class Journal(RichOutput):
         Raises UsageError with the steps that are kept if it is not one of them.
         """
         with self._database.snapshot() as connection:
-            known = self.kept_values(run)
-            found = next((each for each in known if each.name == name and each.step == step), None)
-            if found is None:
-                steps = [str(each.step) for each in known if each.name == name]
-                names = dict.fromkeys(each.name for each in known)
+            kept = self.kept_values(run)
+            same = {record.step: record for record in kept if record.name == name}
+            if step not in same:
+                steps = [str(record.step) for record in kept if record.name == name]
+                names = dict.fromkeys(record.name for record in kept)
                 raise UsageError(
                     f'run {self._run_of(run).number} keeps no value of "{name}" at step {step}',
-                    hint=f"it keeps the steps {_listed(steps)}" if steps else f"it keeps {_listed([*names])}",
+                    hint=f"it keeps the steps {listed(steps, _SHOWN)}"
+                    if steps
+                    else f"it keeps {listed([*names], _SHOWN, 'none')}",
                 )
-            return load_kept_value(connection, self.path, found), found.error
+            return load_kept_value(connection, self.path, same[step]), same[step].error
 
     # -- checkpoints --------------------------------------------------------------------------------
 
     def checkpoints(self, run: Run | int | None = None) -> list[CheckpointRecord]:
         """Return the checkpoints by step."""
-        with self._database.snapshot():
-            parts = self._with_parents(
-                run,
-                self._checkpoints_of,
-                # A checkpoint at the step of the fork is the state before it, which the fork shares.
-                lambda records, fork: [record for record in records if record.step <= fork],
-            )
-            return [record for part in parts for record in part]
+
+        def read(connection: sqlite3.Connection, number: int) -> list[CheckpointRecord]:
+            rows = verified_rows(connection, self.path, "checkpoints", number)
+            return sorted(map(_checkpoint, rows), key=lambda record: (record.step, record.number))
+
+        # A checkpoint at the step of the fork is the state before it, which the fork shares.
+        parts = self._with_parents(
+            run, read, lambda records, fork: [record for record in records if record.step <= fork]
+        )
+        return [record for part in parts for record in part]
 
     def nearest(self, run: Run | int | None, step: int) -> CheckpointRecord | None:
         """Return the last checkpoint at or before the start of a step."""
@@ -343,13 +340,11 @@ class Journal(RichOutput):
 
     def notes(self, run: Run | int | None = None) -> list[RunNote]:
         """Return the notes of a run, in the order in which they were written."""
-        return [RunNote(run, step, when, text) for run, step, when, _, text in self._entries(run, "note")]
+        return [RunNote(*entry, text) for *entry, _, text in self._entries(run, "note")]
 
     def commands(self, run: Run | int | None = None) -> list[RunCommand]:
         """Return the commands that were executed in a run."""
-        return [
-            RunCommand(run, step, when, text) for run, step, when, _, text in self._entries(run, "command")
-        ]
+        return [RunCommand(*entry, text) for *entry, _, text in self._entries(run, "command")]
 
     def edits(self, run: Run | int | None = None) -> list[RunEdit]:
         """Return the values that were changed in a run."""
@@ -454,7 +449,7 @@ class Journal(RichOutput):
         if number not in runs:
             raise UsageError(
                 f"the journal {self.path} has no run {number}",
-                hint=f"it has the run{'s' * (len(runs) > 1)} {_listed([str(known) for known in runs])}",
+                hint=f"it has the run{'s' * (len(runs) > 1)} {listed([*map(str, runs)], _SHOWN)}",
             )
         return runs[number]
 
@@ -486,10 +481,6 @@ class Journal(RichOutput):
         rows = verified_rows(connection, self.path, "points", track) if track is not None else []
         points = [(step, np.nan if value is None else value) for _, step, value in rows]
         return np.array(points, [("step", np.int64), ("value", np.float64)])
-
-    def _checkpoints_of(self, connection: sqlite3.Connection, run: int) -> list[CheckpointRecord]:
-        rows = verified_rows(connection, self.path, "checkpoints", run)
-        return sorted(map(_checkpoint, rows), key=lambda record: (record.step, record.number))
 
     def _entries(self, run: Run | int | None, kind: str) -> list[Any]:
         with self._database.snapshot() as connection:
@@ -532,8 +523,3 @@ def _run(path: Path, row: Row) -> Run:
 
 def _checkpoint(row: Row) -> CheckpointRecord:
     return CheckpointRecord(*row[:6])
-
-
-def _listed(words: list[str], most: int = 10) -> str:
-    more = len(words) - most
-    return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "") if words else "none"

@@ -96,46 +96,43 @@ class KeptValue:
 
 
 @dataclass(frozen=True, slots=True)
-class RunNote:
-    """A remark of the user; `step` is None if it is about the whole run."""
+class _Remark:
+    """Something about a run; `step` is None if it is about the whole run."""
 
     run: int
     step: int | None
     time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RunNote(_Remark):
+    """A remark of the user."""
+
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class RunCommand:
+class RunCommand(_Remark):
     """A command that was executed at a stop."""
 
-    run: int
-    step: int | None
-    time: datetime
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class RunEdit:
+class RunEdit(_Remark):
     """A value that was changed by `set`: its name, and the text of the new value."""
 
-    run: int
-    step: int | None
-    time: datetime
     name: str
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class RunEvent:
+class RunEvent(_Remark):
     """Something that happened in a run.
 
     `kind` is "nan", "inf" (without a NaN), "received", "spike", "exception", "signal" or another word.
     """
 
-    run: int
-    step: int | None
-    time: datetime
     kind: str
     message: str
 

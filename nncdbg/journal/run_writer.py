@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from msgspec import Meta
@@ -26,39 +26,12 @@ from nncdbg.journal.statistics import StatisticsWriter, packed
 from nncdbg.journal.writing import Transaction, WriterThread
 from nncdbg.stats import Summary
 
+T = TypeVar("T")
+
 _TABLE = "kept_values"
 
 _AXES = 64
 """Most axes of an array of NumPy."""
-
-
-def keep_values(
-    transaction: Transaction, run: int, step: int, arrays: Mapping[str, Array], codec: str, compression: str
-) -> int:
-    """Store the values of a step instead of earlier ones of the same step; return their size in bytes.
-
-    A tensor that the codec cannot store is stored exactly.
-    """
-    remove_kept_values(transaction, run, step)
-    rows: list[Row] = []
-    for name, array in arrays.items():
-        used, stored, error = _encoded(array, codec)
-        digest = blobs.store(transaction, stored, compression)
-        figures = (error.absolute, error.relative, error.rms)
-        dtype, shape = name_of(array.dtype), json.dumps(array.shape)
-        rows.append((step, run, name, used, dtype, shape, stored.nbytes, *figures, digest))
-    transaction.insert_rows(_TABLE, run, rows)
-    return sum(row[6] for row in rows)
-
-
-def remove_kept_values(transaction: Transaction, run: int, step: int) -> None:
-    """Delete the values of a step; their space in the file is used again."""
-    found = transaction.connection.execute(
-        f"SELECT DISTINCT hash FROM {_TABLE} WHERE run = ? AND step = ?", (run, step)
-    ).fetchall()
-    if found:
-        transaction.delete(_TABLE, run, step)
-        blobs.remove_unused(transaction, [digest for (digest,) in found])
 
 
 def _encoded(array: Array, codec: str) -> tuple[str, Array, CodecError]:
@@ -122,7 +95,7 @@ class RunRows:
         self._parent_step: int = row[_FIELDS["parent_step"]] or 0
         self._last_step = -1
         self._tracks: dict[tuple[str, str], list[int]] = {}
-        self._statistics = StatisticsWriter(self.number)
+        self.statistics = StatisticsWriter(self.number)
 
     def step(
         self,
@@ -149,9 +122,6 @@ class RunRows:
         put = transaction.add if step > track[1] else transaction.replace
         put("points", track[0], (track[0], step, number + 0.0 if number == number else None))
         track[1] = max(track[1], step)
-
-    def statistics(self, transaction: Transaction, name: str, row: bytes) -> None:
-        self._statistics.add(transaction, name, row)
 
     def checkpoint(self, transaction: Transaction, record: Row, tensors: Mapping[str, Array]) -> None:
         step, epoch, seconds, position = record
@@ -183,9 +153,30 @@ class RunRows:
         codec: str,
         drop: Callable[[int, int], Iterable[int]] | None,
     ) -> None:
-        size = keep_values(transaction, self.number, step, arrays, codec, self._compression)
-        for each in drop(step, size) if drop is not None else ():
-            remove_kept_values(transaction, self.number, each)
+        """Store the values of a step instead of earlier ones of the same step.
+
+        A tensor that the codec cannot store is stored exactly.
+        """
+        self._remove_kept_values(transaction, step)
+        rows: list[Row] = []
+        for name, array in arrays.items():
+            used, stored, error = _encoded(array, codec)
+            digest = blobs.store(transaction, stored, self._compression)
+            figures = (error.absolute, error.relative, error.rms)
+            dtype, shape = name_of(array.dtype), json.dumps(array.shape)
+            rows.append((step, self.number, name, used, dtype, shape, stored.nbytes, *figures, digest))
+        transaction.insert_rows(_TABLE, self.number, rows)
+        for dropped in drop(step, sum(row[6] for row in rows)) if drop is not None else ():
+            self._remove_kept_values(transaction, dropped)
+
+    def _remove_kept_values(self, transaction: Transaction, step: int) -> None:
+        """Delete the values of a step; their space in the file is used again."""
+        found = transaction.connection.execute(
+            f"SELECT DISTINCT hash FROM {_TABLE} WHERE run = ? AND step = ?", (self.number, step)
+        ).fetchall()
+        if found:
+            transaction.delete(_TABLE, self.number, step)
+            blobs.remove_unused(transaction, [digest for (digest,) in found])
 
     def entry(
         self, transaction: Transaction, kind: str, step: int | None, time: float, name: str | None, text: str
@@ -195,7 +186,7 @@ class RunRows:
     def end(self, transaction: Transaction, status: str, time: float) -> None:
         self._row[_FIELDS["status"]] = status
         self._row[_FIELDS["ended"]] = time
-        self._statistics.finish(transaction)
+        self.statistics.finish(transaction)
         self._changed(transaction)
 
     def remove(self, transaction: Transaction) -> None:
@@ -247,8 +238,7 @@ class RunWriter:
         `values` are tracked values (name, number, part), which are in the file as soon as the step is.
         """
         points = [(_text(name), _text(part), float(value)) for name, value, part in values]
-        epoch = None if epoch is None else _count(epoch)
-        self._put(self._rows.step, _count(number), epoch, seconds, points)
+        self._put(self._rows.step, _count(number), _optional(_count, epoch), seconds, points)
 
     def value(self, name: str, step: int, number: float, part: str = "train") -> None:
         """Record a tracked value of a step; a second one of the same step replaces the first."""
@@ -256,7 +246,7 @@ class RunWriter:
 
     def statistics(self, step: int, value_name: str, summary: Summary) -> None:
         """Record the statistics of a value at a step."""
-        self._put(self._rows.statistics, _text(value_name), packed(_count(step), summary))
+        self._put(self._rows.statistics.add, _text(value_name), packed(_count(step), summary))
 
     def checkpoint(
         self,
@@ -271,17 +261,10 @@ class RunWriter:
         `position` is a JSON object; `tensors` are arrays by name.  If more than 2 GiB wait to be written,
         the call waits.  Raises UsageError for another array or object.
         """
-        arrays = {_text(name): blobs.contiguous(name, value) for name, value in tensors.items()}
-        size = sum(array.nbytes for array in arrays.values())
+        arrays = _contiguous(tensors)
         seconds = time.time() - self._started
-        record = (
-            _count(step),
-            None if epoch is None else _count(epoch),
-            seconds,
-            write_json(position, "position"),
-        )
-        self._check()
-        self._thread.put(self._rows.checkpoint, record, arrays, size=max(size, 1), durable=True)
+        record = (_count(step), _optional(_count, epoch), seconds, write_json(position, "position"))
+        self._put(self._rows.checkpoint, record, arrays, size=_size(arrays), durable=True)
 
     def remove_checkpoint(self, step: int) -> None:
         """Delete the checkpoints of this run at a step; their space in the file is used again."""
@@ -303,10 +286,8 @@ class RunWriter:
         UsageError for an unknown codec, and for another object than an array of numbers.
         """
         check_codec(codec)
-        arrays = {_text(name): blobs.contiguous(name, value) for name, value in values.items()}
-        size = sum(array.nbytes for array in arrays.values())
-        self._check()
-        self._thread.put(self._rows.keep_values, _count(step), arrays, codec, drop, size=max(size, 1))
+        arrays = _contiguous(values)
+        self._put(self._rows.keep_values, _count(step), arrays, codec, drop, size=_size(arrays))
 
     def note(self, text: str, step: int | None = None) -> None:
         """Record a remark of the user."""
@@ -334,13 +315,14 @@ class RunWriter:
             raise UsageError(
                 f'a run cannot end with the status "{status}"', hint=f"use one of {', '.join(ENDS)}"
             )
-        self._put(self._rows.end, status, time.time())
-        self._ended = True
-        self._thread.flush()
+        self._finish(self._rows.end, status, time.time())
 
     def remove(self) -> None:
         """Delete the run, of which no step has been recorded, and wait for the commit."""
-        self._put(self._rows.remove)
+        self._finish(self._rows.remove)
+
+    def _finish(self, function: Any, *arguments: Any) -> None:
+        self._put(function, *arguments)
         self._ended = True
         self._thread.flush()
 
@@ -356,18 +338,13 @@ class RunWriter:
         self.end("ended" if kind is None else failed)
 
     def _entry(self, kind: str, step: int | None, name: str | None, text: str) -> None:
-        named = None if name is None else _text(name)
-        self._put(
-            self._rows.entry, kind, None if step is None else _count(step), time.time(), named, _text(text)
-        )
+        place = _optional(_count, step), time.time(), _optional(_text, name)
+        self._put(self._rows.entry, kind, *place, _text(text))
 
-    def _put(self, function: Any, *arguments: Any) -> None:
-        self._check()
-        self._thread.put(function, *arguments)
-
-    def _check(self) -> None:
+    def _put(self, function: Any, *arguments: Any, **options: Any) -> None:
         if self._ended:
             raise UsageError(f"run {self.number} has ended", hint="start another run, or a fork of this one")
+        self._thread.put(function, *arguments, **options)
 
 
 def _start(transaction: Transaction, new: NewRun, started: float, compression: str) -> RunRows:
@@ -404,6 +381,19 @@ def _count(number: int) -> int:
     if number >= LARGEST:
         raise UsageError(f"{number} is too large for a step or epoch")
     return number
+
+
+def _optional(convert: Callable[[T], T], value: T | None) -> T | None:
+    return None if value is None else convert(value)
+
+
+def _contiguous(tensors: Mapping[str, Any]) -> dict[str, Array]:
+    return {_text(name): blobs.contiguous(name, value) for name, value in tensors.items()}
+
+
+def _size(arrays: Mapping[str, Array]) -> int:
+    """Return the bytes that wait to be written; at least 1, so that they count as tensors."""
+    return max(1, sum(array.nbytes for array in arrays.values()))
 
 
 def _text(text: str) -> str:

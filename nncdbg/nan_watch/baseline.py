@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -34,13 +34,13 @@ from nncdbg.ir.records import Program
 from nncdbg.nan_watch.records import Key, Report, WatchFinding, key_of
 from nncdbg.nan_watch.reports import not_written, write_file
 from nncdbg.process.files import read_regular
-from nncdbg.text.counting import counted
+from nncdbg.text.counting import counted, listed
 from nncdbg.text.lexemes import name_text
 
 _VERSION = 1
-_FIELDS = ("graph", "value", "op", "kind", "cause")
 _HARMLESS = ("masked", "healed")
 """Roles that never reach an output; accepting one does not accept a finding that does."""
+_HINT = "write one with --write-baseline"
 _SHOWN = 10
 """Known findings listed in one note."""
 
@@ -49,9 +49,18 @@ _SHOWN = 10
 class AcceptedFinding:
     """One accepted finding; `note` says why it was accepted ("" for none)."""
 
-    key: Key
+    graph: str
+    value: str
+    op: str
+    kind: str
+    cause: str
     role: str = "birth"
     note: str = ""
+
+    @property
+    def key(self) -> Key:
+        """Return the identity of the finding."""
+        return self.graph, self.value, self.op, self.kind, self.cause
 
     def covers(self, finding: WatchFinding) -> bool:
         """Return whether this entry accepts `finding`: the same key, or a finding that moved here."""
@@ -59,8 +68,8 @@ class AcceptedFinding:
 
     def as_dict(self) -> dict[str, str]:
         """Return the entry as a JSON object."""
-        fields = dict(zip(_FIELDS, self.key, strict=True)) | {"role": self.role}
-        return fields | {"note": self.note} if self.note else fields
+        fields = asdict(self)
+        return fields if self.note else {name: text for name, text in fields.items() if name != "note"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +89,10 @@ class Baseline:
         for finding in report.tripping:
             key = key_of(finding)
             if key not in entries or not entries[key].covers(finding):
-                entries[key] = AcceptedFinding(key, finding.role, notes.get(key, ""))
+                entries[key] = AcceptedFinding(*key, finding.role, notes.get(key, ""))
         entry = program.graphs[program.entry]
         return cls(
-            _file_name(report.model),
+            Path(report.model).name,
             tuple(value.name for value in entry.inputs),
             tuple(value.name for value in entry.outputs),
             tuple(sorted(entries.values(), key=lambda each: each.key)),
@@ -105,7 +114,7 @@ class Baseline:
     def check(self, model: str, program: Program) -> None:
         """Raise UsageError if this baseline belongs to another model than the one in the file `model`."""
         entry = program.graphs[program.entry]
-        name = _file_name(model)
+        name = Path(model).name
         own = {value.name for value in (*entry.inputs, *entry.outputs)}
         if self.model and name and self.model != name:
             raise UsageError(
@@ -117,7 +126,7 @@ class Baseline:
             raise UsageError(
                 f"the baseline is for another {name or 'model'}: no input or output name matches",
                 hint="write a new baseline; the old baseline is for "
-                f"{_listed(self.inputs)} -> {_listed(self.outputs)}",
+                f"{listed(self.inputs, _SHOWN, 'nothing')} -> {listed(self.outputs, _SHOWN, 'nothing')}",
             )
 
 
@@ -155,7 +164,7 @@ def compare(report: Report, baseline: Baseline, program: Program) -> BaselineCom
         if known is not None and known.covers(finding):
             accepted[id(finding)] = finding
     hidden = _too_many(report)
-    whole = _came_to_its_end(report) and hidden is None
+    whole = _finished_without_error(report) and hidden is None
     renamed = {each.key for each in moved.values()}
     gone = tuple(each for each in unseen if each.key not in renamed) if whole else ()
     pairs = tuple((moved[key_of(each)], each) for each in accepted.values() if key_of(each) in moved)
@@ -168,7 +177,7 @@ def compare(report: Report, baseline: Baseline, program: Program) -> BaselineCom
     return BaselineComparison(changed, tuple(accepted.values()), gone, pairs)
 
 
-def _came_to_its_end(report: Report) -> bool:
+def _finished_without_error(report: Report) -> bool:
     return report.error is None and not report.interrupted and not any(case.error for case in report.cases)
 
 
@@ -218,22 +227,13 @@ def _notes(
 ) -> list[str]:
     notes = [f"{counted(accepted, 'known finding')} accepted by the baseline, not listed"]
     notes += [
-        f"moved: known in %{name_text(known.key[1])}, now in %{name_text(finding.site.value)}"
+        f"moved: known in %{name_text(known.value)}, now in %{name_text(finding.site.value)}"
         for known, finding in moved[:_SHOWN]
     ]
     if gone:
-        names = _listed([f"{each.key[3]} in %{name_text(each.key[1])}" for each in gone])
+        names = listed([f"{known.kind} in %{name_text(known.value)}" for known in gone], _SHOWN)
         notes.append(f"no longer found ({len(gone)}): {names}; --write-baseline updates the baseline")
     return notes
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more if names else "nothing"
-
-
-def _file_name(model: str) -> str:
-    return Path(model).name
 
 
 # -- the file ------------------------------------------------------------------------------------------
@@ -248,26 +248,16 @@ def read_baseline(file: str | Path) -> Baseline:
     try:
         content = json.loads(read_regular(path))
     except FileNotFoundError:
-        raise LoadError(
-            f"the baseline {path} does not exist", hint="write one with --write-baseline"
-        ) from None
+        raise LoadError(f"the baseline {path} does not exist", hint=_HINT) from None
     except OSError as error:
         raise LoadError(f"cannot read the baseline {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise LoadError(
-            f"the baseline {path} is not JSON: {error}", hint="write one with --write-baseline"
-        ) from None
+        raise LoadError(f"the baseline {path} is not JSON: {error}", hint=_HINT) from None
     try:
         read = msgspec.convert(content, _Document)
     except (msgspec.ValidationError, RecursionError) as wrong:
-        raise LoadError(
-            f"{path} is not a baseline: {wrong}", hint="write one with --write-baseline"
-        ) from None
-    known = (
-        AcceptedFinding((row.graph, row.value, row.op, row.kind, row.cause), row.role, row.note)
-        for row in read.findings
-    )
-    return Baseline(read.model, read.inputs, read.outputs, tuple(known))
+        raise LoadError(f"{path} is not a baseline: {wrong}", hint=_HINT) from None
+    return Baseline(read.model, read.inputs, read.outputs, read.findings)
 
 
 def write_baseline(file: str | Path, report: Report, program: Program) -> Baseline:
@@ -277,7 +267,7 @@ def write_baseline(file: str | Path, report: Report, program: Program) -> Baseli
     LoadError if the file is not a baseline, NotWritten if it cannot be written.
     """
     path = Path(file)
-    if not _came_to_its_end(report):
+    if not _finished_without_error(report):
         raise RunError(
             f"cannot write the baseline {path}: the run did not finish",
             hint="fix the failure or raise the limits, and run the watch again",
@@ -293,19 +283,9 @@ def write_baseline(file: str | Path, report: Report, program: Program) -> Baseli
     return baseline
 
 
-class _Row(msgspec.Struct):
-    graph: str
-    value: str
-    op: str
-    kind: str
-    cause: str
-    role: str = "birth"
-    note: str = ""
-
-
 class _Document(msgspec.Struct):
     nncdbg_baseline: Literal[1]
     model: str
-    findings: list[_Row]
+    findings: tuple[AcceptedFinding, ...]
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()

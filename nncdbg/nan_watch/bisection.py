@@ -68,29 +68,11 @@ class Kept:
         """Return the record as a JSON object."""
         site = self.site
         return {
-            "line": site.line,
-            "graph": site.graph,
-            "node": site.node,
-            "op": site.op,
-            "value": site.value,
+            **{name: getattr(site, name) for name in ("line", "graph", "node", "op", "value")},
             "location": site.location(),
-            "reason": self.reason,
-            "detail": self.detail,
-            "hint": self.hint,
+            **{name: getattr(self, name) for name in ("reason", "detail", "hint")},
             "factor": self.factor if np.isfinite(self.factor) else None,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The error of a mixed program's outputs against the wide ones: at most `factor` tolerances."""
-
-    factor: float
-    words: str
-
-    @property
-    def fine(self) -> bool:
-        return self.factor <= 1
 
 
 @dataclass(slots=True)
@@ -102,59 +84,6 @@ class Alone:
     detail: str = ""
     hint: str = ""
     times: int = 0
-
-
-@dataclass(slots=True)
-class Trial:
-    """Executes statements of the program that `debugger` runs, in `dtype`."""
-
-    debugger: Debugger
-    configuration: WatchConfiguration
-    dtype: str
-    tolerance: Tolerance
-
-    def __call__(self, code: Code, pc: int, operands: Sequence[Any], results: Sequence[Any]) -> Alone:
-        """Run a statement with these operands on the host, and compare with its wide results."""
-        tried = self._narrowed(code, pc, operands, results)
-        return tried if tried.reason or np.isfinite(tried.factor) else self._beyond(code, pc, operands)
-
-    def _narrowed(self, code: Code, pc: int, operands: Sequence[Any], results: Sequence[Any]) -> Alone:
-        """Run once with the operands cast, and compare with the results of the wide run."""
-        debugger, backend, node = self.debugger, self.debugger.backend, code.nodes[pc]
-        cast = [
-            content if fixed(node, index, code.opsets) else cast_array(content, self.dtype)
-            for index, content in enumerate(operands)
-        ]
-        try:
-            covers = [Fallback(backend).cover] if self.configuration.fallback else []
-            linker = Linker(backend, Allocation(), debugger.loaded.linker.generator, covers)
-            binding = linker.bind(code, pc, narrow_node(node, self.dtype, code.opsets))
-            with np.errstate(all="ignore"):
-                found = binding.kernel(*(each if each is None else backend.to_device(each) for each in cast))
-        except Exception as error:  # noqa: BLE001  a kernel may raise anything; the statement stays wide
-            said = error.message if isinstance(error, NncdbgError) else str(error)
-            return Alone(np.inf, "unsupported", f"{node.op} does not run in {self.dtype}: {said}")
-        narrow = [*map(backend.to_host, found if binding.several else [found])]
-        pairs = [pair for pair in zip(results, narrow, strict=False) if pair[0] is not None]
-        matches = [measure(NOWHERE, NOWHERE, "name", pair, self.tolerance) for pair in pairs]
-        return Alone(max((match.excess.factor for match in matches), default=0.0))
-
-    def _beyond(self, code: Code, pc: int, operands: Sequence[Any]) -> Alone:
-        """Return why a result is not finite in the narrow type."""
-        node, dtype = code.nodes[pc], self.dtype
-        for index, content in enumerate(operands):
-            words = overflow_of(operand_words(node.inputs, index), content, dtype)
-            if words:
-                return Alone(np.inf, "overflow", words)
-        case = _alone(node, operands, code.opsets, dtype)
-        configuration = replace(self.configuration, fail_on=["nan", "inf"], strict=True)
-        report = configuration.watch(case.program(), case.inputs)
-        found = next(iter(report.tripping), None)
-        if found is None:
-            return Alone(np.inf, "not a number", f"{node.op} gives different infinities or NaN in {dtype}")
-        reason = "overflow" if found.kind == "inf" else "not a number"
-        said = ": ".join(part for part in (found.cause, found.evidence) if part)
-        return Alone(np.inf, reason, said or f"{node.op} gives {found.kind} in {dtype}", found.hint)
 
 
 def _alone(node: Node, operands: Sequence[Any], opsets: Mapping[str, int], dtype: str) -> ReducedCase:
@@ -200,9 +129,9 @@ class Bisection:
                 f"cannot narrow a program to {self.dtype!r}", hint=f"use one of: {', '.join(NARROW)}"
             )
         rtol, atol = DEFAULTS[self.dtype]
-        given = self.tolerance
+        asked = self.tolerance
         self.tolerance = Tolerance(
-            rtol if given.rtol is None else given.rtol, atol if given.atol is None else given.atol
+            rtol if asked.rtol is None else asked.rtol, atol if asked.atol is None else asked.atol
         )
 
     # -- the search ----------------------------------------------------------------------------
@@ -214,7 +143,14 @@ class Bisection:
         """
         self._report("running the program in its declared types")
         self._reference(self._note)
-        self._check_reference()
+        if not self.alone:
+            raise UsageError("nothing to narrow: no statement reads or computes f32 or f64")
+        bad = [name for name, content in self._wanted.items() if holds(content, "nan")]
+        if bad:
+            raise UsageError(
+                f"the output %{name_text(bad[0])} already has NaN in the declared types",
+                hint="find the origin with `nncdbg watch`; bisect needs outputs without NaN",
+            )
         if self._will_do([]):
             return []
         self._report("trying each statement alone")
@@ -246,7 +182,7 @@ class Bisection:
 
     def _will_do(self, kept: Sequence[Place]) -> bool:
         """Return whether the outputs are within tolerance if only these statements stay wide."""
-        fine = self.outcome(kept).fine
+        fine = self.outcome(kept)[0] <= 1
         if fine and (self.best is None or len(kept) < len(self.best)):
             self.best = list(kept)
         self._report("")
@@ -262,26 +198,26 @@ class Bisection:
         narrow = self.alone.keys() - set(kept)
         return mixed_program(self.program, narrow, self.dtype, self._types)
 
-    def outcome(self, kept: Sequence[Place]) -> Outcome:
-        """Return the error of the outputs if only these statements stay wide."""
+    def outcome(self, kept: Sequence[Place]) -> tuple[float, str]:
+        """Return the error of the outputs, in tolerances and in words, if only these statements stay wide."""
         self.runs += 1
         try:
             debugger = self.configuration.debugger(self.mixed(kept), self.inputs)
             debugger.uncatch()
             stop = debugger.run()
         except NncdbgError as error:
-            return Outcome(np.inf, error.message)
+            return np.inf, error.message
         if stop.reason == "pause":
             raise KeyboardInterrupt
         if stop.reason != "end":
-            return Outcome(np.inf, stop.detail or str(stop.error))
-        worst = Outcome(0.0, "every output is the same")
+            return np.inf, stop.detail or str(stop.error)
+        worst, words = 0.0, "every output is the same"
         outputs: Mapping[str, Any] = debugger.outputs or {}
         for name, wanted in self._wanted.items():
             match = measure(NOWHERE, NOWHERE, "name", (wanted, outputs.get(name)), self.tolerance)
-            if match.excess.factor > worst.factor:
-                worst = Outcome(match.excess.factor, _difference(name, match))
-        return worst
+            if match.excess.factor > worst:
+                worst, words = match.excess.factor, _difference(name, match)
+        return worst, words
 
     # -- the wide run -------------------------------------------------------------------------------
 
@@ -305,18 +241,7 @@ class Bisection:
                 executed(debugger, frame, pc, operands)
         self._wanted = dict(debugger.outputs or {})
 
-    def _check_reference(self) -> None:
-        if not self.alone:
-            raise UsageError("nothing to narrow: no statement reads or computes f32 or f64")
-        bad = [name for name, content in self._wanted.items() if holds(content, "nan")]
-        if bad:
-            raise UsageError(
-                f"the output %{name_text(bad[0])} already has NaN in the declared types",
-                hint="find the origin with `nncdbg watch`; bisect needs outputs without NaN",
-            )
-
     def _note_types(self, frame: Frame) -> None:
-        """Record the types of the values in a frame."""
         types = self._types.setdefault(frame.code.path, {})
         for name, slot in frame.code.slot_of.items():
             known = type_of(frame.slots[slot])
@@ -326,7 +251,7 @@ class Bisection:
     def _note(self, debugger: Debugger, frame: Frame, pc: int, operands: Sequence[Any]) -> None:
         """Record a statement with floats as a candidate, and the types of its results."""
         code, node = frame.code, frame.code.nodes[pc]
-        results = _results(frame, pc)
+        results = code.results_of(pc, frame.slots)
         for value, result in zip(node.outputs, results, strict=True):
             known = type_of(result)
             self._types[code.path][value.name] = TensorType(known.dtype) if known is not None else None
@@ -346,7 +271,6 @@ class Bisection:
         self.alone[place] = Alone()
 
     def _try_alone(self, debugger: Debugger, frame: Frame, pc: int, operands: Sequence[Any]) -> None:
-        """Execute a statement again in the narrow type."""
         code, place = frame.code, (frame.code.path, pc)
         alone = self.alone.get(place)
         if alone is None:
@@ -357,11 +281,52 @@ class Bisection:
         self._report("")
         host = debugger.backend.to_host
         operands = [*map(host, operands)]
-        trial = Trial(debugger, self.configuration, self.dtype, self.tolerance)
-        tried = trial(code, pc, operands, [*map(host, _results(frame, pc))])
+        tried = self._narrowed(debugger, code, pc, operands, [*map(host, code.results_of(pc, frame.slots))])
+        if not tried.reason and not np.isfinite(tried.factor):
+            tried = self._beyond(code, pc, operands)
         if tried.factor > alone.factor:
             tried.times = alone.times
             self.alone[place] = tried
+
+    def _narrowed(
+        self, debugger: Debugger, code: Code, pc: int, operands: Sequence[Any], results: Sequence[Any]
+    ) -> Alone:
+        """Run once with the operands cast, and compare with the results of the wide run."""
+        backend, node = debugger.backend, code.nodes[pc]
+        cast = [
+            content if fixed(node, index, code.opsets) else cast_array(content, self.dtype)
+            for index, content in enumerate(operands)
+        ]
+        try:
+            covers = [Fallback(backend).cover] if self.configuration.fallback else []
+            linker = Linker(backend, Allocation(), debugger.loaded.linker.generator, covers)
+            binding = linker.bind(code, pc, narrow_node(node, self.dtype, code.opsets))
+            with np.errstate(all="ignore"):
+                found = binding.kernel(*(each if each is None else backend.to_device(each) for each in cast))
+        except Exception as error:  # noqa: BLE001  a kernel may raise anything; the statement stays wide
+            said = error.message if isinstance(error, NncdbgError) else str(error)
+            return Alone(np.inf, "unsupported", f"{node.op} does not run in {self.dtype}: {said}")
+        narrow = [*map(backend.to_host, found if binding.several else [found])]
+        pairs = [pair for pair in zip(results, narrow, strict=False) if pair[0] is not None]
+        matches = [measure(NOWHERE, NOWHERE, "name", pair, self.tolerance) for pair in pairs]
+        return Alone(max((match.excess.factor for match in matches), default=0.0))
+
+    def _beyond(self, code: Code, pc: int, operands: Sequence[Any]) -> Alone:
+        """Return why a result is not finite in the narrow type."""
+        node, dtype = code.nodes[pc], self.dtype
+        for index, content in enumerate(operands):
+            words = overflow_of(operand_words(node.inputs, index), content, dtype)
+            if words:
+                return Alone(np.inf, "overflow", words)
+        case = _alone(node, operands, code.opsets, dtype)
+        configuration = replace(self.configuration, fail_on=["nan", "inf"], strict=True)
+        report = configuration.watch(case.program(), case.inputs)
+        found = next(iter(report.tripping), None)
+        if found is None:
+            return Alone(np.inf, "not a number", f"{node.op} gives different infinities or NaN in {dtype}")
+        reason = "overflow" if found.kind == "inf" else "not a number"
+        said = ": ".join(part for part in (found.cause, found.evidence) if part)
+        return Alone(np.inf, reason, said or f"{node.op} gives {found.kind} in {dtype}", found.hint)
 
     # -- reasons -------------------------------------------------------------------------------------
 
@@ -372,25 +337,20 @@ class Bisection:
 
     def unexplained(self, places: Sequence[Place]) -> list[Kept]:
         """Return the statements that stay wide, without running the program without each."""
-        found = []
-        for place in places:
-            alone = self.alone[place]
-            reason = alone.reason or "error"
-            found.append(Kept(place, self._sites[place], reason, alone.detail, alone.hint, alone.factor))
-        return found
+        pairs = [(place, self.alone[place]) for place in places]
+        return [
+            Kept(place, self._sites[place], alone.reason or "error", alone.detail, alone.hint, alone.factor)
+            for place, alone in pairs
+        ]
 
     def _reason(self, place: Place, others: Sequence[Place]) -> Kept:
-        alone, without = self.alone[place], self.outcome(others)
+        alone, (factor, words) = self.alone[place], self.outcome(others)
         self._report("testing each statement alone")
         if alone.reason:
             detail = alone.detail
         else:
-            detail = f"alone, its error is {_times(alone.factor)}; if it is narrowed too, {without.words}"
-        return Kept(place, self._sites[place], alone.reason or "error", detail, alone.hint, without.factor)
-
-
-def _results(frame: Frame, pc: int) -> list[Any]:
-    return frame.code.results_of(pc, frame.slots)
+            detail = f"alone, its error is {_times(alone.factor)}; if it is narrowed too, {words}"
+        return Kept(place, self._sites[place], alone.reason or "error", detail, alone.hint, factor)
 
 
 def _difference(name: str, match: Match) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.backends import Backend
@@ -13,7 +14,8 @@ from nncdbg.engine.execution.findings import STATE_RESET
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.ops.declaration import revision
-from nncdbg.nan_watch.measuring.gates import USUAL, Gates, Watched
+from nncdbg.ir.records import Program
+from nncdbg.nan_watch.measuring.gates import USUAL, Gates, ReportContext
 from nncdbg.nan_watch.records import Report
 from nncdbg.nan_watch.watching import MAX_FINDINGS, usual_allocation, watch_runs
 
@@ -62,39 +64,69 @@ def watch(
     Program keeps its compiled code for its next watch with inputs of the same types.  Raises UsageError for
     an unknown gate, and the errors of Debugger; with cases, LoadError for an unreadable folder.
     """
-    if (inputs_dir, jobs, executor, budget) != (None,) * 4:
-        from nncdbg.nan_watch.corpus import WatchTask, run_corpus
-        from nncdbg.opening.corpus.engines import PROCESSES
-        from nncdbg.opening.corpus.source import called_program
+    judged = _Judged(fail_on, strict, max_findings, in_place_states, runs, record, against)
+    machine = {"backend": backend, "allocator": allocator, "seed": seed}
+    if (inputs_dir, jobs, executor, budget) == (None,) * 4:
+        return _watch_program(load(program), inputs, judged, machine, fields)
+    corpus = {"jobs": jobs, "executor": executor or "processes", "budget": budget}
+    return _watch_cases(program, inputs, judged, {**machine, **fields}, inputs_dir, corpus)
 
-        gates = Gates.of(fail_on, strict=strict, in_place_states=in_place_states)
-        machine = {
-            "backend": backend,
-            "allocator": allocator,
-            "seed": seed,
-            "in_place_states": in_place_states,
-        }
-        source, loaded = called_program(program, inputs, {**machine, **fields})
-        report = run_corpus(
-            WatchTask(source, gates, max_findings, good=good_run(against)),
-            inputs_dir,
-            runs=runs,
-            jobs=jobs,
-            budget=budget,
-            record_to=record,
-            seed=source.configuration.seed,
-            executor=executor or PROCESSES,
-        )
-        report.watched = Watched.of(loaded, gates)
-        return report
-    program = load(program)
-    arguments = program.saved.completed(backend=backend, allocator=allocator, seed=seed)
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """What is judged in how many runs: the arguments of `watch` that are not about a single run."""
+
+    fail_on: str | Iterable[str]
+    strict: bool
+    max_findings: int
+    in_place_states: bool
+    runs: int
+    record: str | os.PathLike[str] | None
+    against: str | os.PathLike[str] | None
+
+    @property
+    def gates(self) -> Gates:
+        return Gates.of(self.fail_on, strict=self.strict, in_place_states=self.in_place_states)
+
+
+def _watch_cases(
+    program: ProgramSource,
+    inputs: Mapping[str, Any] | None,
+    judged: _Judged,
+    arguments: Mapping[str, Any],
+    folder: str | os.PathLike[str] | None,
+    corpus: Mapping[str, Any],
+) -> Report:
+    from nncdbg.nan_watch.corpus import WatchTask, run_corpus
+    from nncdbg.opening.corpus.source import called_program
+
+    gates = judged.gates
+    source, loaded = called_program(program, inputs, {**arguments, "in_place_states": judged.in_place_states})
+    report = run_corpus(
+        WatchTask(source, gates, judged.max_findings, good=good_run(judged.against)),
+        folder,
+        runs=judged.runs,
+        record_to=judged.record,
+        seed=source.configuration.seed,
+        **corpus,
+    )
+    report.watched = ReportContext.of(loaded, gates)
+    return report
+
+
+def _watch_program(
+    program: Program,
+    inputs: Mapping[str, Any] | None,
+    judged: _Judged,
+    machine: Mapping[str, Any],
+    fields: Mapping[str, Any],
+) -> Report:
+    arguments = program.saved.completed(**machine)
     backend, allocator, seed = arguments["backend"], arguments["allocator"], arguments["seed"]
-    gates = Gates.of(fail_on, strict=strict, in_place_states=in_place_states)
-    good = good_run(against)
-    measured = gates.measured or gates.ranges or good is not None or record is not None
+    gates, good, in_place_states = judged.gates, good_run(judged.against), judged.in_place_states
+    measured = gates.measured or gates.ranges or good is not None or judged.record is not None
     on_host = isinstance(backend, str) and backend_of(backend).on_host
-    reused = on_host and runs == 1 and not measured and allocator is None and fields.keys() <= {"dims"}
+    reused = on_host and judged.runs == 1 and not measured and allocator is None and fields.keys() <= {"dims"}
     reused = reused and not in_place_states
     settings = backend, seed, gates.kinds & {STATE_RESET}, revision()
     known, compiled = program.kept.pop("watched", (None, None)) if reused else (None, None)
@@ -120,14 +152,14 @@ def watch(
         gates,
         model=program.source or "",
         seed=seed,
-        runs=runs,
-        max_findings=max_findings,
+        runs=judged.runs,
+        max_findings=judged.max_findings,
         good=good,
-        record_to=record,
+        record_to=judged.record,
     )
     if reused and compiled is not None and not (report.error or report.findings):
         program.kept["watched"] = settings, compiled.release()
-    report.watched = Watched.of(program, gates)
+    report.watched = ReportContext.of(program, gates)
     return report
 
 

@@ -70,10 +70,13 @@ class CorpusReport:
         self.tracks.add(tracks, case.name if self._named else None)
 
     def _take(self, finding: WatchFinding) -> None:
-        key = _key(finding)
-        known = self._found.get(key)
-        if known is not None:
-            self._found[key] = replace(known, count=known.count + finding.count)
+        site, within = finding.site, finding.within
+        place = site.graph, site.line, site.op, site.value
+        inner = None if within is None else (within.line, within.op)
+        key = finding.kind, finding.role, place, inner, finding.cause, finding.trips
+        same = self._found.get(key)
+        if same is not None:
+            self._found[key] = replace(same, count=same.count + finding.count)
         elif len(self._found) < _MOST:
             self._found[key] = finding
         else:
@@ -123,13 +126,6 @@ def _merged(results: Iterable[CheckResult], runs_with: Counter[CheckResult], run
             found.append(replace(result, reason=result.reason + part))
         found += [] if left else (passed or same)[:1]
     return found
-
-
-def _key(finding: WatchFinding) -> tuple[Any, ...]:
-    site, within = finding.site, finding.within
-    place = (site.graph, site.line, site.op, site.value)
-    inner = None if within is None else (within.line, within.op)
-    return finding.kind, finding.role, place, inner, finding.cause, finding.trips
 
 
 @dataclass(frozen=True, slots=True)

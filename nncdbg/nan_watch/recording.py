@@ -29,7 +29,7 @@ from nncdbg.ir.walk import blocks
 from nncdbg.nan_watch.measuring.gates import MEASURES, Gates, Threshold
 from nncdbg.nan_watch.measuring.tracks import Track
 from nncdbg.nan_watch.records import Operand, WatchFinding
-from nncdbg.process.files import read_regular
+from nncdbg.process.files import draft_of, read_regular
 from nncdbg.stats.summary import Summary
 from nncdbg.text.counting import counted
 
@@ -94,13 +94,10 @@ def write(recording: Recording, path: str | os.PathLike[str]) -> None:
         f'{{"nncdbg_recording": {VERSION}, "model": {json.dumps(recording.model)},\n'
         f' "program": {json.dumps(recording.program)},\n "statements": {{\n{lines}\n }}}}\n'
     )
-    target = Path(path)
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(target)
+        with draft_of(Path(path)) as draft:
+            draft.write_text(text, encoding="utf-8")
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise LoadError(f"cannot write the recording {path}: {error.strerror or error}") from error
 
 
@@ -170,7 +167,13 @@ def compare(
         for gate in limits:
             if gate.concerns(track.site.value, track.site.graph, track.site.node) and gate.exceeded(change):
                 findings.append(_finding(track, known, gate, change, fact))
-    left = _unmatched(good, tracks)
+    keys = [_key(track) for track in tracks]
+    seen = {*keys}
+    gone = [key for key in good.statements if key not in seen]
+    fresh = [key for key in keys if key not in good.statements]
+    left = [f"{len(gone)} recorded statements did not run: {_listed(gone)}"] if gone else []
+    if fresh:
+        left.append(f"{counted(len(fresh), 'statement')} are not in the recording: {_listed(fresh)}")
     return findings, [CheckResult(str(gate), NOT_CHECKED, words) for gate in limits for words in left]
 
 
@@ -213,16 +216,6 @@ def _change(good: Summary, now: Summary) -> tuple[float, str]:
         if change > worst:
             worst, fact = change, f"{name} was {before:.6g} and is {after:.6g}"
     return worst, fact
-
-
-def _unmatched(good: Recording, tracks: list[Track]) -> list[str]:
-    seen = {_key(track) for track in tracks}
-    gone = [key for key in good.statements if key not in seen]
-    fresh = [key for key in (_key(track) for track in tracks) if key not in good.statements]
-    words = [f"{len(gone)} recorded statements did not run: {_listed(gone)}"] if gone else []
-    if fresh:
-        words.append(f"{counted(len(fresh), 'statement')} are not in the recording: {_listed(fresh)}")
-    return words
 
 
 def _listed(keys: list[str]) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.divergence.verification import Verification
     from nncdbg.engine.tracking.series import TrackedSeries
     from nncdbg.ir.records import Node
-    from nncdbg.nan_watch.measuring.gates import Watched
+    from nncdbg.nan_watch.measuring.gates import ReportContext
 
 
 @dataclass(slots=True)
@@ -337,7 +337,7 @@ class Report(PrintedRecord):
     """The tracked numbers; empty for several runs."""
     observers: Verification | None = None
     """Whether observers change the outputs, if that was verified."""
-    watched: Watched | None = field(default=None, compare=False)
+    watched: ReportContext | None = field(default=None, compare=False)
     """The program's text and the gates, for `str`."""
 
     def __str__(self) -> str:

@@ -34,8 +34,7 @@ from nncdbg.nan_watch.measuring.gates import KINDS, RANGE, Gates
 from nncdbg.nan_watch.measuring.progress import KIND as PROGRESS
 from nncdbg.nan_watch.measuring.progress import progress_of
 from nncdbg.nan_watch.measuring.step_norms import StepNorms, dead_unit_warnings, update_warnings
-from nncdbg.nan_watch.measuring.steps import FirstBadStep, ResetGate, index_fault, step_at
-from nncdbg.nan_watch.measuring.training import TrainingJudge
+from nncdbg.nan_watch.measuring.training import FirstBadStep, ResetGate, TrainingJudge, index_fault, step_at
 from nncdbg.nan_watch.records import OK, TRIPPED, FindingUse, Operand, Report, WatchFinding
 from nncdbg.nan_watch.schedules.findings import schedule_findings
 from nncdbg.nan_watch.sites import calls_of, in_text_order, site_at, site_of
@@ -230,8 +229,11 @@ def _tell(
 ) -> None:
     """Fill in the findings: those that trip, then those with effect on an output, then the others."""
     # Memory that was only allocated, or is not read, is no finding if it has no effect.
-    unused = {each.number for each in sightings if each.born and _allocates(each.statement)}
-    unused |= _unread(sightings)
+    unused = _unread(sightings)
+    for born in (each for each in sightings if each.born):
+        nodes, pc = born.statement.code.nodes, born.statement.pc
+        if 0 <= pc < len(nodes) and allocates_only(nodes[pc].op):
+            unused.add(born.number)
     relevant = [
         each for each in sightings if each.reaches_output or not (each.roots or {each.number}) <= unused
     ]
@@ -278,12 +280,6 @@ def _moves(statement: Statement) -> bool:
         return False
     op = lookup(nodes[statement.pc].op, 1)
     return op is not None and (op.influence.infinities is Infinities.KEPT or overwrites(op.name))
-
-
-def _allocates(statement: Statement) -> bool:
-    """Return whether it is an allocation, rather than another statement or an end of the block."""
-    nodes = statement.code.nodes
-    return 0 <= statement.pc < len(nodes) and allocates_only(nodes[statement.pc].op)
 
 
 def _finding(sighting: Sighting, gates: Gates, debugger: Debugger, judge: TrainingJudge) -> WatchFinding:

@@ -8,15 +8,21 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.opening.configuration import RunConfiguration, settings
 from nncdbg.process.address_space import check_address_space
+
+if TYPE_CHECKING:
+    from nncdbg.engine.memory.plan_file import PlacedPlan
+    from nncdbg.ir.records import Program
 
 T = TypeVar("T")
 
@@ -89,57 +95,6 @@ def add_model(parser: ArgumentParser) -> None:
     add_opening(parser)
 
 
-def add_opening(parser: ArgumentParser) -> None:
-    """Add the options for opening a model."""
-    _add(parser, "flat", "training", "stores", "steps", "states", "strict_states", title=_MODEL)
-
-
-def add_order(parser: ArgumentParser) -> None:
-    """Add the order of a schedule in which the program runs."""
-    _add(parser, "order", title=_RUN)
-
-
-def add_tracks(parser: ArgumentParser) -> None:
-    """Add the numbers to track in each step."""
-    _add(parser, "tracks", title=_RUN)
-
-
-def add_machine(parser: ArgumentParser, default_allocator: str = "") -> None:
-    """Add the inputs, and the options for running the program; the help shows the default allocator."""
-    _add(parser, "inputs", "dims", "seed", title=_INPUTS)
-    _add(parser, "backend", "fallback", "op_libraries", title=_KERNELS)
-    _add(parser, "allocator", shown_default=default_allocator, title=_KERNELS)
-    _add(parser, "history", "max_ops", title=_RUN)
-
-
-def add_kernels(parser: ArgumentParser) -> None:
-    """Add the backends of single statements."""
-    _add(parser, "kernels", "kernel_file", title=_KERNELS)
-
-
-def add_journal(parser: ArgumentParser) -> None:
-    """Add the journal of a training, its checkpoints, and forks of a run."""
-    _add(parser, "journal", "checkpoint_every", "checkpoint_budget", "journal_statistics", title=_JOURNAL)
-    _add(parser, "journal_values", "journal_values_every", "journal_codec", title=_JOURNAL)
-    _add(parser, "on_journal_error", "note", title=_JOURNAL)
-    _add(parser, "fork", "changes", "fork_program", "resume", title=_JOURNAL)
-
-
-def add_states_in_place(parser: ArgumentParser) -> None:
-    """Add the option that updates overwrite states."""
-    _add(parser, "in_place_states", title=_KERNELS)
-
-
-def add_outputs(parser: ArgumentParser) -> None:
-    """Add the values to compute in a partial run."""
-    _add(parser, "outputs", title=_RUN)
-
-
-def add_check(parser: ArgumentParser) -> None:
-    """Add the comparison of kernels with their micro programs."""
-    _add(parser, "check", choices=["micro"], title=_RUN)
-
-
 _MODEL, _INPUTS, _KERNELS, _RUN = "opening the model", "inputs", "kernels and memory", "running"
 _JOURNAL, _SESSION = "journal of a training", "session"
 
@@ -170,6 +125,44 @@ def _add(parser: ArgumentParser, *names: str, title: str, shown_default: str = "
         add(setting.flag, dest=name, default=None, help=words.replace("%", "%%"), **details)
 
 
+def _adder(title: str, *names: str, **more: Any) -> Callable[[ArgumentParser], None]:
+    """Return the function that adds the flags of these fields to the group `title` of the help."""
+    return lambda parser: _add(parser, *names, title=title, **more)
+
+
+add_opening = _adder(_MODEL, "flat", "training", "stores", "steps", "states", "strict_states")
+"""Add the options for opening a model."""
+
+add_order = _adder(_RUN, "order")
+"""Add the order of a schedule in which the program runs."""
+
+add_tracks = _adder(_RUN, "tracks")
+"""Add the numbers to track in each step."""
+
+add_kernels = _adder(_KERNELS, "kernels", "kernel_file")
+"""Add the backends of single statements."""
+
+add_journal = _adder(
+    _JOURNAL,
+    *("journal", "checkpoint_every", "checkpoint_budget", "journal_statistics"),
+    *("journal_values", "journal_values_every", "journal_codec", "on_journal_error", "note"),
+    *("fork", "changes", "fork_program", "resume"),
+)
+"""Add the journal of a training, its checkpoints, and forks of a run."""
+
+add_states_in_place = _adder(_KERNELS, "in_place_states")
+"""Add the option that updates overwrite states."""
+
+add_outputs = _adder(_RUN, "outputs")
+"""Add the values to compute in a partial run."""
+
+add_check = _adder(_RUN, "check", choices=["micro"])
+"""Add the comparison of kernels with their micro programs."""
+
+add_recording = _adder(_SESSION, "record")
+"""Add the file in which the session is recorded."""
+
+
 def add_verification(parser: ArgumentParser) -> None:
     """Add the check that observing does not change the run."""
     words = "verify first that observers change no bit of an output"
@@ -182,6 +175,14 @@ def add_determinism(parser: ArgumentParser) -> None:
     parser.add_argument("--verify-determinism", action="store_true", help=words)
 
 
+def add_machine(parser: ArgumentParser, default_allocator: str = "") -> None:
+    """Add the inputs, and the options for running the program; the help shows the default allocator."""
+    _add(parser, "inputs", "dims", "seed", title=_INPUTS)
+    _add(parser, "backend", "fallback", "op_libraries", title=_KERNELS)
+    _add(parser, "allocator", shown_default=default_allocator, title=_KERNELS)
+    _add(parser, "history", "max_ops", title=_RUN)
+
+
 def add_prompt(parser: ArgumentParser) -> None:
     """Add the options for the source and destination of the prompt's commands."""
     add_commands(parser)
@@ -190,11 +191,6 @@ def add_prompt(parser: ArgumentParser) -> None:
     add("--force", action="store_true", help="overwrite an existing recording")
     add("--replay", metavar="FILE", help="replay a recorded session, with its inputs and options")
     add("--allow-python", action="store_true", help="allow recordings to run Python (`py`)")
-
-
-def add_recording(parser: ArgumentParser) -> None:
-    """Add the file in which the session is recorded."""
-    _add(parser, "record", title=_SESSION)
 
 
 def add_commands(parser: ArgumentParser) -> None:
@@ -234,20 +230,17 @@ def configuration_of(options: argparse.Namespace) -> RunConfiguration:
                 + ("not a folder" if os.path.exists(folder) else "no such folder"),
                 hint=f"searched {os.getcwd()}" if not os.path.isabs(folder) else None,
             )
-    if "inputs" in given:
-        given["inputs"] = _each_once(map(parse_spec, given["inputs"]), "input")
-    if "tracks" in given:
-        given["tracks"] = _each_once(map(_track, given["tracks"]), "track")
-    if "dims" in given:
-        given["dims"] = _each_once(map(parse_dim, given["dims"]), "dim")
-    if "kernels" in given:
-        given["kernels"] = kernels_of(given["kernels"])
-    if "changes" in given:
-        given["changes"] = _each_once(map(_parse_change, given["changes"]), "set")
+    pairs: tuple[tuple[str, Callable[[str], tuple[str, Any]]], ...] = (
+        *(("inputs", parse_spec), ("tracks", _track), ("dims", parse_dim)),
+        *(("kernels", _kernel), ("changes", _change)),
+    )
+    for name, parse in pairs:
+        if name in given:
+            given[name] = _each_once(map(parse, given[name]), settings()[name][1].flag)
     return RunConfiguration(program=options.model, **given, given=frozenset(given))
 
 
-def _parse_change(text: str) -> tuple[str, str]:
+def _change(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name or not value:
         raise UsageError(f'"{text}" is not NAME=VALUE', hint="write, for example, --set lr=1e-4")
@@ -259,7 +252,7 @@ def kernels_of(texts: Sequence[str]) -> dict[str, str]:
 
     Raises UsageError for one that is malformed, and a selector that is given twice.
     """
-    return _each_once(map(_kernel, texts), "kernel")
+    return _each_once(map(_kernel, texts), "--kernel")
 
 
 def _kernel(text: str) -> tuple[str, str]:
@@ -280,11 +273,11 @@ def _track(text: str) -> tuple[str, str]:
     return name, expression
 
 
-def _each_once(pairs: Iterable[tuple[str, T]], option: str) -> dict[str, T]:
+def _each_once(pairs: Iterable[tuple[str, T]], flag: str) -> dict[str, T]:
     given: dict[str, T] = {}
     for name, value in pairs:
         if name in given:
-            raise UsageError(f'--{option} sets "{name}" twice')
+            raise UsageError(f'{flag} sets "{name}" twice')
         given[name] = value
     return given
 
@@ -317,3 +310,129 @@ def errors_in_json(options: argparse.Namespace) -> Iterator[None]:
         if options.json:
             print(_failure_document(error))
         raise
+
+
+def add_corpus(parser: ArgumentParser, *, runs: bool = False) -> None:
+    """Add the folder of cases and where they run; with `runs`, the number of runs of each."""
+    add = parser.add_argument
+    add("--inputs-dir", metavar="DIR", help="run each file or folder in DIR as a case")
+    if runs:
+        add(
+            "--runs",
+            type=int,
+            default=1,
+            metavar="N",
+            help="run with N seeds, starting at --seed (default: 1)",
+        )
+    add("--jobs", type=int, metavar="N", help="number of parallel processes (default: one per core)")
+    add(
+        "--executor",
+        metavar="EXECUTOR",
+        help="run the cases on dask, ray or mpi, or dask=ADDRESS (default: processes)",
+    )
+    add(
+        "--budget",
+        type=float,
+        metavar="SECONDS",
+        help="stop after SECONDS and report the results so far",
+    )
+
+
+def check_corpus(parser: ArgumentParser, options: Namespace) -> None:
+    """Raise UsageError for options of `add_corpus` that are invalid, or that need several runs."""
+    if options.budget is not None and not options.budget > 0:
+        parser.error(f"--budget {options.budget}: use seconds, such as --budget 60")
+    if options.executor is not None:
+        from nncdbg.opening.corpus.engines import checked_name
+
+        checked_name(options.executor)
+        runs = getattr(options, "runs", None)
+        if not options.inputs_dir and runs in (None, 1):
+            ways = "--inputs-dir DIR" if runs is None else "--inputs-dir DIR or --runs N"
+            parser.error(f"--executor needs several runs: add {ways}")
+
+
+def corpus_fields(options: Namespace) -> dict[str, Any]:
+    """Return the arguments of `run_cases` that the options of `add_corpus` give."""
+    return {
+        "jobs": options.jobs,
+        "executor": options.executor or "processes",
+        "budget": options.budget,
+        **({"runs": options.runs} if "runs" in options else {}),
+    }
+
+
+def add_schedule(parser: ArgumentParser) -> None:
+    """Add the options for a schedule and its memory plan."""
+    add = parser.add_argument
+    add("--schedule", metavar="FILE", help="use the schedule in FILE instead of the margins of the text")
+    add("--streams", type=int, metavar="N", help="make a schedule with at most N streams per device")
+    add(
+        "--device",
+        action="append",
+        default=[],
+        metavar="PATTERN=DEVICE",
+        help="with --streams: run the values that match PATTERN on DEVICE, as in --device 'enc*=cuda:1'",
+    )
+    add(
+        "--bind",
+        action="append",
+        default=[],
+        metavar="M=N",
+        help="run stream M of the schedule on stream N; the margins show it as sM->N",
+    )
+    add("--plan", metavar="FILE", help="the offsets of the values in one arena, a memory plan")
+
+
+def scheduled_program(program: Program, options: Namespace) -> tuple[Program, PlacedPlan | None]:
+    """Return a program with the schedule that the options of `add_schedule` name, and its memory plan.
+
+    Raises UsageError for options that cannot be combined, and files that do not fit the program.
+    """
+    plan = None
+    if options.plan:
+        from nncdbg.engine.memory.plan_file import read_plan
+
+        plan = read_plan(options.plan, program)
+    program = _scheduled(program, plan, options)
+    if options.bind:
+        from nncdbg.engine.schedules.validation import bound
+
+        program = bound(program, dict(_binding(each) for each in options.bind))
+    return program, plan
+
+
+def _scheduled(program: Program, plan: PlacedPlan | None, options: Namespace) -> Program:
+    if options.schedule and options.streams is not None:
+        raise UsageError(
+            "--schedule and --streams cannot be combined",
+            hint="--streams makes a schedule, --schedule reads one",
+        )
+    if options.schedule:
+        from nncdbg.opening.schedule_file import read_schedule
+
+        return read_schedule(options.schedule, program)
+    if options.streams is not None:
+        from nncdbg.engine.schedules.scheduler import with_schedule
+
+        devices = dict(_device(each) for each in options.device)
+        return with_schedule(program, streams=options.streams, devices=devices, plan=plan)
+    if options.device:
+        raise UsageError("--device needs --streams", hint="add --streams 4")
+    return program
+
+
+def _binding(text: str) -> tuple[int, int]:
+    numbers = [each.strip().removeprefix("s") for each in text.split("=")]
+    if len(numbers) != 2 or not all(re.fullmatch("[0-9]{1,9}", each) for each in numbers):
+        raise UsageError(
+            f"--bind {text}: write M=N with the numbers of two streams", hint="for example --bind 3=4"
+        )
+    return int(numbers[0]), int(numbers[1])
+
+
+def _device(text: str) -> tuple[str, str]:
+    pattern, mark, device = text.rpartition("=")
+    if not (mark and pattern and device):
+        raise UsageError(f"--device {text}: write PATTERN=DEVICE", hint="for example --device 'enc*=cuda:1'")
+    return pattern, device

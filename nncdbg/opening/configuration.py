@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
+from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 from nncdbg.extensions import BACKENDS, BUILT_IN
@@ -30,12 +31,13 @@ class Setting(NamedTuple):
     """
 
     help: str
-    flag: str = ""
     metavar: str | None = None
+    flag: str = ""
+    """The flag, if it is not the field's name with dashes."""
     shown_default: str = ""
     """The default to show, if the record's value does not show it."""
     key: str = ""
-    """The key of a launch configuration; "" for the field's name."""
+    """The key of a launch configuration, if it is not the field's name in camel case."""
     description: str = ""
     values: tuple[str, ...] = ()
     extensible: bool = False
@@ -43,11 +45,17 @@ class Setting(NamedTuple):
     parameter: str = "Debugger"
 
 
-def _setting(default: Any, help: str, flag: str = "", metavar: str | None = None, **more: Any) -> Any:
-    metadata = {"setting": Setting(help, flag, metavar, **more)}
+def _setting(default: Any, help: str, metavar: str | None = None, **more: Any) -> Any:
+    metadata = {"setting": Setting(help, metavar, **more)}
     if isinstance(default, type):
         return field(default_factory=default, metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+_NO_FLAG = ("program", "folder")
+"""Fields without a flag: the positional argument, and the current folder."""
+
+_run_setting = partial(_setting, parameter="run")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +68,7 @@ class RunConfiguration:
     program: str = _setting(
         "",
         "a graph: FILE.onnx, FILE.nnc (graph text), FILE.pt2, a folder that nncdbg wrote, or MODULE:FUNCTION",
-        metavar="MODEL",
+        "MODEL",
         description=(
             "Path of the model: an .onnx file, graph text (.nnc), a .pt2 file or a folder that nncdbg wrote, "
             "or `module:function`, a Python function that returns a program."
@@ -69,8 +77,8 @@ class RunConfiguration:
     inputs: dict[str, Any] = _setting(
         dict,
         INPUT_FORMS,
-        "--input",
         "NAME=DATA",
+        flag="--input",
         description=(
             "Inputs by name. A value can be a file (x.npy, batch.npz:key, photo.png:/255,resize), a number, "
             "a list or a generator (zeros, ones, normal, uniform, arange). "
@@ -78,23 +86,22 @@ class RunConfiguration:
         ),
     )
     dims: dict[str, int] = _setting(
-        dict, "set a symbolic size", "--dim", "NAME=SIZE", description="Symbolic sizes, by name."
+        dict, "set a symbolic size", "NAME=SIZE", flag="--dim", description="Symbolic sizes, by name."
     )
-    seed: int = _setting(0, "seed for random inputs and random ops", "--seed")
+    seed: int = _setting(0, "seed for random inputs and random ops")
     backend: str = _setting(
         "numpy",
         f"{', '.join(_BACKENDS[:-1])} or {_BACKENDS[-1]}",
-        "--backend",
         description="The backend that runs the ops.",
         values=_BACKENDS,
         extensible=True,
     )
-    fallback: bool = _setting(False, "use NumPy for ops without a kernel in the backend", "--fallback")
+    fallback: bool = _setting(False, "use NumPy for ops without a kernel in the backend")
     kernels: dict[str, str] = _setting(
         dict,
         "run an op, value or line on another backend, such as Conv=torch",
-        "--kernel",
         "OP|%VALUE|LINE=BACKEND",
+        flag="--kernel",
         description=(
             "The backends of single statements, by op (Conv), value (%h, @layer.%h) or line: "
             'for example {"Conv": "torch"}.'
@@ -103,17 +110,16 @@ class RunConfiguration:
     kernel_file: str | None = _setting(
         None,
         "read the kernels of statements from a file that `nncdbg autotune` wrote",
-        "--kernels",
         "FILE",
-        key="kernelFile",
+        flag="--kernels",
         description="A file that `nncdbg autotune` wrote, with the backends of statements.",
         parameter="read_kernels",
     )
     op_libraries: list[str] = _setting(
         list,
         "Python file with custom kernels",
-        "--op-library",
         "FILE.py",
+        flag="--op-library",
         key="opLibrary",
         description="Python files that register kernels of custom ops.",
         parameter="load_op_library",
@@ -121,7 +127,6 @@ class RunConfiguration:
     allocator: str | None = _setting(
         None,
         "debug, arena, poison or plain",
-        "--allocator",
         shown_default="debug; plain on a device",
         description="debug fills memory with NaN and never reuses it. arena reuses memory, as in production.",
         values=("debug", "arena", "poison", "plain"),
@@ -129,26 +134,22 @@ class RunConfiguration:
     outputs: list[str] = _setting(
         list,
         "compute only this value, with the statements that it needs",
-        "--output",
         "VALUE",
+        flag="--output",
         description="Compute only these values: the other statements do not run.",
     )
     history: str | int | None = _setting(
-        None, "memory for old values, such as 4GiB", "--history", "BYTES", shown_default="a quarter of RAM"
+        None, "memory for old values, such as 4GiB", "BYTES", shown_default="a quarter of RAM"
     )
     max_ops: int | None = _setting(
         None,
         "stop after N statements",
-        "--max-ops",
         "N",
-        key="maxOps",
         description="End the run after this many statements.",
     )
     in_place_states: bool = _setting(
         False,
         "overwrite the old value of a state at its update, as training runtimes do",
-        "--in-place-states",
-        key="inPlaceStates",
         description=(
             "An `update` overwrites the memory of the old value of a state, as in training runtimes. "
             "Later reads of the old value are findings. The allocator is arena or poison."
@@ -157,19 +158,16 @@ class RunConfiguration:
     check: str | None = _setting(
         None,
         "micro: compare each kernel with its micro program (slow)",
-        "--check",
         description="micro compares each kernel with its micro program.",
         values=("micro",),
     )
-    flat: bool = _setting(False, "show one graph instead of layers", "--flat", parameter="load")
-    training: bool = _setting(
-        False, "open the training that an ONNX model contains", "--training", parameter="load"
-    )
+    flat: bool = _setting(False, "show one graph instead of layers", parameter="load")
+    training: bool = _setting(False, "open the training that an ONNX model contains", parameter="load")
     stores: list[str] = _setting(
         list,
         "additional folder for the weights of graph text",
-        "--allow-store",
         "DIR",
+        flag="--allow-store",
         key="allowStores",
         description="More folders from which graph text may read weights.",
         parameter="load",
@@ -177,7 +175,6 @@ class RunConfiguration:
     order: int | None = _setting(
         None,
         "play the order of a schedule that this seed draws",
-        "--order",
         "N",
         description=(
             "Debug an order of a program with a schedule: the legal order that this seed draws, "
@@ -188,7 +185,6 @@ class RunConfiguration:
     steps: int | None = _setting(
         None,
         "end each run of a training after N steps",
-        "--steps",
         "N",
         description="End each `run` of a training after this many steps.",
         parameter="load",
@@ -196,8 +192,8 @@ class RunConfiguration:
     tracks: dict[str, str] = _setting(
         dict,
         "track a number per step of a training, such as 'acc=mean(%hit)'",
-        "--track",
         "NAME=EXPR",
+        flag="--track",
         key="track",
         description="Numbers to track in each step of a training: expressions by name.",
         parameter="load",
@@ -205,7 +201,6 @@ class RunConfiguration:
     states: str | None = _setting(
         None,
         "first values of the states, from a .safetensors file or an ONNX model",
-        "--states",
         "FILE",
         description="A .safetensors file or an ONNX model with first values of the states.",
         parameter="load_states",
@@ -213,148 +208,114 @@ class RunConfiguration:
     strict_states: bool = _setting(
         False,
         "fail unless FILE and program have the same states",
-        "--strict-states",
-        key="strictStates",
         description="Fail unless the file of `states` and the program have the same states.",
         parameter="load_states",
     )
     record: str | None = _setting(
         None,
         "record the session in FILE: setup, commands and stops",
-        "--record",
         "FILE",
         description="Record the session in this file. `nncdbg replay FILE` compares stops and results.",
         parameter="",
     )
-    journal: str | None = _setting(
+    journal: str | None = _run_setting(
         None,
         "write the run of a training to this journal",
-        "--journal",
         "FILE",
         description=(
             "Write the run of a training to this journal: its results, and checkpoints at which it can be "
             "opened again."
         ),
-        parameter="run",
     )
-    checkpoint_every: str | None = _setting(
+    checkpoint_every: str | None = _run_setting(
         None,
         "distance of checkpoints: 50 (steps), 3epochs or 30s",
-        "--checkpoint-every",
         "N",
         shown_default="60s",
-        key="checkpointEvery",
         description="The distance of two checkpoints: 50 (steps), 3epochs or 30s.",
-        parameter="run",
     )
-    checkpoint_budget: str | None = _setting(
+    checkpoint_budget: str | None = _run_setting(
         None,
         "size of the checkpoints of a run; older ones are thinned out",
-        "--checkpoint-budget",
         "BYTES",
         shown_default="4GiB",
-        key="checkpointBudget",
         description="The size of the checkpoints of a run, such as 2GiB. Older ones are thinned out.",
-        parameter="run",
     )
-    journal_statistics: bool = _setting(
+    journal_statistics: bool = _run_setting(
         False,
         "write the statistics of each value of each step to the journal",
-        "--journal-statistics",
-        key="journalStatistics",
         description="Write the statistics of each value of each step to the journal.",
-        parameter="run",
     )
-    journal_values: list[str] = _setting(
+    journal_values: list[str] = _run_setting(
         list,
         "keep the values with this name in the journal, such as '@loss.%z' or '%w*'",
-        "--journal-values",
         "PATTERN",
-        key="journalValues",
         description="Values to keep in the journal for history: names such as @loss.%z, with * and ?.",
-        parameter="run",
     )
-    journal_values_every: str | None = _setting(
+    journal_values_every: str | None = _run_setting(
         None,
         "distance of kept values: 50 (steps), 3epochs or 30s",
-        "--journal-values-every",
         "N",
         shown_default="1",
-        key="journalValuesEvery",
         description="The distance of two steps whose values are kept: 50 (steps), 3epochs or 30s.",
-        parameter="run",
     )
-    journal_codec: str | None = _setting(
+    journal_codec: str | None = _run_setting(
         None,
         "exact, f16 or blocks: how kept values are stored",
-        "--journal-codec",
         "CODEC",
         shown_default="exact",
-        key="journalCodec",
         description=(
             "How kept values are stored: exact, f16 (2 bytes per element) or blocks (half a byte per "
             "element). Checkpoints are always exact."
         ),
         values=("exact", "f16", "blocks"),
-        parameter="run",
     )
-    on_journal_error: str | None = _setting(
+    on_journal_error: str | None = _run_setting(
         None,
         "warn or stop: what the run does if its journal cannot be written",
-        "--on-journal-error",
         "ACTION",
         shown_default="warn",
-        key="onJournalError",
         description=(
             "If the journal cannot be written, for example because the disk is full: `warn` reports it at "
             "once and continues, `stop` also stops the program."
         ),
         values=("warn", "stop"),
-        parameter="run",
     )
-    note: str | None = _setting(
+    note: str | None = _run_setting(
         None,
         "remark on the run, for its journal",
-        "--note",
         "TEXT",
         description="A remark on the run, for its journal.",
-        parameter="run",
     )
-    fork: bool = _setting(
+    fork: bool = _run_setting(
         False,
         "start a new run at the step of a journal; the old run stays",
-        "--fork",
         description="Start a new run at the step of a journal. The old run stays.",
-        parameter="run",
     )
-    changes: dict[str, Any] = _setting(
+    changes: dict[str, Any] = _run_setting(
         dict,
         "set a value of a fork: an attribute of the optimizer, a state or an input",
-        "--set",
         "NAME=VALUE",
+        flag="--set",
         key="set",
         description="Values of a fork by name: attributes of the optimizer, states or inputs.",
-        parameter="run",
     )
-    fork_program: str | None = _setting(
+    fork_program: str | None = _run_setting(
         None,
         "run this edited program in a fork; its states fit those of the run",
-        "--program",
         "FILE",
-        key="forkProgram",
+        flag="--program",
         description=(
             "An edited program for a fork, relative to `cwd`. Its states have the names, types and shapes of "
             "the run's."
         ),
-        parameter="run",
     )
-    resume: bool = _setting(
+    resume: bool = _run_setting(
         False,
         "continue a run of a journal that did not end, from its last checkpoint",
-        "--continue",
+        flag="--continue",
         key="continue",
         description="Continue a run of a journal that did not end, as a fork from its last checkpoint.",
-        parameter="run",
     )
     folder: str | None = _setting(
         None,
@@ -380,10 +341,15 @@ class RunConfiguration:
         return replace(self, **missing, given=self.given | missing.keys())
 
 
+@cache
 def settings() -> dict[str, tuple[Field[Any], Setting]]:
     """Return each field of the run configuration, by name, with its spellings."""
-    return {
-        each.name: (each, each.metadata["setting"])
-        for each in fields(RunConfiguration)
-        if "setting" in each.metadata
-    }
+    found = {}
+    for part in fields(RunConfiguration):
+        if "setting" in part.metadata:
+            setting: Setting = part.metadata["setting"]
+            first, *words = part.name.split("_")
+            flag = setting.flag or ("" if part.name in _NO_FLAG else "--" + "-".join((first, *words)))
+            key = setting.key or first + "".join(map(str.capitalize, words))
+            found[part.name] = part, setting._replace(flag=flag, key=key)
+    return found

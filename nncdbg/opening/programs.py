@@ -155,11 +155,7 @@ def open_program(
     for library in configuration.op_libraries:
         load_op_library(library)
         between()
-    chosen: dict[str, Any] = {
-        "steps": configuration.steps,
-        "training": configuration.training,
-        "tracks": configuration.tracks,
-    }
+    chosen: dict[str, Any] = {name: getattr(configuration, name) for name in ("steps", "training", "tracks")}
     if folder is not None:
         program = load(folder.program, **chosen)
         return OpenedProgram(_prepared(program, configuration), configuration, folder)
@@ -203,21 +199,14 @@ def _open_run(address: Address, configuration: RunConfiguration) -> OpenedProgra
 
 
 def _prepared(program: Program, configuration: RunConfiguration) -> Program:
-    """Return the program with the states and in the order of the configuration."""
-    program = with_states(program, configuration)
+    if configuration.states is not None:
+        from nncdbg.opening.state_file import load_states
+
+        file = Path(configuration.folder or "", configuration.states)
+        found = load_states(program, file, strict_states=configuration.strict_states)
+        program = replace(found.program, notes=(*found.program.notes, str(found)))
     if configuration.order is None:
         return program
     from nncdbg.engine.schedules.player import in_order
 
     return in_order(program, configuration.order)
-
-
-def with_states(program: Program, configuration: RunConfiguration) -> Program:
-    """Return the program with the states of the configuration's file, and a note with the report."""
-    if configuration.states is None:
-        return program
-    from nncdbg.opening.state_file import load_states
-
-    file = Path(configuration.folder or "", configuration.states)
-    found = load_states(program, file, strict_states=configuration.strict_states)
-    return replace(found.program, notes=(*found.program.notes, str(found)))

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from nncdbg.engine.frontends import load
 from nncdbg.errors import Excerpt, LoadError, NncdbgError, UsageError
 from nncdbg.ir.records import Program
+from nncdbg.text.lexemes import nearest
 
 _NAME = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*|.+\.py):(?P<object>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 
@@ -90,7 +91,8 @@ def _imported(name: str, folder: Path) -> ModuleType:
     importlib.invalidate_caches()
     try:
         module = importlib.import_module(name)
-        version = _version(module)
+        status = None if module.__file__ is None else os.stat(module.__file__)  # a folder without __init__.py
+        version = (0, 0) if status is None else (status.st_mtime_ns, status.st_size)
         if _VERSIONS.setdefault(name, version) != version:
             _VERSIONS[name] = version
             module = importlib.reload(module)
@@ -104,13 +106,6 @@ def _imported(name: str, folder: Path) -> ModuleType:
     )
 
 
-def _version(module: ModuleType) -> tuple[int, int]:
-    if module.__file__ is None:  # a folder without __init__.py
-        return 0, 0
-    status = os.stat(module.__file__)
-    return status.st_mtime_ns, status.st_size
-
-
 def _object(module: ModuleType, path: str, text: str) -> Any:
     found: Any = module
     for attribute in path.split("."):
@@ -122,14 +117,11 @@ def _object(module: ModuleType, path: str, text: str) -> Any:
 
 
 def _refuse_attribute(owner: Any, attribute: str, text: str) -> NoReturn:
-    from difflib import get_close_matches
-
-    near = get_close_matches(attribute, dir(owner), 1)
     kind = "module" if isinstance(owner, ModuleType) else "object"
     name = getattr(owner, "__name__", type(owner).__name__)
     raise LoadError(
         f"{text}: the {kind} {name} has no attribute {attribute}",
-        hint=f"did you mean {near[0]}?" if near else f"see {getattr(owner, '__file__', None) or name}",
+        hint=nearest(attribute, dir(owner)) or f"see {getattr(owner, '__file__', None) or name}",
     )
 
 
@@ -184,7 +176,11 @@ def _own_errors(text: str) -> Iterator[None]:
 
 def _lines_of(error: BaseException) -> tuple[Excerpt | None, str | None]:
     """Return the innermost line of the user's files in a traceback, and the lines that called it."""
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    others = ("<", str(Path(__file__).parents[1]), sys.base_prefix + os.sep + "lib")
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [
+        each for each in frames if not each.filename.startswith(others) and "-packages" not in each.filename
+    ]
     if not own:
         return None, None
     *callers, last = own
@@ -194,11 +190,6 @@ def _lines_of(error: BaseException) -> tuple[Excerpt | None, str | None]:
     excerpt = Excerpt(line, last.lineno or 1, start + 1, max(1, end - start), _relative(last.filename))
     places = [f"{_relative(each.filename)}:{each.lineno} ({each.name})" for each in reversed(callers)]
     return excerpt, ", ".join(places) or None
-
-
-def _is_users(file: str) -> bool:
-    package = str(Path(__file__).parents[1])
-    return not file.startswith(("<", package, sys.base_prefix + os.sep + "lib")) and "-packages" not in file
 
 
 def _relative(file: str) -> str:

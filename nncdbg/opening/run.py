@@ -88,18 +88,13 @@ def run(
     Raises as `nncdbg.load` and Debugger do, UnsupportedOp if an op has no kernel, RunError or MemoryFault if
     a statement fails, and RunError if a repeated step differs or the journal cannot be written.
     """
+    given = {**locals(), "journal_values": [*journal_values]}
+    del given["program"]
     address = isinstance(program, (str, os.PathLike)) and read_address(os.fspath(program)) is not None
     if journal is not None or address or fork or changes or resume:
         from nncdbg.opening.journal.reproduction import run_in_journal
 
-        fields: dict[str, Any] = {"journal": journal, "checkpoint_every": checkpoint_every, "note": note}
-        fields |= {"checkpoint_budget": checkpoint_budget, "changes": changes, "resume": resume}
-        fields |= {"fork": fork, "journal_statistics": journal_statistics, "journal_codec": journal_codec}
-        fields |= {"journal_values": [*journal_values], "journal_values_every": journal_values_every}
-        fields |= {"on_journal_error": on_journal_error, "fork_program": fork_program}
-        fields |= {"inputs": inputs, "dims": dims, "seed": seed, "outputs": outputs, "max_ops": max_ops}
-        fields |= {"backend": backend, "fallback": fallback, "kernels": kernels}
-        return run_in_journal(program, fields)
+        return run_in_journal(program, given)
     options = {"dims": dims, "max_ops": max_ops, "kernels": kernels}
     return _run(load(program), inputs, backend, fallback, seed, outputs, **options)
 

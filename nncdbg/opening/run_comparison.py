@@ -58,7 +58,10 @@ class Rerun:
         difference = self.lockstep.run_to_difference(_until_end_of(debugger, self.last))
         if difference is None:
             return None
-        return FirstStatement(_step_of(debugger), difference)
+        frames = debugger.control.machine.frames
+        lines = {line.body: line for line in lines_of(frames[0].code)}
+        steps = (lines[frame.code].step(frame.iteration) for frame in frames if frame.code in lines)
+        return FirstStatement(next(steps, None), difference)
 
 
 def rerun(comparison: RunComparison) -> Rerun:
@@ -82,13 +85,6 @@ def rerun(comparison: RunComparison) -> Rerun:
         raise UsageError("the programs have different statements")
     a, b = (opened.debugger(statistics=False) for opened in (one, other))
     return Rerun(Lockstep(a, b, EXACT), start, last)
-
-
-def _step_of(debugger: Debugger) -> int | None:
-    frames = debugger.control.machine.frames
-    lines = {line.body: line for line in lines_of(frames[0].code)}
-    found = (lines[frame.code].step(frame.iteration) for frame in frames if frame.code in lines)
-    return next(found, None)
 
 
 def _until_end_of(debugger: Debugger, step: int) -> Callable[[], bool]:
@@ -293,7 +289,6 @@ def _facts(run: Run, ranks: tuple[int, int] | None) -> str:
 
 
 def _text_difference(a: ComparedRun, b: ComparedRun, one: str, other: str) -> Iterator[str]:
-    """Yield the lines of a unified diff."""
     lines = (one.rstrip().splitlines(), other.rstrip().splitlines())
     return difflib.unified_diff(*lines, a.title, b.title, n=2, lineterm="")
 

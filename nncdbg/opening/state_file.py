@@ -16,6 +16,7 @@ from nncdbg.engine.frontends.tensor_file import TensorEntry, open_store, pack, u
 from nncdbg.errors import LoadError
 from nncdbg.ir.records import Array, Inline, Node, Program, Reference, StateLine, TensorType
 from nncdbg.process.files import draft_of
+from nncdbg.text.counting import counted, listed
 from nncdbg.text.lexemes import name_text
 
 _ENTRIES = "nncdbg.states"
@@ -50,22 +51,19 @@ class LoadedStates:
     def __str__(self) -> str:
         unfit = [f"%{name_text(name)} is {wanted}, in the file {found}" for name, wanted, found in self.unfit]
         parts = [
-            f"{len(self.loaded)} state{'s' * (len(self.loaded) != 1)} loaded from {self.file}",
+            f"{counted(len(self.loaded), 'state')} loaded from {self.file}",
             *_part(self.missing, "missing"),
             *_part(self.moments, "of an optimizer missing"),
             *_part(self.unused, "not used"),
-            *([f"{len(unfit)} with another type: {_some(unfit)}"] if unfit else []),
+            *([f"{len(unfit)} with another type: {listed(unfit, _MOST)}"] if unfit else []),
         ]
         return "; ".join(parts)
 
 
 def _part(names: Sequence[str], what: str) -> list[str]:
-    return [f"{len(names)} {what}: {_some([f'%{name_text(each)}' for each in names])}"] if names else []
-
-
-def _some(words: Sequence[str]) -> str:
-    more = len(words) - _MOST
-    return ", ".join(words[:_MOST]) + (f" and {more} more" if more > 0 else "")
+    return (
+        [f"{len(names)} {what}: {listed([f'%{name_text(name)}' for name in names], _MOST)}"] if names else []
+    )
 
 
 def load_states(
@@ -101,8 +99,12 @@ def load_states(
             lines.append(state)
     known = {*found, *(name for name, _, _ in unfit)}
     absent = [state for state in loaded.states if state.value.name not in known]
+    changed = replace(loaded, states=tuple(lines))
+    if loaded.listing is None:
+        readers = (*loaded.readers, *[None] * (len(loaded.stores) - len(loaded.readers)), store)
+        changed = replace(changed, stores=(*loaded.stores, str(states)), readers=readers)
     report = LoadedStates(
-        _with_states(loaded, tuple(lines), store, str(states)),
+        changed,
         str(states),
         tuple(found),
         tuple(state.value.name for state in absent if state.of is None),
@@ -133,13 +135,6 @@ def _from_store(state: StateLine, store: Store, program: Program) -> StateLine:
     if isinstance(state.first, Node):
         return replace(state, first=Node("Constant", (), (state.value,), {"value": data}))
     return replace(state, first=data)
-
-
-def _with_states(program: Program, states: tuple[StateLine, ...], store: Store, file: str) -> Program:
-    if program.listing is not None:
-        return replace(program, states=states)
-    readers = (*program.readers, *[None] * (len(program.stores) - len(program.readers)), store)
-    return replace(program, states=states, stores=(*program.stores, file), readers=readers)
 
 
 def _opened(file: Path) -> Store:

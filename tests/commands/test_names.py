@@ -20,7 +20,7 @@ import nncdbg
 from nncdbg.commands.session import CommandSession
 from nncdbg.errors import NncdbgError
 from nncdbg.ir.records import Program
-from nncdbg.nan_watch.measuring.gates import Watched
+from nncdbg.nan_watch.measuring.gates import ReportContext
 from nncdbg.nan_watch.reports.text import lines as text_lines
 from nncdbg.presentation.breakpoint_syntax import place_lines
 from nncdbg.presentation.divergence import report_text
@@ -134,7 +134,7 @@ def tokens(pattern: re.Pattern[str], text: str) -> Iterator[str]:
 
 def printed(program: Program) -> Iterator[str]:
     """Yield what `watch` and `diff` print, as on a screen."""
-    reports: list[Iterable[str | Text]] = [text_lines(nncdbg.watch(program), Watched.of(program))]
+    reports: list[Iterable[str | Text]] = [text_lines(nncdbg.watch(program), ReportContext.of(program))]
     if not program.runs:
         reports.append(report_text(nncdbg.diff(program, dtype_b="f16")).split("\n"))
     for lines in reports:

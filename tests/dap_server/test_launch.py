@@ -222,8 +222,8 @@ def test_a_fallback_to_numpy_is_reported_once_per_op(client: Client, tmp_path: P
 def test_a_repro_bundle_stops_at_its_finding(client: Client, tmp_path: Path) -> None:
     import nncdbg
     from nncdbg.nan_watch.configuration import WatchConfiguration
-    from nncdbg.nan_watch.reduction.bundles import bundle_finding
-    from nncdbg.nan_watch.reduction.sameness import found_first
+    from nncdbg.nan_watch.reduction.finding_identity import found_first
+    from nncdbg.nan_watch.reduction.reducing import bundle_finding
 
     program = nncdbg.parse(
         "#nncdbg 1\ngraph @main(%x: f32[2]) -> (%y) {\n  %a = Neg(%x)\n  %y = Log(%a)\n  return %y\n}\n"

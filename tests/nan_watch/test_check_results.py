@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.nan_watch.measuring.gates import Watched
+from nncdbg.nan_watch.measuring.gates import ReportContext
 from nncdbg.nan_watch.records import Report
 from nncdbg.nan_watch.reports import FORMS
 from nncdbg.nan_watch.reports.wording import verdict
@@ -103,7 +103,7 @@ def test_memory_that_is_not_from_xp_is_not_checked() -> None:
     assert verdict(report).endswith("; not checked: uninitialized, guard")
     (words,) = report.unchecked
     assert words.startswith("uninitialized, guard: checks.Own returned memory that is not from xp.empty")
-    document = json.loads(FORMS["json"](report, Watched()))
+    document = json.loads(FORMS["json"](report, ReportContext()))
     assert document["status"] == "not checked"
     guard = next(each for each in document["checks"] if each["check"] == "guard")
     assert guard["result"] == "not checked"
@@ -149,7 +149,7 @@ def test_junit_skips_what_was_not_checked() -> None:
         return np.array(x)
 
     report = watched("checks.Skipped")
-    suite = ElementTree.fromstring(FORMS["junit"](report, report.watched or Watched()))
+    suite = ElementTree.fromstring(FORMS["junit"](report, report.watched or ReportContext()))
     states = {test.get("name"): [each.tag for each in test] for test in suite.iter("testcase")}
     assert "skipped" in states["guard"]
     assert "skipped" not in states["nan"]

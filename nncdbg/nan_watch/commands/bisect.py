@@ -16,46 +16,42 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.execution.check_results import not_checked
 from nncdbg.errors import UsageError
-from nncdbg.nan_watch.commands.races import opened_schedule, search_of
-from nncdbg.nan_watch.commands.reduce import INTERRUPTED, terminable
-from nncdbg.opening.command_line import (
-    ArgumentParser,
-    add_machine,
-    add_model,
-    configuration_of,
-    errors_in_json,
+from nncdbg.nan_watch.commands import (
+    INTERRUPTED,
+    add_json,
+    check_least,
+    execute,
+    model_parser,
+    terminable,
+    write_program,
 )
-from nncdbg.opening.schedules import add_schedule
+from nncdbg.nan_watch.commands.races import opened_schedule, search_of
+from nncdbg.opening.command_line import add_schedule, configuration_of
 from nncdbg.presentation.run_progress import print_notes
 from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
     from nncdbg.engine.divergence.casting import Place
     from nncdbg.nan_watch.bisection import Bisection, Kept
-    from nncdbg.nan_watch.schedules.order_findings import SyncPlace
+    from nncdbg.nan_watch.schedules.order_search import SyncPlace
     from nncdbg.presentation.schedules import ScheduleWording
     from nncdbg.presentation.screen import Screen
 
 
 def main(arguments: Sequence[str]) -> int:
     """Return 0 with a minimal set; 130 if interrupted, with the best set so far."""
-    from nncdbg.presentation.screen import Screen
-
     options = _options(arguments)
-    with errors_in_json(options):
-        return (_bisect_sync if options.sync else _bisect)(options, Screen())
+    return execute(options, _bisect_sync if options.sync else _bisect)
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
-    parser = ArgumentParser(
-        "nncdbg bisect",
+    parser = model_parser(
+        "bisect",
         "Find the statements that must stay f32 when all others run in f16. "
         "With --sync: the fewest waits of the host that hide the races of a schedule.",
         epilog="exit code: 0 found, 1 with --sync if no wait hides a fault, 130 interrupted (the best result "
         "so far is printed)",
     )
-    add_model(parser)
-    add_machine(parser)
     add = parser.add_argument
     add("--sync", action="store_true", help="find the fewest points where a wait of the host hides the races")
     add("--schedules", type=int, metavar="N", help="with --sync: play N legal orders (default: 100)")
@@ -64,22 +60,15 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--rtol", type=float, help="relative tolerance for outputs (default: f16 2e-2, bf16 1e-1)")
     add("--atol", type=float, help="absolute tolerance for outputs (default: f16 5e-3, bf16 3e-2)")
     add("-o", "--output", metavar="FILE.nnc", help="write the mixed-precision program")
-    add("--json", action="store_true", help="print one JSON document on standard output")
+    add_json(parser)
     options = parser.parse_args(arguments)
     of_precision = {"--rtol": options.rtol, "--atol": options.atol, "--output": options.output}
-    of_schedules = {
-        "--schedules": options.schedules,
-        "--schedule": options.schedule,
-        "--streams": options.streams,
-        "--device": options.device or None,
-        "--bind": options.bind or None,
-        "--plan": options.plan,
-    }
+    names = ("schedules", "schedule", "streams", "device", "bind", "plan")
+    of_schedules = {f"--{name}": getattr(options, name) for name in names}
     for name, value in (of_precision if options.sync else of_schedules).items():
-        if value is not None:
+        if value not in (None, []):
             parser.error(f"{name} cannot be combined with --sync" if options.sync else f"{name} needs --sync")
-    if options.schedules is not None and options.schedules < 1:
-        parser.error(f"--schedules {options.schedules}: use 1 or more")
+    check_least(parser, options, "schedules")
     return options
 
 
@@ -105,10 +94,7 @@ def _bisect(options: Namespace, screen: Screen) -> int:
     for words in search.notes:
         screen.note(words)
     if options.output:
-        from nncdbg.presentation.program_text import stores_from, write_text
-
-        path = Path(options.output)
-        write_text(path, stores_from(search.mixed(places), path.parent).text())
+        write_program(search.mixed(places), options.output)
     seconds = time.perf_counter() - started
     if options.json:
         print(json.dumps(_document(search, places, kept, seconds, interrupted)))
@@ -190,7 +176,7 @@ ORDERS = 100
 
 def _bisect_sync(options: Namespace, screen: Screen) -> int:
     """Return 0 with the points, or if there is no race to hide; 1 if no wait hides a fault."""
-    from nncdbg.nan_watch.schedules.order_findings import played_orders, smallest_syncs
+    from nncdbg.nan_watch.schedules.order_search import played_orders, smallest_syncs, sync_words
     from nncdbg.presentation.schedules import ScheduleWording
 
     started = time.perf_counter()
@@ -203,7 +189,7 @@ def _bisect_sync(options: Namespace, screen: Screen) -> int:
     if options.json:
         document: dict[str, Any] = {
             "status": "failed" if failed else "ok",
-            "sync": [_sync_document(each, wording) for each in places],
+            "sync": [_sync_lines(place, wording) for place in places],
             "outcomes": found.outcomes,
             "orders": found.orders,
             "complete": found.complete,
@@ -220,25 +206,15 @@ def _bisect_sync(options: Namespace, screen: Screen) -> int:
     else:
         hides = "hides" if len(places) == 1 else "hide"
         screen.put(f"{counted(len(places), 'wait')} of the host for all streams {hides} the races:")
-        for each in places:
-            for line in _lines(each, wording):
-                screen.put(line)
+        for place in places:
+            screen.put(f"  {sync_words(place, wording)}")
+            for number in filter(None, _sync_lines(place, wording).values()):
+                screen.put(f"  {number:>5} | {wording.listing.lines[number - 1]}")
     return int(failed)
 
 
-def _sync_document(place: SyncPlace, wording: ScheduleWording) -> dict[str, int | None]:
+def _sync_lines(place: SyncPlace, wording: ScheduleWording) -> dict[str, int | None]:
     """Return the lines between which the host waits; only the second one inside of a called graph."""
     if place.after == place.before:
         return {"after": None, "before": wording.line(place.inside)}
     return {"after": wording.line(place.after), "before": wording.line(place.before)}
-
-
-def _lines(place: SyncPlace, wording: ScheduleWording) -> list[str]:
-    from nncdbg.nan_watch.schedules.order_findings import sync_words
-
-    sites = [place.inside] if place.after == place.before else [place.after, place.before]
-    numbers = [wording.line(each) for each in sites]
-    return [
-        f"  {sync_words(place, wording)}",
-        *(f"  {number:>5} | {wording.listing.lines[number - 1]}" for number in numbers),
-    ]

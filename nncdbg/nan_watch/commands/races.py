@@ -5,46 +5,33 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nncdbg.errors import UsageError
-from nncdbg.opening.command_line import (
-    ArgumentParser,
-    add_machine,
-    add_model,
-    configuration_of,
-    errors_in_json,
-)
-from nncdbg.opening.schedules import add_schedule, scheduled_program
+from nncdbg.nan_watch.commands import add_json, check_least, execute, model_parser, write_program
+from nncdbg.opening.command_line import add_schedule, configuration_of, scheduled_program
 
 if TYPE_CHECKING:
     from nncdbg.engine.memory.plan_file import PlacedPlan
     from nncdbg.ir.records import Program
     from nncdbg.nan_watch.records import Report
-    from nncdbg.nan_watch.schedules.search import ScheduleSearch
+    from nncdbg.nan_watch.schedules.order_search import ScheduleSearch
     from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
 
 
 def main(arguments: Sequence[str]) -> int:
     """Return 0 for a schedule without problems, 1 with problems."""
-    from nncdbg.presentation.screen import Screen
-
-    options = _options(arguments)
-    with errors_in_json(options):
-        return _races(options, Screen())
+    return execute(_options(arguments), _races)
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
-    parser = ArgumentParser(
-        "nncdbg races",
+    parser = model_parser(
+        "races",
         "Check a schedule: find uses of the same memory without an order, and wrong events.",
         epilog="exit code: 0 no problem, 1 a problem, 2 wrong usage, 3 a file could not be read",
     )
-    add_model(parser)
     add_schedule(parser)
-    add_machine(parser)
     add = parser.add_argument
     add("--schedules", type=int, metavar="N", help="play N legal orders, and compare their values")
     words = "play only the order of seed N, or begin with it"
@@ -53,23 +40,20 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("-o", "--output", metavar="FILE.nnc", help="write the first order with other values, as a program")
     add("--depth", type=int, metavar="N", help="report streams with more than N launches in flight")
     add("--max-findings", type=int, default=20, metavar="N", help="list at most N problems (default: 20)")
-    add("--json", action="store_true", help="print one JSON document on standard output")
+    add_json(parser)
     add("--sarif", metavar="FILE", help="write a sarif report")
     add("--timeline", metavar="FILE", help="write the streams over time as a Chrome trace, for Perfetto")
     options = parser.parse_args(arguments)
-    if options.max_findings < 1:
-        parser.error(f"--max-findings {options.max_findings}: list at least one")
-    if options.depth is not None and options.depth < 1:
-        parser.error(f"--depth {options.depth}: use 1 or more")
-    if options.schedules is not None and options.schedules < 1:
-        parser.error(f"--schedules {options.schedules}: use 1 or more")
+    check_least(parser, options, "max_findings", "list at least one")
+    check_least(parser, options, "depth")
+    check_least(parser, options, "schedules")
     if options.output and options.schedules is None and options.first_order is None:
         parser.error("--output writes an order: it needs --schedules or --order")
     return options
 
 
 def _races(options: Namespace, screen: Screen) -> int:
-    from nncdbg.nan_watch.measuring.gates import Watched
+    from nncdbg.nan_watch.measuring.gates import ReportContext
     from nncdbg.nan_watch.reports import FORMS, write
     from nncdbg.nan_watch.reports.text import lines
     from nncdbg.nan_watch.schedules.findings import schedule_report, violation_notes, write_timeline
@@ -84,7 +68,7 @@ def _races(options: Namespace, screen: Screen) -> int:
     if options.schedules is not None or options.first_order is not None or options.replicas:
         _play(options, opened, program, plan, report)
     report.limit(options.max_findings)
-    watched = Watched.of(program)
+    watched = ReportContext.of(program)
     if options.json:
         print(FORMS["json"](report, watched).rstrip())
         sys.stdout.flush()
@@ -124,28 +108,21 @@ def opened_schedule(options: Namespace) -> tuple[OpenedProgram, Program, PlacedP
 
 def search_of(opened: OpenedProgram, program: Program, plan: PlacedPlan | None) -> ScheduleSearch:
     """Return the search of the orders of a program, with the inputs that its options name."""
-    from nncdbg.nan_watch.schedules.search import ScheduleSearch
+    from nncdbg.nan_watch.schedules.order_search import ScheduleSearch
 
     # Random inputs are drawn once, here.
     debugger = opened.debugger(statistics=False)
-    configuration = opened.configuration
-    return ScheduleSearch(
-        program,
-        plan,
-        debugger.inputs,
-        seed=configuration.seed,
-        backend=configuration.backend,
-        fallback=configuration.fallback,
-        max_ops=configuration.max_ops,
-    )
+    options = {
+        name: getattr(opened.configuration, name) for name in ("seed", "backend", "fallback", "max_ops")
+    }
+    return ScheduleSearch(program, plan, debugger.inputs, **options)
 
 
 def _play(
     options: Namespace, opened: OpenedProgram, program: Program, plan: PlacedPlan | None, report: Report
 ) -> None:
     """Play orders of the schedule, and add what they show to the report."""
-    from nncdbg.nan_watch.schedules.order_findings import add_orders, add_replicas
-    from nncdbg.nan_watch.schedules.search import replica_differences
+    from nncdbg.nan_watch.schedules.order_search import add_orders, add_replicas, replica_differences
 
     search = search_of(opened, program, plan)
     if options.replicas:
@@ -156,9 +133,6 @@ def _play(
     found = search.run(options.schedules or 1, options.first_order or 0, every=options.schedules is not None)
     add_orders(report, search, found)
     if options.output:
-        from nncdbg.presentation.program_text import stores_from, write_text
-
         drawn = search.player.drawn(options.first_order or 0)
         first = found.differing[0].orders if found.differing else drawn
-        path = Path(options.output)
-        write_text(path, stores_from(search.player.program(first), path.absolute().parent).text())
+        write_program(search.player.program(first), options.output)

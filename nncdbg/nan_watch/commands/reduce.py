@@ -3,60 +3,43 @@
 from __future__ import annotations
 
 import json
-import signal
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.opening.command_line import (
-    ArgumentParser,
-    add_machine,
-    add_model,
-    configuration_of,
-    errors_in_json,
-)
-from nncdbg.presentation.run_progress import hearing, print_notes
+from nncdbg.nan_watch.commands import INTERRUPTED, add_json, execute, model_parser, terminable
+from nncdbg.opening.command_line import configuration_of
+from nncdbg.presentation.run_progress import print_notes
+from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
     from nncdbg.nan_watch.reduction.reducing import Reduced, ReductionJob
     from nncdbg.nan_watch.reduction.reduction import ReductionProgress
     from nncdbg.presentation.screen import Screen
 
-INTERRUPTED = 130
-
 
 def main(arguments: Sequence[str]) -> int:
     """Return 0 if reduced and verified, 2 if a watch finds nothing, 130 if interrupted."""
-    from nncdbg.presentation.screen import Screen
-
-    options = _options(arguments)
-    with errors_in_json(options):
-        return _reduce(options, Screen())
+    return execute(_options(arguments), _reduce)
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
     from nncdbg.nan_watch.measuring.gates import USUAL
 
-    parser = ArgumentParser(
-        "nncdbg reduce",
+    parser = model_parser(
+        "reduce",
         "Reduce MODEL to the smallest program and inputs with the same finding: a repro bundle.",
         epilog="exit code: 0 reduced, 2 no finding, 130 interrupted (the best result so far is written)",
     )
-    add_model(parser)
-    add_machine(parser)
     add = parser.add_argument
     add("-o", "--output", metavar="DIR", help="the bundle (MODEL.reduced)")
-    add(
-        "--state",
-        metavar="FILE",
-        help="save progress in FILE, to resume after an interruption",
-    )
+    add("--state", metavar="FILE", help="save progress in FILE, to resume after an interruption")
     add("--fail-on", metavar="GATES", help=f"the gates ({','.join(USUAL)})")
     add("--strict", action="store_true", help="also count findings that do not affect an output")
-    add("--json", action="store_true", help="print one JSON document on standard output")
+    add_json(parser)
     return parser.parse_args(arguments)
 
 
@@ -85,15 +68,6 @@ def _reduce(options: Namespace, screen: Screen) -> int:
     else:
         _print(screen, reduced, folder, seconds)
     return INTERRUPTED if reduced.interrupted else 0
-
-
-def terminable() -> AbstractContextManager[None]:
-    """Treat SIGTERM as an interruption, like Ctrl-C, so that the progress is kept."""
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    return hearing(signal.SIGTERM, interrupt)
 
 
 @contextmanager
@@ -149,8 +123,7 @@ def _print(screen: Screen, reduced: Reduced, folder: Path, seconds: float) -> No
     screen.put()
     screen.put((folder / "program.nnc").read_text(encoding="utf-8", errors="replace").rstrip())
     screen.put()
-    many = "statement" if case.statements == 1 else "statements"
-    size = f"{case.statements} {many} and {case.bytes} bytes of data"
+    size = f"{counted(case.statements, 'statement')} and {case.bytes} bytes of data"
     screen.put(f"{size}, after {reduced.runs} runs in {seconds:.1f} s")
     if reduced.interrupted:
         screen.note("interrupted: this is the smallest bundle so far")

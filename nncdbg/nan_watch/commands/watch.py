@@ -13,21 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.errors import NncdbgError, StoppedRun, UsageError
+from nncdbg.nan_watch.commands import add_json, check_least, execute, model_parser
 from nncdbg.nan_watch.commands.watch_script import main as watch_script
 from nncdbg.nan_watch.commands.watch_script import script_in
 from nncdbg.opening.command_line import (
     ArgumentParser,
+    add_corpus,
     add_journal,
     add_kernels,
-    add_machine,
-    add_model,
     add_states_in_place,
     add_tracks,
     add_verification,
+    check_corpus,
     configuration_of,
-    errors_in_json,
 )
-from nncdbg.opening.corpus.options import add_corpus, check_corpus
 from nncdbg.presentation.run_progress import (
     case_progress,
     hearing,
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.stopping.stops import Stop
     from nncdbg.ir.records import Program
     from nncdbg.nan_watch.configuration import WatchConfiguration
-    from nncdbg.nan_watch.measuring.gates import Gates, Watched
+    from nncdbg.nan_watch.measuring.gates import Gates, ReportContext
     from nncdbg.nan_watch.records import Report
     from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
@@ -56,32 +55,25 @@ _EXIT_CODES = """exit code: 0 fine, 1 a gate tripped, 2 wrong usage, 3 a file co
 
 
 def _parser() -> ArgumentParser:
-    """Return the parser of the options."""
     from nncdbg.nan_watch.measuring.gates import USUAL, table
 
     width = max(len(gate) for gate, _ in table()) + 2
     gates = "\n".join(f"  {gate:<{width}}{meaning}" for gate, meaning in table())
-    parser = ArgumentParser(
-        "nncdbg watch",
+    parser = model_parser(
+        "watch",
         "Run a graph and report the op where the first NaN originates, and why.",
         epilog=(
             f"gates, separated by commas:\n{gates}\n\n{_EXIT_CODES}\n\n"
             "To watch the training of a PyTorch script: nncdbg watch SCRIPT.py --help"
         ),
     )
-    add_model(parser)
-    add_machine(parser)
     add_kernels(parser)
     add_states_in_place(parser)
     add_journal(parser)
     add_tracks(parser)
     add_verification(parser)
     add = parser.add_argument
-    add(
-        "--fail-on",
-        metavar="GATES",
-        help=f"the gates ({','.join(USUAL)})",
-    )
+    add("--fail-on", metavar="GATES", help=f"the gates ({','.join(USUAL)})")
     add(
         "--assert", action="append", default=[], dest="asserted", metavar="EXPR", help="fail if EXPR is false"
     )
@@ -102,7 +94,7 @@ def _parser() -> ArgumentParser:
     )
     add("--write-baseline", metavar="FILE", help="write the current findings as the baseline")
     add("--bundle", metavar="DIR", help="write a repro of the first finding; `nncdbg DIR` opens it")
-    add("--json", action="store_true", help="print one JSON document on standard output")
+    add_json(parser)
     for form in FILES:
         add(f"--{form}", metavar="FILE", help=f"write a {form} report")
     add("--github", action="store_true", help="print annotations for GitHub Actions")
@@ -110,11 +102,9 @@ def _parser() -> ArgumentParser:
 
 
 def _check(parser: ArgumentParser, options: Namespace) -> None:
-    if options.max_findings < 1:
-        parser.error(f"--max-findings {options.max_findings}: list at least one")
+    check_least(parser, options, "max_findings", "list at least one")
     check_corpus(parser, options)
-    if options.runs < 1:
-        parser.error(f"--runs {options.runs}: use 1 or more; --runs 1 runs the program once")
+    check_least(parser, options, "runs", "use 1 or more; --runs 1 runs the program once")
     for name in ("plan", "write_plan"):
         if getattr(options, name) and not options.memory:
             parser.error(f"--{name.replace('_', '-')} needs --memory")
@@ -225,7 +215,6 @@ def _once(
 
 @contextmanager
 def _bounded(options: Namespace, end: Callable[[], None]) -> Iterator[None]:
-    """Call `end` when the budget is spent."""
     if options.budget is None:
         yield
         return
@@ -257,7 +246,7 @@ def _in_memories(options: Namespace, opened: OpenedProgram) -> Report:
 def _corpus(options: Namespace, screen: Screen, opened: OpenedProgram, gates: Gates) -> Report:
     from nncdbg.nan_watch.call import good_run
     from nncdbg.nan_watch.corpus import WatchTask, run_corpus
-    from nncdbg.opening.corpus.options import corpus_fields
+    from nncdbg.opening.command_line import corpus_fields
     from nncdbg.opening.corpus.source import CorpusProgram
 
     source = CorpusProgram(opened.configuration, opened.program)
@@ -278,20 +267,17 @@ def main(arguments: Sequence[str]) -> int:
 
     With several of these, the highest code is returned.
     """
-    from nncdbg.presentation.screen import Screen
-
     parser = _parser()
     if script_in(arguments, parser):
         return watch_script(arguments)
     options = parser.parse_args(arguments)
     _check(parser, options)
-    with errors_in_json(options):
-        return _watch(options, Screen())
+    return execute(options, _watch)
 
 
 def _watch(options: Namespace, screen: Screen) -> int:
     from nncdbg.nan_watch.configuration import watch_configuration
-    from nncdbg.nan_watch.measuring.gates import Watched
+    from nncdbg.nan_watch.measuring.gates import ReportContext
     from nncdbg.opening.programs import open_program
 
     opened = open_program(configuration_of(options))
@@ -313,7 +299,7 @@ def _watch(options: Namespace, screen: Screen) -> int:
     report.observers = verified
     if known is not None:
         report = compare(report, known, program).report
-    watched = Watched.of(program, gates)
+    watched = ReportContext.of(program, gates)
     problems: list[NncdbgError] = []
     if options.write_baseline:
         from nncdbg.nan_watch.baseline import write_baseline
@@ -340,7 +326,7 @@ def _watch(options: Namespace, screen: Screen) -> int:
 # -- output ------------------------------------------------------------------------------------------
 
 
-def _on_screen(screen: Screen, program: Program, watched: Watched) -> Watched:
+def _on_screen(screen: Screen, program: Program, watched: ReportContext) -> ReportContext:
     """Return the context for a report whose lines are fitted to the screen."""
     from nncdbg.presentation.elements import Layout
 
@@ -395,7 +381,7 @@ def _bundle(
                 hint=f"`nncdbg {options.model} --in-place-states`, then `continue`, stops at the statement",
             )
         ]
-    from nncdbg.nan_watch.reduction.bundles import bundle_finding
+    from nncdbg.nan_watch.reduction.reducing import bundle_finding
 
     program = opened.program
     try:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nncdbg.errors import NncdbgError, UsageError
+from nncdbg.nan_watch.commands import add_json
 from nncdbg.opening.command_line import ArgumentParser, errors_in_json, script_arguments
 from nncdbg.process.ranks import folder_of_rank
 from nncdbg.text.counting import counted
@@ -91,7 +92,7 @@ def _parser() -> ArgumentParser:
     )
     add("--keep-update", action="store_true", help="copy the state before each update, to run it again")
     add("--bundle", metavar="DIR", help="save the first step with NaN; `nncdbg DIR` opens it")
-    add("--json", action="store_true", help="print one JSON document on standard output")
+    add_json(parser)
     return parser
 
 
@@ -195,7 +196,6 @@ def _ended(options: Namespace, target: str, report: TrainingReport, failure: Nnc
 
 
 def _keep(options: Namespace, bad: BadStep) -> None:
-    """Save the first step that was recorded."""
     from nncdbg.presentation.screen import Screen
 
     if not options.bundle or options.bundle == getattr(options, "saved", None):

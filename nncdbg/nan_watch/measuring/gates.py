@@ -6,7 +6,6 @@ an expression that must be false whenever one of its values is written.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from nncdbg.engine.execution.findings import NUMERIC, STATE_RESET
 from nncdbg.errors import UsageError
 from nncdbg.ir.records import Program, SourceLines
 from nncdbg.nan_watch.records import REUSE
+from nncdbg.text.lexemes import nearest
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.sightings import Sighting
@@ -285,8 +285,7 @@ def _unknown(text: str, name: str) -> UsageError:
         return UsageError(f"the gate {name!r} does not accept a limit: {text!r}", hint=f"write {name}")
     if name == RANGE:
         return UsageError(f"the gate {text!r} has no expression", hint="write range:max(%h) > 1e4")
-    near = difflib.get_close_matches(name, gate_names(), 1)
-    hint = f"did you mean {near[0]}?" if near else f"the gates are {', '.join(gate_names())}"
+    hint = nearest(name, gate_names()) or f"the gates are {', '.join(gate_names())}"
     return UsageError(f"there is no gate {text!r}", hint=hint)
 
 
@@ -298,7 +297,7 @@ class OnScreen(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class ReportContext:
     """The parts of a watch that are not in its report.
 
     `lines` is the program's text, from which statements are quoted; `gates` are the requested gates, so
@@ -315,7 +314,7 @@ class Watched:
     """The user's lines that a recorded step has."""
 
     @classmethod
-    def of(cls, program: Program, gates: Gates | None = None) -> Watched:
+    def of(cls, program: Program, gates: Gates | None = None) -> ReportContext:
         """Return the context of a program: its text with numbered lines, and its gates."""
         lines = program.as_listing().full_lines()
         if gates is None:

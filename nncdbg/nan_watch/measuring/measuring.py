@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from nncdbg.dtypes import FLOATS, name_of
-from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.compilation.search import candidates
 from nncdbg.engine.compilation.trained import parameters_of
 from nncdbg.engine.debugger import Debugger
@@ -26,13 +26,14 @@ from nncdbg.ir.kinds import is_transfer
 from nncdbg.ir.records import type_of
 from nncdbg.ir.walk import blocks
 from nncdbg.nan_watch.measuring.gates import MEASURES, RANGE, Gates, Threshold
+from nncdbg.nan_watch.measuring.growth_metrics import GrowthMetrics
 from nncdbg.nan_watch.measuring.latest_iterations import maker_of, norm_and_change, step_frame
 from nncdbg.nan_watch.measuring.tracks import Track, Trip
-from nncdbg.nan_watch.measuring.trouble import Trouble
 from nncdbg.nan_watch.recording import Recording, check_model, compare
 from nncdbg.nan_watch.records import Operand, WatchFinding
 from nncdbg.nan_watch.sites import site_of
 from nncdbg.stats import summarize
+from nncdbg.text.counting import listed
 from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
@@ -43,10 +44,10 @@ Visit: TypeAlias = "tuple[Code, str, int, int, Any, Any]"
 
 
 class Carried:
-    """Receives the event of each iteration, and makes `trouble` record the gates that trip."""
+    """Receives the event of each iteration, and makes `metrics` record the gates that trip."""
 
-    def __init__(self, trouble: Trouble, gates: Sequence[Threshold], debugger: Debugger) -> None:
-        self._trouble = trouble
+    def __init__(self, metrics: GrowthMetrics, gates: Sequence[Threshold], debugger: Debugger) -> None:
+        self._metrics = metrics
         self._gates = [gate for gate in gates if gate.kind in ("update", "runaway")]
         self._debugger = debugger
         self._learned = parameters_of(debugger.program) if self._gates else {}
@@ -56,7 +57,6 @@ class Carried:
         """The first norm of each carried value, by block and name."""
 
     def _hear(self, event: Event) -> None:
-        """Measure the carried values when a loop begins its next iteration."""
         if isinstance(event, Iterated) and not self._debugger.timeline.replaying:
             for visit in self._visits(event):
                 self._judge(*visit)
@@ -90,8 +90,8 @@ class Carried:
                 self._runaway(code, name, old, new) if gate.kind == "runaway" else _update(name, old, new)
             )
             if measured is not None and gate.exceeded(measured[0]):
-                track = self._trouble.track(code, pc, index, name_of(new.dtype))
-                self._trouble.trip(track, gate, *measured, None, code, pc, ())
+                track = self._metrics.track(code, pc, index, name_of(new.dtype))
+                self._metrics.trip(track, gate, measured, Statement(code, pc))
 
     def _runaway(self, code: Code, name: str, old: Any, new: Any) -> tuple[float, str] | None:
         key = (code, name)
@@ -107,7 +107,7 @@ class Carried:
 
     def _size(self, value: Any) -> float:
         """Return the root of the mean square: the norm over the root of the number of elements."""
-        row = self._trouble.row(value)
+        row = self._metrics.row(value)
         return math.hypot(row[2], row[3])
 
 
@@ -147,20 +147,15 @@ def not_judged(tracks: Iterable[Track], gates: Gates) -> Iterator[CheckResult]:
     dead = next((str(gate) for gate in gates.thresholds if gate.kind == "dead"), None)
     if dead is None:
         return
-    units = [(track.site.value, track.units) for track in tracks if track.units is not None]
-    few = [name for name, each in units if each.alive is not None and each.samples < FEWEST_SAMPLES]
-    changing = [name for name, each in units if each.alive is None]
+    units = [(f"%{name_text(track.site.value)}", track.units) for track in tracks if track.units is not None]
+    few = [name for name, unit in units if unit.alive is not None and unit.samples < FEWEST_SAMPLES]
+    changing = [name for name, unit in units if unit.alive is None]
     if few:
-        yield CheckResult(dead, NOT_CHECKED, f"{_listed(few)} had fewer than {FEWEST_SAMPLES} samples")
+        yield CheckResult(dead, NOT_CHECKED, f"{listed(few, 3)} had fewer than {FEWEST_SAMPLES} samples")
     if changing:
-        yield CheckResult(dead, NOT_CHECKED, f"{_listed(changing)} changed the number of units")
+        yield CheckResult(dead, NOT_CHECKED, f"{listed(changing, 3)} changed the number of units")
     if not units:
         yield CheckResult(dead, NOT_APPLICABLE, "no statement is an activation that can be 0")
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(f"%{name_text(name)}" for name in names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
 def _dead(track: Track, gate: Threshold) -> Trip | None:
@@ -370,9 +365,9 @@ class Measuring:
             check_model(good, debugger.program)
         self._ranges = Ranges(debugger, gates.ranges)
         wanted = gates.measured or keep or good is not None
-        self._trouble = Trouble(debugger, gates.thresholds) if wanted else None
-        if self._trouble is not None:
-            Carried(self._trouble, gates.thresholds, debugger)
+        self._metrics = GrowthMetrics(debugger, gates.thresholds) if wanted else None
+        if self._metrics is not None:
+            Carried(self._metrics, gates.thresholds, debugger)
 
     def run(self, move: Callable[[], Stop]) -> Stop:
         """Run the program until something other than a range stops it."""
@@ -381,7 +376,7 @@ class Measuring:
     @property
     def tracks(self) -> list[Track]:
         """The measurements of each statement, in execution order."""
-        return self._trouble.tracks if self._trouble is not None else []
+        return self._metrics.tracks if self._metrics is not None else []
 
     def found(self) -> tuple[list[WatchFinding], list[CheckResult]]:
         """Return the findings of the ranges, and the ranges that were never evaluated."""

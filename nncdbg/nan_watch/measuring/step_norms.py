@@ -249,7 +249,6 @@ def _frame(visits: Visits, graph: str) -> FramePopped | None:
 
 
 def _in_frame(name: str | None, frame: FramePopped | None) -> Any:
-    """Return the value of this name; None if the frame has none."""
     slot = None if frame is None or name is None else frame.code.slot_of.get(name)
     return None if frame is None or slot is None else frame.slots[slot]
 

@@ -28,12 +28,19 @@ from nncdbg.engine.memory.reusing import ReusingAllocation
 from nncdbg.engine.memory.states_in_place import arena_of
 from nncdbg.errors import StoppedRun, UsageError
 from nncdbg.ir.records import Program
-from nncdbg.nan_watch.memory import wording as words
-from nncdbg.nan_watch.memory.wording import lines
+from nncdbg.nan_watch.memory.wording import (
+    change_finding,
+    lines,
+    misuse_finding,
+    reuse_finding,
+    state_finding,
+    unexplained_finding,
+)
 from nncdbg.nan_watch.records import FindingSite as Line
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.nan_watch.sites import site_of
 from nncdbg.nan_watch.watching import own_memory_words
+from nncdbg.text.counting import listed
 from nncdbg.text.lexemes import name_text
 
 _NAMED = 5
@@ -115,11 +122,8 @@ def _unrun(debugger: Debugger, plan: PlacedPlan, played: Played) -> list[CheckRe
     graphs = debugger.program.graphs.items()
     inputs = {((name,), value.name) for name, graph in graphs for value in graph.inputs}
     missing = {site: None for site in plan.places if site not in played.sizes and site not in inputs}
-    if not missing:
-        return []
-    names = _listed(missing)
-    words = f"places of values that were not computed in this run, so their readers are unknown: {names}"
-    return [_left(words)]
+    what = "places of values that were not computed in this run, so their readers are unknown"
+    return [_left(f"{what}: {_listed(missing)}")] if missing else []
 
 
 def _left(words: str) -> CheckResult:
@@ -127,9 +131,7 @@ def _left(words: str) -> CheckResult:
 
 
 def _listed(sites: dict[Site, None]) -> str:
-    names = [f"%{name_text(name)} of {key_of(path)}" for path, name in list(sites)[:_NAMED]]
-    more = len(sites) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more else "")
+    return listed([f"%{name_text(name)} of {key_of(path)}" for path, name in sites], _NAMED)
 
 
 KINDS = ("reuse", "uninitialized", "guard", "state", "plan")
@@ -205,7 +207,6 @@ def write_plan(plan: PlacedPlan, file: str | os.PathLike[str]) -> None:
 class _Run:
     """One run: its allocator, its results, and the records of its arena."""
 
-    title: str
     debugger: Debugger
     played: Played
     arena: ReusingAllocation | None = None
@@ -224,7 +225,7 @@ class _Watch:
         started = time.perf_counter()
         debugger = self.start("debug")
         report = Report(notes=[*map(str, debugger.notes)])
-        base = _Run("without reuse", debugger, Player(debugger).run())
+        base = _Run(debugger, Player(debugger).run())
         report.ops = base.played.ticks
         self._misuse(base)
         self._changed(base, "debug")
@@ -241,7 +242,11 @@ class _Watch:
                 report.results.append(CheckResult("guard", NOT_CHECKED, own_memory_words(own)))
             known = {each.check for each in report.results}
             report.results += [CheckResult(kind, PASSED) for kind in self._kinds() if kind not in known]
-        report.findings = self._ordered(max_findings)
+        # In execution order, those of the plan alone last.
+        findings = [finding for _, finding in sorted(self.found.values(), key=lambda pair: pair[0])]
+        if findings:
+            findings[0] = replace(findings[0], first=True)
+        report.findings = findings[:max_findings]
         report.counts["birth"] = len(self.found)
         report.seconds = time.perf_counter() - started
         return report
@@ -261,14 +266,6 @@ class _Watch:
         """Return the kinds of findings that the runs look for."""
         return ("reuse", "uninitialized", "guard", "state", *(("plan",) if self.plan is not None else ()))
 
-    def _ordered(self, max_findings: int) -> list[WatchFinding]:
-        """Return the findings in execution order, those of the plan alone last, with the first one marked."""
-        ordered = sorted(self.found.values(), key=lambda pair: pair[0])
-        findings = [finding for _, finding in ordered]
-        if findings:
-            findings[0] = replace(findings[0], first=True)
-        return findings[:max_findings]
-
     def _add(self, tick: int, finding: WatchFinding) -> None:
         site = finding.site
         key = (finding.kind, site.line, site.value, finding.other and finding.other.line)
@@ -287,15 +284,15 @@ class _Watch:
         base.debugger.restart()
         played = Player(base.debugger, base.played, integrity=False).run()
         if played.differs is not None and base.played.changed is None:
-            self._add(played.differs.moment.tick, words.state(base.debugger, played.differs))
+            self._add(played.differs.moment.tick, state_finding(base.debugger, played.differs))
 
     def _compare(self, base: _Run, poison: bool, report: Report) -> None:
         arena = self._arena(poison)
         debugger = self.start(arena)
-        run = _Run("in the arena", debugger, Player(debugger, base.played).run(), arena)
+        run = _Run(debugger, Player(debugger, base.played).run(), arena)
         self._misuse(run)
         for misread in arena.misreads.values():
-            self._add(misread.tick, words.reuse(debugger, misread, self.plan, self._reaches(base, run)))
+            self._add(misread.tick, reuse_finding(debugger, misread, self.plan, self._reaches(base, run)))
         self._unexplained(base, run, poison)
         if isinstance(arena, PlacedAllocation) and not poison:
             self._planned(base, arena, report)
@@ -313,14 +310,14 @@ class _Watch:
         for moment, finding in run.played.findings:
             # A read of reused memory is a `Misread` of the arena too, which has more detail.
             if finding.kind != "guard" or finding.output is not None:
-                self._add(moment.tick, words.misuse(run.debugger, moment, finding))
+                self._add(moment.tick, misuse_finding(run.debugger, moment, finding))
 
     def _changed(self, run: _Run, allocator: str | Allocation) -> None:
         """Add a value that changed after it was written, although it still owns its bytes."""
         changed = run.played.changed
         if changed is not None:
             culprit = who_changed(self.start, allocator, changed)
-            self._add(changed.reader.tick, words.changed(run.debugger, changed, culprit))
+            self._add(changed.reader.tick, change_finding(run.debugger, changed, culprit))
 
     def _unexplained(self, base: _Run, run: _Run, poison: bool) -> None:
         """Add a difference before any known misread: a kernel that uses memory of other values."""
@@ -337,7 +334,7 @@ class _Watch:
             read = who_is_still_read(
                 self.start, lambda plan: arena_of(self.in_place, plan, poison=poison), base.played, differs
             )
-        self._add(differs.moment.tick, words.unexplained(run.debugger, differs, read))
+        self._add(differs.moment.tick, unexplained_finding(run.debugger, differs, read))
 
     def _planned(self, base: _Run, arena: PlacedAllocation, report: Report) -> None:
         """Add errors of the plan that no run shows, and note what the plan leaves out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from nncdbg.engine.compilation.code import Code, Statement
@@ -34,9 +35,11 @@ CAUSES = (
 """Every cause of misused memory; scripts and baselines rely on these names."""
 
 
-def reuse(debugger: Debugger, misread: Misread, plan: PlacedPlan | None, reaches: bool) -> WatchFinding:
+def reuse_finding(
+    debugger: Debugger, misread: Misread, plan: PlacedPlan | None, reaches: bool
+) -> WatchFinding:
     """Return the finding of a statement that reads bytes that another value has overwritten."""
-    block, statement = misread.block, misread.statement
+    block = misread.block
     taker, overwritten = block.successor, overwrites_state(misread.block)
     evidence = _life(debugger, misread)
     if taker is not None and overwritten:
@@ -63,19 +66,10 @@ def reuse(debugger: Debugger, misread: Misread, plan: PlacedPlan | None, reaches
     if place is not None and place.lives is not None:
         evidence += f"; the plan considers it live from line {place.lives[0]} to line {place.lives[1]}"
     other = taker.statement if taker is not None else block.freed
-    return WatchFinding(
-        "reuse",
-        "birth",
-        site_of(statement.code, statement.pc, misread.name, debugger),
-        iteration=misread.iteration,
-        inputs=_operands(statement),
-        reaches_output=reaches,
-        cause="overwritten state" if overwritten else "wrong reuse",
-        evidence=evidence,
-        hint=_reuse_hint(block, taker),
-        other=None if other is None else site_at(other, debugger, taker.value if taker else ""),
-        count=misread.count,
-    )
+    site = None if other is None else site_at(other, debugger, taker.value if taker else "")
+    cause, hint = "overwritten state" if overwritten else "wrong reuse", _reuse_hint(block, taker)
+    found = _finding(debugger, "reuse", misread, misread.name, cause, evidence, hint, site)
+    return replace(found, reaches_output=reaches, count=misread.count)
 
 
 def _reuse_hint(block: MemoryBlock, taker: Owner | None) -> str:
@@ -103,7 +97,7 @@ def _life(debugger: Debugger, misread: Misread) -> str:
     return f"%{name_text(owner.value)}{known} is live from line {begin} to line {end}"
 
 
-def misuse(debugger: Debugger, moment: Moment, finding: Finding) -> WatchFinding:
+def misuse_finding(debugger: Debugger, moment: Moment, finding: Finding) -> WatchFinding:
     """Return the finding of an allocator: an out-of-bounds write, or uninitialized elements."""
     statement, index = finding.binding, finding.output
     code, pc = statement.code, statement.pc
@@ -117,22 +111,13 @@ def misuse(debugger: Debugger, moment: Moment, finding: Finding) -> WatchFinding
         cause, hint = "read before write", "write every element of `out` before reading it"
     else:
         cause, hint = "partial write", "write every element of `out`"
-    return WatchFinding(
-        finding.kind,
-        "birth",
-        site_of(code, pc, name, debugger),
-        iteration=moment.iteration,
-        inputs=_operands(statement),
-        cause=cause,
-        evidence=finding.detail,
-        hint=hint,
-        other=None if finding.other is None else site_at(finding.other, debugger),
-    )
+    other = None if finding.other is None else site_at(finding.other, debugger)
+    at = replace(moment, statement=statement)
+    return _finding(debugger, finding.kind, at, name, cause, finding.detail, hint, other)
 
 
-def changed(debugger: Debugger, found: Changed, culprit: Moment | None) -> WatchFinding:
+def change_finding(debugger: Debugger, found: Changed, culprit: Moment | None) -> WatchFinding:
     """Return the finding of a value that changed although its bytes were not reused."""
-    reader = found.reader.statement
     evidence = f"%{name_text(found.name)} changed after it was written"
     if culprit is not None:
         statement = culprit.statement
@@ -141,36 +126,21 @@ def changed(debugger: Debugger, found: Changed, culprit: Moment | None) -> Watch
             evidence += ", which reads it as an operand"
     else:
         evidence += "; the statement that changed it is unknown"
-    return WatchFinding(
-        "reuse",
-        "birth",
-        site_of(reader.code, reader.pc, found.name, debugger),
-        iteration=found.reader.iteration,
-        inputs=_operands(reader),
-        cause="write into foreign memory" if culprit is not None else "unknown",
-        evidence=evidence,
-        hint="write only to the op's own result; copy operands, and do not keep buffers between calls",
-        other=None if culprit is None else site_at(culprit.statement, debugger),
-    )
+    cause = "write into foreign memory" if culprit is not None else "unknown"
+    hint = "write only to the op's own result; copy operands, and do not keep buffers between calls"
+    other = None if culprit is None else site_at(culprit.statement, debugger)
+    return _finding(debugger, "reuse", found.reader, found.name, cause, evidence, hint, other)
 
 
-def state(debugger: Debugger, differs: Differs) -> WatchFinding:
+def state_finding(debugger: Debugger, differs: Differs) -> WatchFinding:
     """Return the finding of a kernel whose second run gives another result."""
     detail = differs.detail or f"computes a different %{name_text(differs.name)} from the same operands"
-    statement = differs.moment.statement
-    return WatchFinding(
-        "state",
-        "birth",
-        site_of(statement.code, statement.pc, differs.name, debugger),
-        iteration=differs.moment.iteration,
-        inputs=_operands(statement),
-        cause="state between runs",
-        evidence=f"in the second run, {verb(statement)} {detail}",
-        hint="do not keep state between calls; draw random numbers from `rng`",
-    )
+    evidence = f"in the second run, {verb(differs.moment.statement)} {detail}"
+    hint = "do not keep state between calls; draw random numbers from `rng`"
+    return _finding(debugger, "state", differs.moment, differs.name, "state between runs", evidence, hint)
 
 
-def unexplained(debugger: Debugger, differs: Differs, read: StillRead | None) -> WatchFinding:
+def unexplained_finding(debugger: Debugger, differs: Differs, read: StillRead | None) -> WatchFinding:
     """Return the finding of a statement with another result in an arena although its operands are right."""
     statement = differs.moment.statement
     what = f"%{name_text(differs.name)} differs" if differs.name else differs.detail
@@ -192,17 +162,7 @@ def unexplained(debugger: Debugger, differs: Differs, read: StillRead | None) ->
             )
         other, reuse = _taker(debugger, read.block)
         evidence += reuse
-    return WatchFinding(
-        "reuse",
-        "birth",
-        site_of(statement.code, statement.pc, differs.name, debugger),
-        iteration=differs.moment.iteration,
-        inputs=_operands(statement),
-        cause=cause,
-        evidence=evidence,
-        hint=hint,
-        other=other,
-    )
+    return _finding(debugger, "reuse", differs.moment, differs.name, cause, evidence, hint, other)
 
 
 def _taker(debugger: Debugger, block: MemoryBlock) -> tuple[Line | None, str]:
@@ -217,6 +177,36 @@ def _taker(debugger: Debugger, block: MemoryBlock) -> tuple[Line | None, str]:
     return None, ""
 
 
+def _finding(
+    debugger: Debugger,
+    kind: str,
+    at: Moment | Misread,
+    name: str,
+    cause: str,
+    evidence: str,
+    hint: str,
+    other: Line | None = None,
+) -> WatchFinding:
+    """Return a finding at an executed statement; `other` is the statement to blame."""
+    code, pc = at.statement.code, at.statement.pc
+    operands = [code.names[slot] for slot in code.operands[pc] if slot and code.names[slot]]
+    types = [code.types.get(operand) for operand in operands]
+    return WatchFinding(
+        kind,
+        "birth",
+        site_of(code, pc, name, debugger),
+        iteration=at.iteration,
+        inputs=tuple(
+            Operand(operand, None if type_ is None else str(type_), None)
+            for operand, type_ in zip(operands, types, strict=True)
+        ),
+        cause=cause,
+        evidence=evidence,
+        hint=hint,
+        other=other,
+    )
+
+
 # -- places ----------------------------------------------------------------------------------------
 
 
@@ -228,14 +218,3 @@ def lines(debugger: Debugger, code: Code, name: str) -> Sequence[Any]:
     """Return the first and the last line at which a value of a block is live."""
     slot = code.slot_of.get(name)
     return (None, None) if slot is None else lines_of(code, slot, debugger.loaded.line)
-
-
-def _operands(statement: Statement) -> tuple[Operand, ...]:
-    code = statement.code
-    names = [code.names[slot] for slot in code.operands[statement.pc] if slot]
-    types = [code.types.get(name) for name in names]
-    return tuple(
-        Operand(name, str(known) if known is not None else None, None)
-        for name, known in zip(names, types, strict=True)
-        if name
-    )

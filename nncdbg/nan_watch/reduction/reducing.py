@@ -32,36 +32,30 @@ from nncdbg.engine.frontends.tensor_file import (
 )
 from nncdbg.engine.ops.library import load_op_library
 from nncdbg.errors import LoadError, RunError, UsageError
-from nncdbg.ir.records import Program
+from nncdbg.ir.records import Graph, Program, TensorType, Value, type_of
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.measuring.gates import USUAL, split
 from nncdbg.nan_watch.records import WatchFinding
-from nncdbg.nan_watch.reduction.bundles import write_bundle
 from nncdbg.nan_watch.reduction.case import ReducedCase, case_of_program
+from nncdbg.nan_watch.reduction.finding_identity import FindingSignature, Probe, found_first
 from nncdbg.nan_watch.reduction.reduction import Reduction, ReductionProgress
-from nncdbg.nan_watch.reduction.sameness import FindingSignature, Probe, found_first
-from nncdbg.opening.folder_writing import check_folder
+from nncdbg.nan_watch.reduction.straight_line import StatementTrace, lines_of
+from nncdbg.opening.folder_writing import FolderFinding, check_folder, write_folder
+from nncdbg.process.files import draft_of
 
 _KEY = "nncdbg"
 _WEIGHT, _INPUT = "weight:", "input:"
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a state file besides the tensors; `done` if the reduction is complete."""
+
     origin: str
     signature: FindingSignature
     text: str
     inputs: dict[str, TensorEntry]
     runs: int = 0
     done: bool = False
-
-
-class SavedReduction(msgspec.Struct, frozen=True):
-    """The content of a state file; `done` if the reduction is complete."""
-
-    case: Any
-    signature: FindingSignature
-    runs: int
-    done: bool
 
 
 def origin_of(program: Program, inputs: Mapping[str, Any], configuration: WatchConfiguration) -> str:
@@ -90,18 +84,15 @@ def save_state(
         runs=runs,
         done=done,
     )
-    draft = path.with_name(path.name + ".part")
     try:
-        write_tensors(draft, tensors, {_KEY: to_json(document)})
-        os.replace(draft, path)
+        with draft_of(path) as draft:
+            write_tensors(draft, tensors, {_KEY: to_json(document)})
     except OSError as error:
         raise LoadError(f"cannot write the state file {path}: {error.strerror or error}") from None
-    finally:
-        draft.unlink(missing_ok=True)
 
 
-def load_state(path: Path, origin: str) -> SavedReduction:
-    """Return the content of a state file.
+def load_state(path: Path, origin: str) -> tuple[ReducedCase, _Document]:
+    """Return the case in a state file, and its document.
 
     Raises LoadError if it is damaged or not a state file; UsageError if it is of another reduction.
     """
@@ -121,8 +112,7 @@ def load_state(path: Path, origin: str) -> SavedReduction:
     weights = [key for key in [*store.keys()] if key.startswith(_WEIGHT)]
     arrays = {key.removeprefix(_WEIGHT): store.read(key) for key in weights}
     program = replace(Program.parse(document.text, file=str(path)), readers=(ArrayStore(arrays),))
-    case = case_of_program(program, unpack(path, document.inputs))
-    return SavedReduction(case, document.signature, document.runs, document.done)
+    return case_of_program(program, unpack(path, document.inputs)), document
 
 
 @dataclass(slots=True)
@@ -248,16 +238,16 @@ class ReductionJob:
         """Resume from the state file; return whether the reduction is complete."""
         assert self.state is not None
         self._origin = origin_of(self.program, self.inputs, self.configuration)
-        saved = load_state(self.state, self._origin)
-        probe = Probe(saved.signature, self.configuration, runs=saved.runs)
+        case, document = load_state(self.state, self._origin)
+        probe = Probe(document.signature, self.configuration, runs=document.runs)
         self._reduction = self._made(probe)
-        self._reduction.best = saved.case
-        if not probe(saved.case):
+        self._reduction.best = case
+        if not probe(case):
             raise RunError(
                 f"the program in {self.state} no longer reproduces the finding",
                 hint="use the same versions of nncdbg, NumPy and backend, or delete the state file",
             )
-        return saved.done
+        return document.done
 
     def _made(self, probe: Probe) -> Reduction:
         return Reduction(probe, kept=lambda case: self._save(), on_progress=self.on_progress)
@@ -292,3 +282,116 @@ def _signature(found: Mapping[str, Any]) -> FindingSignature:
     within = found["within"]["op"] if found["within"] else ""
     name = "" if found["op"] else found["value"]
     return FindingSignature(found["kind"], found["op"], found["cause"], within, name)
+
+
+def write_bundle(
+    folder: Path,
+    case: ReducedCase,
+    signature: FindingSignature,
+    configuration: WatchConfiguration,
+    *,
+    model: str = "",
+) -> WatchFinding:
+    """Write a bundle of a case that shows a finding; return the finding as the bundle shows it.
+
+    Raises RunError if the case does not show the finding, and the errors of `write_folder`.
+    """
+    check_folder(folder)
+    probe, program = Probe(signature, configuration), case.program()
+    traced = probe.trace(program, case.inputs, _finding_in(program, case, probe))
+    typed = _typed(program, traced)
+    finding = _finding_in(typed, case, probe)
+    write_folder(
+        folder,
+        typed,
+        case.inputs,
+        backend=configuration.backend,
+        settings=configuration.kept,
+        finding=FolderFinding(finding.as_dict(), traced.ticks),
+        model=model,
+        readme=_readme(folder, signature, finding),
+    )
+    return finding
+
+
+def _typed(program: Program, traced: StatementTrace) -> Program:
+    """Return the program with the types that the values of its entry graph had."""
+    types = {
+        value.name: type_of(content)
+        for one in traced.outer
+        for value, content in zip(one.node.outputs, one.results, strict=False)
+    }
+    entry = program.graphs[program.entry]
+
+    def typed(value: Value) -> Value:
+        known = types.get(value.name)
+        return replace(value, type=known) if isinstance(known, TensorType) else value
+
+    nodes = tuple(replace(node, outputs=tuple(map(typed, node.outputs))) for node in entry.nodes)
+    graph: Graph = replace(entry, nodes=nodes, outputs=tuple(map(typed, entry.outputs)))
+    return replace(program, graphs={**program.graphs, program.entry: graph})
+
+
+def _finding_in(program: Program, case: ReducedCase, probe: Probe) -> WatchFinding:
+    """Return the finding that a watch of the program reports, with the lines of the program's text."""
+    found = probe.finding_in(program, case.inputs)
+    if found is None:
+        raise RunError(
+            "the finding did not occur again when nncdbg wrote the bundle",
+            hint="check whether a kernel uses random numbers or the time",
+        )
+    return found
+
+
+def _readme(folder: Path, signature: FindingSignature, finding: WatchFinding) -> str:
+    name = folder.name
+    return (
+        f"{signature}\n{finding.evidence}\n\n"
+        f"nncdbg {name}          stopped at the statement; `next` executes it\n"
+        f"nncdbg watch {name}    reports it again\n"
+    )
+
+
+LARGEST = 16 << 20
+"""Most bytes of data in an excerpt; the values at its edge become inputs."""
+
+LONGEST = 500
+"""Most statements in an excerpt; results of earlier ones become inputs."""
+
+
+def bundle_finding(
+    folder: Path,
+    program: Program,
+    inputs: Mapping[str, Any],
+    finding: WatchFinding,
+    configuration: WatchConfiguration,
+    *,
+    model: str = "",
+) -> WatchFinding:
+    """Write a bundle of a finding that a watch of `program` reported; return the bundle's finding.
+
+    `inputs` are those of the watched run, arrays by name.  The bundle holds the backward slice with calls and
+    loops unrolled, cut where the data would exceed `LARGEST`: the values at the cut become inputs.
+    If only the complete program shows the finding, the bundle holds that.
+
+    Raises RunError if the finding does not recur, and the errors of `write_bundle`.
+    """
+    probe = Probe(FindingSignature.of(finding), configuration)
+    return write_bundle(
+        folder, excerpt(program, inputs, finding, probe), probe.signature, configuration, model=model
+    )
+
+
+def excerpt(program: Program, inputs: Mapping[str, Any], finding: WatchFinding, probe: Probe) -> ReducedCase:
+    """Return the largest part within the limits that shows the finding, else the whole program."""
+    for line in lines_of(probe.trace(program, inputs, finding)):
+        fitting: list[ReducedCase] = []
+        for kept in line.surroundings():
+            case = line.case(kept)
+            # The smallest part is always tried.
+            if not fitting or (case.bytes <= LARGEST and case.statements <= LONGEST):
+                fitting.append(case)
+        for case in reversed(fitting):
+            if probe(case):
+                return case
+    return case_of_program(program, inputs)

@@ -18,7 +18,7 @@ from nncdbg.errors import RunError
 from nncdbg.ir.records import Array, Program
 from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.reduction.case import ReducedCase, case_of_program
-from nncdbg.nan_watch.reduction.sameness import Probe
+from nncdbg.nan_watch.reduction.finding_identity import Probe
 from nncdbg.nan_watch.reduction.straight_line import lines_of
 
 T = TypeVar("T")
@@ -78,7 +78,6 @@ def shrunk(case: ReducedCase, attempt: Try) -> ReducedCase:
 
 
 def _data(case: ReducedCase) -> dict[str, Array]:
-    """Return the tensors of numbers that may be reduced."""
     held = {**case.inputs, **case.constants}
     return {
         name: array for name, array in held.items() if isinstance(array, np.ndarray) and array.dtype != object
@@ -100,22 +99,17 @@ def _shorter(case: ReducedCase, attempt: Try) -> ReducedCase:
     """Remove indices: from all axes of one size together, as they are often related, then from each axis."""
     sizes = sorted({size for array in _data(case).values() for size in array.shape if size > 1}, reverse=True)
     for size in sizes:
-        case = _cut(case, attempt, _axes(case, size), size)
+        arrays = _data(case).items()
+        axes = [
+            (name, axis) for name, array in arrays for axis in range(array.ndim) if array.shape[axis] == size
+        ]
+        case = _cut(case, attempt, axes, size)
     for name, array in _data(case).items():
         for axis in range(array.ndim):
             size = _data(case)[name].shape[axis]
             if size > 1:
                 case = _cut(case, attempt, [(name, axis)], size)
     return case
-
-
-def _axes(case: ReducedCase, size: int) -> list[tuple[str, int]]:
-    return [
-        (name, axis)
-        for name, array in _data(case).items()
-        for axis in range(array.ndim)
-        if array.shape[axis] == size
-    ]
 
 
 def _cut(case: ReducedCase, attempt: Try, axes: Sequence[tuple[str, int]], size: int) -> ReducedCase:

@@ -32,18 +32,6 @@ LONGEST = 20_000
 """Most executed statements in a trace; results of earlier ones become inputs."""
 
 
-@dataclass(frozen=True, slots=True)
-class TraceTarget:
-    """The end of a trace: a finding, or the statement at `place`.
-
-    A place is an op, the value that it writes, and the iterations of the enclosing loops; without
-    iterations, any iteration matches.
-    """
-
-    seen: Callable[[Sighting], bool] | None = None
-    place: tuple[str, str, tuple[int, ...]] | None = None
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Executed:
     """An executed statement: the objects that it read, by name, and its results."""
@@ -54,46 +42,44 @@ class Executed:
     results: Sequence[Any]
 
 
-@dataclass(slots=True, eq=False)
 class StatementTrace:
-    """The statements executed up to the finding, whose statement is the last.
+    """Runs a program, from its start, statement by statement up to a finding, whose statement is the last.
 
-    `ticks` is the number of statements executed before it; `value` is the name of the finding's value.
+    The end is the finding that `seen` accepts, or the statement at `place`: an op, the value that it writes,
+    and the iterations of the enclosing loops; without iterations, any iteration matches.  `ticks` is the
+    number of statements executed before it; `value` is the name of the finding's value.
     """
 
-    debugger: Debugger
-    flat: deque[Executed]
-    outer: deque[Executed]
     statement: Statement
     value: str
     ticks: int
-    contents: ByIdentity[Any]
-    """Copies of the values, if their memory is reused."""
 
-
-def trace(debugger: Debugger, target: TraceTarget) -> StatementTrace:
-    """Run a program, from its start, statement by statement up to a target.
-
-    Raises RunError if the target is never reached, and KeyboardInterrupt after a pause.
-    """
-    return _Tracer(debugger, target).run()
-
-
-class _Tracer:
-    def __init__(self, debugger: Debugger, target: TraceTarget) -> None:
+    def __init__(
+        self,
+        debugger: Debugger,
+        seen: Callable[[Sighting], bool] | None = None,
+        place: tuple[str, str, tuple[int, ...]] | None = None,
+    ) -> None:
         debugger.uncatch()
         self.debugger = debugger
-        self.target = target
+        self._seen = seen
+        self._place = place
         self.trail = debugger.observers.follow(debugger.control)
         self.flat: deque[Executed] = deque()
         self.outer: deque[Executed] = deque()
         self.contents: ByIdentity[Any] = ByIdentity()
+        """Copies of the values, if their memory is reused."""
         self.bytes = 0
-        self.seen = 0
+        self._sightings = 0
+        """The number of sightings that were tested."""
         self.begun: tuple[int, dict[str, Any]] = (0, {})
         """The statement of the entry graph that is running, and its operands."""
 
     def run(self) -> StatementTrace:
+        """Run to the end of the trace, and return it.
+
+        Raises RunError if the end is never reached, and KeyboardInterrupt after a pause.
+        """
         debugger = self.debugger
         debugger.control.keep_house()
         debugger.control.check_limits()
@@ -108,12 +94,15 @@ class _Tracer:
             found = self._found()
             if plain and not isinstance(outcome, Failed):
                 self._remember(self.flat, _executed(frame, pc, reading))
-            self._note_outer(found is not None)
+            # A statement of the entry graph has finished, or contains the finding.
+            outer, (began, operands) = debugger.control.stack[0], self.begun
+            if outer.pc > began:
+                self._remember(self.outer, _executed(outer, began, operands))
+            elif found is not None and began < len(outer.code.nodes):
+                self._remember(self.outer, Executed(outer.code.nodes[began], outer.code, operands, ()))
             if found is not None:
-                statement, value = found
-                return StatementTrace(
-                    self.debugger, self.flat, self.outer, statement, value, ticks, self.contents
-                )
+                (self.statement, self.value), self.ticks = found, ticks
+                return self
             if isinstance(outcome, Failed):
                 break
             debugger.control.keep_house()
@@ -125,27 +114,19 @@ class _Tracer:
 
     def _found(self) -> tuple[Statement, str] | None:
         """Return the finding's statement and value if the run has reached it."""
-        new = self.trail.sightings[self.seen :]
-        self.seen += len(new)
-        if self.target.seen is not None:
-            return next(((each.statement, each.value) for each in new if self.target.seen(each)), None)
+        new = self.trail.sightings[self._sightings :]
+        self._sightings += len(new)
+        if self._seen is not None:
+            return next(((each.statement, each.value) for each in new if self._seen(each)), None)
         frames = self.debugger.control.stack
         frame = frames[-1]
-        if self.target.place is None or not frame.pc:
+        if self._place is None or not frame.pc:
             return None
-        op, value, iteration = self.target.place
+        op, value, iteration = self._place
         node = frame.code.nodes[frame.pc - 1]
         there = node.op == op and value in {each.name for each in node.outputs}
         here = tuple(each.iteration for each in frames if each.is_loop)
         return (Statement(frame.code, frame.pc - 1), value) if there and iteration in ((), here) else None
-
-    def _note_outer(self, last: bool) -> None:
-        """Record a statement of the entry graph that has finished, or that contains the finding."""
-        frame, (pc, reading) = self.debugger.control.stack[0], self.begun
-        if frame.pc > pc:
-            self._remember(self.outer, _executed(frame, pc, reading))
-        elif last and pc < len(frame.code.nodes):
-            self._remember(self.outer, Executed(frame.code.nodes[pc], frame.code, reading, ()))
 
     def _remember(self, where: deque[Executed], one: Executed) -> None:
         where.append(one)
@@ -275,9 +256,19 @@ class _Naming:
         self.names: ByIdentity[str] = ByIdentity()
         self.taken: set[str] = set()
         self.made_last = frozenset(value.name for value in self.executed[-1].node.outputs)
-        self.parameters = _parameters(trace.debugger)
-        self.inputs = _inputs(trace.debugger)
-        program = trace.debugger.program
+        debugger, program = trace.debugger, trace.debugger.program
+        self.parameters: ByIdentity[str] = ByIdentity()
+        """The names of constants by their arrays."""
+        for code in debugger.loaded.codes:
+            for constant in code.graph.constants:
+                content = code.template[code.slot_of[constant.value.name]]
+                if isinstance(content, np.ndarray):
+                    self.parameters.set(content, constant.value.name)
+        self.inputs: ByIdentity[str] = ByIdentity()
+        """The inputs' names by their values; layers use other names for them."""
+        values = zip(debugger.control.stack[0].slots[1:], debugger.loaded.program.graph.inputs, strict=False)
+        for content, value in values:
+            self.inputs.set(content, value.name)
         self.built = Line(opsets=program.opsets, name=program.entry)
 
     def line(self) -> Line:
@@ -334,23 +325,3 @@ class _Naming:
     def _content(self, content: Any) -> Any:
         known = self.trace.contents.get(content)
         return self.to_host(content if known is None else known)
-
-
-def _inputs(debugger: Debugger) -> ByIdentity[str]:
-    """Return the inputs' names by their values; layers use other names for them."""
-    found: ByIdentity[str] = ByIdentity()
-    inputs = debugger.loaded.program.graph.inputs
-    for content, value in zip(debugger.control.stack[0].slots[1:], inputs, strict=False):
-        found.set(content, value.name)
-    return found
-
-
-def _parameters(debugger: Debugger) -> ByIdentity[str]:
-    """Return the names of constants by their arrays."""
-    found: ByIdentity[str] = ByIdentity()
-    for code in debugger.loaded.codes:
-        for constant in code.graph.constants:
-            content = code.template[code.slot_of[constant.value.name]]
-            if isinstance(content, np.ndarray):
-                found.set(content, constant.value.name)
-    return found

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 from nncdbg.errors import NncdbgError
-from nncdbg.nan_watch.measuring.gates import Watched
+from nncdbg.nan_watch.measuring.gates import ReportContext
 from nncdbg.nan_watch.records import Report
 from nncdbg.nan_watch.reports import github, json, junit, markdown, sarif, text
 
-Form: TypeAlias = Callable[[Report, Watched], str]
+Form: TypeAlias = Callable[[Report, ReportContext], str]
 
 FORMS: Mapping[str, Form] = {
     "json": json.render,
@@ -35,7 +35,7 @@ class NotWritten(NncdbgError):
 def write(
     report: Report,
     forms: Mapping[str, str | os.PathLike[str]],
-    watched: Watched = Watched(),  # noqa: B008  frozen
+    watched: ReportContext = ReportContext(),  # noqa: B008  frozen
 ) -> list[NncdbgError]:
     """Write the report in each of `forms` (name to file); return the errors of failed writes, in order.
 

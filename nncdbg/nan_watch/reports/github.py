@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from nncdbg.nan_watch.measuring.gates import Watched
+from nncdbg.nan_watch.measuring.gates import ReportContext
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.nan_watch.reports.rules import rule_of
 from nncdbg.nan_watch.reports.wording import (
@@ -31,7 +31,7 @@ _LONGEST = 4_000
 """Most characters of a message."""
 
 
-def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  frozen
+def render(report: Report, watched: ReportContext = ReportContext()) -> str:  # noqa: B008  frozen
     """Return one command per line: an error per tripping finding or failed run, a warning for the rest.
 
     The norms over the steps of a training are a notice.
@@ -41,7 +41,7 @@ def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  
     return "".join(f"{line}\n" for line in _commands(report, watched, root))
 
 
-def _commands(report: Report, watched: Watched, root: Path) -> Iterator[str]:
+def _commands(report: Report, watched: ReportContext, root: Path) -> Iterator[str]:
     tripping = list(report.tripping)
     broken = [f"{case.name}: {case.error or case.status}" for case in report.cases if case.error]
     if report.error is not None:
@@ -68,7 +68,7 @@ def _commands(report: Report, watched: Watched, root: Path) -> Iterator[str]:
         yield _command("notice", {"title": f"{title}: training"}, "\n".join(course))
 
 
-def _annotation(level: str, finding: WatchFinding, report: Report, watched: Watched, root: Path) -> str:
+def _annotation(level: str, finding: WatchFinding, report: Report, watched: ReportContext, root: Path) -> str:
     """Return the command for a finding, at its line."""
     site = finding.site
     words = finding.verdict if finding.is_warning else rule_of(finding.kind, finding.cause).title

@@ -8,7 +8,7 @@ from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
 
-from nncdbg.nan_watch.measuring.gates import Watched
+from nncdbg.nan_watch.measuring.gates import ReportContext
 from nncdbg.nan_watch.records import Report
 from nncdbg.nan_watch.reports.wording import FINDINGS, OPERANDS, first, headline
 
@@ -16,7 +16,7 @@ _LONGEST = 1_000
 """Most characters of a string; shorter names are complete, so that scripts can look them up."""
 
 
-def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  frozen
+def render(report: Report, watched: ReportContext = ReportContext()) -> str:  # noqa: B008  frozen
     """Return the report as one JSON document; NaN and Inf, which JSON does not support, are null.
 
     Each finding has its headline as `message`.  `unlisted` counts the findings that are not in `findings`.

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 from nncdbg.engine.execution.check_results import NOT_APPLICABLE, NOT_CHECKED
-from nncdbg.nan_watch.measuring.gates import Watched
+from nncdbg.nan_watch.measuring.gates import ReportContext
 from nncdbg.nan_watch.records import TRIPPED, Report, WatchFinding
 from nncdbg.nan_watch.reports.rules import rule_of
 from nncdbg.nan_watch.reports.wording import (
@@ -36,7 +36,7 @@ _MOST_LISTED = 100
 """Most findings described in full in a test case."""
 
 
-def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  frozen
+def render(report: Report, watched: ReportContext = ReportContext()) -> str:  # noqa: B008  frozen
     """Return the report as an XML document with one suite.
 
     A tripping finding is a failure, an unfinished run an error; cases that were not run are skipped.
@@ -64,7 +64,7 @@ def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  
     return f'<?xml version="1.0" encoding="utf-8"?>\n{body}\n'
 
 
-def _out(report: Report, watched: Watched) -> Iterator[str]:
+def _out(report: Report, watched: ReportContext) -> Iterator[str]:
     """Yield lines about warnings, the course of a training, and what is not checked."""
     for finding in [each for each in report.findings if each.is_warning][:_MOST_LISTED]:
         yield headline(finding)
@@ -73,7 +73,7 @@ def _out(report: Report, watched: Watched) -> Iterator[str]:
     yield from remarks(report)
 
 
-def _add_gates(suite: Element, report: Report, watched: Watched) -> None:
+def _add_gates(suite: Element, report: Report, watched: ReportContext) -> None:
     tripping, checks = list(report.tripping), report.checks
     gates = dict.fromkeys([*watched.gates, *(_gate_of(finding.kind, watched) for finding in tripping)])
     for gate in gates:
@@ -90,12 +90,12 @@ def _add_gates(suite: Element, report: Report, watched: Watched) -> None:
             _add(test, "error", type(report.error).__name__, sentence(str(report.error)), [str(report.error)])
 
 
-def _gate_of(kind: str, watched: Watched) -> str:
+def _gate_of(kind: str, watched: ReportContext) -> str:
     """Return the gate for a kind of finding: `dead:0.9` for the kind `dead`."""
     return next((gate for gate in watched.gates if re.split(r"\W", gate, maxsplit=1)[0] == kind), kind)
 
 
-def _add_cases(suite: Element, report: Report, watched: Watched) -> None:
+def _add_cases(suite: Element, report: Report, watched: ReportContext) -> None:
     by_case: dict[str | None, list[WatchFinding]] = {}
     for finding in report.tripping:
         by_case.setdefault(finding.case, []).append(finding)
@@ -118,7 +118,7 @@ def _add_case(
     case: Case,
     by_case: dict[str | None, list[WatchFinding]],
     report: Report,
-    watched: Watched,
+    watched: ReportContext,
 ) -> None:
     if case.name in by_case:
         _add_failure(test, by_case[case.name], report, watched)
@@ -131,7 +131,9 @@ def _add_case(
         _add(test, "error", case.status, sentence(case.error or case.status), [case.error])
 
 
-def _add_failure(test: Element, found: Sequence[WatchFinding], report: Report, watched: Watched) -> None:
+def _add_failure(
+    test: Element, found: Sequence[WatchFinding], report: Report, watched: ReportContext
+) -> None:
     """Add one failure for all findings: a test case has one verdict."""
     if not found:
         return

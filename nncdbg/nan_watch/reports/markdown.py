@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from nncdbg.engine.execution.check_results import NOT_CHECKED
-from nncdbg.nan_watch.measuring.gates import Watched
+from nncdbg.nan_watch.measuring.gates import ReportContext
 from nncdbg.nan_watch.records import OK, TRIPPED, Report, WatchFinding
 from nncdbg.nan_watch.reports.wording import (
     COLUMNS,
@@ -37,12 +37,12 @@ _DETAILS = 20
 _SIGNS = {OK: "✅", NOT_CHECKED: "⚠️", TRIPPED: "❌", FAILED: "⚠️"}
 
 
-def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  frozen
+def render(report: Report, watched: ReportContext = ReportContext()) -> str:  # noqa: B008  frozen
     """Return the report as GitHub Markdown of at most some tens of kilobytes."""
     return "\n".join(_blocks(report, watched)) + "\n"
 
 
-def _blocks(report: Report, watched: Watched) -> Iterator[str]:
+def _blocks(report: Report, watched: ReportContext) -> Iterator[str]:
     yield f"### {_SIGNS.get(report.status, '')} nncdbg watch: {_code(subject(report))}"
     yield f"\n{_prose(verdict(report))}"
     if report.error is not None:
@@ -85,7 +85,7 @@ def _row(number: int, finding: WatchFinding) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _details(number: int, finding: WatchFinding, report: Report, watched: Watched) -> Iterator[str]:
+def _details(number: int, finding: WatchFinding, report: Report, watched: ReportContext) -> Iterator[str]:
     yield f"\n<details><summary>{number}. {html.escape(headline(finding))}</summary>\n"
     lines = list(explanation(finding, report, watched))
     fence = "`" * max(3, 1 + max((len(run) for line in lines for run in re.findall("`+", line)), default=0))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nncdbg.nan_watch.measuring.gates import Watched
+from nncdbg.nan_watch.measuring.gates import ReportContext
 from nncdbg.nan_watch.records import FindingSite, Report, WatchFinding, fingerprint
 from nncdbg.nan_watch.reports.json import strict
 from nncdbg.nan_watch.reports.rules import Rule, rule_of
@@ -43,7 +43,7 @@ _TEXT_FOLDER = ".nncdbg"
 """The folder where `nncdbg listing` writes the text of a binary model."""
 
 
-def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  frozen
+def render(report: Report, watched: ReportContext = ReportContext()) -> str:  # noqa: B008  frozen
     """Return the report as a SARIF log with one run; its `partialFingerprints` are stable across runs."""
     run = _Run(report, watched).as_dict()
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
@@ -55,7 +55,7 @@ class _Run:
     """Builds one run, with the rules that its results have used so far."""
 
     report: Report
-    watched: Watched
+    watched: ReportContext
     root: Path = field(default_factory=Path.cwd)
     rules: dict[str, tuple[int, Rule]] = field(default_factory=dict)
 

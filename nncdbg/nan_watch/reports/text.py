@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from nncdbg.nan_watch.measuring.gates import Watched
+from nncdbg.nan_watch.measuring.gates import ReportContext
 from nncdbg.nan_watch.records import OK, TRIPPED, Report
 from nncdbg.nan_watch.reports.wording import (
     explanation,
@@ -38,12 +38,12 @@ _STYLES = (
 _HEADS = {OK: "bold green", TRIPPED: "bold red"}
 
 
-def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  frozen
+def render(report: Report, watched: ReportContext = ReportContext()) -> str:  # noqa: B008  frozen
     """Return the report as plain text."""
     return "".join(f"{line.plain}\n" for line in lines(report, watched))
 
 
-def lines(report: Report, watched: Watched = Watched()) -> Iterator[Text]:  # noqa: B008  frozen
+def lines(report: Report, watched: ReportContext = ReportContext()) -> Iterator[Text]:  # noqa: B008  frozen
     """Return the same characters as lines of styled text, for a terminal."""
     from rich.text import Text
 

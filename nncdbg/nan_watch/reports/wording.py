@@ -19,7 +19,7 @@ from nncdbg.engine.ops.causes import RECEIVED
 from nncdbg.errors import Excerpt
 from nncdbg.escaping import printable_line
 from nncdbg.expression import spelled
-from nncdbg.nan_watch.measuring.gates import Watched
+from nncdbg.nan_watch.measuring.gates import ReportContext
 from nncdbg.nan_watch.records import (
     OK,
     FindingSite,
@@ -172,7 +172,7 @@ def _made_of(finding: WatchFinding) -> str:
     return "elements" if mixed else "operands"
 
 
-def statement(finding: WatchFinding, watched: Watched) -> str:
+def statement(finding: WatchFinding, watched: ReportContext) -> str:
     """Return the statement as in the program's text; without a text, its result, op and operands."""
     site = finding.site
     if site.line is not None and 1 <= site.line <= len(watched.lines):
@@ -188,7 +188,7 @@ def statement(finding: WatchFinding, watched: Watched) -> str:
     return visible(f"{value_of(site)} = {visible(site.op)}({operands})", STATEMENT)
 
 
-def excerpt(finding: WatchFinding, report: Report, watched: Watched) -> str:
+def excerpt(finding: WatchFinding, report: Report, watched: ReportContext) -> str:
     """Return the statement underlined, in the format of all errors."""
     words = statement(finding, watched)
     indent = len(words) - len(words.lstrip())
@@ -223,7 +223,7 @@ def operand_line(operand: Operand) -> str:
     return visible(" ".join(str(part) for part in parts if part is not None), STATEMENT)
 
 
-def explanation(finding: WatchFinding, report: Report, watched: Watched) -> Iterator[str]:
+def explanation(finding: WatchFinding, report: Report, watched: ReportContext) -> Iterator[str]:
     """Return the lines below the headline: statement, source, operands, cause with its evidence, hint."""
     yield from excerpt(finding, report, watched).split("\n")
     site = finding.site
@@ -251,7 +251,7 @@ def explanation(finding: WatchFinding, report: Report, watched: Watched) -> Iter
         yield f"  hint: {sentence(finding.hint)}"
 
 
-def _origin(site: FindingSite, watched: Watched) -> list[str]:
+def _origin(site: FindingSite, watched: ReportContext) -> list[str]:
     """Return the place in the user's model, with the text of the line if a recorded step has it."""
     parts = [*source(site), *_named(site)]
     recorded = watched.sources.get(site.file or "")

@@ -19,7 +19,7 @@ from nncdbg.errors import RunError
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.presentation.source_files import short_path
 from nncdbg.representation import PrintedRecord
-from nncdbg.text.counting import counted
+from nncdbg.text.counting import counted, listed
 from nncdbg.torch.trips import (
     ERROR,
     NOT_THIS_UPDATE,
@@ -120,16 +120,15 @@ class BadStep:
     def __str__(self) -> str:
         """Return one sentence about what is bad."""
         names = [f"{name} ({counts})" for name, counts in self.bad.items()]
-        more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
-        listed = ", ".join(names[:_MOST]) + more
+        words = listed(names, _MOST)
         if any(note.startswith(NOT_THIS_UPDATE) for note in self.notes):
-            return f"step {self.step}: NaN or Inf after the update of {self.optimizer}: {listed}"
+            return f"step {self.step}: NaN or Inf after the update of {self.optimizer}: {words}"
         if self.where == "update":
-            return f"step {self.step}: {self.optimizer} made NaN or Inf from finite gradients: {listed}"
+            return f"step {self.step}: {self.optimizer} made NaN or Inf from finite gradients: {words}"
         if self.where == ERROR:
-            return f"step {self.step}: NaN or Inf before {self.error}{f': {listed}' if listed else ''}"
+            return f"step {self.step}: NaN or Inf before {self.error}{f': {words}' if words else ''}"
         where = _WHERE.get(self.where, "before the update")
-        return f"step {self.step}: NaN or Inf {where}: {listed}"
+        return f"step {self.step}: NaN or Inf {where}: {words}"
 
     def key(self) -> tuple[Any, ...]:
         """Return what two steps with the same origin have in common."""

@@ -6,15 +6,15 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.ops.causes import RECEIVED
 from nncdbg.errors import NncdbgError, UsageError
-from nncdbg.nan_watch.measuring.gates import Gates, Watched
+from nncdbg.extensions import PROMPTS, find
+from nncdbg.nan_watch.measuring.gates import Gates, ReportContext
 from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.training.records import BadStep, NaNFound, TrainingReport
 from nncdbg.nan_watch.watching import usual_allocation, watch_run
@@ -112,41 +112,31 @@ def watch(
     """
     _check("tier", tier, TIERS)
     _check("on_nan", on_nan, REACTIONS)
-    watching = _Watching(model, optimizer, tier, on_nan, keep_update, found)
-    with watching.guard:
+    watching = _Watching(on_nan, found)
+    counts = watching.report.counts
+    with Guard(model, optimizer, watching.react, keep_update=keep_update, tier=tier, counts=counts):
         yield watching.report
 
 
+@dataclass(slots=True)
 class _Watching:
-    """The guard of a watch, and the reaction to what it finds."""
+    """The reaction to what the guard of a watch finds."""
 
-    def __init__(
-        self,
-        model: Models | None,
-        optimizer: Optimizers | None,
-        tier: str,
-        on_nan: str,
-        keep_update: bool,
-        found: Callable[[BadStep], None] | None,
-    ) -> None:
-        self.report = TrainingReport()
-        self.guard = Guard(
-            model, optimizer, self._react, keep_update=keep_update, tier=tier, counts=self.report.counts
-        )
-        self._on_nan = on_nan
-        self._found = found
-        self._known: set[object] = set()
-        """The keys of the steps in the report."""
-        self._interrupted = False
-        """Whether Ctrl-C came while the origin was searched."""
+    on_nan: str
+    found: Callable[[BadStep], None] | None
+    report: TrainingReport = field(default_factory=TrainingReport)
+    known: set[object] = field(default_factory=set)
+    """The keys of the steps in the report."""
+    interrupted: bool = False
+    """Whether Ctrl-C came while the origin was searched."""
 
-    def _react(self, trip: GuardTrip) -> bool:
+    def react(self, trip: GuardTrip) -> bool:
         """Report a trip of the guard; return whether to leave out the update."""
         bad = None if trip.follows else _reported(trip, self._interrupt)
         if trip.where in _BESIDES_GRADIENTS and (bad is None or bad.is_intended or not bad.is_seen):
             trip.intended = bad is not None
             return False
-        skips = self._on_nan == "skip" and (trip.where != UPDATE or trip.undoable)
+        skips = self.on_nan == "skip" and (trip.where != UPDATE or trip.undoable)
         self.report.numbers.add(trip.step)
         counts = self.report.counts
         # The guard does not count the update of a step that a gradient scaler skips.
@@ -161,39 +151,36 @@ class _Watching:
     def _add(self, bad: BadStep) -> None:
         """Add a step to the report unless it is known, and react to it.  Raises NaNFound."""
         report = self.report
-        if bad.key() in self._known or bad.starts_with(
+        if bad.key() in self.known or bad.starts_with(
             {name for each in report.bad_steps for name in each.bad}
         ):
             report.repeated += 1
             return
-        self._known.add(bad.key())
+        self.known.add(bad.key())
         report.bad_steps.append(bad)
-        if self._found is not None:
-            self._found(bad)
-        if self._on_nan == "raise" and not self._interrupted and bad.where != ERROR:
+        if self.found is not None:
+            self.found(bad)
+        if self.on_nan == "raise" and not self.interrupted and bad.where != ERROR:
             raise NaNFound(bad, report)
         screen = Screen()
         for line in bad.lines():
             screen.err.print(line, soft_wrap=True)
-        if self._interrupted:
-            self._interrupted = False
+        if self.interrupted:
+            self.interrupted = False
             signal.raise_signal(signal.SIGINT)
-        elif self._on_nan == "stop":
+        elif self.on_nan == "stop":
             _open_prompt(bad)
 
     def _interrupt(self) -> None:
         """Interrupt the script after the report."""
-        self._interrupted = True
+        self.interrupted = True
 
 
-def _check(name: str, given: str, known: tuple[str, ...]) -> None:
-    if given not in known:
-        near = get_close_matches(str(given), known, 1)
-        listed = ", ".join(known)
-        raise UsageError(
-            f"there is no {name} {given!r}: use {listed}",
-            hint=f"did you mean {near[0]!r}?" if near else None,
-        )
+def _check(name: str, asked: str, words: tuple[str, ...]) -> None:
+    if asked not in words:
+        near = get_close_matches(str(asked), words, 1)
+        hint = f"did you mean {near[0]!r}?" if near else None
+        raise UsageError(f"there is no {name} {asked!r}: use {', '.join(words)}", hint=hint)
 
 
 def _reported(trip: GuardTrip, interrupt: Callable[[], None]) -> BadStep:
@@ -212,16 +199,13 @@ def _reported(trip: GuardTrip, interrupt: Callable[[], None]) -> BadStep:
                 ranks = origin_ranks(trip.step, own=bad.origin is not None)
             if bad.origin is None:
                 compiled = trip.compiler is not None
-                received = any(finding.cause == RECEIVED for finding in bad.report.findings)
-                bad.notes.append(
-                    no_origin_note(
-                        compiled=compiled,
-                        repeated=repeated,
-                        received=received,
-                        communicates=trip.communicates,
-                        ranks=ranks,
-                    )
-                )
+                facts = {
+                    "compiled": compiled,
+                    "repeated": repeated,
+                    "received": any(finding.cause == RECEIVED for finding in bad.report.findings),
+                    "communicates": trip.communicates,
+                }
+                bad.notes.append(no_origin_note(**facts, ranks=ranks))
                 if compiled and not repeated:
                     _search_compiled(bad, trip.recorded, trip.compiler)
     if bad.origin is None or bad.origin.used is None:
@@ -250,7 +234,7 @@ def _examine(bad: BadStep, recorded: RecordedStep, interrupt: Callable[[], None]
         allocator = usual_allocation(None, "torch", statistics=False)
         debugger = Debugger(recorded.program, recorded.inputs, backend="torch", allocator=allocator)
         report = watch_run(debugger, gates, max_findings=_LISTED, run=run)
-        report.watched = Watched.of(recorded.program, gates)
+        report.watched = ReportContext.of(recorded.program, gates)
     except NncdbgError as error:
         bad.notes.append(f"the recorded step does not run in the debugger: {error.message}")
         return False
@@ -285,10 +269,9 @@ def _open_prompt(bad: BadStep) -> None:
     debugger = Debugger(bad.recorded.program, bad.recorded.inputs, backend="torch")
     debugger.break_at(line=origin.line)
     debugger.run()
-    # The prompt is above this package.
-    import_module("nncdbg.terminal.script_prompt").break_here(
-        f"step {bad.step}, before the operator of finding 1"
-    )
+    open_prompt = find(PROMPTS, "script")
+    assert open_prompt is not None
+    open_prompt(f"step {bad.step}, before the operator of finding 1")
     debugger.step_over()
 
 

@@ -19,10 +19,6 @@ from nncdbg.ir.records import Graph, OptionalType
 from nncdbg.text.lexemes import name_text
 
 # -- files of cases --------------------------------------------------------------------------------
-# Cases of a corpus: list a folder, and read one case's inputs.
-#
-# A case is a file (`.npz` or `.safetensors` with an array per input, `.npy` for a model of one input) or a
-# folder: with a file NAME.npy per input (NAME.npz for a sequence), or an ONNX test data set (`input_0.pb`).
 
 _SUFFIXES = (".npz", ".npy", ".safetensors")
 _MESSAGE = re.compile(r"input_(\d+)\.pb")
@@ -187,13 +183,8 @@ class Case:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the case as a JSON object."""
-        return {
-            "name": self.name,
-            "status": self.status,
-            "ops": self.ops,
-            "seconds": self.seconds,
-            "error": self.error or None,
-        }
+        facts = {name: getattr(self, name) for name in ("name", "status", "ops", "seconds")}
+        return {**facts, "error": self.error or None}
 
 
 @dataclass(frozen=True, slots=True)

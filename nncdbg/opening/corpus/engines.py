@@ -13,12 +13,14 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from nncdbg.errors import RunError, UsageError
-from nncdbg.opening.corpus.process import thread_shares
 
 PROCESSES = "processes"
 
 _CONNECT = 10
 """Seconds until a connection to a cluster fails."""
+
+
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 class Engine(NamedTuple):
@@ -188,3 +190,14 @@ def _mpi(address: str, count: int) -> Iterator[Engine]:
 
 
 _ENGINES: dict[str, Callable[[str, int], Any]] = {"dask": _dask, "ray": _ray, "mpi": _mpi}
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def thread_shares(others: int) -> dict[str, str]:
+    """Return variables that divide the cores among the workers; the variables that the user set win."""
+    shares = dict.fromkeys(_THREADS, str(max(1, cores() // others))) if others > 1 else {}
+    return {**shares, **{name: os.environ[name] for name in _THREADS if name in os.environ}}

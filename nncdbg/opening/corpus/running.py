@@ -5,9 +5,12 @@ Results arrive in the order of names, as in a sequential run, whatever order the
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -15,18 +18,110 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from multiprocessing.connection import Pipe
 from multiprocessing.connection import wait as wait_for_connections
+from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
 from nncdbg.errors import RunError, UsageError
 from nncdbg.opening.corpus.cases import CRASHED, NOT_RUN, Case, CaseResult, CaseRun, case_files
-from nncdbg.opening.corpus.engines import PROCESSES, checked_name, open_engine
-from nncdbg.opening.corpus.process import Process
+from nncdbg.opening.corpus.engines import PROCESSES, checked_name, cores, open_engine, thread_shares
 from nncdbg.opening.corpus.worker import CorpusTask, Ready, Refused, SentTask, TaskMissing, run_batch
+from nncdbg.process.last_words import read_box, sentence
 
 # -- own processes ---------------------------------------------------------------------------------
+
+
+_CODE = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[3])
+from nncdbg.opening.corpus.worker import main
+main(int(sys.argv[1]), sys.argv[2])
+"""
+
+_PATIENCE = 2.0
+"""Seconds that a process has to exit by itself."""
+
+
+class Process:
+    """A fresh interpreter; a fork would copy locks of threads that do not exist in the child.
+
+    `others` is the number of worker processes that share the cores.
+    """
+
+    def __init__(self, task: bytes, boxes: str, others: int) -> None:
+        self.job: CaseRun | None = None
+        self.ready = False
+        self._boxes = Path(tempfile.mkdtemp(dir=boxes))
+        self.connection, far = Pipe()
+        paths = [path or os.getcwd() for path in sys.path]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _CODE, str(far.fileno()), str(self._boxes), json.dumps(paths)],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[far.fileno()],
+            env={**os.environ, **thread_shares(others)},
+        )
+        far.close()
+        self._send(task)
+
+    def begin(self, job: CaseRun) -> None:
+        """Start a job."""
+        self.job = job
+        self._send(job)
+
+    def receive(self) -> Any:
+        """Return the next message; None if the process has ended."""
+        try:
+            return self.connection.recv()
+        except (EOFError, ConnectionResetError):
+            return None
+
+    def _send(self, message: Any) -> None:
+        try:
+            self.connection.send(message)
+        except (BrokenPipeError, ConnectionResetError):
+            return  # The process has ended: `receive` reports it, and the job is lost.
+
+    def lost(self) -> str:
+        """Return how the process ended: `was ended by SIGSEGV`."""
+        self._await_end()
+        return _ending(self._process.returncode) + self._inside()
+
+    def stop(self) -> None:
+        """End the process, by force if it is working."""
+        if self.job is None:
+            self._send(None)
+        else:
+            self._process.kill()
+        self._await_end()
+
+    def _await_end(self) -> None:
+        self.connection.close()
+        try:
+            self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _inside(self) -> str:
+        """Return the kernel that was running, unless it is built in."""
+        for box in self._boxes.glob("*.box"):
+            record = read_box(str(box)).record
+            if record is not None:
+                return f" {sentence(record)}"
+        return ""
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was ended by {name}" + (", which may mean out of memory," if name == "SIGKILL" else "")
 
 
 class OwnProcesses:
@@ -150,7 +245,9 @@ class ExecutorCases:
     @property
     def has_room(self) -> bool:
         """Return whether another case can be submitted."""
-        if self._suspects or self._alone():
+        # A case whose last worker was lost runs alone.
+        alone = any(self._losses[job.index] for jobs in self._batches.values() for job in jobs)
+        if self._suspects or alone:
             return False
         return len(self._waiting) < self._size * (_QUEUED * self.count - len(self._batches))
 
@@ -190,10 +287,6 @@ class ExecutorCases:
         except (RuntimeError, pickle.PicklingError) as error:  # BrokenExecutor is a RuntimeError
             raise _failed("the executor accepts no cases", error) from error
         self._batches[future] = jobs
-
-    def _alone(self) -> bool:
-        """Return whether a case runs alone, because its last worker was lost."""
-        return any(self._losses[job.index] for jobs in self._batches.values() for job in jobs)
 
     def _results(self, future: Future[Any], jobs: Sequence[CaseRun]) -> Sequence[CaseResult]:
         """Return the results of a batch, without those of cases that have to run again."""
@@ -322,15 +415,17 @@ def run_cases(
     count = min(len(asked), jobs or cores())
     failure = None
     with _signals() as signalled, _workers(_packed(task), executor, count) as workers:
-        collection = _Collection(workers, asked, add, progress)
+        collection = _Collection(workers, deque(asked), add, progress, len(asked))
         try:
             collection.run(signalled, None if budget is None else time.monotonic() + budget)
         except ExecutorFailed as failed:
             failure = failed.error
         finally:
             collection.close()
-    why = _why_left(failure, signalled, budget) if collection.left else ""
-    return CorpusEnd(collection.left, why, skipped, bool(signalled), failure)
+    why = "the run was interrupted" if signalled else f"the budget of {budget or 0:g} s expired"
+    if failure is not None:
+        why = "the executor failed"
+    return CorpusEnd(collection.left, why if collection.left else "", skipped, bool(signalled), failure)
 
 
 def _packed(task: CorpusTask) -> bytes:
@@ -342,17 +437,6 @@ def _packed(task: CorpusTask) -> bytes:
             f"cannot send the program and its inputs to worker processes: {error}",
             hint="save the program to a file, and use its path",
         ) from error
-
-
-def _why_left(failure: RunError | None, signalled: Sequence[int], budget: float | None) -> str:
-    if failure is not None:
-        return "the executor failed"
-    return "the run was interrupted" if signalled else f"the budget of {budget:g} s expired"
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def jobs_of(folder: str | os.PathLike[str] | None, runs: int, seed: int) -> tuple[list[CaseRun], list[str]]:
@@ -414,59 +498,53 @@ def _workers(task: bytes, executor: str | Executor, count: int) -> Iterator[_Wor
         yield ExecutorCases(engine.executor, task, engine.workers)
 
 
+@dataclass(slots=True)
 class _Collection:
     """Submits jobs to workers; `add` receives the results in the order of the jobs."""
 
-    def __init__(
-        self,
-        workers: _Workers,
-        asked: Sequence[CaseRun],
-        add: Callable[[CaseResult], None],
-        progress: Progress,
-    ) -> None:
-        self._workers = workers
-        self._waiting = deque(asked)
-        self._running: dict[int, CaseRun] = {}
-        self._total = len(asked)
-        self._add = add
-        self._progress = progress
-        self._done: dict[int, CaseResult] = {}
-        self._next = 0
-        """The index of the next job whose result is added."""
-        self._finished = 0
-        self.left: list[str] = []
-        """The names of the cases that were not run, once the collection is closed."""
+    workers: _Workers
+    waiting: deque[CaseRun]
+    add: Callable[[CaseResult], None]
+    progress: Progress
+    total: int
+    running: dict[int, CaseRun] = field(default_factory=dict)
+    done: dict[int, CaseResult] = field(default_factory=dict)
+    next: int = 0
+    """The index of the next job whose result is added."""
+    finished: int = 0
+    left: list[str] = field(default_factory=list)
+    """The names of the cases that were not run, once the collection is closed."""
 
     def run(self, signalled: Sequence[int], deadline: float | None) -> None:
         """Run all jobs, or as many as the deadline allows; raises ExecutorFailed."""
-        while self._finished < self._total and not signalled:
+        while self.finished < self.total and not signalled:
             if deadline is not None and time.monotonic() >= deadline:
                 return
             self._submit()
-            for result in self._workers.results(_PACE):
+            for result in self.workers.results(_PACE):
                 self._take(result)
-            self._progress(self._finished, self._total)
+            self.progress(self.finished, self.total)
 
     def _submit(self) -> None:
-        ahead = self._next + _AHEAD * self._workers.count
-        while self._waiting and self._workers.has_room and self._waiting[0].index < ahead:
-            job = self._waiting.popleft()
-            self._running[job.index] = job
-            self._workers.submit(job)
+        ahead = self.next + _AHEAD * self.workers.count
+        while self.waiting and self.workers.has_room and self.waiting[0].index < ahead:
+            job = self.waiting.popleft()
+            self.running[job.index] = job
+            self.workers.submit(job)
 
     def _take(self, result: CaseResult) -> None:
-        self._finished += 1
-        del self._running[result.index]
-        self._done[result.index] = result
-        while self._next in self._done:
-            self._add(self._done.pop(self._next))
-            self._next += 1
+        self.finished += 1
+        del self.running[result.index]
+        self.done[result.index] = result
+        while self.next in self.done:
+            self.add(self.done.pop(self.next))
+            self.next += 1
 
     def close(self) -> None:
         """End the work; add the finished results that are waiting, and list the rest as not run."""
-        self._workers.close()
-        rest = {job.index: job for job in (*self._waiting, *self._running.values())}
+        self.workers.close()
+        rest = {job.index: job for job in (*self.waiting, *self.running.values())}
         self.left = [rest[index].name for index in sorted(rest)]
-        for index in range(self._next, self._total):
-            result = self._done.get(index) or CaseResult(index, Case(rest[index].name, NOT_RUN))
-            self._add(result)
+        for index in range(self.next, self.total):
+            result = self.done.get(index) or CaseResult(index, Case(rest[index].name, NOT_RUN))
+            self.add(result)

@@ -32,20 +32,16 @@ LARGE = 64 << 20
 PREFIX = "input/"
 
 
-@dataclass(frozen=True, slots=True)
-class KeptInputs:
-    """The tensors of inputs by their names in a checkpoint; `files` are (text, hash) of the others."""
-
-    tensors: dict[str, Array]
-    files: dict[str, tuple[str, str]]
-
-
-def kept_inputs(inputs: Mapping[str, Any], configuration: RunConfiguration) -> KeptInputs:
+def kept_inputs(
+    inputs: Mapping[str, Any], configuration: RunConfiguration
+) -> tuple[dict[str, Array], dict[str, tuple[str, str]]]:
     """Return what a journal keeps of the inputs of a run.
 
+    These are tensors by their names in a checkpoint, and (text, hash) of the other inputs, which are files.
     Raises UsageError for an input that is no tensor of numbers.
     """
-    kept = KeptInputs({}, {})
+    tensors: dict[str, Array] = {}
+    files: dict[str, tuple[str, str]] = {}
     for name, content in inputs.items():
         if not hasattr(content, "dtype") or content.dtype.hasobject:
             raise UsageError(
@@ -54,10 +50,10 @@ def kept_inputs(inputs: Mapping[str, Any], configuration: RunConfiguration) -> K
             )
         text = _file_text(configuration, name) if content.nbytes >= LARGE else None
         if text is None:
-            kept.tensors[f"{PREFIX}{name}"] = content
+            tensors[f"{PREFIX}{name}"] = content
         else:
-            kept.files[name] = text, _hash(content)
-    return kept
+            files[name] = text, _hash(content)
+    return tensors, files
 
 
 def _file_text(configuration: RunConfiguration, name: str) -> str | None:
@@ -72,17 +68,6 @@ def _hash(content: Array) -> str:
     from xxhash import xxh3_128_hexdigest
 
     return xxh3_128_hexdigest(np.ascontiguousarray(content).data.cast("B"))
-
-
-def supplied_inputs(kept: Mapping[str, Any], tensors: Mapping[str, Array]) -> dict[str, Any]:
-    """Return the inputs of a run, as arrays and as texts that name files.
-
-    Raises msgspec.ValidationError for files that are not texts and hashes.
-    """
-    files = msgspec.convert(kept.get("files", {}), dict[str, tuple[str, str]])
-    found: dict[str, Any] = {name: text for name, (text, _) in files.items()}
-    arrays = {key.removeprefix(PREFIX): tensors[key] for key in tensors if key.startswith(PREFIX)}
-    return found | arrays
 
 
 def check_files(kept: Mapping[str, Any], inputs: Mapping[str, Any], run: int) -> None:
@@ -194,14 +179,16 @@ def kept_configuration(
 def supplied(kept: Mapping[str, Any], tensors: Mapping[str, Array]) -> dict[str, Any]:
     """Return the fields of a run configuration that a run in a journal supplies.
 
-    Raises LoadError if one has another type.
+    Inputs are arrays, or texts that name files.  Raises LoadError if a field has another type.
     """
     types = get_type_hints(RunConfiguration)
     try:
         found = {
             name: msgspec.convert(kept[name], types[name]) for name in (*SETTINGS, "dims") if name in kept
         }
-        return {**found, "inputs": supplied_inputs(kept, tensors)}
+        files = msgspec.convert(kept.get("files", {}), dict[str, tuple[str, str]])
+        arrays = {key.removeprefix(PREFIX): tensors[key] for key in tensors if key.startswith(PREFIX)}
+        return {**found, "inputs": {**{name: text for name, (text, _) in files.items()}, **arrays}}
     except msgspec.ValidationError as error:
         raise LoadError(
             f"the configuration of the run is damaged: {error}", hint="open another run of the journal"

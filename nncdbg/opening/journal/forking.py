@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,57 +48,41 @@ if TYPE_CHECKING:
 _LINE = re.compile(r"([1-9][0-9]*):(.+)")
 
 
-@dataclass(slots=True)
-class ForkChanges:
-    """The text of a program with other attributes, the new values of states, and the texts of inputs."""
-
-    text: str
-    states: dict[str, Array] = field(default_factory=dict)
-    inputs: dict[str, str] = field(default_factory=dict)
-
-
 def changed(
     program: Program, text: str, changes: Mapping[str, Any], states: Mapping[str, Any], folder: Path | None
-) -> ForkChanges:
-    """Return what a fork has other than its parent, whose program has this text.
+) -> tuple[str, dict[str, Array], dict[str, str]]:
+    """Return what a fork has other than its parent: the text, new values of states, the texts of inputs.
 
-    `states` are the values of the states at the fork, and `folder` is that of files.  Raises UsageError for a
-    name that is unknown or ambiguous, and for a value that does not fit.
+    `text` is that of the parent's program, which gets other attributes.  `states` are the values of the
+    states at the fork, and `folder` is that of files.  Raises UsageError for a name that is unknown or
+    ambiguous, and for a value that does not fit.
     """
-    found = ForkChanges(text)
-    for name, value in changes.items():
-        _change(found, program, name, str(value), states, folder)
-    return found
-
-
-def _change(
-    found: ForkChanges,
-    program: Program,
-    name: str,
-    value: str,
-    states: Mapping[str, Any],
-    folder: Path | None,
-) -> None:
-    plain = name.removeprefix("%")
-    attributes = [] if name.startswith("%") else _attributes(program, name)
-    kinds = [
-        *(["an attribute of an optimizer"] if attributes else []),
-        *(["a state"] if plain in states else []),
-        *(["an input"] if plain in {each.name for each in program.graph.inputs} | _data(program) else []),
-    ]
-    if not kinds:
-        raise _unknown(program, name, value, states)
-    if len(kinds) > 1:
-        raise UsageError(
-            f"--set {name}={value} is ambiguous: {name} is {' and '.join(kinds)}",
-            hint=f"write %{name_text(plain)} for the value, or LINE:{plain} for the attribute of a statement",
-        )
-    if attributes:
-        found.text = _with_attribute(found.text, program, attributes, plain.rpartition(":")[2], value)
-    elif plain in states:
-        found.states[plain] = _state(plain, np.asarray(states[plain]), value, folder)
-    else:
-        found.inputs[plain] = value
+    new_states: dict[str, Array] = {}
+    new_inputs: dict[str, str] = {}
+    inputs = {value.name for value in program.graph.inputs} | _data(program)
+    for name, value in ((name, str(value)) for name, value in changes.items()):
+        plain = name.removeprefix("%")
+        attributes = [] if name.startswith("%") else _attributes(program, name)
+        kinds = [
+            *(["an attribute of an optimizer"] if attributes else []),
+            *(["a state"] if plain in states else []),
+            *(["an input"] if plain in inputs else []),
+        ]
+        if not kinds:
+            raise _unknown(program, name, value, states)
+        if len(kinds) > 1:
+            raise UsageError(
+                f"--set {name}={value} is ambiguous: {name} is {' and '.join(kinds)}",
+                hint=f"write %{name_text(plain)} for the value, "
+                f"or LINE:{plain} for the attribute of a statement",
+            )
+        if attributes:
+            text = _with_attribute(text, program, attributes, plain.rpartition(":")[2], value)
+        elif plain in states:
+            new_states[plain] = _state(plain, np.asarray(states[plain]), value, folder)
+        else:
+            new_inputs[plain] = value
+    return text, new_states, new_inputs
 
 
 def _unknown(program: Program, name: str, value: str, states: Mapping[str, Any]) -> UsageError:
@@ -117,7 +101,6 @@ def _unknown(program: Program, name: str, value: str, states: Mapping[str, Any])
 
 
 def _data(program: Program) -> set[str]:
-    """Return the names of the inputs that the runs of a program read."""
     lines = [line for run in program.runs for line in (run, *run.evaluations)]
     return {name for line in lines if not line.sources for name in line.values}
 
@@ -167,8 +150,6 @@ def _with_attribute(
 
     Raises UsageError for a value that the program does not accept there.
     """
-    from nncdbg.textual_repr.parser import parse
-
     lines = text.split("\n")
     spelled = re.compile(rf"(?<![\w.%]){re.escape(attribute)}\s*=\s*[^,()\[\]]+(?=[,)])")
     for line, _ in places:
@@ -208,7 +189,8 @@ def _kind(content: object) -> type:
 def _state(name: str, now: Array, text: str, folder: Path | None) -> Array:
     """Return the new value of a state; a single number is the value of each element."""
     dtype = next(key for key, known in NUMPY.items() if known == now.dtype)
-    data = from_text(name, TensorType(dtype, now.shape), text, folder, _ignore)
+    # The sentence is about the conversion of an image: the value of a state is a tensor.
+    data = from_text(name, TensorType(dtype, now.shape), text, folder, lambda sentence: None)
     try:
         array = np.asarray(data).astype(
             now.dtype, casting="same_kind" if hasattr(data, "dtype") else "unsafe"
@@ -221,10 +203,6 @@ def _state(name: str, now: Array, text: str, folder: Path | None) -> Array:
             hint="give a value of the same shape, or one number for all elements",
         )
     return np.broadcast_to(array, now.shape).copy()
-
-
-def _ignore(sentence: str) -> None:
-    """Ignore the sentence about the conversion of an image: the value of a state is a tensor."""
 
 
 # -- forks -----------------------------------------------------------------------------------------
@@ -291,7 +269,7 @@ def fork_of(
     set that do not fit.
     """
     restart = reopened.restart
-    start = Steps(parent, lambda: None, lambda line, iteration, results: None).here()
+    start = Steps(parent).here()
     tensors = {
         key: [*map(parent.backend.to_host, each)] if isinstance(each, list) else parent.backend.to_host(each)
         for key, each in start.tensors.items()
@@ -307,17 +285,17 @@ def fork_of(
     assert text is not None
     states = {key.partition("/")[2]: each for key, each in tensors.items() if _is_state(key)}
     folder = Path(configuration.folder) if configuration.folder else None
-    found = changed(program, text, configuration.changes, states, folder)
-    for name, value in found.states.items():
+    changed_text, new_states, new_inputs = changed(program, text, configuration.changes, states, folder)
+    for name, value in new_states.items():
         tensors[f"state/{name}" if f"state/{name}" in tensors else f"moment/{name}"] = value
-    if found.text != text and edited is not None:
+    if changed_text != text and edited is not None:
         program = replace(
-            parse(found.text, file=program.source), readers=program.readers, source=program.source
+            parse(changed_text, file=program.source), readers=program.readers, source=program.source
         )
-    elif found.text != text:
+    elif changed_text != text:
         first = restart.journal.read(restart.records[0]).tensors
-        program = program_of(found.text, program.source, first)
-    inputs = {**reopened.configuration.inputs, **found.inputs}
+        program = program_of(changed_text, program.source, first)
+    inputs = {**reopened.configuration.inputs, **new_inputs}
     fork = Fork(
         restart.journal,
         restart.address,
@@ -372,7 +350,7 @@ def _in_edited(
             hint="keep the `state` lines of the run, or start a new training",
         )
     run_to_step(debugger, lines, 0)
-    start = Steps(debugger, lambda: None, lambda line, iteration, results: None).here()
+    start = Steps(debugger).here()
     tensors = {
         **start.tensors,
         **{key: states[key.partition("/")[2]] for key in start.tensors if _is_state(key)},

@@ -107,7 +107,7 @@ class CheckpointPolicy:
     """Decides at the start of each step whether to write a checkpoint, and which ones to drop after it."""
 
     def __init__(self, every: Every, budget: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._interval, self._retention = Interval(every, clock), Retention(budget)
+        self.interval, self.retention = Interval(every, clock), Retention(budget)
 
     @staticmethod
     def of(every: str | None, budget: str | None) -> CheckpointPolicy:
@@ -116,12 +116,12 @@ class CheckpointPolicy:
 
     def due(self, step: int, epoch: int) -> bool:
         """Return whether to write a checkpoint at the start of a step."""
-        return self._interval.due(step, epoch)
+        return self.interval.due(step, epoch)
 
     def written(self, step: int, epoch: int, size: int) -> list[int]:
         """Record a checkpoint of `size` bytes, and return the steps of the checkpoints to drop."""
-        self._interval.passed(step, epoch)
-        return self._retention.written(step, size)
+        self.interval.passed(step, epoch)
+        return self.retention.written(step, size)
 
 
 def kept(numbers: Sequence[int], latest: int, density: float) -> list[int]:

@@ -27,7 +27,7 @@ from nncdbg.engine.time.step_starts import NumberedRun, StepStart, lines_of
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.ir.records import Array
 from nncdbg.opening.folder_writing import versions_of
-from nncdbg.opening.journal.content import KeptInputs, data_of, kept_configuration, kept_inputs, text_of
+from nncdbg.opening.journal.content import data_of, kept_configuration, kept_inputs, text_of
 from nncdbg.opening.journal.policy import CheckpointPolicy
 from nncdbg.opening.journal.ranks import INF, NAN
 from nncdbg.opening.journal.steps import Result, Steps
@@ -174,11 +174,9 @@ class StepRecorder:
                 self._fetch()
 
     def _tracked(self, name: str, step: int, number: float, part: str) -> None:
-        """Write the number of a track."""
         self.attempt(lambda: self._value(self._run_at(step).writer, name, step, number, part))
 
     def _fetch(self) -> None:
-        """Write the results that are still on the device."""
         for writer, name, step, content, part in self._waiting:
             self._value(writer, name, step, self._debugger.backend.to_host(content), part)
         self._waiting.clear()
@@ -359,16 +357,16 @@ def journaled(opened: OpenedProgram, debugger: Debugger) -> Iterator[StepRecorde
         )
     _check_names(debugger)
     CheckpointPolicy.of(configuration.checkpoint_every, configuration.checkpoint_budget)
-    inputs = kept_inputs(debugger.inputs, configuration)
+    tensors, files = kept_inputs(debugger.inputs, configuration)
     values = ValueRecorder.of(debugger, configuration)
     from nncdbg import journal
 
     file = journal.open(path, write=True)
     recorder = StepRecorder(
         debugger,
-        lambda parent: file.start(_description(opened, debugger, inputs, parent)),
+        lambda parent: file.start(_description(opened, debugger, files, parent)),
         lambda: CheckpointPolicy.of(configuration.checkpoint_every, configuration.checkpoint_budget),
-        inputs.tensors,
+        tensors,
         restart.parent if restart is not None else None,
         values,
         stops=configuration.on_journal_error == "stop",
@@ -424,12 +422,15 @@ def _file_of_fork(restart: Restart | Fork, path: Path | None) -> Path | None:
 
 
 def _description(
-    opened: OpenedProgram, debugger: Debugger, inputs: KeptInputs, parent: tuple[int, int] | None
+    opened: OpenedProgram,
+    debugger: Debugger,
+    files: Mapping[str, tuple[str, str]],
+    parent: tuple[int, int] | None,
 ) -> NewRun:
     from nncdbg.journal import NewRun
 
     configuration = opened.configuration
-    kept = kept_configuration(configuration, debugger.inputs.dims, inputs.files)
+    kept = kept_configuration(configuration, debugger.inputs.dims, files)
     kept["source"] = opened.program.source
     if configuration.changes:
         kept["changes"] = {name: str(value) for name, value in configuration.changes.items()}

@@ -90,7 +90,12 @@ class Restart:
         lines = lines_of(control.machine.frames[0].code)
         states = timeline.checkpoints.states
         if not timeline.overwrites:
-            self._start_at_fork(debugger, lines)
+            if self.run.parent is not None:
+                # The time of a fork begins with its first checkpoint.
+                start = self._machine(self.records[0], states[0], lines, debugger)
+                assert start is not None
+                states[0] = start
+                control.no_past = self._no_past(self.records[0])
             record = next(each for each in reversed(self.records) if each.step <= self.step)
             machine = self._machine(record, states[0], lines, debugger)
             if machine is None:
@@ -109,16 +114,6 @@ class Restart:
                 hint="use --allocator debug",
             )
         return run_to_step(debugger, lines, self.step)
-
-    def _start_at_fork(self, debugger: Debugger, lines: tuple[NumberedRun, ...]) -> None:
-        """If the run is a fork, let its time begin with its first checkpoint."""
-        if self.run.parent is None:
-            return
-        states = debugger.timeline.checkpoints.states
-        start = self._machine(self.records[0], states[0], lines, debugger)
-        assert start is not None
-        states[0] = start
-        debugger.control.no_past = self._no_past(self.records[0])
 
     def _no_past(self, record: CheckpointRecord) -> tuple[str, str]:
         if self.run.parent is None:
@@ -178,8 +173,6 @@ def reopen(address: Address, configuration: RunConfiguration) -> ReopenedRun:
 
     Raises UsageError for a run or step that the journal does not have, LoadError for a file that is damaged.
     """
-    from nncdbg import journal as journals
-
     given = {name for name in configuration.given if getattr(configuration, name) not in ({}, [], None)}
     fixed = [flag for name, flag in FIXED.items() if name in given]
     if fixed:
@@ -212,15 +205,14 @@ def reopen(address: Address, configuration: RunConfiguration) -> ReopenedRun:
             f"run {run.number} of {address.file} cannot be opened: another program wrote its checkpoints",
             hint="`nncdbg run MODEL --journal FILE` writes checkpoints that can be opened",
         )
-    tensors = first.tensors
     text = journal.program(run)
     if text is None:
         raise LoadError(f"run {run.number} of {address.file} has no program")
     _load_libraries(run.configuration, configuration)
-    program = program_of(text, run.configuration.get("source"), tensors)
-    known = supplied(run.configuration, tensors)
+    program = program_of(text, run.configuration.get("source"), first.tensors)
+    kept = supplied(run.configuration, first.tensors)
     restart = Restart(journal, address, run, step, records)
-    return ReopenedRun(program, configuration.completed(known), restart, known)
+    return ReopenedRun(program, configuration.completed(kept), restart, kept)
 
 
 def _root(journal: Journal) -> Run:
@@ -235,19 +227,12 @@ def _root(journal: Journal) -> Run:
 def check_graph_run(run: Run, address: Address) -> None:
     """Raise UsageError for a PyTorch training, which has no program."""
     if run.kind != "graph":
+        script = run.command[1] if len(run.command) > 1 and run.command[1].endswith(".py") else "train.py"
+        at = shlex.quote(str(address if address.at_step else f"{address}@{max(0, run.steps - 1)}"))
         raise UsageError(
             f"run {run.number} of {address.file} is a PyTorch training, not a program",
-            hint=_recreating(run, address),
+            hint=f"re-create the step in its script: nncdbg record {shlex.quote(script)} --at {at}",
         )
-
-
-def _recreating(run: Run, address: Address) -> str:
-    """Return how to open a step of a PyTorch training."""
-    script = run.command[1] if len(run.command) > 1 and run.command[1].endswith(".py") else "train.py"
-    at = address if address.at_step else f"{address}@{max(0, run.steps - 1)}"
-    return (
-        f"re-create the step in its script: nncdbg record {shlex.quote(script)} --at {shlex.quote(str(at))}"
-    )
 
 
 def _owner(journal: Journal, run: Run, step: int) -> tuple[Run, tuple[CheckpointRecord, ...]]:

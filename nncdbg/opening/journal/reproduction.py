@@ -84,7 +84,10 @@ class Reproduction:
             before = self._known.get((name, part), {}).get(step)
             now = float(self._debugger.backend.to_host(content))
             if before is not None and not same(now, before):
-                self._differs(step, f"%{name_text(name)} is {now!r} instead of {before!r}")
+                # A track may differ in an earlier step.
+                self._debugger.tracking.fetch()
+                if not self.difference:
+                    self._say(step, f"%{name_text(name)} is {now!r} instead of {before!r}")
                 return
 
     def _tracked(self, name: str, step: int, number: float, part: str) -> None:
@@ -111,12 +114,6 @@ class Reproduction:
         if missing:
             step, name = min(missing)
             self._say(step, f"the track {name} has no value")
-
-    def _differs(self, step: int, what: str) -> None:
-        """Report a difference, unless a track differs in an earlier step."""
-        self._debugger.tracking.fetch()
-        if not self.difference:
-            self._say(step, what)
 
     def _say(self, step: int, what: str) -> None:
         self.difference = f"step {step} differs from run {self._run.number}: {what}"

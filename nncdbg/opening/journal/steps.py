@@ -88,8 +88,8 @@ class Steps:
     def __init__(
         self,
         debugger: Debugger,
-        started: Callable[[], None],
-        ended: Ended,
+        started: Callable[[], None] = lambda: None,
+        ended: Ended = lambda line, iteration, results: None,
         failed: Callable[[Exception], None] = lambda _: None,
     ) -> None:
         self._debugger = debugger

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +18,10 @@ from nncdbg.errors import UsageError
 from nncdbg.ir.records import Graph, Program
 from nncdbg.ir.walk import walk
 from nncdbg.opening.configuration import RunConfiguration
-from nncdbg.opening.journal.policy import DEFAULT_BUDGET, Interval, Retention, read_every
+from nncdbg.opening.journal.policy import DEFAULT_BUDGET, CheckpointPolicy, read_every
 from nncdbg.stats import Summary, summarize
 from nncdbg.stats.inspection import summary_of
+from nncdbg.text.lexemes import nearest
 
 if TYPE_CHECKING:
     from nncdbg.journal import RunWriter
@@ -100,14 +99,6 @@ _LISTED = 4
 """Most names in the hint of an error."""
 
 
-@dataclass(slots=True)
-class _RunHistory:
-    """When the values of a run are kept next, and which ones stay within the budget."""
-
-    interval: Interval
-    retention: Retention
-
-
 class ValueRecorder:
     """Writes the statistics of all values of each step, and the values that a pattern matches.
 
@@ -122,7 +113,7 @@ class ValueRecorder:
         self._codec = configuration.journal_codec or "exact"
         self._every = read_every(configuration.journal_values_every or "1", "--journal-values-every")
         self._budget = parse_bytes(configuration.checkpoint_budget or DEFAULT_BUDGET)
-        self._histories: dict[int, _RunHistory] = {}
+        self._policies: dict[int, CheckpointPolicy] = {}
         self._check()
         self._kept = self._chosen([*dict.fromkeys(names_of_values(debugger.loaded.program))])
         self._contents = StepContents(debugger, lambda name: self._statistics or name in self._kept)
@@ -159,16 +150,13 @@ class ValueRecorder:
             self._keep(writer, step, epoch, numeric)
 
     def _keep(self, writer: RunWriter, step: int, epoch: int, contents: Mapping[str, Any]) -> None:
-        """Write the values of a step that the patterns match, if they are due."""
-        history = self._histories.setdefault(
-            writer.number, _RunHistory(Interval(self._every), Retention(self._budget))
-        )
+        policy = self._policies.setdefault(writer.number, CheckpointPolicy(self._every, self._budget))
         kept = contents.keys() & self._kept
-        if kept and history.interval.due(step, epoch):
-            history.interval.passed(step, epoch)
+        if kept and policy.due(step, epoch):
+            policy.interval.passed(step, epoch)
             to_host = self._debugger.backend.to_host
             values = {name: to_host(content) for name, content in contents.items() if name in kept}
-            writer.keep_values(step, values, codec=self._codec, drop=history.retention.written)
+            writer.keep_values(step, values, codec=self._codec, drop=policy.retention.written)
 
     def _summaries(self, contents: Mapping[str, Any]) -> Iterator[tuple[str, Summary]]:
         log, to_host = self._debugger.observers.log, self._debugger.backend.to_host
@@ -196,20 +184,15 @@ class ValueRecorder:
             )
 
     def _chosen(self, names: Sequence[str]) -> frozenset[str]:
-        """Return the names that the patterns match."""
         chosen: set[str] = set()
         for pattern in self._patterns:
             found = [name for name in names if matches(name, pattern)]
             chosen.update(found)
             if not found:
-                near = [
-                    *difflib.get_close_matches(pattern, names, 1),
-                    *difflib.get_close_matches(f"%{pattern}", names, 1),
-                ]
-                listed = f"for example {', '.join(names[:_LISTED])}"
+                near = nearest(pattern, names) or nearest(f"%{pattern}", names)
                 raise UsageError(
                     f"--journal-values {pattern}: the program has no such value",
-                    hint=f"did you mean {near[0]}?" if near else listed,
+                    hint=near or f"for example {', '.join(names[:_LISTED])}",
                 )
         return frozenset(chosen)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from os import PathLike
@@ -141,19 +141,23 @@ class _Export:
         self.source = program
         prepared = with_backward_graphs(program)
         listing = prepared.as_listing()
-        self.program = _without_origins(lowered(prepared), program.graphs.keys())
+        self.program = lowered(prepared)
+        # The comments of backward graphs name lines of their own text.
+        graphs = {
+            name: graph
+            if graph.name in program.graphs
+            else rewrite(graph, lambda path, pc, node: replace(node, comment=""))
+            for name, graph in self.program.graphs.items()
+        }
+        self.program = replace(self.program, graphs=graphs)
+        statements = listing.statements.items()
         self.refusals = Refusals(
-            {
-                Site(path, pc): line
-                for path, lines in listing.statements.items()
-                for pc, line in enumerate(lines)
-            }
+            {Site(path, pc): line for path, lines in statements for pc, line in enumerate(lines)}
         )
-        self.shared = ModelValues()
-        self.parts = Parts(self.program, self.shared, self.refusals)
+        self.shared = ModelValues(self.refusals)
+        self.parts = Parts(self.program, self.shared)
 
     def model(self) -> Any:
-        """Return the model of a program without states."""
         graph = self.program.graph
         made = self.parts.graph(graph, {value.name: value.name for value in graph.inputs}, graph.inputs)
         return self.finished(made.message)
@@ -188,7 +192,6 @@ class _Training(_Export):
     """The export of a program with states."""
 
     def model(self) -> Any:
-        """Return the model with its training."""
         from onnx import helper
 
         train = self._train()
@@ -260,7 +263,7 @@ class _Training(_Export):
         if not computed:
             return None, None
         graph = first_graph(self.source, "initialization")
-        parts = Parts(self.program, ModelValues(), self.refusals)
+        parts = Parts(self.program, ModelValues(self.refusals))
         made = parts.graph(replace(graph, outputs=computed), {}, ())
         return made.message, [
             (value.name, result) for value, result in zip(computed, made.results, strict=True)
@@ -288,21 +291,7 @@ def first_values(program: Program) -> dict[str, Constant]:
     return {name: Constant(Value(name, type_of(array)), Inline(array)) for name, array in run(first).items()}
 
 
-def _without_origins(program: Program, written: Collection[str]) -> Program:
-    """Return the program without the comments of backward graphs, which name lines of its own text."""
-    graphs = {
-        name: graph if graph.name in written else _without_comments(graph)
-        for name, graph in program.graphs.items()
-    }
-    return replace(program, graphs=graphs)
-
-
-def _without_comments(graph: Graph) -> Graph:
-    return rewrite(graph, lambda path, pc, node: replace(node, comment=""))
-
-
 def _domains(nodes: Any) -> Iterator[str]:
-    """Yield the domains of nodes and of those in their blocks."""
     for node in nodes:
         yield node.domain
         for attribute in node.attribute:

@@ -44,13 +44,43 @@ def first_result(node: Node) -> str:
     return next((value.name for value in node.outputs if value.name), "")
 
 
+_MOST = 10
+"""Ops in one message."""
+
+
+@dataclass
+class Refusals:
+    """The statements that ONNX cannot express, by their lines."""
+
+    line_of: Mapping[Site, int] = field(default_factory=dict)
+    found: dict[str, None] = field(default_factory=dict)
+
+    def add(self, what: str, site: Site | None, reason: str = "") -> None:
+        line = self.line_of.get(site) if site is not None else None
+        place = f"line {line}: " if line is not None else ""
+        self.found[f"{place}{what}{f' ({reason})' if reason else ''}"] = None
+
+    def check(self) -> None:
+        """Raise UnsupportedOp with all refused statements."""
+        if self.found:
+            shown = [*self.found][:_MOST]
+            more = f"; and {len(self.found) - _MOST} more" if len(self.found) > _MOST else ""
+            count = f"{len(self.found)} statement{'s' * (len(self.found) > 1)}"
+            raise UnsupportedOp(
+                f"ONNX cannot express {count}: {'; '.join(shown)}{more}",
+                hint="write them with ops of ONNX, or keep the program as graph text",
+            )
+
+
 @dataclass
 class ModelValues:
     """What the graphs of one model share: the names of all values, the constants, and their places.
 
-    `places` maps the first result of a statement to its place in the program.
+    `places` maps the first result of a statement to its place in the program; `refusals` are the statements
+    that ONNX cannot express.
     """
 
+    refusals: Refusals
     used: set[str] = field(default_factory=set)
     constants: dict[str, Constant] = field(default_factory=dict)
     places: dict[str, Site] = field(default_factory=dict)
@@ -210,42 +240,14 @@ class Inlining:
 _ONNX = frozenset({"", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "com.microsoft"})
 """The domains of ONNX and of onnxruntime."""
 
-_MOST = 10
-"""Ops in one message."""
-
-
-@dataclass
-class Refusals:
-    """The statements that ONNX cannot express, by their lines."""
-
-    line_of: Mapping[Site, int] = field(default_factory=dict)
-    found: dict[str, None] = field(default_factory=dict)
-
-    def add(self, what: str, site: Site | None, reason: str = "") -> None:
-        line = self.line_of.get(site) if site is not None else None
-        place = f"line {line}: " if line is not None else ""
-        self.found[f"{place}{what}{f' ({reason})' if reason else ''}"] = None
-
-    def check(self) -> None:
-        """Raise UnsupportedOp with all refused statements."""
-        if self.found:
-            shown = [*self.found][:_MOST]
-            more = f"; and {len(self.found) - _MOST} more" if len(self.found) > _MOST else ""
-            count = f"{len(self.found)} statement{'s' * (len(self.found) > 1)}"
-            raise UnsupportedOp(
-                f"ONNX cannot express {count}: {'; '.join(shown)}{more}",
-                hint="write them with ops of ONNX, or keep the program as graph text",
-            )
-
 
 class Expansion:
     """Expands the statements of one model.  `types` are those of all values, as far as they are known."""
 
-    def __init__(self, opsets: Mapping[str, int], model: ModelValues, refusals: Refusals) -> None:
+    def __init__(self, opsets: Mapping[str, int], model: ModelValues) -> None:
         self.opsets = opsets
         self.types: dict[str, Type | None] = {}
         self._model = model
-        self._refusals = refusals
         self._rules = TypeRules(opsets, {})
         self._builder = BackwardBuilder(opsets, {}, {}, set())
         self._builder.types = self.types
@@ -290,7 +292,7 @@ class Expansion:
             self.learn(nodes, ())
             return self.expanded([self._builder.fitted(each) for each in nodes], site)
         except NncdbgError as error:
-            self._refusals.add(node.op, site, error.message)
+            self._model.refusals.add(node.op, site, error.message)
             return []
 
     def _repeated(self, node: Node, types: Sequence[TensorType | None], program: Program) -> list[Node]:

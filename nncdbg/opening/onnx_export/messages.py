@@ -32,7 +32,7 @@ from nncdbg.ir.records import (
     tensor_only,
     without_sizes,
 )
-from nncdbg.opening.onnx_export.expansion import Expansion, Inlining, ModelValues, Refusals, first_result
+from nncdbg.opening.onnx_export.expansion import Expansion, Inlining, ModelValues, first_result
 from nncdbg.text.lexemes import name_text
 
 _STACK_TRACE = "pkg.torch.onnx.stack_trace"
@@ -42,17 +42,10 @@ _STACK_TRACE = "pkg.torch.onnx.stack_trace"
 class Messages:
     """Writes the statements of one model; `types` are those of all values."""
 
-    def __init__(
-        self,
-        opsets: Mapping[str, int],
-        model: ModelValues,
-        types: dict[str, Type | None],
-        refusals: Refusals,
-    ) -> None:
+    def __init__(self, opsets: Mapping[str, int], model: ModelValues, types: dict[str, Type | None]) -> None:
         self._opsets = opsets
         self._model = model
         self._types = types
-        self._refusals = refusals
         self._rules = TypeRules(opsets, {})
         self._node_names: set[str] = set()
 
@@ -91,11 +84,16 @@ class Messages:
         inputs = self._operands(node)
         outputs = [value.name for value in node.outputs]
         if node.kind is Kind.IF:
-            return self._branches(node.subgraphs, inputs[0], outputs)
+            from onnx import helper
+
+            then, otherwise = (
+                self._graph(block.name or "branch", self.nodes(block.nodes), _names(block.outputs))
+                for block in node.subgraphs
+            )
+            return helper.make_node("If", inputs[:1], outputs, then_branch=then, else_branch=otherwise)
         return named_node_proto(node.op, version_of(node.op, self._opsets), node.attributes, inputs, outputs)
 
     def _operands(self, node: Node) -> list[str]:
-        """Return the names of the operands; "" for omitted ones."""
         types = self._rules.operand_types(node, self._types.get)
         return [self._operand(node, index, each, types) for index, each in enumerate(node.inputs)]
 
@@ -112,15 +110,6 @@ class Messages:
             else literal_dtype(operand, node, index, named, self._opsets)
         )
         return self._model.literal(operand, dtype)
-
-    def _branches(self, blocks: Sequence[Graph], condition: str, outputs: Sequence[str]) -> Any:
-        from onnx import helper
-
-        then, otherwise = (
-            self._graph(block.name or "branch", self.nodes(block.nodes), _names(block.outputs))
-            for block in blocks
-        )
-        return helper.make_node("If", [condition], [*outputs], then_branch=then, else_branch=otherwise)
 
     def _graph(
         self, name: str, nodes: Sequence[Any], results: Sequence[str], inputs: Sequence[str] = ()
@@ -163,10 +152,8 @@ class Messages:
 
     def _loop(self, node: Node) -> list[Any]:
         """Return the Loop of a ``while``, and the statements after it; none if it is refused."""
-        body, breaks = (
-            node.subgraphs[0],
-            [pc for pc, each in enumerate(node.subgraphs[0].nodes) if each.kind is Kind.BREAK],
-        )
+        body = node.subgraphs[0]
+        breaks = [pc for pc, each in enumerate(body.nodes) if each.kind is Kind.BREAK]
         times, *first = self._operands(node)
         carried, results = _names(body.inputs[1:]), _names(body.outputs)
         self._types.update((each.name, each.type) for each in body.inputs if each.name not in self._types)
@@ -205,7 +192,7 @@ class Messages:
         nothing = [self._nothing(value.name) for value in body.outputs[count:]]
         if None in nothing:
             site = self._model.places.get(first_result(node))
-            self._refusals.add("while", site, "it breaks, and collects values of unknown sizes")
+            self._model.refusals.add("while", site, "it breaks, and collects values of unknown sizes")
             return []
         complete = self._fresh("complete", _INDEX)
         ends = [self._literal(False, "bool"), *inputs[2:], complete, *map(str, nothing)]
@@ -296,11 +283,11 @@ class WrittenGraph:
 class Parts:
     """Writes graphs that share their values: a later graph can read those of an earlier one."""
 
-    def __init__(self, program: Program, model: ModelValues, refusals: Refusals) -> None:
+    def __init__(self, program: Program, model: ModelValues) -> None:
         self._program = program
         self._model = model
-        self._expansion = Expansion(program.opsets, model, refusals)
-        self._messages = Messages(program.opsets, model, self._expansion.types, refusals)
+        self._expansion = Expansion(program.opsets, model)
+        self._messages = Messages(program.opsets, model, self._expansion.types)
         self._statements: dict[str, Node] = {}
         """The statements of the graphs so far, by their first result."""
         self._constants: set[str] = set()
@@ -369,7 +356,12 @@ class Parts:
         copies: list[Any] = []
         names: list[str] = []
         for value, result in zip(values, results, strict=True):
-            source = self._as_name(result)
+            assert result is not None
+            source = (
+                self._model.literal(result, literal_dtype(result, None, 0, (), {}))
+                if isinstance(result, Literal)
+                else result
+            )
             direct = source in computed or (value.name == source and source in present)
             taken = value.name != source and value.name not in self._model.used
             if not direct or taken or source in names:
@@ -379,12 +371,6 @@ class Parts:
                 source = name
             names.append(source)
         return copies, tuple(names)
-
-    def _as_name(self, result: Operand) -> str:
-        if isinstance(result, Literal):
-            return self._model.literal(result, literal_dtype(result, None, 0, (), {}))
-        assert result is not None
-        return result
 
     def _read(self, messages: Sequence[Any], results: Sequence[str]) -> list[Constant]:
         """Return the constants that these nodes read, without those of earlier graphs."""
@@ -412,7 +398,6 @@ class Parts:
 
 
 def _operands(nodes: Sequence[Any]) -> Iterator[str]:
-    """Yield the names that nodes and their blocks read."""
     for node in nodes:
         yield from node.input
         for attribute in node.attribute:

@@ -429,7 +429,6 @@ class _Reading:
             self.add(_Statement("synchronize", None, placed=False))
 
     def known(self, event: int) -> bool:
-        """Return whether a wait for an event can be checked."""
         known = event in self.recorded or event in self.created
         self.unknown_waits += not known
         return known

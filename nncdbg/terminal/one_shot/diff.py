@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from nncdbg.errors import UsageError
 from nncdbg.opening.command_line import (
     ArgumentParser,
+    add_corpus,
     add_kernels,
     add_machine,
     add_opening,
     add_prompt,
     add_states_in_place,
+    check_corpus,
     configuration_of,
+    corpus_fields,
     errors_in_json,
     kernels_of,
 )
 from nncdbg.opening.configuration import settings
-from nncdbg.opening.corpus.options import add_corpus, check_corpus, corpus_fields
 from nncdbg.presentation.run_progress import note_messages, print_notes, under_way
 from nncdbg.terminal.journal.files import is_run
 from nncdbg.text.lexemes import name_text

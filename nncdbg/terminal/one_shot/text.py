@@ -17,9 +17,14 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine.frontends.text import forget_printed, note_printed
 from nncdbg.engine.inputs.binding import symbolic_sizes
 from nncdbg.errors import UsageError
-from nncdbg.opening.command_line import ArgumentParser, add_model, configuration_of
+from nncdbg.opening.command_line import (
+    ArgumentParser,
+    add_model,
+    add_schedule,
+    configuration_of,
+    scheduled_program,
+)
 from nncdbg.opening.schedule_file import schedule_text
-from nncdbg.opening.schedules import add_schedule, scheduled_program
 from nncdbg.presentation.program_text import stores_from, write_text
 from nncdbg.presentation.screen import Screen
 

@@ -7,7 +7,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.ops.causes.evidence import exact
-from nncdbg.nan_watch.measuring.gates import Watched
+from nncdbg.nan_watch.measuring.gates import ReportContext
 from nncdbg.nan_watch.records import Report
 from nncdbg.nan_watch.reports.text import render
 
@@ -72,7 +72,7 @@ def test_exact_digits_give_the_same_element_again(dtype: type[np.floating]) -> N
 def test_a_long_chain_takes_one_line(ops: int) -> None:
     chain = "; ".join(f"%h{n + 1} = Add(%h{n}, 1.0)" for n in range(ops))
     report = watched(f"%h0 = Log(%x); {chain}; %y = Neg(%h{ops})", [[-1, 2, 3]])
-    lines = render(report, Watched()).splitlines()
+    lines = render(report, ReportContext()).splitlines()
     assert sum("propagates it" in line for line in lines) == (0 if ops > 3 else 3)
     assert report.counts["propagated"] == ops + 1
     if ops > 3:

@@ -21,7 +21,7 @@ from nncdbg.engine.schedules.validation import ScheduleProblem, margins_of, vali
 from nncdbg.errors import UsageError
 from nncdbg.ir.records import Program
 from nncdbg.nan_watch.memory.comparison import memory_plan
-from nncdbg.nan_watch.schedules.search import observed
+from nncdbg.nan_watch.schedules.order_search import observed
 from tests.engine.schedules.random_schedules import layered, random_schedule
 from tests.engine.schedules.test_planted import KINDS, wrong
 from tests.presence import present

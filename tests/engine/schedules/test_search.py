@@ -15,8 +15,12 @@ from nncdbg.engine.schedules.launches import launches
 from nncdbg.engine.schedules.player import SchedulePlayer
 from nncdbg.engine.schedules.races import Ordering
 from nncdbg.ir.records import Program
-from nncdbg.nan_watch.schedules.order_findings import smallest_syncs
-from nncdbg.nan_watch.schedules.search import ScheduleSearch, observed, replica_differences
+from nncdbg.nan_watch.schedules.order_search import (
+    ScheduleSearch,
+    observed,
+    replica_differences,
+    smallest_syncs,
+)
 from tests.engine.schedules.random_schedules import random_schedule
 
 INPUTS = {"x": np.arange(1, 9, dtype=np.float32)}

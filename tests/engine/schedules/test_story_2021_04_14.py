@@ -18,8 +18,7 @@ from nncdbg.engine.schedules.launches import Site
 from nncdbg.engine.schedules.player import SyncPoint
 from nncdbg.engine.schedules.validation import validate
 from nncdbg.ir.records import Program
-from nncdbg.nan_watch.schedules.order_findings import smallest_syncs
-from nncdbg.nan_watch.schedules.search import OrderSearch, ScheduleSearch
+from nncdbg.nan_watch.schedules.order_search import OrderSearch, ScheduleSearch, smallest_syncs
 from nncdbg.presentation.schedules import ScheduleWording
 
 REPLICAS = range(4)

@@ -18,9 +18,9 @@ from nncdbg.engine.frontends.program_folder import open_program_folder
 from nncdbg.engine.frontends.tensor_file import TensorEntry, pack, unpack, write_tensors
 from nncdbg.errors import LoadError, UsageError
 from nncdbg.nan_watch.configuration import WatchConfiguration
-from nncdbg.nan_watch.reduction.bundles import bundle_finding, write_bundle
 from nncdbg.nan_watch.reduction.case import ReducedCase, case_of_program
-from nncdbg.nan_watch.reduction.sameness import FindingSignature, found_first
+from nncdbg.nan_watch.reduction.finding_identity import FindingSignature, found_first
+from nncdbg.nan_watch.reduction.reducing import bundle_finding, write_bundle
 from nncdbg.opening import folder_writing
 
 LOG = """#nncdbg 1

@@ -21,9 +21,9 @@ from nncdbg.engine.frontends.program_folder import open_program_folder
 from nncdbg.errors import LoadError, RunError, UsageError
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.reduction.case import ReducedCase
+from nncdbg.nan_watch.reduction.finding_identity import FindingSignature, Probe, found_first
 from nncdbg.nan_watch.reduction.reducing import ReductionJob, load_state, origin_of, save_state, verify
 from nncdbg.nan_watch.reduction.reduction import minimized
-from nncdbg.nan_watch.reduction.sameness import FindingSignature, Probe, found_first
 
 HEAD = "#nncdbg 1\nopset 21\n"
 
@@ -309,10 +309,10 @@ def test_a_state_contains_the_whole_case(tmp_path: Path) -> None:
     case = ReducedCase(program.graphs["main"].nodes, ("y",), {}, {"x": weights["w"]}, program.opsets)
     origin = origin_of(job.program, job.inputs, job.configuration)
     save_state(tmp_path / "s", origin, case, FindingSignature.of(finding), 5)
-    saved = load_state(tmp_path / "s", origin)
-    assert (saved.signature, saved.runs, saved.done) == (FindingSignature.of(finding), 5, False)
-    assert saved.case.program() == case.program()
-    assert saved.case.constants["x"].tobytes() == weights["w"].tobytes()
+    saved, document = load_state(tmp_path / "s", origin)
+    assert (document.signature, document.runs, document.done) == (FindingSignature.of(finding), 5, False)
+    assert saved.program() == case.program()
+    assert saved.constants["x"].tobytes() == weights["w"].tobytes()
 
 
 # -- the command -------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nncdbg.engine.execution.check_results import NOT_CHECKED, CheckResult
 from nncdbg.errors import RunError
-from nncdbg.nan_watch.measuring.gates import Watched
+from nncdbg.nan_watch.measuring.gates import ReportContext
 from nncdbg.nan_watch.records import FindingSite, Operand, Report, WatchFinding
 from nncdbg.opening.corpus.cases import Case
 from nncdbg.stats.summary import Summary
@@ -16,7 +16,7 @@ graph @main(%q: f32[3,4]) -> (%e: f32[3,4]) {
   return %e
 }
 """
-WATCHED = Watched(tuple(TEXT.splitlines()), ("nan", "inf", "uninitialized"))
+WATCHED = ReportContext(tuple(TEXT.splitlines()), ("nan", "inf", "uninitialized"))
 
 FINE = Summary(0.0, 1.0, 0.25, 0.4, 0, 0, 0, 5, 0, 12)
 INFINITE = Summary(-91.6, 0.0, -33.8, 37.3, 0, 0, 5, 2, 0, 12)

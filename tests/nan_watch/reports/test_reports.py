@@ -13,7 +13,7 @@ import pytest
 import nncdbg
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops.causes import NAMES
-from nncdbg.nan_watch.measuring.gates import Watched, gate_names
+from nncdbg.nan_watch.measuring.gates import ReportContext, gate_names
 from nncdbg.nan_watch.memory import wording as memory_words
 from nncdbg.nan_watch.records import FindingSite, WatchFinding
 from nncdbg.nan_watch.reports import FORMS
@@ -109,7 +109,9 @@ def test_findings_with_effect_come_before_those_without() -> None:
         "}\n"
     )
     report = nncdbg.watch(program, {"x": [-1.0, 2.0]})
-    assert FORMS["text"](report, Watched()).startswith("the program: tripped: 1 finding in 6 statements (")
+    assert FORMS["text"](report, ReportContext()).startswith(
+        "the program: tripped: 1 finding in 6 statements ("
+    )
     assert [headline(finding) for finding in report.findings] == [
         "the first NaN is in %n: Log produced it from operands without NaN",
         "NaN decides %w: the result of Greater is finite, but depends on it",
@@ -133,7 +135,7 @@ def test_a_lost_infinity_decides_nothing_in_a_failed_run() -> None:
 
 
 def test_the_text_of_a_failed_run() -> None:
-    assert FORMS["text"](failed(), Watched()) == (
+    assert FORMS["text"](failed(), ReportContext()) == (
         "net.onnx: failed after 3 statements (0.01 s)\n"
         "error: MatMul failed: sizes\n"
         "  differ\n"
@@ -187,7 +189,7 @@ def test_a_report_fits_a_terminal_with_short_names() -> None:
         f"  %{add}: f32[64] = Sub(%x, %x)\n  %{log}: f32[64] = Log(%{add})\n  return %{log}\n}}\n"
     )
     report = nncdbg.watch(program, inputs={"x": np.ones(64, np.float32)})
-    fitted = replace(Watched.of(program), screen=FittedText(program, 80))
+    fitted = replace(ReportContext.of(program), screen=FittedText(program, 80))
     out = StringIO()
     screen = Screen(out, out, width=80, color=False)
     screen.name_values(program)
@@ -199,7 +201,7 @@ def test_a_report_fits_a_terminal_with_short_names() -> None:
     assert "the first Inf is in %Log_output_0: Log produced it" in text
     assert " -inf 64 of 64" in text
     assert add not in text
-    assert add in FORMS["text"](report, Watched.of(program)), "a pipe has the full names"
+    assert add in FORMS["text"](report, ReportContext.of(program)), "a pipe has the full names"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ again, and only for `dead` and `saturated` (see `units`).
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import numpy as np
 
 from nncdbg.by_identity import ByIdentity
 from nncdbg.dtypes import FLOATS, NUMPY, largest, name_of
-from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.units import alive_units, cuts, saturated, unit_axis
 from nncdbg.engine.execution.linking import Binding, Execute
@@ -31,7 +30,7 @@ from nncdbg.nan_watch.sites import site_of
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import row_of, summary_of
 from nncdbg.stats.summary import Summary
-from nncdbg.text.lexemes import name_text
+from nncdbg.text.lexemes import name_text, nearest
 
 
 class Level(NamedTuple):
@@ -134,7 +133,7 @@ class _Spot:
     """Whether the statement is measured, or only passes levels on."""
 
 
-class Trouble:
+class GrowthMetrics:
     """Measures every float result of a debugger's run against gates; `tracks` holds the measurements.
 
     The debugger must be at its start, and made with `statistics=True`.  Without gates only the statistics are
@@ -206,25 +205,24 @@ class Trouble:
         for gate in spot.gates:
             measured = self._measure(gate, spot, inputs, result, row, level, track)
             if measured is not None and gate.exceeded(measured[0]):
-                self.trip(track, gate, *measured, summary, spot.binding.code, spot.binding.pc, inputs)
+                self.trip(track, gate, measured, spot.binding, summary, inputs)
 
     def trip(
         self,
         track: Track,
         gate: Threshold,
-        actual: float,
-        fact: str,
-        summary: Summary | None,
-        code: Code,
-        pc: int,
-        inputs: Sequence[Any],
+        measured: tuple[float, str],
+        at: Statement,
+        summary: Summary | None = None,
+        inputs: Sequence[Any] = (),
     ) -> None:
         """Record that a gate tripped at a statement; the details of the first occurrence are kept."""
+        actual, fact = measured
         if gate in track.trips:
             track.trip(gate, actual)
             return
         iteration = tuple(frame.iteration for frame in self._debugger.control.stack if frame.is_loop)
-        operands = tuple(self._operands(code, pc, inputs))
+        operands = tuple(self._operands(at.code, at.pc, inputs))
         track.trip(gate, actual, fact=fact, iteration=iteration, inputs=operands, stats=summary)
 
     def track(self, code: Code, pc: int, index: int, dtype: str) -> Track:
@@ -388,6 +386,5 @@ def check_patterns(program: Program, gates: Iterable[Threshold]) -> None:
                 names.add(node.location.name)
     for gate in wanted:
         if not any(gate.concerns(name) for name in names):
-            near = difflib.get_close_matches(gate.pattern or "", names, 1)
-            hint = f"did you mean {near[0]}?" if near else "use a pattern for value names, such as layer*"
+            hint = nearest(gate.pattern or "", names) or "use a pattern for value names, such as layer*"
             raise UsageError(f'the gate "{gate}" matches no value in this program', hint=hint)

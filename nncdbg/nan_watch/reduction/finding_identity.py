@@ -13,7 +13,7 @@ from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.measuring.gates import KINDS, Gates
 from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.reduction.case import ReducedCase
-from nncdbg.nan_watch.reduction.straight_line import StatementTrace, TraceTarget, trace
+from nncdbg.nan_watch.reduction.straight_line import StatementTrace
 from nncdbg.text.lexemes import name_text
 
 
@@ -106,7 +106,7 @@ class Probe:
         Raises RunError if the finding does not recur.
         """
         gates, site = self.configuration.gates, finding.site
-        target = TraceTarget(place=(site.op, site.value, finding.iteration))
+        debugger = self.configuration.debugger(program, inputs)
         if finding.kind in KINDS:
-            target = TraceTarget(lambda sighting: self.signature.is_seen(sighting, gates))
-        return trace(self.configuration.debugger(program, inputs), target)
+            return StatementTrace(debugger, lambda sighting: self.signature.is_seen(sighting, gates)).run()
+        return StatementTrace(debugger, place=(site.op, site.value, finding.iteration)).run()
