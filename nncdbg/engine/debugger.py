@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine.backends import Backend, backend_for
 from nncdbg.engine.backends.kernel_choice import KernelChoice
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.compilation.needed import Part
-from nncdbg.engine.compilation.partial import partial_run, used_inputs
+from nncdbg.engine.compilation.partial import Part, partial_run, used_inputs
 from nncdbg.engine.compilation.states import given_states, lowered, states_with_buffers
 from nncdbg.engine.compilation.tracked_values import check_data, tracked_lines
 from nncdbg.engine.diagnosis.entering import Entering

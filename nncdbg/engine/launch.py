@@ -14,7 +14,7 @@ from nncdbg.engine.backends.cupy import CuPy
 from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.backends.kernel_choice import KernelChoice, StatementKernel, kernel_statements
 from nncdbg.engine.compilation.code import Code, Statement
-from nncdbg.engine.compilation.needed import Part
+from nncdbg.engine.compilation.partial import Part
 from nncdbg.engine.compilation.search import candidates, constant_names
 from nncdbg.engine.compilation.states import rebound
 from nncdbg.engine.compilation.tracked_values import TrackedLine, kept_to_the_end

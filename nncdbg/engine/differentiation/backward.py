@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from nncdbg.dtypes import FLOATS, ONNX
-from nncdbg.engine.building.copies import Claim, copied_node, same_type
 from nncdbg.engine.building.statements import Statements
 from nncdbg.engine.inference.statements import literal_dtype
 from nncdbg.engine.inference.types import literal_array, type_of_array, with_symbols
@@ -28,7 +27,7 @@ from nncdbg.ir.records import (
     Value,
     tensor_only,
 )
-from nncdbg.ir.rewrite import rewrite_node
+from nncdbg.ir.rewrite import Claim, copied_node, rewrite_node, same_type
 
 
 class BackwardBuilder(Statements):

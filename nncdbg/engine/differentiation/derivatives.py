@@ -13,7 +13,7 @@ from functools import cached_property
 
 from nncdbg.dtypes import FLOATS
 from nncdbg.engine.differentiation.backward import BackwardBuilder
-from nncdbg.engine.differentiation.control_flow import ControlFlowPass, Copies, inner_names
+from nncdbg.engine.differentiation.backward_pass import ControlFlowPass, Copies, inner_names
 from nncdbg.errors import GraphError, UnsupportedOp
 from nncdbg.expression.derivatives import DerivativeRequest
 from nncdbg.ir.names import claimed_name, free_names, reads

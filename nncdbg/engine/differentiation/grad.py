@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nncdbg.engine.differentiation.backward import BackwardBuilder
-from nncdbg.engine.differentiation.control_flow import ControlFlowPass, inner_names
+from nncdbg.engine.differentiation.backward_pass import ControlFlowPass, inner_names
 from nncdbg.ir.names import free_names
 from nncdbg.ir.records import Graph, Node, Type, Value, without_sizes
 

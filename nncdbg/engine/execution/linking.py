@@ -16,8 +16,7 @@ import numpy as np
 
 from nncdbg.engine.backends import Backend, Call, CompiledStatements, Kernels
 from nncdbg.engine.backends.composed import call_of
-from nncdbg.engine.compilation.code import EVICTED, Code, Instruction, Statement, gatherer, walk
-from nncdbg.engine.compilation.liveness import dying
+from nncdbg.engine.compilation.code import EVICTED, Code, Instruction, Statement, dying, gatherer, walk
 from nncdbg.engine.ops import Op
 from nncdbg.engine.ops.scratch import Workspaces
 from nncdbg.ir.records import Array, Node, Path

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from nncdbg.dtypes import NUMPY
-from nncdbg.engine.compilation.code import EVICTED, TRAP, Code, Instruction, Statement
-from nncdbg.engine.compilation.liveness import dying
+from nncdbg.engine.compilation.code import EVICTED, TRAP, Code, Instruction, Statement, dying
 from nncdbg.engine.execution.events import (
     Ended,
     Event,

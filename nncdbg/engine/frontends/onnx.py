@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,9 @@ from nncdbg.engine.frontends.onnx_graph import Conversion
 from nncdbg.engine.frontends.onnx_node import GraphScope, domain_of
 from nncdbg.engine.frontends.onnx_store import GraphPath, OnnxStore, subgraphs_of, training_path
 from nncdbg.engine.frontends.order import title
-from nncdbg.engine.frontends.shared_states import with_shared_states
 from nncdbg.errors import GraphError, LoadError
 from nncdbg.ir.kinds import Kind
-from nncdbg.ir.names import all_defined, claimed_name
+from nncdbg.ir.names import all_defined, claimed_name, fresh_name
 from nncdbg.ir.records import (
     Array,
     Graph,
@@ -31,7 +30,8 @@ from nncdbg.ir.records import (
     Type,
     Value,
 )
-from nncdbg.ir.walk import calls_in
+from nncdbg.ir.rewrite import copied_node, rewrite_node
+from nncdbg.ir.walk import calls_in, walk_nodes
 from nncdbg.process.collector import collector_paused
 from nncdbg.text.lexemes import name_text
 
@@ -493,3 +493,78 @@ def opsets_of(model: Any) -> dict[str, int]:
     for entry in (entry for function in model.functions for entry in function.opset_import):
         opsets.setdefault(domain_of(entry.domain), int(entry.version))
     return opsets or {"": 1}
+
+
+def with_shared_states(
+    graphs: Mapping[str, Graph], states: Collection[str], roots: Collection[str]
+) -> dict[str, Graph]:
+    """Return the graphs without the inputs that are states, and without the operands for them.
+
+    The graphs in `roots`, which no statement calls, have each state as an input of its name.  Another graph
+    loses an input if every call passes the state of its name; its other values get names that no state has.
+    """
+    shared = {
+        name: {value.name for value in graph.inputs if value.name in states} for name, graph in graphs.items()
+    }
+    calls = [
+        (name, called, node)
+        for name, graph in graphs.items()
+        for node in walk_nodes(graph)
+        if (called := node.called) is not None
+    ]
+    changed = True
+    while changed:
+        changed = False
+        for caller, callee, node in calls:
+            for value, operand in zip(graphs[callee].inputs, node.inputs, strict=True):
+                passed = operand == value.name and value.name in shared[caller]
+                if value.name in shared[callee] and not passed and callee not in roots:
+                    shared[callee].remove(value.name)
+                    changed = True
+    return {
+        name: _Sharing(graphs, shared, {*states} - shared[name]).graph(graph)
+        for name, graph in graphs.items()
+    }
+
+
+class _Sharing:
+    """Rewrites one graph, in which `foreign` are the states whose names belong to other values."""
+
+    def __init__(
+        self, graphs: Mapping[str, Graph], shared: Mapping[str, Collection[str]], foreign: Collection[str]
+    ) -> None:
+        self._graphs = graphs
+        self._shared = shared
+        self._foreign = foreign
+
+    def graph(self, graph: Graph) -> Graph:
+        """Return the graph with its own values renamed, and its calls without states."""
+        used = {value.name for value in all_defined(graph)}
+        renamed = {name: fresh_name(f"{name}.own", used) for name in used if name in self._foreign}
+        inputs = tuple(value for value in graph.inputs if value.name not in self._shared[graph.name])
+        changed = replace(
+            graph, inputs=inputs, nodes=tuple(rewrite_node(node, self._statement) for node in graph.nodes)
+        )
+        return _with_names(changed, renamed) if renamed else changed
+
+    def _statement(self, node: Node) -> Node:
+        if (called := node.called) is None:
+            return node
+        pairs = zip(self._graphs[called].inputs, node.inputs, strict=True)
+        dropped = self._shared[called]
+        return replace(node, inputs=tuple(operand for value, operand in pairs if value.name not in dropped))
+
+
+def _with_names(graph: Graph, names: Mapping[str, str]) -> Graph:
+    operands: dict[str, Operand] = {**names}
+
+    def named(value: Value) -> Value:
+        return replace(value, name=names.get(value.name, value.name))
+
+    return replace(
+        graph,
+        inputs=tuple(map(named, graph.inputs)),
+        constants=tuple(replace(each, value=named(each.value)) for each in graph.constants),
+        nodes=tuple(copied_node(node, operands, lambda name: names.get(name, name)) for node in graph.nodes),
+        outputs=tuple(map(named, graph.outputs)),
+    )

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from nncdbg.dtypes import name_of
-from nncdbg.engine.building.copies import renamed
 from nncdbg.engine.frontends.declared_types import StaleShape, with_inferred_types
 from nncdbg.engine.frontends.layers import all_known, group_layers
 from nncdbg.engine.frontends.onnx_loops import (
@@ -50,6 +49,7 @@ from nncdbg.engine.ops.schema import schema, versions_of
 from nncdbg.errors import GraphError
 from nncdbg.ir.names import claimed_name
 from nncdbg.ir.records import Constant, Graph, Inline, Node, Reference, TensorType, Type, Value
+from nncdbg.ir.rewrite import renamed
 from nncdbg.text.lexemes import name_text, nearest
 
 INLINE_ELEMENTS = 16

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import Any
 
-from nncdbg.engine.compilation.code import EVICTED, UNSET
-from nncdbg.engine.compilation.liveness import last_uses
+from nncdbg.engine.compilation.code import EVICTED, UNSET, last_uses
 from nncdbg.engine.execution.events import Event, Iterated
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Allocation

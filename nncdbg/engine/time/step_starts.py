@@ -16,8 +16,7 @@ import numpy as np
 from msgspec import Meta
 
 from nncdbg.dtypes import NUMPY, name_of
-from nncdbg.engine.compilation.code import EPOCH, EVICTED, UNSET, Code
-from nncdbg.engine.compilation.liveness import last_uses
+from nncdbg.engine.compilation.code import EPOCH, EVICTED, UNSET, Code, last_uses
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.errors import LoadError

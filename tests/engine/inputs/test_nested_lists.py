@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nncdbg.engine.inputs.nested_lists import ragged
+from nncdbg.engine.inputs.given import ragged
 
 CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
