@@ -26,10 +26,12 @@ def all_defined(source: Source, *, inputs: bool = True) -> Iterator[Value]:
 
 def reads(node: Node) -> list[str]:
     """Return the names of the values that a node and its subgraphs read from outside."""
-    names = [operand for operand in node.inputs if isinstance(operand, str)]
-    for graph in node.subgraphs:
-        names += free_names(graph)
-    return names
+    return [operand for operand in node.inputs if isinstance(operand, str)] + captures(node)
+
+
+def captures(node: Node) -> list[str]:
+    """Return the names of the values around a node that its subgraphs read, with repetitions."""
+    return [name for graph in node.subgraphs for name in free_names(graph)]
 
 
 def free_names(graph: Graph) -> list[str]:

@@ -38,17 +38,20 @@ def rewrite(
     statement: Callable[[Path, int, Node], Node | Sequence[Node]],
     block: Callable[[Path, Graph], Graph] = _unchanged,
     *,
+    enter: Callable[[Path, Graph], Graph] = _unchanged,
     key: str | None = None,
 ) -> Graph:
     """Return the graph with `statement(path, pc, node)` in the place of each statement: one, or several.
 
     The blocks of `node` are rewritten already; path and pc are its place in the old graph.  Statements come
-    in the order of the text.  `block(path, new)` then returns the final form of each block.  Unchanged
+    in the order of the text.  `enter(path, old)` returns what is rewritten in place of a block, when the
+    statements before have been rewritten; `block(path, new)` returns the final form of each block.  Unchanged
     statements and blocks stay the same objects.  Blocks may be nested deeper than Python's stack.
 
     Paths start with `key`, by default the name of the graph.
     """
-    stack = [_Open((graph.name if key is None else key,), graph)]
+    root = (graph.name if key is None else key,)
+    stack = [_Open(root, enter(root, graph))]
     while True:
         top = stack[-1]
         if top.pc == len(top.graph.nodes):
@@ -60,7 +63,8 @@ def rewrite(
             continue
         node = top.graph.nodes[top.pc]
         if (number := len(top.inner)) < len(node.subgraphs):
-            stack.append(_Open((*top.path, top.pc, number), node.subgraphs[number]))
+            path = (*top.path, top.pc, number)
+            stack.append(_Open(path, enter(path, node.subgraphs[number])))
             continue
         if not all(map(_same, top.inner, node.subgraphs)):
             node = replace(node, subgraphs=tuple(top.inner))
@@ -102,14 +106,22 @@ def copied_node(
     return replace(node, inputs=inputs, outputs=outputs, subgraphs=blocks)
 
 
-def renamed(graph: Graph, new: Mapping[str, str]) -> Graph:
-    """Return the graph with new names for some of the inputs and of the values that its statements read."""
+def renamed(graph: Graph, new: Mapping[str, str], claim: Claim = lambda own: own) -> Graph:
+    """Return the graph with new names for some of its inputs and constants, and where they are read.
 
-    def spelled(values: tuple[Value, ...]) -> tuple[Value, ...]:
-        return tuple(replace(value, name=new.get(value.name, value.name)) for value in values)
+    `claim` returns the names of the results of statements, by default their own.
+    """
 
-    nodes = tuple(copied_node(node, {**new}, lambda own: own) for node in graph.nodes)
-    return replace(graph, inputs=spelled(graph.inputs), outputs=spelled(graph.outputs), nodes=nodes)
+    def changed(value: Value) -> Value:
+        return replace(value, name=new.get(value.name, value.name))
+
+    return replace(
+        graph,
+        inputs=tuple(map(changed, graph.inputs)),
+        constants=tuple(replace(each, value=changed(each.value)) for each in graph.constants),
+        nodes=tuple(copied_node(node, {**new}, claim) for node in graph.nodes),
+        outputs=tuple(map(changed, graph.outputs)),
+    )
 
 
 def _copied_block(

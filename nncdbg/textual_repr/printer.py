@@ -15,6 +15,7 @@ from typing import Any
 
 from nncdbg.escaping import printable
 from nncdbg.ir.kinds import Kind
+from nncdbg.ir.names import defined
 from nncdbg.ir.records import (
     BackwardLine,
     Constant,
@@ -77,22 +78,13 @@ def chosen_prefixes(program: Program) -> dict[str, str]:
 
 def _used_names(program: Program) -> Iterator[str]:
     """Yield each name about as often as it occurs in the text."""
-    waiting = [*program.graphs.values()]
-    while waiting:
-        graph = waiting.pop()
-        yield from _of_values(graph.inputs)
-        yield from _of_values(constant.value for constant in graph.constants)
+    for _, graph in blocks(program.graphs):
+        for value in defined(graph):
+            yield value.name
         for node in graph.nodes:
-            yield from _of_values(node.outputs)
             for operand in node.inputs:
                 if operand.__class__ is str:
-                    yield operand
-            waiting.extend(node.subgraphs)
-
-
-def _of_values(values: Iterable[Value]) -> Iterator[str]:
-    for value in values:
-        yield value.name
+                    yield operand  # type: ignore[misc]
 
 
 def _best(uses: Counter[str]) -> list[str]:

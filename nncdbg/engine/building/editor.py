@@ -37,7 +37,7 @@ from nncdbg.ir.records import (
     has_cotangent,
 )
 from nncdbg.ir.rewrite import rewrite
-from nncdbg.ir.walk import block_at, walk_nodes
+from nncdbg.ir.walk import block_at, blocks, walk_nodes
 from nncdbg.text.lexemes import Flaw, name_text
 from nncdbg.text.types import parse_type
 
@@ -193,32 +193,35 @@ class Editor:
         """Return a graph with its statements."""
         self._used[key] = {*self._states, *(value.name for value in all_defined(graph))}
         top = EditedGraph(self, graph, None, key)
-        waiting: list[tuple[EditedBlock, Graph, Mapping[str, EditedValue]]] = [(top, graph, self._states)]
-        # No recursion: blocks may be nested deeper than Python's stack.
-        while waiting:
-            waiting += self._read_block(*waiting.pop())
+        made: dict[Path, EditedBlock] = {}
+        around: dict[Path, Mapping[str, EditedValue]] = {}
+        """The values that the blocks of a statement can read."""
+        for path, block in blocks(graph):
+            if len(path) == 1:
+                made[path], known = top, {**self._states}
+            else:
+                outer = made[path[:-2]]._statements[int(path[-2])]
+                made[path], known = EditedBlock(self, block, outer, key), {**around[path[:-1]]}
+                outer.blocks = (*outer.blocks, made[path])
+            around |= {(*path, pc): values for pc, values in self._read_block(made[path], block, known)}
         return top
 
     def _read_block(
-        self, block: EditedBlock, graph: Graph, outer: Mapping[str, EditedValue]
-    ) -> list[tuple[EditedBlock, Graph, Mapping[str, EditedValue]]]:
-        """Read the statements of a block; return the blocks inside it, to be read next."""
-        known = dict(outer)
+        self, block: EditedBlock, graph: Graph, known: dict[str, EditedValue]
+    ) -> Iterator[tuple[int, Mapping[str, EditedValue]]]:
+        """Read the statements of a block; yield each one with blocks, and what they can read."""
         block.inputs = tuple(EditedValue(each.name, each.type, block) for each in graph.inputs)
         block.constants = tuple(
             (EditedValue(each.value.name, each.value.type, block), each) for each in graph.constants
         )
         known |= {value.name: value for value in block.inputs}
         known |= {value.name: value for value, _ in block.constants}
-        inside: list[tuple[EditedBlock, Graph, Mapping[str, EditedValue]]] = []
-        for node in graph.nodes:
+        for pc, node in enumerate(graph.nodes):
             statement = EditedStatement(block, self.next_id(), node)
             block._statements.append(statement)
             statement._set_operands([self._found(each, known, node) for each in node.inputs])
-            statement.blocks = tuple(
-                EditedBlock(self, each, statement, block.graph) for each in node.subgraphs
-            )
-            inside += zip(statement.blocks, node.subgraphs, [dict(known)] * len(node.subgraphs), strict=True)
+            if node.kind in (Kind.IF, Kind.WHILE):
+                yield pc, dict(known)
             if node.kind is Kind.UPDATE:
                 statement.outputs = tuple(self._states[each.name] for each in node.outputs)
                 continue
@@ -230,7 +233,6 @@ class Editor:
                 statement.saved = EditedValue(saved, None, block, statement)
             known |= {value.name: value for value in statement.results}
         block._set_operands([self._found(each.name, known, None) for each in graph.outputs])
-        return inside
 
     def _found(self, operand: Operand, known: Mapping[str, EditedValue], node: Node | None) -> EditedOperand:
         if not isinstance(operand, str):

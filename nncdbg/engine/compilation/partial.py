@@ -19,6 +19,7 @@ from nncdbg.errors import UsageError
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import all_defined, defined, fresh_name
 from nncdbg.ir.records import Graph, Node, Path, Program, Value
+from nncdbg.ir.rewrite import rewrite
 from nncdbg.ir.walk import blocks, walk
 from nncdbg.text.lexemes import name_text
 from nncdbg.text.listing import Listing
@@ -464,24 +465,22 @@ class _Rebuilding:
     def __init__(self, program: Program, needs: _Needs) -> None:
         self._program = program
         self._needs = needs
-        self._made: dict[Path, Graph] = {}
 
     def part(self) -> Part:
         """Return the part, with the lines of the whole program."""
         program = self._program
-        # The inner blocks come first.
-        for path, block in reversed(self._needs.blocks.items()):
-            self._made[path] = self._graph(path, block.graph)
         needed = {program.entry, *self._needs.called}
-        graphs = {name: self._made[name,] for name in program.graphs if name in needed}
-        places = dict(self._places(graphs))
+        graphs = {
+            key: rewrite(graph, self._statement, self._block, key=key)
+            for key, graph in program.graphs.items()
+            if key in needed
+        }
+        places = self._places(graphs)
         listing = _part_listing(program.as_listing(), places)
         return Part(replace(program, graphs=graphs, listing=listing), places)
 
-    def _kept(self, path: Path) -> list[int]:
-        return sorted(self._needs.statements[path])
-
-    def _graph(self, path: Path, graph: Graph) -> Graph:
+    def _block(self, path: Path, graph: Graph) -> Graph:
+        """Return a block of needed statements with what it needs besides."""
         ends = self._needs.ends[path]
         inputs = graph.inputs
         if len(path) == 1:
@@ -494,26 +493,23 @@ class _Rebuilding:
             for index, constant in enumerate(graph.constants)
             if (path, _CONSTANT, index) in self._needs.values
         )
-        nodes = tuple(self._node(path, pc, graph.nodes[pc]) for pc in self._kept(path))
-        return replace(
-            graph, inputs=inputs, outputs=_at(graph.outputs, ends), nodes=nodes, constants=constants
-        )
+        return replace(graph, inputs=inputs, outputs=_at(graph.outputs, ends), constants=constants)
 
-    def _node(self, path: Path, pc: int, node: Node) -> Node:
+    def _statement(self, path: Path, pc: int, node: Node) -> Node | tuple[()]:
         needs = self._needs
+        if pc not in needs.statements[path]:
+            return ()
         if node.kind is Kind.UPDATE:
             made = {index for index in range(len(node.outputs)) if (path, pc, index) in needs.values}
             states = node.attributes.get("states", ())
             attributes = {"states": _at(states, made)} if isinstance(states, tuple) and states else {}
             inputs, outputs = _at(node.inputs, made), _at(node.outputs, made)
             return replace(node, inputs=inputs, outputs=outputs, attributes=attributes)
-        if node.subgraphs:
-            ends = needs.ends[*path, pc, 0]
-            blocks = tuple(self._made[*path, pc, number] for number in range(len(node.subgraphs)))
-            inputs = node.inputs
+        if node.kind in (Kind.IF, Kind.WHILE):
+            ends, inputs = needs.ends[*path, pc, 0], node.inputs
             if node.kind is Kind.WHILE:
                 inputs = (inputs[0], *_at(inputs[1:], ends))
-            return replace(node, inputs=inputs, outputs=_at(node.outputs, ends), subgraphs=blocks)
+            return replace(node, inputs=inputs, outputs=_at(node.outputs, ends))
         if (name := node.called) is not None and (called := (name,)) in needs.blocks:
             inputs = tuple(node.inputs[index] for index in needs.inputs(called))
             return replace(node, inputs=inputs, outputs=_at(node.outputs, needs.ends[called]))
@@ -521,17 +517,16 @@ class _Rebuilding:
 
     # -- places in the whole program -------------------------------------------------------------
 
-    def _places(self, graphs: Mapping[str, Graph]) -> Iterator[tuple[Path, tuple[Path, tuple[int, ...]]]]:
-        """Yield the blocks of the part with their places in the whole program."""
-        stack: list[tuple[Path, Path]] = [((name,), (name,)) for name in graphs]
-        while stack:
-            path, whole = stack.pop()
-            kept = tuple(self._kept(whole))
-            name = self._made[whole[:1]].name
-            yield (name, *path[1:]), ((name, *whole[1:]), kept)
-            for pc, before in enumerate(kept):
-                blocks = self._needs.blocks[whole].graph.nodes[before].subgraphs
-                stack += [((*path, pc, number), (*whole, before, number)) for number in range(len(blocks))]
+    def _places(self, graphs: Mapping[str, Graph]) -> Places:
+        """Return the places of the blocks of the part in the whole program."""
+        places: dict[Path, tuple[Path, tuple[int, ...]]] = {}
+        for path, _ in blocks(graphs):
+            whole, name = path, graphs[str(path[0])].name
+            if len(path) > 1:
+                outer, kept = places[name, *path[1:-2]]
+                whole = (*path[:1], *outer[1:], kept[int(path[-2])], path[-1])
+            places[name, *path[1:]] = (name, *whole[1:]), tuple(sorted(self._needs.statements[whole]))
+        return places
 
 
 def _at(values: Sequence[Any], numbers: Collection[int]) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import schema, version_of, versions_of
 from nncdbg.errors import GraphError, UnsupportedOp
 from nncdbg.ir.kinds import Kind
-from nncdbg.ir.names import free_names, reads
+from nncdbg.ir.names import captures, reads
 from nncdbg.ir.records import (
     Attribute,
     Constant,
@@ -152,8 +152,9 @@ class BackwardBuilder(Statements):
 
         Raises UnsupportedOp for a statement that the opset does not have.
         """
+        inside = {name for node in graph.nodes for name in captures(node)}
         given = [
-            self.as_value(operand, value) if _in_block(graph, value.name) else operand
+            self.as_value(operand, value) if value.name in inside else operand
             for value, operand in zip(graph.inputs, operands, strict=True)
         ]
         return self._copied(graph, given, lambda name: self.fresh(f"{self.prefix}.{name}"), _without_symbols)
@@ -233,9 +234,7 @@ class BackwardBuilder(Statements):
 
     def fitted(self, node: Node) -> Node:
         """Return the statement in the program's opset.  Raises UnsupportedOp if the opset lacks it."""
-        if node.subgraphs:
-            return rewrite_node(node, self._fitted)
-        return self._fitted(node)
+        return rewrite_node(node, self._fitted)
 
     def _fitted(self, node: Node) -> Node:
         if node.kind is not Kind.OP:
@@ -257,11 +256,6 @@ class BackwardBuilder(Statements):
         if not fits:
             raise UnsupportedOp(f"it needs {node.op} in a form that opset {version} does not have")
         return node
-
-
-def _in_block(graph: Graph, name: str) -> bool:
-    """Return whether a block inside the graph uses the value."""
-    return any(name in free_names(block) for node in graph.nodes for block in node.subgraphs)
 
 
 def _without_symbols(type_: Type | None) -> Type | None:

@@ -23,7 +23,7 @@ from nncdbg.engine.ops.gradient import Applied, nothing
 from nncdbg.engine.ops.schema import complete, version_of
 from nncdbg.errors import GraphError, UnsupportedOp
 from nncdbg.ir.kinds import Kind
-from nncdbg.ir.names import all_defined, reads
+from nncdbg.ir.names import defined, reads
 from nncdbg.ir.records import (
     Graph,
     Node,
@@ -36,7 +36,7 @@ from nncdbg.ir.records import (
     tensor_only,
     without_sizes,
 )
-from nncdbg.ir.walk import walk_nodes
+from nncdbg.ir.walk import blocks, walk_nodes
 from nncdbg.text.lexemes import name_text
 
 
@@ -445,5 +445,5 @@ def _seeds(walk: BackwardPass, pairs: Iterable[tuple[Operand, str | None]]) -> I
 
 def inner_names(nodes: Iterable[Node]) -> frozenset[str]:
     """Return the names of the values in the blocks of these statements."""
-    blocks = (block for node in nodes for block in node.subgraphs)
-    return frozenset(value.name for block in blocks for value in all_defined(block))
+    inside = (block for path, block in blocks(Graph("", nodes=(*nodes,))) if len(path) > 1)
+    return frozenset(value.name for block in inside for value in defined(block))

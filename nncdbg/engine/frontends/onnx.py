@@ -30,7 +30,7 @@ from nncdbg.ir.records import (
     Type,
     Value,
 )
-from nncdbg.ir.rewrite import copied_node, rewrite_node
+from nncdbg.ir.rewrite import renamed, rewrite_node
 from nncdbg.ir.walk import calls_in, walk_nodes
 from nncdbg.process.collector import collector_paused
 from nncdbg.text.lexemes import name_text
@@ -540,12 +540,12 @@ class _Sharing:
     def graph(self, graph: Graph) -> Graph:
         """Return the graph with its own values renamed, and its calls without states."""
         used = {value.name for value in all_defined(graph)}
-        renamed = {name: fresh_name(f"{name}.own", used) for name in used if name in self._foreign}
+        new = {name: fresh_name(f"{name}.own", used) for name in used if name in self._foreign}
         inputs = tuple(value for value in graph.inputs if value.name not in self._shared[graph.name])
         changed = replace(
             graph, inputs=inputs, nodes=tuple(rewrite_node(node, self._statement) for node in graph.nodes)
         )
-        return _with_names(changed, renamed) if renamed else changed
+        return renamed(changed, new, lambda name: new.get(name, name)) if new else changed
 
     def _statement(self, node: Node) -> Node:
         if (called := node.called) is None:
@@ -553,18 +553,3 @@ class _Sharing:
         pairs = zip(self._graphs[called].inputs, node.inputs, strict=True)
         dropped = self._shared[called]
         return replace(node, inputs=tuple(operand for value, operand in pairs if value.name not in dropped))
-
-
-def _with_names(graph: Graph, names: Mapping[str, str]) -> Graph:
-    operands: dict[str, Operand] = {**names}
-
-    def named(value: Value) -> Value:
-        return replace(value, name=names.get(value.name, value.name))
-
-    return replace(
-        graph,
-        inputs=tuple(map(named, graph.inputs)),
-        constants=tuple(replace(each, value=named(each.value)) for each in graph.constants),
-        nodes=tuple(copied_node(node, operands, lambda name: names.get(name, name)) for node in graph.nodes),
-        outputs=tuple(map(named, graph.outputs)),
-    )
