@@ -1,10 +1,11 @@
 """The timeline of a program: its history, named moments, and branches that values set by hand begin.
 
-Moving through time is undo within the journal, else replay from a checkpoint.  A value is written once and
-memory is not reused, so old values are still in their slots and a step back only moves the pc.  The machine's
-journal holds what a transfer of control dropped (a finished frame, the slots of the last iteration).  Dropped
-values are recomputed from the nearest checkpoint; without history, that is everything after its last use.
-Kernels are functions of their inputs and random streams are numbered, so a replay gives the same bits.
+Moving through time is undo as far as the log reaches, else replay from a checkpoint.  A value is written once
+and memory is not reused, so old values are still in their slots and a step back only moves the pc.  The undo
+log of the machine holds what a transfer of control dropped (a finished frame, the slots of the last
+iteration).  Dropped values are recomputed from the nearest checkpoint; without history, that is everything
+after its last use.  Kernels are functions of their inputs and random streams are numbered, so a replay gives
+the same bits.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from nncdbg.engine.compilation.code import EVICTED, UNSET, Code, Statement, dyin
 from nncdbg.engine.execution.events import Ended, Failed, Interrupted, Outcome
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.execution.transfers import Transfer
+from nncdbg.engine.execution.undo_log import Transfer
 from nncdbg.engine.time.checkpoints import Checkpoints, begun, held_by
 from nncdbg.engine.time.deviations import (
     Detour,
@@ -99,8 +100,8 @@ class History:
             return
         self._take_back_from(tick + 1, depth)
         del machine.frames[depth:]
-        while machine.journal and machine.journal[-1].tick > tick:
-            machine.journal.pop()
+        while machine.undo_log and machine.undo_log[-1].tick > tick:
+            machine.undo_log.pop()
         machine.tick, machine.ended = tick, False
         machine.floor = min(machine.floor, tick)
         self._after_moving(before)
@@ -370,7 +371,7 @@ class SavedBranch:
     """The state in which a branch was left, with its own past."""
 
     machine: Machine
-    journal: tuple[Transfer, ...]
+    undo_log: tuple[Transfer, ...]
     floor: int
     edits: tuple[Deviation, ...]
     checkpoints: tuple[Machine, ...]
@@ -525,15 +526,15 @@ class Timeline(History):
         self.edits, self.checkpoints.states = list(saved.edits), list(saved.checkpoints)
         self.branch, self.branches[number].saved = number, None
         if self.retains:
-            self.machine.become(saved.machine.clone(), [each.copy() for each in saved.journal], saved.floor)
+            self.machine.become(saved.machine.clone(), [each.copy() for each in saved.undo_log], saved.floor)
         else:
             self._restore(saved.machine.tick)
 
     def _save(self) -> SavedBranch:
-        journal = tuple(each.copy() for each in self.machine.journal)
+        undo_log = tuple(each.copy() for each in self.machine.undo_log)
         return SavedBranch(
             self.machine.clone(),
-            journal,
+            undo_log,
             self.machine.floor,
             tuple(self.edits),
             tuple(self.checkpoints.states),
@@ -544,7 +545,7 @@ class Timeline(History):
         for branch in self.branches.values():
             if branch.saved is not None:
                 machines = branch.saved.machine, *branch.saved.checkpoints[1:]
-                yield from held_by(machines, branch.saved.journal)
+                yield from held_by(machines, branch.saved.undo_log)
 
     def other(self, number: int, tick: int) -> Machine:
         """Return a separate machine on branch `number` at `tick`, run on if the branch was left before it."""
