@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from nncdbg.ir.records import Graph, Node, Path, Value
 from nncdbg.ir.walk import Source, blocks, fold
@@ -47,6 +47,16 @@ def _free_names(path: Path, block: Graph, inner: Mapping[int, Sequence[list[str]
         for free in inner.get(pc, ()):
             names += [name for name in free if name not in own]
     return names + [value.name for value in block.outputs if value.name not in own]
+
+
+def needed_nodes(nodes: Sequence[Node], results: Iterable[str]) -> tuple[Node, ...]:
+    """Return the statements on which values depend, in order."""
+    needed, kept = {*results}, []
+    for node in reversed(nodes):
+        if any(value.name in needed for value in node.outputs):
+            needed.update(reads(node))
+            kept.append(node)
+    return tuple(reversed(kept))
 
 
 def fresh_name(name: str, used: Container[str], *, first: int = 1, mark: str = ".") -> str:

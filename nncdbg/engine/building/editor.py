@@ -12,7 +12,6 @@ from nncdbg.engine.building.editing import (
     EditedOperand,
     EditedStatement,
     EditedValue,
-    edited_attributes,
     edited_operand,
 )
 from nncdbg.engine.compilation.code import initial_data
@@ -121,7 +120,7 @@ class Editor:
         """
         if kind_of(loop.op) is not Kind.WHILE:
             raise GraphError(f"{loop} carries no values", hint="name a `while`")
-        body, block, given = loop.blocks[0], loop.containing_block(), self.operand(first)
+        body, block, given = loop.blocks[0], loop.containing_block(), edited_operand(first)
         count = len(body.inputs) - 1
         known, wanted = (given.type, given.name) if isinstance(given, EditedValue) else (None, "carried")
         inside = EditedValue(self.claim(body, name or wanted), known, body)
@@ -133,14 +132,6 @@ class Editor:
         return inside, after
 
     # -- called by blocks and statements -----------------------------------------------------------
-
-    def operand(self, given: Any) -> EditedOperand:
-        """Return an operand from Python data."""
-        return edited_operand(given)
-
-    def attributes(self, given: Mapping[str, Any]) -> dict[str, Attribute]:
-        """Return keywords as attributes."""
-        return edited_attributes(given)
 
     def has_run(self, graph: str) -> bool:
         """Return whether a ``run`` or ``evaluate`` line calls a graph."""
@@ -178,7 +169,7 @@ class Editor:
         self, op: str, operands: Sequence[Any], attributes: Mapping[str, Attribute], outputs: int
     ) -> Sequence[Type | None]:
         """Return the types of the results of an op, as far as they are known.  Raises GraphError."""
-        given = [self.operand(each) for each in operands]
+        given = [edited_operand(each) for each in operands]
         inputs = tuple(
             each.name or f"operand {index}" if isinstance(each, EditedValue) else each
             for index, each in enumerate(given)

@@ -126,7 +126,7 @@ def _differentiable(step: GradientStep, name: str) -> str:
         if not found:
             known = [*step.states, *(value.name for value in step.graph.inputs)]
             known += [each.value.name for _, each in step.constants()]
-            hint = nearest(name, known, "%") or "use one of: " + listed("%", known)
+            hint = _suggestion(name, known, "%")
             raise UsageError(
                 f"%{name_text(name)} is neither a state, an input nor a float constant", hint=hint
             )
@@ -145,7 +145,7 @@ def _float(step: GradientStep, name: str) -> str:
 def _input(step: GradientStep, name: str) -> str:
     known = [value.name for value in step.graph.inputs]
     if name not in known:
-        hint = nearest(name, known, "%") or "use one of: " + listed("%", known)
+        hint = _suggestion(name, known, "%")
         raise UsageError(f"@{name_text(step.graph.name)} has no input %{name_text(name)}", hint=hint)
     return _float(step, name)
 
@@ -309,7 +309,7 @@ class GradientStep:
             )
         key = graph.removeprefix("@") if graph is not None else program.entry
         if key not in program.graphs:
-            hint = nearest(key, program.graphs, "@") or "use one of: " + listed("@", program.graphs)
+            hint = _suggestion(key, program.graphs, "@")
             raise UsageError(f"no graph @{name_text(key)}", hint=hint)
         self.program = program
         self.of = names_of(of, "of")
@@ -424,6 +424,10 @@ def _returning(graph: Graph, names: Sequence[str]) -> Graph:
     if not names:
         raise UsageError("no value to differentiate", hint="use one of: " + listed("%", outputs))
     return replace(graph, outputs=tuple(outputs.values()))
+
+
+def _suggestion(name: str, known: Iterable[str], sigil: str) -> str:
+    return nearest(name, known, sigil) or "use one of: " + listed(sigil, known)
 
 
 def listed(sigil: str, names: Iterable[str]) -> str:

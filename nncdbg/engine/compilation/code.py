@@ -27,24 +27,21 @@ EPOCH = "steps_per_epoch"
 """The attribute of the loop of a ``run`` line with the number of its steps per epoch."""
 
 
-class _Unset:
-    """The content of a slot whose statement has not run."""
+class _NoValue:
+    """What a slot contains in place of a value."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
 
     def __repr__(self) -> str:
-        return "<not computed>"
+        return self._text
 
 
-UNSET = _Unset()
+UNSET = _NoValue("<not computed>")
+"""The content of a slot whose statement has not run."""
 
-
-class _Evicted:
-    """The content of a slot after its value was dropped to stay within the limit of the history."""
-
-    def __repr__(self) -> str:
-        return "<evicted>"
-
-
-EVICTED = _Evicted()
+EVICTED = _NoValue("<evicted>")
+"""The content of a slot after its value was dropped to stay within the limit of the history."""
 
 
 def nothing(slots: list[Any]) -> tuple[()]:

@@ -157,7 +157,11 @@ class BackwardBuilder(Statements):
             self.as_value(operand, value) if value.name in inside else operand
             for value, operand in zip(graph.inputs, operands, strict=True)
         ]
-        return self._copied(graph, given, lambda name: self.fresh(f"{self.prefix}.{name}"), _without_symbols)
+
+        def without_symbols(type_: Type | None) -> Type | None:
+            return type_ and with_symbols(type_, {})  # They have no meaning here.
+
+        return self._copied(graph, given, lambda name: self.fresh(f"{self.prefix}.{name}"), without_symbols)
 
     def computed_again(self, block: Graph, operands: Sequence[Operand]) -> tuple[list[Node], list[Operand]]:
         """Append the statements of a block of the forward graph, under their own names where possible.
@@ -256,11 +260,6 @@ class BackwardBuilder(Statements):
         if not fits:
             raise UnsupportedOp(f"it needs {node.op} in a form that opset {version} does not have")
         return node
-
-
-def _without_symbols(type_: Type | None) -> Type | None:
-    """Return the type of a value of a called graph, whose symbols have no meaning here."""
-    return with_symbols(type_, {}) if type_ is not None else None
 
 
 def _commented_once(nodes: Sequence[Node]) -> list[Node]:

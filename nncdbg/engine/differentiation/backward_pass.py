@@ -10,7 +10,7 @@ The cotangent of a value from outside, such as a weight, is the sum over the ite
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -21,7 +21,7 @@ from nncdbg.engine.frontends.formula import formula_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.gradient import Applied, nothing
 from nncdbg.engine.ops.schema import complete, version_of
-from nncdbg.errors import GraphError, UnsupportedOp
+from nncdbg.errors import Excerpt, GraphError, UnsupportedOp
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import defined, reads
 from nncdbg.ir.records import (
@@ -30,7 +30,6 @@ from nncdbg.ir.records import (
     Operand,
     SequenceType,
     TensorType,
-    Type,
     Value,
     has_cotangent,
     tensor_only,
@@ -39,9 +38,20 @@ from nncdbg.ir.records import (
 from nncdbg.ir.walk import blocks, walk_nodes
 from nncdbg.text.lexemes import name_text
 
+Copies: TypeAlias = "Sequence[tuple[int, Node]]"
+"""Copies of the statements of a block, with the numbers of the originals."""
+
+Parts: TypeAlias = "Sequence[tuple[Operand, str]]"
+"""Values with a cotangent of each."""
+
+_INDEX = TensorType("i64", ())
+
 
 class BackwardPass:
     """One backward pass to the values `xs`; `points` are `xs` and the values held constant."""
+
+    checkpoints: int | None = None
+    """How many iterations of a loop keep the values that they carry; None: all of them."""
 
     def __init__(self, builder: BackwardBuilder, points: Iterable[str], xs: Iterable[str]) -> None:
         self._emit = builder
@@ -60,7 +70,9 @@ class BackwardPass:
             if moved.isdisjoint(reads(node)):
                 continue
             outputs = tuple(
-                Value("") if value.name in self._points else replace(value, type=_resized(value.type))
+                Value("")
+                if value.name in self._points
+                else replace(value, type=value.type and without_sizes(value.type))
                 for value in node.outputs
             )
             moved.update(value.name for value in outputs if value.name)
@@ -122,12 +134,12 @@ class BackwardPass:
             if self._active.isdisjoint(self.reads(node)) or self._rule(node) is nothing:
                 continue
             for value in node.outputs:
-                if value.name and value.name not in self._points and self._may_vary(value.name):
+                if (
+                    value.name
+                    and value.name not in self._points
+                    and has_cotangent(self._emit.types.get(value.name))
+                ):
                     self._active.add(value.name)
-
-    def _may_vary(self, name: str) -> bool:
-        """Return False for a value that is known to be of integers, bools or text."""
-        return has_cotangent(self._emit.types.get(name))
 
     def _rule(self, node: Node) -> object:
         declared = lookup(node.op, version_of(node.op, self._emit.opsets))
@@ -208,10 +220,20 @@ class BackwardPass:
         return declared.vjp(self._emit, applied)
 
     def _through(self, node: Node, cotangents: tuple[str | None, ...]) -> bool:
-        """Differentiate the graph of a call, or the formula of an op; return False if there is none."""
-        graph, operands = self._inside(node)
+        """Differentiate the blocks of a statement, the graph of a call, or the formula of an op.
+
+        Return False if there is none.  Raises UnsupportedOp if it draws random numbers, because a repetition
+        would draw others.
+        """
+        if node.subgraphs:
+            self._through_blocks(node, cotangents)
+            return True
+        operands: list[Operand] = [operand for operand in node.inputs if operand is not None]
+        graph = self._graph(node)
         if graph is None:
             return False
+        if self._draws(node):
+            raise UnsupportedOp("its random numbers cannot be drawn again")
         if node.op in self._open:
             raise UnsupportedOp("it calls itself")
         location, prefix = self._emit.location, self._emit.prefix
@@ -226,22 +248,9 @@ class BackwardPass:
         self._emit.location, self._emit.prefix = location, prefix
         return True
 
-    def _inside(self, node: Node) -> tuple[Graph | None, list[Operand]]:
-        """Return the graph behind a statement, and the operands that are given.
-
-        Raises UnsupportedOp if it draws random numbers, because a repetition would draw others.
-        """
-        operands: list[Operand] = [operand for operand in node.inputs if operand is not None]
-        graph = self._graph(node)
-        if graph is not None and self._draws(node):
-            raise UnsupportedOp("its random numbers cannot be drawn again")
-        return graph, operands
-
     def _graph(self, node: Node) -> Graph | None:
         if (called := node.called) is not None:
             return self._emit.graphs.get(called)
-        if node.subgraphs:
-            return None
         types = list(map(tensor_only, self._emit.types_at(node)))
         for operand, known in zip(node.inputs, types, strict=True):
             if isinstance(operand, str) and known is None:
@@ -260,32 +269,14 @@ class BackwardPass:
                 return True
         return False
 
-
-def _resized(type_: Type | None) -> Type | None:
-    return without_sizes(type_) if type_ is not None else None
-
-
-Copies: TypeAlias = "Sequence[tuple[int, Node]]"
-"""Copies of the statements of a block, with the numbers of the originals."""
-
-Parts: TypeAlias = "Sequence[tuple[Operand, str]]"
-"""Values with a cotangent of each."""
-
-_INDEX = TensorType("i64", ())
-
-
-class ControlFlowPass(BackwardPass):
-    """A backward pass that also differentiates branches and loops."""
-
-    checkpoints: int | None = None
-    """How many iterations of a loop keep the values that they carry; None: all of them."""
+    # -- branches and loops -------------------------------------------------------------------
 
     def inner(
         self, builder: BackwardBuilder, xs: Iterable[str], node: Node, number: int, copies: Copies
-    ) -> ControlFlowPass:
+    ) -> BackwardPass:
         """Return a pass over block `number` of a statement: over `copies`, which are in `builder`."""
         xs = [*xs]
-        walk = ControlFlowPass(builder, xs, xs)
+        walk = BackwardPass(builder, xs, xs)
         walk._open = [*self._open]
         walk.checkpoints = self.checkpoints
         return walk
@@ -297,24 +288,17 @@ class ControlFlowPass(BackwardPass):
         if self._draws(node):
             raise UnsupportedOp("its random numbers cannot be drawn again")
 
-    def block_builder(self) -> BackwardBuilder:
-        """Return a builder for a block of the backward graph."""
-        return self._emit.block()
-
     def replaced(self, node: Node, other: Node) -> bool:
         """Let a statement compute further values; return False if it is not part of what is written."""
         return self._emit.replaced(node, other)
 
-    def _through(self, node: Node, cotangents: tuple[str | None, ...]) -> bool:
-        if not node.subgraphs:
-            return super()._through(node, cotangents)
+    def _through_blocks(self, node: Node, cotangents: tuple[str | None, ...]) -> None:
         self.check_repeatable(node)
         location = self._emit.location
         through = self._branches if node.kind is Kind.IF else self._loop
         for operand, part in through(node, cotangents):
             self._give(operand, part)
         self._emit.location = location
-        return True
 
     def outside(self, node: Node) -> list[str]:
         """Return the values that the blocks of a statement read, and that have a cotangent."""
@@ -407,23 +391,32 @@ class ControlFlowPass(BackwardPass):
         return total
 
 
+def raise_gaps(gaps: Collection[str], hint: str, excerpt: Excerpt | None = None) -> None:
+    """Raise GraphError if there are statements through which no gradient passes."""
+    if gaps:
+        count = "an op" if len(gaps) == 1 else f"{len(gaps)} ops"
+        raise GraphError(
+            f"the gradient cannot go back through {count}: {'; '.join(gaps)}", excerpt=excerpt, hint=hint
+        )
+
+
 class _Block:
     """A block of the backward graph: the statements of block `number` of `node` again, then cotangents."""
 
-    def __init__(self, around: ControlFlowPass, node: Node, number: int, operands: Sequence[Operand]) -> None:
+    def __init__(self, around: BackwardPass, node: Node, number: int, operands: Sequence[Operand]) -> None:
         self._around, self._node, self._number = around, node, number
         block = node.subgraphs[number]
         self._label = f"{block.name}.backward" if block.name else ""
         # Every iteration in the backward pass is one that did not leave the loop.
         kept = [(pc, each) for pc, each in enumerate(block.nodes) if each.kind is not Kind.BREAK]
-        self.builder = around.block_builder()
+        self.builder = around._emit.block()
         self.builder.origin = ""
         repeated = replace(block, nodes=tuple(each for _, each in kept))
         self.nodes, self.results = self.builder.computed_again(repeated, operands)
         self._numbers = [pc for pc, _ in kept]
         self.walk = around
 
-    def inner(self, xs: Iterable[str]) -> ControlFlowPass:
+    def inner(self, xs: Iterable[str]) -> BackwardPass:
         """Return a pass over the statements, by `xs`."""
         copies = [*zip(self._numbers, self.nodes, strict=True)]
         walk = self._around.inner(self.builder, xs, self._node, self._number, copies)

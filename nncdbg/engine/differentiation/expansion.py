@@ -34,7 +34,7 @@ from nncdbg.engine.differentiation.backward_calls import (
     variants_in,
     whole,
 )
-from nncdbg.engine.differentiation.backward_pass import ControlFlowPass, Copies, inner_names
+from nncdbg.engine.differentiation.backward_pass import BackwardPass, Copies, inner_names, raise_gaps
 from nncdbg.errors import Excerpt, GraphError, UnsupportedOp
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import claimed_name, free_names, reads
@@ -298,17 +298,11 @@ class GraphDerivatives:
 
     def raise_gaps(self) -> None:
         """Raise GraphError if a gradient cannot pass through some statements."""
-        if self._gaps:
-            gaps = [*self._gaps]
-            count = "an op" if len(gaps) == 1 else f"{len(gaps)} ops"
-            raise GraphError(
-                f"the gradient cannot go back through {count}: {'; '.join(gaps)}",
-                excerpt=self._gaps[gaps[-1]],
-                hint="leave the ops out, or differentiate by values that do not pass through them",
-            )
+        hint = "leave the ops out, or differentiate by values that do not pass through them"
+        raise_gaps(self._gaps, hint, next(reversed(self._gaps.values()), None))
 
 
-class _LayeredPass(ControlFlowPass):
+class _LayeredPass(BackwardPass):
     """A backward pass that calls a backward graph for each call."""
 
     def __init__(self, builder: BackwardBuilder, by: Iterable[str], derivatives: GraphDerivatives) -> None:

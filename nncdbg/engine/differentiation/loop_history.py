@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from nncdbg.engine.differentiation.backward import BackwardBuilder
 from nncdbg.engine.inference.types import stacked_type
 from nncdbg.errors import UnsupportedOp
 from nncdbg.ir.kinds import Kind
-from nncdbg.ir.names import free_names, reads
+from nncdbg.ir.names import free_names, needed_nodes, reads
 from nncdbg.ir.records import (
     Constant,
     Graph,
@@ -42,13 +42,10 @@ from nncdbg.ir.records import (
 )
 from nncdbg.text.lexemes import name_text
 
+if TYPE_CHECKING:
+    from nncdbg.engine.differentiation.backward_pass import BackwardPass
+
 _INDEX = TensorType("i64", ())
-
-
-class Replacing(Protocol):
-    """What a history needs of a backward pass."""
-
-    def replaced(self, node: Node, other: Node) -> bool: ...
 
 
 class LoopHistory:
@@ -88,7 +85,7 @@ class LoopHistory:
             self._emit.types[name] = self.types[number]
         return self._unnamed[number]
 
-    def completed(self, body: Graph, walk: Replacing) -> Graph:
+    def completed(self, body: Graph, walk: BackwardPass) -> Graph:
         """Return the body of the backward loop with the statements that get what iteration carries in.
 
         Raises UnsupportedOp if a needed value cannot be collected.
@@ -122,7 +119,7 @@ class LoopHistory:
             return Node("Gather", (collected, self.index), (value,), {"axis": 0})
         return Node("SequenceAt", (collected, self.index), (value,))
 
-    def _collected(self, needed: Sequence[int], walk: Replacing) -> dict[int, str]:
+    def _collected(self, needed: Sequence[int], walk: BackwardPass) -> dict[int, str]:
         """Return the names of all iterations' values, by number."""
         names = {number: self._emit.fresh(f"{self._carried_in(number)}.each") for number in needed}
         if not names and not self._unnamed and not self._last_name:
@@ -222,9 +219,6 @@ def _constant_sizes(known: Type | None) -> bool:
     return isinstance(known, TensorType) and known.shape is not None and None not in known.shape
 
 
-_INDEX = TensorType("i64", ())
-
-
 class CheckpointedHistory(LoopHistory):
     """As `LoopHistory`, with at most `checkpoints` iterations whose values are kept."""
 
@@ -232,7 +226,7 @@ class CheckpointedHistory(LoopHistory):
         super().__init__(builder, node)
         self._checkpoints = checkpoints
 
-    def completed(self, body: Graph, walk: Replacing) -> Graph:
+    def completed(self, body: Graph, walk: BackwardPass) -> Graph:
         """Return the body of the backward loop with the statements that compute what iteration carries in.
 
         Raises UnsupportedOp if a needed value is not known to be a tensor.
@@ -271,15 +265,9 @@ class CheckpointedHistory(LoopHistory):
                 return sorted(found)
             found |= more
 
-    def _statements_for(self, kept: Sequence[int]) -> list[Node]:
+    def _statements_for(self, kept: Sequence[int]) -> tuple[Node, ...]:
         """Return the statements of the body that compute the next values of these carried values."""
-        needed = {self._body.outputs[number].name for number in kept}
-        nodes: list[Node] = []
-        for node in reversed(self._body.nodes):
-            if node.kind is not Kind.BREAK and any(value.name in needed for value in node.outputs):
-                needed.update(reads(node))
-                nodes.insert(0, node)
-        return nodes
+        return needed_nodes(self._body.nodes, (self._body.outputs[number].name for number in kept))
 
     def _stacks(self, kept: Sequence[int]) -> list[Value]:
         """Return what the backward loop carries: the checkpoints, as one sequence for each kept value."""
@@ -358,7 +346,7 @@ class CheckpointedHistory(LoopHistory):
         for place, value in zip(kept, carried, strict=True):
             operands[place] = value.name
         outputs = tuple(self._body.outputs[number] for number in kept)
-        block = replace(self._body, nodes=tuple(self._statements_for(kept)), outputs=outputs)
+        block = replace(self._body, nodes=self._statements_for(kept), outputs=outputs)
         _, results = emit.computed_again(block, [number, *operands])
         names, nodes, constants = emit.finished([*map(str, results), *after])
         label = f"{self._body.name}.again" if self._body.name else ""

@@ -232,7 +232,8 @@ class Machine:
             if frame.pc == len(frame.code.nodes):
                 outcome = self._leave(frame)
             elif (kind := frame.code.nodes[frame.pc].kind) is Kind.IF:
-                self._enter_branch(frame)
+                chosen = 0 if _truth(self._operands(frame)[0]) else 1
+                self.push(self._frame(frame.code.bodies[frame.pc][chosen], ()))
             elif kind is Kind.WHILE:
                 self._enter_loop(frame)
             elif kind is Kind.BREAK:
@@ -280,10 +281,6 @@ class Machine:
     def _call(self, frame: Frame) -> None:
         node, inputs = frame.code.nodes[frame.pc], self._operands(frame)
         self.push(self._frame(self.call_code(node.op[1:], inputs), inputs))
-
-    def _enter_branch(self, frame: Frame) -> None:
-        chosen = 0 if _truth(self._operands(frame)[0]) else 1
-        self.push(self._frame(frame.code.bodies[frame.pc][chosen], ()))
 
     def _enter_loop(self, frame: Frame) -> None:
         times, *carried = self._operands(frame)

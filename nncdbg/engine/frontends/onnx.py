@@ -139,11 +139,9 @@ class _Combined:
     value_info: list[Any] = field(default_factory=list)
 
 
-def training_note(model: Any) -> tuple[str, ...]:
-    """Return a note for a model with a training that is opened without it."""
-    if not model.training_info:
-        return ()
-    return ("the model contains its training, which --training opens (Python: `load(..., training=True)`)",)
+_WITH_TRAINING = (
+    "the model contains its training, which --training opens (Python: `load(..., training=True)`)"
+)
 
 
 def bound_tensors(model: Any) -> dict[str, tuple[GraphPath, Any]]:
@@ -270,7 +268,8 @@ class TrainingConversion:
                     f"update_binding reads %{name_text(name)}, which is no output",
                     hint="add it to the outputs of the algorithm",
                 )
-        states = [_info(name, tensor) for name, (_, tensor) in self._states_in(parts)]
+        initialized = {name for part in parts for name, _ in _initializers(part)}
+        states = [_info(name, tensor) for name, (_, tensor) in self._tensors.items() if name in initialized]
         return _Combined(
             name=own.name or "main",
             doc_string=parts[-1].doc_string,
@@ -288,10 +287,6 @@ class TrainingConversion:
             ],
             value_info=[info for part in parts for info in part.value_info],
         )
-
-    def _states_in(self, parts: Sequence[Any]) -> Iterator[tuple[str, tuple[GraphPath, Any]]]:
-        names = {name for part in parts for name, _ in _initializers(part)}
-        return ((name, place) for name, place in self._tensors.items() if name in names)
 
     def _updated(self, graph: Graph, number: int) -> Graph:
         """Return the graph with its update as the last statement, and without results that are only bound."""
@@ -439,7 +434,7 @@ def _inference_program(model: Any, path: Path | None, store: OnnxStore, flat: bo
         opsets=opsets,
         source=str(path) if path else None,
         readers=(store,) if refers else (),
-        notes=(*_notes(conversion), *training_note(model)),
+        notes=(*_notes(conversion), *([_WITH_TRAINING] if model.training_info else [])),
     )
 
 

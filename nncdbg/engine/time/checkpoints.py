@@ -52,7 +52,7 @@ class Checkpoints:
         self.saved: Callable[[], Iterable[Any]] = tuple
         """Returns the values that other branches hold, once for each holder."""
         self.retains = allocation.retains
-        self.earlier: Callable[[int, int], Machine | None] = _none_earlier
+        self.earlier: Callable[[int, int], Machine | None] = lambda above, tick: None
         """Returns the last state above one tick and up to another that is kept elsewhere, as in a file."""
         self.states: list[Machine] = [machine.clone()]
         self._threshold = budget
@@ -164,10 +164,6 @@ class Checkpoints:
         start, *states = self.states
         held = chain(held_by([self.machine, *states], self.machine.undo_log), self.saved())
         return self._allocation.recount(held, held_by([start], ()))
-
-
-def _none_earlier(above: int, tick: int) -> None:
-    """Return no state: the default."""
 
 
 def begun(states: Sequence[Machine], tick: int, edits: Iterable[Deviation]) -> Machine:

@@ -56,7 +56,7 @@ class History:
         """Returns whether the user requested a stop, to interrupt a long replay."""
         self.edits: list[Deviation] = []
         """The deviations of the present branch, by tick: those in effect, then those ahead."""
-        self.passed_edits: Callable[[Sequence[Edit], bool], None] = _unreported
+        self.passed_edits: Callable[[Sequence[Edit], bool], None] = lambda edits, again: None
         """Called with edits of the branch that take effect again (True), or are ahead again (False)."""
         self.replayed = 0
         """Statements executed again so far to go back: the cost of rewinding."""
@@ -342,10 +342,6 @@ def _one_statement(machine: Machine, edits: Iterable[Deviation]) -> Outcome | No
         machine.push_formula(detour.code)
     apply_edits(machine, edits)
     return outcome
-
-
-def _unreported(edits: Sequence[Edit], again: bool) -> None:
-    """Ignore the edits: the default listener."""
 
 
 def _is_present(slots: Sequence[Any], wanted: Iterable[int]) -> bool:
