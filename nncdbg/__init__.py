@@ -55,7 +55,7 @@ _PUBLIC = {
     "Builder": "nncdbg.engine.building.builder",
     "Editor": "nncdbg.engine.building.editor",
     **dict.fromkeys(("EditedBlock", "EditedStatement", "EditedValue"), "nncdbg.engine.building.editing"),
-    "EditedGraph": "nncdbg.engine.building.signatures",
+    "EditedGraph": "nncdbg.engine.building.editor",
     "GraphValue": "nncdbg.engine.building.values",
     **dict.fromkeys(("grad", "minimize"), "nncdbg.engine.building.minimizing"),
     "Layers": "nncdbg.engine.building.layers",
@@ -124,11 +124,11 @@ if TYPE_CHECKING:
     from nncdbg.engine.building.editing import EditedBlock as EditedBlock
     from nncdbg.engine.building.editing import EditedStatement as EditedStatement
     from nncdbg.engine.building.editing import EditedValue as EditedValue
+    from nncdbg.engine.building.editor import EditedGraph as EditedGraph
     from nncdbg.engine.building.editor import Editor as Editor
     from nncdbg.engine.building.layers import Layers as Layers
     from nncdbg.engine.building.minimizing import grad as grad
     from nncdbg.engine.building.minimizing import minimize as minimize
-    from nncdbg.engine.building.signatures import EditedGraph as EditedGraph
     from nncdbg.engine.building.values import GraphValue as GraphValue
     from nncdbg.engine.debugger import Debugger as Debugger
     from nncdbg.engine.divergence.call import diff as diff

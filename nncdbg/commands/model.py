@@ -16,6 +16,7 @@ from nncdbg.errors import UsageError
 from nncdbg.expression import spelled
 from nncdbg.ir.kinds import is_transfer
 from nncdbg.ir.records import Graph, Inline, Node, Program, TensorType, type_of
+from nncdbg.ir.walk import blocks
 from nncdbg.presentation.elements import element, is_text
 from nncdbg.presentation.text_table import ColumnFormat, put_columns
 from nncdbg.stats import Summary
@@ -134,12 +135,8 @@ def say_dropped(session: CommandSession, dropped: int) -> None:
 
 
 def _statements(graph: Graph) -> Iterator[Node]:
-    """Yield the statements of a graph, and of its branches and loops."""
-    stack = [graph]
-    while stack:
-        for node in stack.pop().nodes:
-            yield node
-            stack.extend(node.subgraphs)
+    """Return the statements of a graph, and of its branches and loops."""
+    return (node for _, block in blocks(graph) for node in block.nodes)
 
 
 def _calls(graph: Graph) -> Iterator[str]:
@@ -173,7 +170,7 @@ def parameter_sizes(debugger: Debugger) -> dict[tuple[str, str], tuple[int, int]
     program = debugger.program
     found: dict[tuple[str, str], tuple[int, int] | None] = {}
     for name, graph in program.graphs.items():
-        for each in _with_blocks(graph):
+        for _, each in blocks(graph):
             for constant in each.constants:
                 known = (
                     type_of(constant.data.array) if isinstance(constant.data, Inline) else constant.value.type
@@ -188,12 +185,6 @@ def parameter_sizes(debugger: Debugger) -> dict[tuple[str, str], tuple[int, int]
                 _state_type(debugger, state.value.name)
             )
     return found
-
-
-def _with_blocks(graph: Graph) -> Iterator[Graph]:
-    yield graph
-    for node in _statements(graph):
-        yield from node.subgraphs
 
 
 def _total(sizes: Iterable[tuple[int, int] | None]) -> tuple[str, str]:

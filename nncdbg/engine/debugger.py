@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine.backends import Backend, backend_for
 from nncdbg.engine.backends.kernel_choice import KernelChoice
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.compilation.needed import Part
-from nncdbg.engine.compilation.partial import partial_run, used_inputs
+from nncdbg.engine.compilation.partial import Part, partial_run, used_inputs
 from nncdbg.engine.compilation.states import given_states, lowered, states_with_buffers
 from nncdbg.engine.compilation.tracked_values import check_data, tracked_lines
 from nncdbg.engine.diagnosis.entering import Entering
@@ -69,7 +68,7 @@ from nncdbg.text.listing import Site
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.diagnosing import Diagnosing
     from nncdbg.engine.diagnosis.retracing import Retracing, Traced
-    from nncdbg.engine.execution.black_box import BlackBox
+    from nncdbg.engine.execution.crash_log import CrashLog
     from nncdbg.engine.observers.oracle import MicroCheck
     from nncdbg.engine.observers.statement_times import StatementTimes
 
@@ -136,7 +135,7 @@ class Debugger(RichOutput):
         in_place_states: bool = False,
         folder: FilePath | None = None,
         compiled: CompiledProgram | None = None,
-        black_box: BlackBox | None = None,
+        black_box: CrashLog | None = None,
         supervision: Supervision = PROCESS,
     ) -> None:
         program = load(program)
@@ -218,7 +217,7 @@ class Debugger(RichOutput):
         loaded.times.attach(machine, lambda: self.timeline.replaying)
         self.tracking.timeline = self.timeline
         self._awaited = Awaited(
-            loaded.linker, loaded.supplied, self._folder, lambda text: self.control.say(text)
+            loaded.linker, loaded.user_results, self._folder, lambda text: self.control.say(text)
         )
         self._innermost = Values(
             machine,

@@ -14,19 +14,19 @@ from nncdbg.engine.backends.cupy import CuPy
 from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.backends.kernel_choice import KernelChoice, StatementKernel, kernel_statements
 from nncdbg.engine.compilation.code import Code, Statement
-from nncdbg.engine.compilation.needed import Part
+from nncdbg.engine.compilation.partial import Part
 from nncdbg.engine.compilation.search import candidates, constant_names
 from nncdbg.engine.compilation.states import rebound
 from nncdbg.engine.compilation.tracked_values import TrackedLine, kept_to_the_end
 from nncdbg.engine.diagnosis.instrumentation import Instrumentation
-from nncdbg.engine.execution.black_box import BlackBox
+from nncdbg.engine.execution.crash_log import CrashLog
 from nncdbg.engine.execution.findings import Finding, Report
 from nncdbg.engine.execution.linking import Allocation, Cover, Instrument, Linker
 from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.execution.machine import Machine, Running
 from nncdbg.engine.execution.random_streams import generator_of
 from nncdbg.engine.execution.stream_issue import StreamIssue
-from nncdbg.engine.execution.supplied import SuppliedResults
+from nncdbg.engine.execution.user_results import UserResults
 from nncdbg.engine.observers.statement_times import StatementTimes
 from nncdbg.engine.schedules.launches import scheduled
 from nncdbg.ir.records import Node, Path, Type, type_of
@@ -47,7 +47,7 @@ class CompiledProgram(Loaded):
         seed: int,
         fallback: bool,
         statistics: bool,
-        black_box: BlackBox | None = None,
+        black_box: CrashLog | None = None,
         states: Collection[str] = (),
         tracked: Sequence[TrackedLine] = (),
         choice: KernelChoice | None = None,
@@ -60,11 +60,11 @@ class CompiledProgram(Loaded):
         """
         self.allocation = allocation
         self.running = Running()
-        self.supplied = SuppliedResults(backend.to_device)
+        self.user_results = UserResults(backend.to_device)
         self._fallback = Fallback(backend) if fallback else None
         self._choice = choice
         covers: list[Cover] = [self._chosen] if choice is not None else []
-        covers += [each.cover for each in (self._fallback, self.supplied) if each is not None]
+        covers += [each.cover for each in (self._fallback, self.user_results) if each is not None]
         # The instructions are linked first when the program begins, after `times` is made.
         covers.append(lambda kernels, call, statement: self.times.cover(kernels, call, statement))
         self.black_box = black_box

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from nncdbg.ir.records import Graph, Node, Path, Value
 from nncdbg.ir.walk import Source, blocks, fold
@@ -26,10 +26,12 @@ def all_defined(source: Source, *, inputs: bool = True) -> Iterator[Value]:
 
 def reads(node: Node) -> list[str]:
     """Return the names of the values that a node and its subgraphs read from outside."""
-    names = [operand for operand in node.inputs if isinstance(operand, str)]
-    for graph in node.subgraphs:
-        names += free_names(graph)
-    return names
+    return [operand for operand in node.inputs if isinstance(operand, str)] + captures(node)
+
+
+def captures(node: Node) -> list[str]:
+    """Return the names of the values around a node that its subgraphs read, with repetitions."""
+    return [name for graph in node.subgraphs for name in free_names(graph)]
 
 
 def free_names(graph: Graph) -> list[str]:
@@ -45,6 +47,16 @@ def _free_names(path: Path, block: Graph, inner: Mapping[int, Sequence[list[str]
         for free in inner.get(pc, ()):
             names += [name for name in free if name not in own]
     return names + [value.name for value in block.outputs if value.name not in own]
+
+
+def needed_nodes(nodes: Sequence[Node], results: Iterable[str]) -> tuple[Node, ...]:
+    """Return the statements on which values depend, in order."""
+    needed, kept = {*results}, []
+    for node in reversed(nodes):
+        if any(value.name in needed for value in node.outputs):
+            needed.update(reads(node))
+            kept.append(node)
+    return tuple(reversed(kept))
 
 
 def fresh_name(name: str, used: Container[str], *, first: int = 1, mark: str = ".") -> str:

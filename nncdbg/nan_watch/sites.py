@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nncdbg.engine.compilation.code import Code, Statement
-from nncdbg.engine.compilation.needed import Places
+from nncdbg.engine.compilation.partial import Places
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
 from nncdbg.ir.kinds import CONTROL

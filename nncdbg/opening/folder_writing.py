@@ -32,6 +32,7 @@ from nncdbg.ir.records import (
     StateLine,
     Value,
 )
+from nncdbg.ir.rewrite import rewrite
 from nncdbg.version import __version__
 
 # -- self-contained programs -----------------------------------------------------------------------
@@ -57,16 +58,17 @@ def self_contained(program: Program) -> Program:
 
 def stored_graph(graph: Graph, program: Program, weights: dict[str, Array]) -> Graph:
     """Return a graph of a program with its weights in `weights`."""
-    constants = tuple(_stored_constant(each, program, weights) for each in graph.constants)
-    nodes = tuple(stored_blocks(node, program, weights) for node in graph.nodes)
-    return replace(graph, constants=constants, nodes=nodes)
+
+    def stored(path: object, block: Graph) -> Graph:
+        constants = tuple(_stored_constant(each, program, weights) for each in block.constants)
+        return replace(block, constants=constants)
+
+    return rewrite(graph, lambda path, pc, node: node, enter=stored)
 
 
 def stored_blocks(node: Node, program: Program, weights: dict[str, Array]) -> Node:
     """Return a statement with the weights of its blocks in `weights`."""
-    if not node.subgraphs:
-        return node
-    return replace(node, subgraphs=tuple(stored_graph(each, program, weights) for each in node.subgraphs))
+    return stored_graph(Graph("", nodes=(node,)), program, weights).nodes[0]
 
 
 def _stored_constant(constant: Constant, program: Program, weights: dict[str, Array]) -> Constant:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.execution.black_box import BlackBox
+from nncdbg.engine.execution.crash_log import CrashLog
 from nncdbg.engine.frontends import load
 from nncdbg.engine.frontends.file_names import is_program_folder
 from nncdbg.engine.frontends.program_folder import ProgramFolder, open_program_folder
@@ -95,7 +95,7 @@ class OpenedProgram:
                 f"{log} is a schedule log, which cannot run: it does not contain the kernels",
                 hint=f"check it with `nncdbg races {log}`, or print it with `nncdbg print {log}`",
             )
-        black_box = BlackBox(self.configuration.program, boxes)
+        black_box = CrashLog(self.configuration.program, boxes)
         debugger = start(self.program, self.configuration, black_box=black_box, **changes)
         if self.restart is not None:
             self.restart.apply(debugger)

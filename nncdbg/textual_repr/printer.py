@@ -16,6 +16,7 @@ from typing import Any
 
 from nncdbg.escaping import printable
 from nncdbg.ir.kinds import Kind
+from nncdbg.ir.names import defined
 from nncdbg.ir.records import (
     BackwardLine,
     Constant,
@@ -78,15 +79,11 @@ def chosen_prefixes(program: Program) -> dict[str, str]:
 
 def _used_names(program: Program) -> Iterator[str]:
     """Yield each name about as often as it occurs in the text."""
-    waiting = [*program.graphs.values()]
-    while waiting:
-        graph = waiting.pop()
-        yield from [value.name for value in graph.inputs]
-        yield from [constant.value.name for constant in graph.constants]
+    for _, graph in blocks(program.graphs):
+        for value in defined(graph):
+            yield value.name
         for node in graph.nodes:
-            yield from [value.name for value in node.outputs]
-            yield from [operand for operand in node.inputs if isinstance(operand, str)]
-            waiting.extend(node.subgraphs)
+            yield from (operand for operand in node.inputs if isinstance(operand, str))
 
 
 def _best(uses: Counter[str]) -> list[str]:

@@ -13,6 +13,7 @@ from functools import cache, partial
 from nncdbg.errors import ExpressionError
 from nncdbg.expression.tracked import parse_tracked
 from nncdbg.ir.records import BackwardLine, Constant, Graph, Location, Node, Operand, Path, Placement, Value
+from nncdbg.ir.walk import blocks, walk_nodes
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import Flaw, Prefixes, name_text, nearest, quote
 from nncdbg.textual_repr.statements import NameSpan
@@ -248,15 +249,8 @@ def _outputs_around(use: Unresolved) -> set[str]:
 
 def _used(node: Node) -> set[str]:
     """Return all names that `node` uses, nested graphs included."""
-    used: set[str] = set()
-    nodes = [node]
-    while nodes:
-        current = nodes.pop()
-        used.update(operand for operand in current.inputs if isinstance(operand, str))
-        for graph in current.subgraphs:
-            nodes.extend(graph.nodes)
-            used.update(value.name for value in graph.outputs)
-    return used
+    read = {name for each in walk_nodes(node) for name in each.inputs if isinstance(name, str)}
+    return read | {value.name for _, block in blocks(Graph("", nodes=(node,))) for value in block.outputs}
 
 
 class Suggestions:

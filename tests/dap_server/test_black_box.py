@@ -15,7 +15,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.backends.numpy import NumPy
-from nncdbg.engine.execution.black_box import BlackBox, last_run
+from nncdbg.engine.execution.crash_log import CrashLog, last_run
 from nncdbg.process.last_words import read_box, sentence
 from tests.dap_server.client import TIMEOUT, Client, stdio_client
 
@@ -195,7 +195,7 @@ graph @main(%x: f32[2,3]) -> (%y) {
   return %y
 }
 """
-    box = BlackBox(home / "odd \udcff.nnc")
+    box = CrashLog(home / "odd \udcff.nnc")
     debugger = nncdbg.Debugger(nncdbg.parse(text), {"x": "ones"}, black_box=box)
     assert debugger.run().reason == "end", debugger.stop
     assert set(seen) == {"inside box.Peek at line 4 (%y; operands f32[2,3])"}
@@ -213,7 +213,7 @@ def test_every_kernel_of_another_backend_is_recorded(home: Path) -> None:
     class Other(NumPy):
         name = "other"
 
-    box = BlackBox(home / "m.nnc")
+    box = CrashLog(home / "m.nnc")
     program = nncdbg.parse("#nncdbg 1\ngraph @main(%x: f32[4]) -> (%y) {\n  %y = Relu(%x)\n  return %y\n}\n")
     debugger = nncdbg.Debugger(program, {"x": "ones"}, backend=Other(), black_box=box)
     assert debugger.run().reason == "end"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.compilation import needed, partial, states
+from nncdbg.engine.compilation import partial, states
 from nncdbg.engine.compilation.code import Compiler
 from nncdbg.engine.differentiation import expansion
 from nncdbg.engine.execution.linking import Linker
@@ -27,7 +27,7 @@ PASSES = (
     (Linker, "link"),
     (states.Lowering, "__init__"),
     (partial._Rewiring, "__init__"),
-    (needed._Needs, "__init__"),
+    (partial._Needs, "__init__"),
     (expansion, "expanded"),
 )
 """Everything that reads all statements of a graph before it runs."""

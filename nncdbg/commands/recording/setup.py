@@ -192,9 +192,9 @@ def file_digest(path: Path) -> str:
 
 
 def _recorded(debugger: Debugger, name: str, content: Any) -> RecordedInput:
-    if name not in debugger.inputs.given:
+    if name not in debugger.inputs.input_arrays:
         return RecordedInput(digest(content), drawn=True)
-    data = debugger.inputs.given[name]
+    data = debugger.inputs.input_arrays[name]
     return RecordedInput(digest(content), str(data) if isinstance(data, (str, Path)) else _as_list(content))
 
 

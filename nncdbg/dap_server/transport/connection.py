@@ -19,7 +19,7 @@ from nncdbg.dap_server.transport.framing import ByteReader, frame, read_frame
 from nncdbg.escaping import HOSTILE, printable, printable_styled
 
 if TYPE_CHECKING:
-    from nncdbg.engine.execution.black_box import BlackBox
+    from nncdbg.engine.execution.crash_log import CrashLog
 
 _EXACT = frozenset({"path", "uri", "file", "command", "content"})
 """Fields that name a file, repeat the client's word, or hold a whole text."""
@@ -91,7 +91,7 @@ class Connection:
         self._seq = 0
         self.descriptor: int | None = None
         """The descriptor that `write` uses, for the watchdog process."""
-        self.black_box: BlackBox | None = None
+        self.black_box: CrashLog | None = None
         """Records the progress of a message, so that a watchdog can complete it."""
         self._reading = False
         self._closed = False

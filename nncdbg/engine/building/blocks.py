@@ -12,7 +12,8 @@ import numpy as np
 
 from nncdbg.engine.building.statements import Statements
 from nncdbg.engine.building.values import Given, GraphValue
-from nncdbg.ir.records import Graph, Node, Operand, TensorType, Type, Value, tensor_only
+from nncdbg.engine.inference.types import stacked_type
+from nncdbg.ir.records import Graph, Node, Operand, TensorType, Type, Value
 from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class Loop(_Control):
             return
         outputs = self._block.outputs or ()
         carried = self._block.inputs[1:]
-        stacked = (_stacked(types.get(value.name)) for value in outputs[len(carried) :])
+        stacked = (stacked_type(types.get(value.name)) for value in outputs[len(carried) :])
         self._types = [*(value.type for value in carried), *stacked]
         self._complete("while", (self._times, *self._initial), [self._block])
 
@@ -182,8 +183,3 @@ class Branches(_Control):
     def result(self, index: int = 0, *, name: str = "") -> GraphValue:
         """Return result number `index`."""
         return self._named(index, name)
-
-
-def _stacked(type: Type | None) -> Type | None:
-    known = tensor_only(type)
-    return TensorType(known.dtype, None if known.shape is None else (None, *known.shape)) if known else None

@@ -73,7 +73,7 @@ class _Reader:
 
     def set_operand(self, index: int, value: Any) -> None:
         """Read another value, a literal, or None for an omitted operand.  Raises GraphError for others."""
-        operand = self.editor.operand(value)
+        operand = edited_operand(value)
         self._release(index)
         self._operands[index] = operand
         if isinstance(operand, EditedValue):
@@ -86,7 +86,7 @@ class _Reader:
 
     def _set_operands(self, values: Sequence[Any]) -> None:
         """Replace all operands."""
-        operands = [self.editor.operand(value) for value in values]
+        operands = [edited_operand(value) for value in values]
         for index in range(len(self._operands)):
             self._release(index)
         self._operands = [None] * len(operands)
@@ -143,7 +143,7 @@ class EditedStatement(_Reader):
             raise GraphError(
                 f"{self} cannot be replaced", hint="insert another statement, and delete this one"
             )
-        given = self.editor.attributes(attributes)
+        given = edited_attributes(attributes)
         types = self.editor.inferred(op, operands, given, len(self.outputs))
         self._set_operands(operands)
         self.op, self.attributes = op, given
@@ -279,7 +279,7 @@ class EditedBlock(_Reader):
         **attributes: Any,
     ) -> tuple[EditedValue, ...]:
         """Insert a statement with one output for each name; "" is a name by the op."""
-        given = self.editor.attributes(attributes)
+        given = edited_attributes(attributes)
         types = self.editor.inferred(op, operands, given, len(names))
         made = self._inserted(Node(op, attributes=given), before, after)
         made.outputs = self._values(made, names, types)

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from nncdbg.engine.building.editing import (
     EditedBlock,
     EditedOperand,
     EditedStatement,
     EditedValue,
-    edited_attributes,
     edited_operand,
 )
-from nncdbg.engine.building.retyping import retyped
-from nncdbg.engine.building.signatures import EditedGraph
+from nncdbg.engine.compilation.code import initial_data
 from nncdbg.engine.differentiation.backward_calls import SAVED
-from nncdbg.engine.inference.graphs import TypeRules
-from nncdbg.errors import GraphError, UsageError
-from nncdbg.ir.kinds import Kind, kind_of
+from nncdbg.engine.frontends.order import title
+from nncdbg.engine.inference.graphs import GraphInference, TypeRules
+from nncdbg.engine.inference.types import common_type, type_of_array
+from nncdbg.errors import GraphError, NncdbgError, UsageError
+from nncdbg.ir.kinds import Kind, called_graph, kind_of
 from nncdbg.ir.names import all_defined, claimed_name
-from nncdbg.ir.records import Attribute, BackwardLine, Graph, Literal, Node, Operand, Program, Type, Value
-from nncdbg.text.lexemes import name_text
+from nncdbg.ir.records import (
+    Attribute,
+    BackwardLine,
+    Graph,
+    Literal,
+    Node,
+    Operand,
+    Path,
+    Program,
+    Type,
+    Value,
+    has_cotangent,
+)
+from nncdbg.ir.rewrite import rewrite
+from nncdbg.ir.walk import block_at, blocks, walk_nodes
+from nncdbg.text.lexemes import Flaw, name_text
+from nncdbg.text.types import parse_type
 
 
 class Editor:
@@ -105,7 +120,7 @@ class Editor:
         """
         if kind_of(loop.op) is not Kind.WHILE:
             raise GraphError(f"{loop} carries no values", hint="name a `while`")
-        body, block, given = loop.blocks[0], loop.containing_block(), self.operand(first)
+        body, block, given = loop.blocks[0], loop.containing_block(), edited_operand(first)
         count = len(body.inputs) - 1
         known, wanted = (given.type, given.name) if isinstance(given, EditedValue) else (None, "carried")
         inside = EditedValue(self.claim(body, name or wanted), known, body)
@@ -117,14 +132,6 @@ class Editor:
         return inside, after
 
     # -- called by blocks and statements -----------------------------------------------------------
-
-    def operand(self, given: Any) -> EditedOperand:
-        """Return an operand from Python data."""
-        return edited_operand(given)
-
-    def attributes(self, given: Mapping[str, Any]) -> dict[str, Attribute]:
-        """Return keywords as attributes."""
-        return edited_attributes(given)
 
     def has_run(self, graph: str) -> bool:
         """Return whether a ``run`` or ``evaluate`` line calls a graph."""
@@ -162,7 +169,7 @@ class Editor:
         self, op: str, operands: Sequence[Any], attributes: Mapping[str, Attribute], outputs: int
     ) -> Sequence[Type | None]:
         """Return the types of the results of an op, as far as they are known.  Raises GraphError."""
-        given = [self.operand(each) for each in operands]
+        given = [edited_operand(each) for each in operands]
         inputs = tuple(
             each.name or f"operand {index}" if isinstance(each, EditedValue) else each
             for index, each in enumerate(given)
@@ -177,32 +184,35 @@ class Editor:
         """Return a graph with its statements."""
         self._used[key] = {*self._states, *(value.name for value in all_defined(graph))}
         top = EditedGraph(self, graph, None, key)
-        waiting: list[tuple[EditedBlock, Graph, Mapping[str, EditedValue]]] = [(top, graph, self._states)]
-        # No recursion: blocks may be nested deeper than Python's stack.
-        while waiting:
-            waiting += self._read_block(*waiting.pop())
+        made: dict[Path, EditedBlock] = {}
+        around: dict[Path, Mapping[str, EditedValue]] = {}
+        """The values that the blocks of a statement can read."""
+        for path, block in blocks(graph):
+            if len(path) == 1:
+                made[path], known = top, {**self._states}
+            else:
+                outer = made[path[:-2]]._statements[int(path[-2])]
+                made[path], known = EditedBlock(self, block, outer, key), {**around[path[:-1]]}
+                outer.blocks = (*outer.blocks, made[path])
+            around |= {(*path, pc): values for pc, values in self._read_block(made[path], block, known)}
         return top
 
     def _read_block(
-        self, block: EditedBlock, graph: Graph, outer: Mapping[str, EditedValue]
-    ) -> list[tuple[EditedBlock, Graph, Mapping[str, EditedValue]]]:
-        """Read the statements of a block; return the blocks inside it, to be read next."""
-        known = dict(outer)
+        self, block: EditedBlock, graph: Graph, known: dict[str, EditedValue]
+    ) -> Iterator[tuple[int, Mapping[str, EditedValue]]]:
+        """Read the statements of a block; yield each one with blocks, and what they can read."""
         block.inputs = tuple(EditedValue(each.name, each.type, block) for each in graph.inputs)
         block.constants = tuple(
             (EditedValue(each.value.name, each.value.type, block), each) for each in graph.constants
         )
         known |= {value.name: value for value in block.inputs}
         known |= {value.name: value for value, _ in block.constants}
-        inside: list[tuple[EditedBlock, Graph, Mapping[str, EditedValue]]] = []
-        for node in graph.nodes:
+        for pc, node in enumerate(graph.nodes):
             statement = EditedStatement(block, self.next_id(), node)
             block._statements.append(statement)
             statement._set_operands([self._found(each, known, node) for each in node.inputs])
-            statement.blocks = tuple(
-                EditedBlock(self, each, statement, block.graph) for each in node.subgraphs
-            )
-            inside += zip(statement.blocks, node.subgraphs, [dict(known)] * len(node.subgraphs), strict=True)
+            if node.kind in (Kind.IF, Kind.WHILE):
+                yield pc, dict(known)
             if node.kind is Kind.UPDATE:
                 statement.outputs = tuple(self._states[each.name] for each in node.outputs)
                 continue
@@ -214,7 +224,6 @@ class Editor:
                 statement.saved = EditedValue(saved, None, block, statement)
             known |= {value.name: value for value in statement.results}
         block._set_operands([self._found(each.name, known, None) for each in graph.outputs])
-        return inside
 
     def _found(self, operand: Operand, known: Mapping[str, EditedValue], node: Node | None) -> EditedOperand:
         if not isinstance(operand, str):
@@ -284,3 +293,206 @@ def _defined(block: EditedBlock) -> Iterator[EditedValue]:
 
 def _fail(message: str) -> NoReturn:
     raise GraphError(message, hint="correct the program first: `nncdbg print MODEL` shows it")
+
+
+OperandOf: TypeAlias = "Callable[[EditedStatement], Any]"
+"""Returns the operand of a call."""
+
+
+class EditedGraph(EditedBlock):
+    """A graph: a block whose calls follow its signature."""
+
+    @property
+    def calls(self) -> tuple[EditedStatement, ...]:
+        """The statements that call the graph."""
+        return tuple(each for each in self.editor if called_graph(each.op) == self.graph)
+
+    def add_input(self, name: str, type: str | Type, operand: Any | OperandOf = None) -> EditedValue:
+        """Add an input such as ``add_input("scale", "f32[3]")``, and return it.
+
+        All calls pass `operand`: a number, or the result of ``operand(call)``.  Raises GraphError for a call
+        without an operand, and UsageError for a graph of a ``run`` line.
+        """
+        self._check_no_run()
+        known = _type(type)
+        calls = self.calls
+        given = [operand(call) if callable(operand) else operand for call in calls]
+        if None in given:
+            call = calls[given.index(None)]
+            raise GraphError(
+                f"{call} has no operand for %{name_text(name)}",
+                hint="give `operand`: a number, or a function that returns the value for a call",
+            )
+        value = EditedValue(self.editor.claim(self, name), known, self)
+        self.inputs = (*self.inputs, value)
+        for call, each in zip(calls, given, strict=True):
+            call._set_operands([*call.operands, each])
+        self.editor.changed(self)
+        return value
+
+    def remove_input(self, value: EditedValue) -> None:
+        """Remove an input, and its operand of all calls.
+
+        Raises GraphError while it is read or differentiated, and UsageError for a graph of a ``run`` line.
+        """
+        index = self._index(value, self.inputs, "input")
+        self._check_no_run()
+        self._check_unread(value)
+        line = next((line for line in self.editor.backward_lines(self.graph) if value.name in line.by), None)
+        if line is not None:
+            raise GraphError(
+                f"@{line.name} is the gradient by %{name_text(value.name)}",
+                hint="remove it from the `backward` line",
+            )
+        self.inputs = _without(self.inputs, index)
+        for call in self.calls:
+            call._set_operands(_without(call.operands, index))
+        self.editor.changed(self)
+
+    def set_input_type(self, value: EditedValue, type: str | Type) -> None:
+        """Change the type of an input; `Editor.program` infers the others again."""
+        self._index(value, self.inputs, "input")
+        value.type = _type(type)
+        self.editor.changed(self)
+
+    def add_result(self, value: EditedValue, name: str = "") -> tuple[EditedValue, ...]:
+        """Return a further value from the graph; return its values in the callers, one for each call.
+
+        Their name is `name`, by default that of the value.  Calls of a backward graph have no cotangent for
+        it.  Raises GraphError for a value that the graph returns already, or whose type must be known.
+        """
+        if value in self.results:
+            raise GraphError(f"@{self.name} returns %{name_text(value.name)} already")
+        backward = self._backward_calls()
+        if backward:
+            self._need_type(value)
+        if has_cotangent(value.type):
+            for call in backward:
+                call._set_operands([*call.operands[:-1], None, *call.operands[-1:]])
+        self._set_operands([*self.results, value])
+        made = []
+        for call in self.calls:
+            block = call.containing_block()
+            made.append(EditedValue(self.editor.claim(block, name or value.name), value.type, block, call))
+            call.outputs = (*call.outputs, made[-1])
+            self.editor.changed(call)
+        return tuple(made)
+
+    def remove_result(self, value: EditedValue) -> None:
+        """No longer return a value.  Raises GraphError while a caller reads it."""
+        index = self._index(value, self.results, "result")
+        for call in self.calls:
+            self._check_unread(call.outputs[index])
+        if has_cotangent(value.type):
+            place = sum(
+                isinstance(each, EditedValue) and has_cotangent(each.type) for each in self.results[:index]
+            )
+            for call in self._backward_calls():
+                call._set_operands(_without(call.operands, place))
+        for call in self.calls:
+            call.outputs = _without(call.outputs, index)
+            self.editor.changed(call)
+        self._set_operands(_without(self.results, index))
+
+    def _backward_calls(self) -> list[EditedStatement]:
+        lines = {f"@{line.name}" for line in self.editor.backward_lines(self.graph)}
+        return [each for each in self.editor if each.op in lines]
+
+    def _need_type(self, value: EditedValue) -> None:
+        """Infer the type of a result, which decides whether it has a cotangent."""
+        if value.type is None:
+            self.editor.infer_types(self.graph)
+        if value.type is None:
+            raise GraphError(
+                f"the type of %{name_text(value.name)} is not known, and @{self.name} has a gradient",
+                hint="add or remove results of a known type",
+            )
+
+    def _check_no_run(self) -> None:
+        if self.editor.has_run(self.graph):
+            raise UsageError(
+                f"a `run` line gives the inputs of @{self.name}", hint="edit the text: both lines must change"
+            )
+
+    def _check_unread(self, value: EditedValue) -> None:
+        for use in value.uses:
+            raise GraphError(
+                f"%{name_text(value.name)} is still read by {use.reader}", hint="call replace_uses first"
+            )
+
+    def _index(self, value: EditedValue, values: tuple[EditedOperand, ...], what: str) -> int:
+        if value not in values:
+            raise UsageError(f"{value} is no {what} of @{self.name}")
+        return values.index(value)
+
+
+def _type(given: str | Type) -> Type:
+    """Return a type that may be text.  Raises GraphError for text that is no type."""
+    if not isinstance(given, str):
+        return given
+    try:
+        return parse_type(given)
+    except Flaw as flaw:
+        raise GraphError(f"{given!r}: {flaw.message}", hint=flaw.hint) from None
+
+
+def _without(values: Any, index: int) -> Any:
+    return (*values[:index], *values[index + 1 :])
+
+
+def retyped(program: Program, graph: Graph) -> Graph:
+    """Return a graph of a program with the types of its values inferred from its inputs.
+
+    A declared type stays if the inferred one agrees with it, and where none is inferred.  Raises GraphError
+    for a statement that reads a value before its definition, or that does not fit the types of its operands.
+    """
+    states = {line.value.name: line.value for line in program.states}
+    kept = {str(node.attributes[SAVED]) for node in walk_nodes(graph) if SAVED in node.attributes}
+    around = (*states.values(), *map(Value, kept))
+    open_graph = replace(_untyped(graph), inputs=(*graph.inputs, *around))
+
+    def complain(path: Path, pc: int, error: NncdbgError) -> NncdbgError:
+        block = block_at(graph, path)
+        where = title(block.nodes[pc]) if pc < len(block.nodes) else "the last line"
+        error.message = f"{where} in graph @{graph.name}: {error.message}"
+        return error
+
+    inference = GraphInference(
+        program.opsets,
+        program.graphs,
+        lambda constant: type_of_array(initial_data(constant, program)),
+        complain,
+        rebound=states.keys(),
+    )
+    types = inference.infer(open_graph, [None] * len(open_graph.inputs))
+    return _typed(graph, types)
+
+
+def _untyped(graph: Graph) -> Graph:
+    """Return a graph whose results have no declared types; those of inputs and carried values stay."""
+
+    def statement(path: Path, pc: int, node: Node) -> Node:
+        known = node.kind is Kind.CALL
+        return replace(node, outputs=tuple(each if known else Value(each.name) for each in node.outputs))
+
+    def block(path: Path, new: Graph) -> Graph:
+        return replace(new, outputs=tuple(Value(each.name) for each in new.outputs))
+
+    return rewrite(graph, statement, block)
+
+
+def _typed(graph: Graph, types: Mapping[Path, Mapping[str, Type | None]]) -> Graph:
+    def typed(value: Value, path: Path) -> Value:
+        found = types[path].get(value.name)
+        if found is None or not value.name:
+            return value
+        agreed = common_type(value.type, found) if value.type is not None else found
+        return Value(value.name, found if agreed is None else agreed)
+
+    def statement(path: Path, pc: int, node: Node) -> Node:
+        if node.kind is Kind.UPDATE:
+            return node
+        return replace(node, outputs=tuple(typed(each, path) for each in node.outputs))
+
+    new = rewrite(graph, statement)
+    return replace(new, outputs=tuple(typed(each, (graph.name,)) for each in new.outputs))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,20 @@ if TYPE_CHECKING:
     from nncdbg.engine.building.blocks import OpenBlock
     from nncdbg.engine.building.builder import Builder
 
+V = TypeVar("V", bound="Operators")
+
+
+def _binary(op: str) -> Callable[[V, Any], V]:
+    return lambda value, other: value._operate(op, value, other)
+
+
+def _reflected(op: str) -> Callable[[V, Any], V]:
+    return lambda value, other: value._operate(op, other, value)
+
+
+def _unary(op: str) -> Callable[[V], V]:
+    return lambda value: value._operate(op, value)
+
 
 class Operators:
     """Python's operators as ops: `a + b` is Add.  A subclass defines `_operate`."""
@@ -27,71 +41,28 @@ class Operators:
         """Return the result of an op with one output."""
         raise NotImplementedError
 
-    def __add__(self, other: Any) -> Self:
-        return self._operate("Add", self, other)  # type: ignore[no-any-return]
-
-    def __radd__(self, other: Any) -> Self:
-        return self._operate("Add", other, self)  # type: ignore[no-any-return]
-
-    def __sub__(self, other: Any) -> Self:
-        return self._operate("Sub", self, other)  # type: ignore[no-any-return]
-
-    def __rsub__(self, other: Any) -> Self:
-        return self._operate("Sub", other, self)  # type: ignore[no-any-return]
-
-    def __mul__(self, other: Any) -> Self:
-        return self._operate("Mul", self, other)  # type: ignore[no-any-return]
-
-    def __rmul__(self, other: Any) -> Self:
-        return self._operate("Mul", other, self)  # type: ignore[no-any-return]
-
-    def __truediv__(self, other: Any) -> Self:
-        return self._operate("Div", self, other)  # type: ignore[no-any-return]
-
-    def __rtruediv__(self, other: Any) -> Self:
-        return self._operate("Div", other, self)  # type: ignore[no-any-return]
-
-    def __matmul__(self, other: Any) -> Self:
-        return self._operate("MatMul", self, other)  # type: ignore[no-any-return]
-
-    def __rmatmul__(self, other: Any) -> Self:
-        return self._operate("MatMul", other, self)  # type: ignore[no-any-return]
-
-    def __pow__(self, other: Any) -> Self:
-        return self._operate("Pow", self, other)  # type: ignore[no-any-return]
-
-    def __rpow__(self, other: Any) -> Self:
-        return self._operate("Pow", other, self)  # type: ignore[no-any-return]
-
-    def __abs__(self) -> Self:
-        return self._operate("Abs", self)  # type: ignore[no-any-return]
-
-    def __invert__(self) -> Self:
-        return self._operate("Not", self)  # type: ignore[no-any-return]
-
-    def __and__(self, other: Any) -> Self:
-        return self._operate("And", self, other)  # type: ignore[no-any-return]
-
-    def __or__(self, other: Any) -> Self:
-        return self._operate("Or", self, other)  # type: ignore[no-any-return]
-
-    def __xor__(self, other: Any) -> Self:
-        return self._operate("Xor", self, other)  # type: ignore[no-any-return]
-
-    def __neg__(self) -> Self:
-        return self._operate("Neg", self)  # type: ignore[no-any-return]
-
-    def __lt__(self, other: Any) -> Self:
-        return self._operate("Less", self, other)  # type: ignore[no-any-return]
-
-    def __gt__(self, other: Any) -> Self:
-        return self._operate("Greater", self, other)  # type: ignore[no-any-return]
-
-    def __le__(self, other: Any) -> Self:
-        return self._operate("LessOrEqual", self, other)  # type: ignore[no-any-return]
-
-    def __ge__(self, other: Any) -> Self:
-        return self._operate("GreaterOrEqual", self, other)  # type: ignore[no-any-return]
+    __add__ = _binary("Add")
+    __radd__ = _reflected("Add")
+    __sub__ = _binary("Sub")
+    __rsub__ = _reflected("Sub")
+    __mul__ = _binary("Mul")
+    __rmul__ = _reflected("Mul")
+    __truediv__ = _binary("Div")
+    __rtruediv__ = _reflected("Div")
+    __matmul__ = _binary("MatMul")
+    __rmatmul__ = _reflected("MatMul")
+    __pow__ = _binary("Pow")
+    __rpow__ = _reflected("Pow")
+    __and__ = _binary("And")
+    __or__ = _binary("Or")
+    __xor__ = _binary("Xor")
+    __lt__ = _binary("Less")
+    __gt__ = _binary("Greater")
+    __le__ = _binary("LessOrEqual")
+    __ge__ = _binary("GreaterOrEqual")
+    __abs__ = _unary("Abs")
+    __invert__ = _unary("Not")
+    __neg__ = _unary("Neg")
 
 
 class GraphValue(Operators):

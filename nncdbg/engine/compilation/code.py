@@ -17,18 +17,8 @@ from nncdbg.engine.inference.graphs import Complain, GraphInference
 from nncdbg.engine.inference.statements import literal_dtype
 from nncdbg.engine.inference.types import literal_array, type_of_array
 from nncdbg.errors import GraphError
-from nncdbg.ir.kinds import is_transfer
-from nncdbg.ir.records import (
-    Array,
-    Constant,
-    Graph,
-    Inline,
-    Literal,
-    Node,
-    Path,
-    Program,
-    Type,
-)
+from nncdbg.ir.kinds import Kind, is_transfer
+from nncdbg.ir.records import Array, Constant, Graph, Inline, Literal, Node, Path, Program, Type
 from nncdbg.text.lexemes import name_text
 
 Instruction: TypeAlias = "tuple[Callable[..., Any] | None, Callable[[list[Any]], Sequence[Any]], Any]"
@@ -37,24 +27,21 @@ EPOCH = "steps_per_epoch"
 """The attribute of the loop of a ``run`` line with the number of its steps per epoch."""
 
 
-class _Unset:
-    """The content of a slot whose statement has not run."""
+class _NoValue:
+    """What a slot contains in place of a value."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
 
     def __repr__(self) -> str:
-        return "<not computed>"
+        return self._text
 
 
-UNSET = _Unset()
+UNSET = _NoValue("<not computed>")
+"""The content of a slot whose statement has not run."""
 
-
-class _Evicted:
-    """The content of a slot after its value was dropped to stay within the limit of the history."""
-
-    def __repr__(self) -> str:
-        return "<evicted>"
-
-
-EVICTED = _Evicted()
+EVICTED = _NoValue("<evicted>")
+"""The content of a slot after its value was dropped to stay within the limit of the history."""
 
 
 def nothing(slots: list[Any]) -> tuple[()]:
@@ -331,3 +318,43 @@ def walk(code: Code) -> Iterator[Code]:
         yield each
         for bodies in each.bodies.values():
             stack.extend(bodies)
+
+
+def last_uses(code: Code) -> tuple[int, ...]:
+    """Return per slot the last pc that reads it; -1 for a slot without reads.
+
+    Every `break` of a loop's body reads the carried values, which are its results there.  Tracked values are
+    read at the end of the block.
+    """
+    if code.last_uses is None:
+        code.last_uses = _last_uses(code)
+    return code.last_uses
+
+
+def dying(code: Code) -> tuple[tuple[int, ...], ...]:
+    """Return per pc the slots of this block's statements that have no read after it."""
+    if code.dying is None:
+        code.dying = _dying(code)
+    return code.dying
+
+
+def _last_uses(code: Code) -> tuple[int, ...]:
+    last = [-1] * len(code.template)
+    for pc in range(len(code.nodes) + 1):
+        for slot in code.reads(pc) if pc < len(code.nodes) else code.operands[pc]:
+            last[slot] = pc
+        if pc < len(code.nodes) and code.nodes[pc].kind is Kind.BREAK:
+            for slot in range(2, 1 + len(code.graph.inputs)):
+                last[slot] = max(last[slot], pc)
+    for slot in code.read_at_end:
+        last[slot] = len(code.nodes)
+    return tuple(last)
+
+
+def _dying(code: Code) -> tuple[tuple[int, ...], ...]:
+    table: list[list[int]] = [[] for _ in range(len(code.nodes) + 1)]
+    for slot, last in enumerate(last_uses(code)):
+        written = code.definition[slot]
+        if written >= 0:
+            table[max(last, written)].append(slot)
+    return tuple(tuple(slots) for slots in table)

@@ -106,7 +106,10 @@ class DriverGraph:
         found = []
         for name, value in zip(run.values, self._program.graphs[run.graph].inputs, strict=True):
             known = tensor_only(value.type)
-            type_ = _samples_type(known, run, samples) if known is not None else None
+            type_ = known
+            if known is not None and known.shape is not None:
+                # The type of the data of which a batch has the type `known`.
+                type_ = TensorType(known.dtype, (samples, *known.shape[1 if run.batch else 0 :]))
             found.append(self._fresh(Value(name), run.graph) if run.sources else Value(name, type_))
         if run.sources:
             self._constants += map(Constant, found, run.sources)
@@ -205,7 +208,7 @@ class DriverGraph:
         declared = [
             self._fresh(Value(value.name), line.graph)
             for line in run.evaluations
-            for value in self._scalars(line)
+            for value in scalars_of(self._program.graphs[line.graph].outputs)
         ]
         evaluated, blocks = self._evaluations(run, epoch, counter)
         series = [self._fresh(Value(f"{value.name}.steps"), run.graph) for value in declared]
@@ -225,9 +228,6 @@ class DriverGraph:
             bounds = (Literal((epoch - 1,)), Literal((_END,)), Literal((0,)), Literal((epoch,)))
             self._nodes.append(Node("Slice", (each.name, *bounds), (value,)))
         return outputs + declared
-
-    def _scalars(self, line: RunLine) -> tuple[Value, ...]:
-        return scalars_of(self._program.graphs[line.graph].outputs)
 
     def _call(
         self, run: RunLine, data: Sequence[Value], counter: Value
@@ -350,13 +350,6 @@ def _weights(counts: Sequence[int], dtype: str, graph: str) -> Array:
             hint="return a float, or an integer to count",
         )
     return np.ones(len(counts), NUMPY[dtype])
-
-
-def _samples_type(known: TensorType, run: RunLine, samples: str) -> TensorType:
-    """Return the type of the data of which a batch has this type."""
-    if known.shape is None:
-        return known
-    return TensorType(known.dtype, (samples, *known.shape[1 if run.batch else 0 :]))
 
 
 def _steps_per_epoch(run: RunLine, sizes: Sequence[tuple[str, int]]) -> int:

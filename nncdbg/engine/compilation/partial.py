@@ -1,18 +1,28 @@
-"""Partial runs: only the statements between chosen values (sources) and chosen values (destinations)."""
+"""Partial runs: only the statements between chosen values (sources) and chosen values (destinations).
+
+The statements that the outputs need are found in all graphs and blocks.  A branch, loop or call is needed
+result by result: a loop does not compute a carried value that neither a needed result nor the `break` depends
+on.  A graph that is called several times executes what one of its calls needs.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn, TypeAlias
 
-from nncdbg.engine.compilation.needed import Part, Places, needed_part
+from nncdbg.engine.compilation.code import EPOCH
+from nncdbg.engine.compilation.driver_graph import BATCH
 from nncdbg.errors import UsageError
+from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import all_defined, defined, fresh_name
-from nncdbg.ir.records import Graph, Node, Program, Value
-from nncdbg.ir.walk import walk
+from nncdbg.ir.records import Graph, Node, Path, Program, Value
+from nncdbg.ir.rewrite import rewrite
+from nncdbg.ir.walk import blocks, walk
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.listing import Listing
 
 
 def partial_run(
@@ -251,3 +261,285 @@ def _without(graph: Graph, name: str) -> Graph:
     node = graph.nodes[pc]
     outputs = tuple(Value("") if value.name == name else value for value in node.outputs)
     return replace(graph, nodes=(*graph.nodes[:pc], replace(node, outputs=outputs), *graph.nodes[pc + 1 :]))
+
+
+Definition: TypeAlias = "tuple[Path, int, int]"
+"""Block, statement and number of a result; statement -1 is an input of the block, -2 a constant."""
+
+_INPUT, _CONSTANT = -1, -2
+
+Places: TypeAlias = "Mapping[Path, tuple[Path, tuple[int, ...]]]"
+"""For each block of a part: the block of the whole program, and the numbers of its statements there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The statements of a program that run, as a program."""
+
+    program: Program
+    places: Places = field(default_factory=dict)
+
+
+def needed_part(program: Program) -> Part:
+    """Return the statements that the outputs of the entry graph need.
+
+    The lines of the listing stay those of the program.
+    """
+    return _Rebuilding(program, _Needs(program)).part()
+
+
+class _Block:
+    """A graph or block, with the definitions of its names in order: (number of the statement, definition)."""
+
+    def __init__(self, graph: Graph, path: Path) -> None:
+        self.graph = graph
+        self.path = path
+        self.definitions: dict[str, list[tuple[int, Definition]]] = {}
+        for index, value in enumerate(graph.inputs):
+            self._define(value.name, _INPUT, index)
+        for index, constant in enumerate(graph.constants):
+            self._define(constant.value.name, _CONSTANT, index)
+        for pc, node in enumerate(graph.nodes):
+            for index, value in enumerate(node.outputs):
+                self._define(value.name, pc, index)
+
+    def _define(self, name: str, pc: int, index: int) -> None:
+        if name:
+            self.definitions.setdefault(name, []).append((pc, (self.path, pc, index)))
+
+    def before(self, name: str, pc: int) -> Definition | None:
+        """Return the definition of a name that the statement at `pc` reads; None if it is not here."""
+        found = (each for at, each in reversed(self.definitions.get(name, ())) if at < pc)
+        return next(found, None)
+
+
+class _Needs:
+    """Marks what the outputs need: results, statements, and inputs and ends of blocks."""
+
+    def __init__(self, program: Program) -> None:
+        self.blocks = {path: _Block(graph, path) for path, graph in blocks(program.graphs)}
+        """The blocks, outer before inner."""
+        self.values: set[Definition] = set()
+        self.statements: dict[Path, set[int]] = {path: set() for path in self.blocks}
+        self.ends: dict[Path, set[int]] = {path: set() for path in self.blocks}
+        """The numbers of the needed outputs of each block."""
+        self._calls: dict[str, list[tuple[Path, int]]] = {}
+        """The needed calls of each graph."""
+        names = Counter(graph.name for graph in program.graphs.values())
+        self._whole = {key for key, graph in program.graphs.items() if names[graph.name] > 1}
+        """The graphs that share their lines with another one: the same statements of both run."""
+        self._waiting: list[Definition] = []
+        entry = (program.entry,)
+        for index in range(len(program.graph.outputs)):
+            self._end(entry, index)
+        while self._waiting:
+            self._follow(*self._waiting.pop())
+
+    @property
+    def called(self) -> Collection[str]:
+        """The graphs with a needed call."""
+        return self._calls.keys()
+
+    def inputs(self, path: Path) -> list[int]:
+        """Return the numbers of the needed inputs of a block, in order."""
+        count = len(self.blocks[path].graph.inputs)
+        return [index for index in range(count) if (path, _INPUT, index) in self.values]
+
+    def _read(self, path: Path, pc: int, name: object) -> None:
+        """Mark the value that a statement reads under a name."""
+        while isinstance(name, str):
+            found = self.blocks[path].before(name, pc)
+            if found is not None:
+                if found not in self.values:
+                    self.values.add(found)
+                    self._waiting.append(found)
+                return
+            if len(path) == 1:
+                return
+            path, pc = path[:-2], int(path[-2])
+
+    def _end(self, path: Path, index: int) -> None:
+        """Mark an output of a block."""
+        ends, graph = self.ends[path], self.blocks[path].graph
+        if index not in ends:
+            ends.add(index)
+            self._read(path, len(graph.nodes), graph.outputs[index].name)
+
+    def _follow(self, path: Path, pc: int, index: int) -> None:
+        """Mark what a needed value depends on."""
+        if pc == _INPUT:
+            self._follow_input(path, index)
+        elif pc >= 0:
+            node = self.blocks[path].graph.nodes[pc]
+            first = pc not in self.statements[path]
+            self.statements[path].add(pc)
+            self._follow_result(path, pc, node, index, first)
+
+    def _follow_result(self, path: Path, pc: int, node: Node, index: int, first: bool) -> None:
+        if node.kind is Kind.IF:
+            self._read(path, pc, node.inputs[0])
+            for number in range(len(node.subgraphs)):
+                self._end((*path, pc, number), index)
+        elif node.kind is Kind.WHILE:
+            self._follow_loop(path, pc, node, index, first)
+        elif node.kind is Kind.UPDATE:
+            self._read(path, pc, node.inputs[index])
+        elif (called := node.called) is not None and (called,) in self.blocks:
+            self._call(path, pc, node, called)
+            self._end((called,), index)
+        elif first:
+            for name in node.inputs:
+                self._read(path, pc, name)
+
+    def _call(self, path: Path, pc: int, node: Node, called: str) -> None:
+        """Mark a call, and the operands for inputs that are needed so far."""
+        calls = self._calls.setdefault(called, [])
+        if (path, pc) in calls:
+            return
+        calls.append((path, pc))
+        if len(calls) == 1 and called in self._whole:
+            self._mark_whole((called,))
+        for number in self.inputs((called,)):
+            self._read(path, pc, node.inputs[number])
+
+    def _mark_whole(self, graph: Path) -> None:
+        """Mark everything in a graph and its blocks."""
+        for path, block in self.blocks.items():
+            if path[:1] == graph:
+                every = {each for found in block.definitions.values() for _, each in found}
+                self._waiting += every - self.values
+                self.values |= every
+                for pc in {*range(len(block.graph.nodes))} - {pc for _, pc, _ in every}:
+                    self._mark_without_name(path, pc, block.graph.nodes[pc])
+                for index in range(len(block.graph.outputs)):
+                    self._end(path, index)
+
+    def _mark_without_name(self, path: Path, pc: int, node: Node) -> None:
+        """Mark a statement with no named result."""
+        if node.outputs:
+            self._waiting.append((path, pc, 0))
+        elif pc not in self.statements[path]:
+            self.statements[path].add(pc)
+            for name in node.inputs:
+                self._read(path, pc, name)
+
+    def _follow_loop(self, path: Path, pc: int, node: Node, index: int, first: bool) -> None:
+        body = (*path, pc, 0)
+        if index < len(node.inputs) - 1:
+            self._carry(path, pc, node, index)
+        else:
+            self._end(body, index)
+        if first:
+            self._read(path, pc, node.inputs[0])
+            for number, each in enumerate(node.subgraphs[0].nodes):
+                if each.kind is Kind.BREAK:
+                    self.statements[body].add(number)
+                    self._read(body, number, each.inputs[0])
+                if each.op == BATCH and EPOCH in node.attributes:
+                    # The data decide how many steps the run has, even if no step needs them.
+                    for name in each.inputs:
+                        self._read(body, number, name)
+
+    def _carry(self, path: Path, pc: int, node: Node, index: int) -> None:
+        """Mark a carried value: its first value, and its next one."""
+        carried = ((*path, pc, 0), _INPUT, index + 1)
+        self.values.add(carried)
+        self._read(path, pc, node.inputs[index + 1])
+        self._end(carried[0], index)
+
+    def _follow_input(self, path: Path, index: int) -> None:
+        if len(path) > 1:
+            outer, pc = path[:-2], int(path[-2])
+            node = self.blocks[outer].graph.nodes[pc]
+            # Input 0 of a body is the number of the iteration.
+            if index:
+                self._carry(outer, pc, node, index - 1)
+            return
+        for caller, pc in tuple(self._calls.get(str(path[0]), ())):
+            self._read(caller, pc, self.blocks[caller].graph.nodes[pc].inputs[index])
+
+
+class _Rebuilding:
+    """Makes the program of the needed statements."""
+
+    def __init__(self, program: Program, needs: _Needs) -> None:
+        self._program = program
+        self._needs = needs
+
+    def part(self) -> Part:
+        """Return the part, with the lines of the whole program."""
+        program = self._program
+        needed = {program.entry, *self._needs.called}
+        graphs = {
+            key: rewrite(graph, self._statement, self._block, key=key)
+            for key, graph in program.graphs.items()
+            if key in needed
+        }
+        places = self._places(graphs)
+        listing = _part_listing(program.as_listing(), places)
+        return Part(replace(program, graphs=graphs, listing=listing), places)
+
+    def _block(self, path: Path, graph: Graph) -> Graph:
+        """Return a block of needed statements with what it needs besides."""
+        ends = self._needs.ends[path]
+        inputs = graph.inputs
+        if len(path) == 1:
+            inputs = tuple(inputs[index] for index in self._needs.inputs(path))
+        elif inputs:
+            # The counter of a loop, then the carried values, which are the first of the ends.
+            inputs = (inputs[0], *(value for index, value in enumerate(inputs[1:]) if index in ends))
+        constants = tuple(
+            constant
+            for index, constant in enumerate(graph.constants)
+            if (path, _CONSTANT, index) in self._needs.values
+        )
+        return replace(graph, inputs=inputs, outputs=_at(graph.outputs, ends), constants=constants)
+
+    def _statement(self, path: Path, pc: int, node: Node) -> Node | tuple[()]:
+        needs = self._needs
+        if pc not in needs.statements[path]:
+            return ()
+        if node.kind is Kind.UPDATE:
+            made = {index for index in range(len(node.outputs)) if (path, pc, index) in needs.values}
+            states = node.attributes.get("states", ())
+            attributes = {"states": _at(states, made)} if isinstance(states, tuple) and states else {}
+            inputs, outputs = _at(node.inputs, made), _at(node.outputs, made)
+            return replace(node, inputs=inputs, outputs=outputs, attributes=attributes)
+        if node.kind in (Kind.IF, Kind.WHILE):
+            ends, inputs = needs.ends[*path, pc, 0], node.inputs
+            if node.kind is Kind.WHILE:
+                inputs = (inputs[0], *_at(inputs[1:], ends))
+            return replace(node, inputs=inputs, outputs=_at(node.outputs, ends))
+        if (name := node.called) is not None and (called := (name,)) in needs.blocks:
+            inputs = tuple(node.inputs[index] for index in needs.inputs(called))
+            return replace(node, inputs=inputs, outputs=_at(node.outputs, needs.ends[called]))
+        return node
+
+    # -- places in the whole program -------------------------------------------------------------
+
+    def _places(self, graphs: Mapping[str, Graph]) -> Places:
+        """Return the places of the blocks of the part in the whole program."""
+        places: dict[Path, tuple[Path, tuple[int, ...]]] = {}
+        for path, _ in blocks(graphs):
+            whole, name = path, graphs[str(path[0])].name
+            if len(path) > 1:
+                outer, kept = places[name, *path[1:-2]]
+                whole = (*path[:1], *outer[1:], kept[int(path[-2])], path[-1])
+            places[name, *path[1:]] = (name, *whole[1:]), tuple(sorted(self._needs.statements[whole]))
+        return places
+
+
+def _at(values: Sequence[Any], numbers: Collection[int]) -> tuple[Any, ...]:
+    return tuple(value for index, value in enumerate(values) if index in numbers)
+
+
+def _part_listing(listing: Listing, places: Places) -> Listing:
+    """Return a listing with the same lines, for the blocks of a part."""
+    statements: dict[Path, tuple[int, ...]] = {}
+    headers: dict[Path, int] = {}
+    for path, (whole, kept) in places.items():
+        if whole in listing.statements:
+            lines = listing.statements[whole]
+            statements[path] = (*(lines[pc] for pc in kept), lines[-1])
+            headers[path] = listing.headers[whole]
+    return replace(listing, statements=statements, headers=headers)

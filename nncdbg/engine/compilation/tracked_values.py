@@ -12,6 +12,7 @@ from nncdbg.errors import Excerpt, ExpressionError, NncdbgError
 from nncdbg.expression import Expression, nodes, spelled
 from nncdbg.expression.nodes import fault, walk
 from nncdbg.expression.tracked import TrackedExpression, parse_tracked
+from nncdbg.ir.names import defined
 from nncdbg.ir.records import Graph, Node, Program, RunLine, TrackLine
 from nncdbg.ir.walk import blocks, walk_nodes
 from nncdbg.text.lexemes import name_text
@@ -155,7 +156,9 @@ class _Resolution:
                     if called not in self._graphs:
                         self._graphs.append(called)
                         self._around[called] = self._around[caller] + 1
-        self._values = {name: {*_values(program.graphs[name])} for name in self._graphs}
+        self._values = {
+            name: {value.name for value in defined(program.graphs[name])} - {""} for name in self._graphs
+        }
         self._values[line.graph] |= effects_of(program)[line.graph].used
 
     def tracked(self, place: tuple[int, int]) -> TrackedLine:
@@ -241,13 +244,4 @@ class _Resolution:
 def _calls(graph: Graph) -> Iterator[tuple[str, bool]]:
     """Yield the graphs that a graph calls, with whether a block inside it does."""
     for path, block in blocks(graph):
-        for node in block.nodes:
-            if (called := node.called) is not None:
-                yield called, len(path) > 1
-
-
-def _values(graph: Graph) -> Iterator[str]:
-    """Yield the names of the values of a graph, without those of its blocks."""
-    yield from (value.name for value in graph.inputs if value.name)
-    yield from (constant.value.name for constant in graph.constants)
-    yield from (value.name for node in graph.nodes for value in node.outputs if value.name)
+        yield from ((called, len(path) > 1) for node in block.nodes if (called := node.called) is not None)

@@ -1,7 +1,7 @@
 """Dead units over the steps of a training: units of an activation that are flat for every sample.
 
 A unit whose results are all 0 after ReLU has no gradient, so it does not learn.  The results of the latest
-steps are in the journal, so counting changes nothing.
+steps are in the undo log, so counting changes nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nncdbg.engine.diagnosis.units import (
     usual_axis,
 )
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.execution.transfers import Finished, Position
+from nncdbg.engine.execution.undo_log import Finished, Position
 from nncdbg.engine.time.visits import finished_visits
 from nncdbg.ir.records import Program
 from nncdbg.ir.walk import graphs_called
@@ -173,7 +173,7 @@ class TrainingUnits:
 
 
 def steps_in_journal(machine: Machine, run: Code) -> Iterator[tuple[int, Sequence[Any], Visits]]:
-    """Yield (step, slots, visits) of each whole step of a ``run`` line in the journal, latest first.
+    """Yield (step, slots, visits) of each whole step of a ``run`` line in the undo log, latest first.
 
     `run` is the block of the ``run`` line; evaluations are left out.
     """
@@ -190,7 +190,7 @@ def steps_in_journal(machine: Machine, run: Code) -> Iterator[tuple[int, Sequenc
 
 
 def latest_run(machine: Machine) -> Code | None:
-    """Return the block of the ``run`` line that runs now, else of the latest one in the journal."""
+    """Return the block of the ``run`` line that runs now, else of the latest one in the undo log."""
     running = (frame.code for frame in machine.frames if frame.code.epoch is not None)
     finished = (each.code for each in machine.finished() if each.code.epoch is not None)
     return next(chain(running, finished), None)

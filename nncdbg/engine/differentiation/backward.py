@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from nncdbg.dtypes import FLOATS, ONNX
-from nncdbg.engine.building.copies import Claim, copied_node, same_type
 from nncdbg.engine.building.statements import Statements
 from nncdbg.engine.inference.statements import literal_dtype
 from nncdbg.engine.inference.types import literal_array, type_of_array, with_symbols
@@ -14,7 +13,7 @@ from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import schema, version_of, versions_of
 from nncdbg.errors import GraphError, UnsupportedOp
 from nncdbg.ir.kinds import Kind
-from nncdbg.ir.names import free_names, reads
+from nncdbg.ir.names import captures, reads
 from nncdbg.ir.records import (
     Attribute,
     Constant,
@@ -28,7 +27,7 @@ from nncdbg.ir.records import (
     Value,
     tensor_only,
 )
-from nncdbg.ir.rewrite import rewrite_node
+from nncdbg.ir.rewrite import Claim, copied_node, rewrite_node, same_type
 
 
 class BackwardBuilder(Statements):
@@ -153,11 +152,16 @@ class BackwardBuilder(Statements):
 
         Raises UnsupportedOp for a statement that the opset does not have.
         """
+        inside = {name for node in graph.nodes for name in captures(node)}
         given = [
-            self.as_value(operand, value) if _in_block(graph, value.name) else operand
+            self.as_value(operand, value) if value.name in inside else operand
             for value, operand in zip(graph.inputs, operands, strict=True)
         ]
-        return self._copied(graph, given, lambda name: self.fresh(f"{self.prefix}.{name}"), _without_symbols)
+
+        def without_symbols(type_: Type | None) -> Type | None:
+            return type_ and with_symbols(type_, {})  # They have no meaning here.
+
+        return self._copied(graph, given, lambda name: self.fresh(f"{self.prefix}.{name}"), without_symbols)
 
     def computed_again(self, block: Graph, operands: Sequence[Operand]) -> tuple[list[Node], list[Operand]]:
         """Append the statements of a block of the forward graph, under their own names where possible.
@@ -234,9 +238,7 @@ class BackwardBuilder(Statements):
 
     def fitted(self, node: Node) -> Node:
         """Return the statement in the program's opset.  Raises UnsupportedOp if the opset lacks it."""
-        if node.subgraphs:
-            return rewrite_node(node, self._fitted)
-        return self._fitted(node)
+        return rewrite_node(node, self._fitted)
 
     def _fitted(self, node: Node) -> Node:
         if node.kind is not Kind.OP:
@@ -258,16 +260,6 @@ class BackwardBuilder(Statements):
         if not fits:
             raise UnsupportedOp(f"it needs {node.op} in a form that opset {version} does not have")
         return node
-
-
-def _in_block(graph: Graph, name: str) -> bool:
-    """Return whether a block inside the graph uses the value."""
-    return any(name in free_names(block) for node in graph.nodes for block in node.subgraphs)
-
-
-def _without_symbols(type_: Type | None) -> Type | None:
-    """Return the type of a value of a called graph, whose symbols have no meaning here."""
-    return with_symbols(type_, {}) if type_ is not None else None
 
 
 def _commented_once(nodes: Sequence[Node]) -> list[Node]:

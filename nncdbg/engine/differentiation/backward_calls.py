@@ -29,7 +29,8 @@ from nncdbg.ir.records import (
     has_cotangent,
     tensor_only,
 )
-from nncdbg.ir.walk import block_at, walk_nodes
+from nncdbg.ir.rewrite import rewrite
+from nncdbg.ir.walk import block_at, blocks, walk_nodes
 from nncdbg.text.lexemes import name_text
 from nncdbg.text.listing import Listing
 
@@ -87,18 +88,17 @@ class _Block:
 
 def _blocks(graph: Graph) -> list[_Block]:
     """Return a graph and the blocks inside it, outer before inner."""
-    found: list[_Block] = []
-    waiting: list[tuple[Path, Graph, Mapping[str, SavedValue]]] = [((graph.name,), graph, {})]
-    for path, block, scope in waiting:
+    found: dict[Path, _Block] = {}
+    for path, block in sorted(blocks(graph), key=lambda each: len(each[0])):
+        scope = found[path[:-2]].scopes[int(path[-2])] if len(path) > 1 else {}
         scopes = []
-        for pc, node in enumerate(block.nodes):
+        for node in block.nodes:
             scopes.append(scope)
             name = node.attributes.get(SAVED)
             if node.kind is Kind.CALL and isinstance(name, str):
                 scope = {**scope, name: (path, name)}
-            waiting += [((*path, pc, number), each, scope) for number, each in enumerate(node.subgraphs)]
-        found.append(_Block(path, block, tuple(scopes)))
-    return found
+        found[path] = _Block(path, block, tuple(scopes))
+    return list(found.values())
 
 
 def saved_calls(graph: Graph, ops: Container[str]) -> Iterator[tuple[Path, int, Node, SavedValue]]:
@@ -116,19 +116,14 @@ def between_calls(graph: Graph, saved: SavedValue, path: Path, pc: int) -> Itera
 
     `path` is the block of the statement, which is the block of `saved` or inside it.
     """
-    block = block_at(graph, saved[0])
-    first = 1 + next(n for n, node in enumerate(block.nodes) if node.attributes.get(SAVED) == saved[1])
-    for inside, number in [*_entered(path[len(saved[0]) :]), (pc, -1)]:
-        for node in block.nodes[first : inside + (block.nodes[inside].kind is Kind.WHILE)]:
+    nodes = block_at(graph, saved[0]).nodes
+    first = 1 + next(n for n, node in enumerate(nodes) if node.attributes.get(SAVED) == saved[1])
+    place = (*path, pc)
+    for depth in range(len(saved[0]), len(place), 2):
+        nodes, inside = block_at(graph, place[:depth]).nodes, int(place[depth])
+        for node in nodes[first : inside + (nodes[inside].kind is Kind.WHILE)]:
             yield from walk_nodes(node)
-        if number >= 0:
-            block, first = block.nodes[inside].subgraphs[number], 0
-
-
-def _entered(path: Path) -> list[tuple[int, int]]:
-    """Return (number of the statement, number of its block) for each block of a path."""
-    numbers = [int(each) for each in path]
-    return list(zip(numbers[::2], numbers[1::2], strict=True))
+        first = 0
 
 
 def variants_in(graph: Graph, program: Program, listing: Listing) -> dict[SavedValue, Variant]:
@@ -198,23 +193,19 @@ class BackwardCalls:
         order = _blocks(graph)
         saved = self._saved(graph, order)
         constants: list[Constant] = []
-        made: dict[Path, Graph] = {}
+        calls: dict[tuple[Path, int], Node] = {}
         for block in reversed(order):
-            nodes = []
             for pc, node in enumerate(block.graph.nodes):
-                inner = tuple(made[*block.path, pc, number] for number in range(len(node.subgraphs)))
-                node = replace(node, subgraphs=inner) if inner else node
                 name = node.attributes.get(SAVED)
                 if isinstance(name, str) and (block.path, name) in saved:
-                    node = self._forward(node, name, saved[block.path, name][1])
+                    calls[block.path, pc] = self._forward(node, name, saved[block.path, name][1])
                 elif node.op in self._lines:
                     place = self._listing.excerpt(block.path, pc)
                     last = node.inputs[-1] if node.inputs else None
                     key = block.scopes[pc].get(last) if isinstance(last, str) else None
-                    node = self._backward(node, saved.get(key) if key else None, constants, place)
-                nodes.append(node)
-            made[block.path] = replace(block.graph, nodes=tuple(nodes))
-        top = made[graph.name,]
+                    pair = saved.get(key) if key else None
+                    calls[block.path, pc] = self._backward(node, pair, constants, place)
+        top = rewrite(graph, lambda path, pc, node: calls.get((path, pc), node))
         return replace(top, constants=(*top.constants, *constants))
 
     def _saved(self, graph: Graph, order: Sequence[_Block]) -> dict[SavedValue, tuple[Variant, Derivative]]:

@@ -1,35 +1,57 @@
-"""One backward pass over statements: the cotangents of what they read, from those of what they compute."""
+"""One backward pass over statements: the cotangents of what they read, from those of what they compute.
+
+For a branch or a loop, the backward graph has an `if` on the same condition, or a `while` over the iterations
+in reverse.  Each of their blocks first computes the block of the forward graph again, and then the
+cotangents.  So a branch saves nothing, and a loop saves only the values that it carries, as they are at the
+start of each iteration, or of some iterations (`loop_history.py`).
+
+The cotangent of a value from outside, such as a weight, is the sum over the iterations.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from nncdbg.dtypes import COMPLEX
 from nncdbg.engine.differentiation.backward import BackwardBuilder
+from nncdbg.engine.differentiation.loop_history import CheckpointedHistory, LoopHistory
 from nncdbg.engine.frontends.formula import formula_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.gradient import Applied, nothing
 from nncdbg.engine.ops.schema import complete, version_of
-from nncdbg.errors import GraphError, UnsupportedOp
-from nncdbg.ir.names import reads
+from nncdbg.errors import Excerpt, GraphError, UnsupportedOp
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.names import defined, reads
 from nncdbg.ir.records import (
     Graph,
     Node,
     Operand,
     SequenceType,
-    Type,
+    TensorType,
     Value,
     has_cotangent,
     tensor_only,
     without_sizes,
 )
-from nncdbg.ir.walk import walk_nodes
+from nncdbg.ir.walk import blocks, walk_nodes
 from nncdbg.text.lexemes import name_text
+
+Copies: TypeAlias = "Sequence[tuple[int, Node]]"
+"""Copies of the statements of a block, with the numbers of the originals."""
+
+Parts: TypeAlias = "Sequence[tuple[Operand, str]]"
+"""Values with a cotangent of each."""
+
+_INDEX = TensorType("i64", ())
 
 
 class BackwardPass:
     """One backward pass to the values `xs`; `points` are `xs` and the values held constant."""
+
+    checkpoints: int | None = None
+    """How many iterations of a loop keep the values that they carry; None: all of them."""
 
     def __init__(self, builder: BackwardBuilder, points: Iterable[str], xs: Iterable[str]) -> None:
         self._emit = builder
@@ -48,7 +70,9 @@ class BackwardPass:
             if moved.isdisjoint(reads(node)):
                 continue
             outputs = tuple(
-                Value("") if value.name in self._points else replace(value, type=_resized(value.type))
+                Value("")
+                if value.name in self._points
+                else replace(value, type=value.type and without_sizes(value.type))
                 for value in node.outputs
             )
             moved.update(value.name for value in outputs if value.name)
@@ -110,12 +134,12 @@ class BackwardPass:
             if self._active.isdisjoint(self.reads(node)) or self._rule(node) is nothing:
                 continue
             for value in node.outputs:
-                if value.name and value.name not in self._points and self._may_vary(value.name):
+                if (
+                    value.name
+                    and value.name not in self._points
+                    and has_cotangent(self._emit.types.get(value.name))
+                ):
                     self._active.add(value.name)
-
-    def _may_vary(self, name: str) -> bool:
-        """Return False for a value that is known to be of integers, bools or text."""
-        return has_cotangent(self._emit.types.get(name))
 
     def _rule(self, node: Node) -> object:
         declared = lookup(node.op, version_of(node.op, self._emit.opsets))
@@ -196,10 +220,20 @@ class BackwardPass:
         return declared.vjp(self._emit, applied)
 
     def _through(self, node: Node, cotangents: tuple[str | None, ...]) -> bool:
-        """Differentiate the graph of a call, or the formula of an op; return False if there is none."""
-        graph, operands = self._inside(node)
+        """Differentiate the blocks of a statement, the graph of a call, or the formula of an op.
+
+        Return False if there is none.  Raises UnsupportedOp if it draws random numbers, because a repetition
+        would draw others.
+        """
+        if node.subgraphs:
+            self._through_blocks(node, cotangents)
+            return True
+        operands: list[Operand] = [operand for operand in node.inputs if operand is not None]
+        graph = self._graph(node)
         if graph is None:
             return False
+        if self._draws(node):
+            raise UnsupportedOp("its random numbers cannot be drawn again")
         if node.op in self._open:
             raise UnsupportedOp("it calls itself")
         location, prefix = self._emit.location, self._emit.prefix
@@ -214,22 +248,9 @@ class BackwardPass:
         self._emit.location, self._emit.prefix = location, prefix
         return True
 
-    def _inside(self, node: Node) -> tuple[Graph | None, list[Operand]]:
-        """Return the graph behind a statement, and the operands that are given.
-
-        Raises UnsupportedOp if it draws random numbers, because a repetition would draw others.
-        """
-        operands: list[Operand] = [operand for operand in node.inputs if operand is not None]
-        graph = self._graph(node)
-        if graph is not None and self._draws(node):
-            raise UnsupportedOp("its random numbers cannot be drawn again")
-        return graph, operands
-
     def _graph(self, node: Node) -> Graph | None:
         if (called := node.called) is not None:
             return self._emit.graphs.get(called)
-        if node.subgraphs:
-            return None
         types = list(map(tensor_only, self._emit.types_at(node)))
         for operand, known in zip(node.inputs, types, strict=True):
             if isinstance(operand, str) and known is None:
@@ -248,6 +269,174 @@ class BackwardPass:
                 return True
         return False
 
+    # -- branches and loops -------------------------------------------------------------------
 
-def _resized(type_: Type | None) -> Type | None:
-    return without_sizes(type_) if type_ is not None else None
+    def inner(
+        self, builder: BackwardBuilder, xs: Iterable[str], node: Node, number: int, copies: Copies
+    ) -> BackwardPass:
+        """Return a pass over block `number` of a statement: over `copies`, which are in `builder`."""
+        xs = [*xs]
+        walk = BackwardPass(builder, xs, xs)
+        walk._open = [*self._open]
+        walk.checkpoints = self.checkpoints
+        return walk
+
+    def check_repeatable(self, node: Node) -> None:
+        """Raise UnsupportedOp if the blocks of a statement cannot be computed again."""
+        if any(each.kind is Kind.UPDATE for each in walk_nodes(node)):
+            raise UnsupportedOp("it updates a state, and would update it again")
+        if self._draws(node):
+            raise UnsupportedOp("its random numbers cannot be drawn again")
+
+    def replaced(self, node: Node, other: Node) -> bool:
+        """Let a statement compute further values; return False if it is not part of what is written."""
+        return self._emit.replaced(node, other)
+
+    def _through_blocks(self, node: Node, cotangents: tuple[str | None, ...]) -> None:
+        self.check_repeatable(node)
+        location = self._emit.location
+        through = self._branches if node.kind is Kind.IF else self._loop
+        for operand, part in through(node, cotangents):
+            self._give(operand, part)
+        self._emit.location = location
+
+    def outside(self, node: Node) -> list[str]:
+        """Return the values that the blocks of a statement read, and that have a cotangent."""
+        return [name for name in dict.fromkeys(self.reads(node)) if self.varies(name)]
+
+    # -- branches -----------------------------------------------------------------------------
+
+    def _branches(self, node: Node, cotangents: Sequence[str | None]) -> Parts:
+        wanted = self.outside(node)
+        blocks = [_Block(self, node, number, ()) for number in (0, 1)]
+        for block in blocks:
+            walk = block.walk = block.inner(wanted)
+            walk.pull(block.nodes, _seeds(walk, zip(block.results, cotangents, strict=True)))
+        reached = [x for x in wanted if any(block.walk.reaches(x) for block in blocks)]
+        graphs = tuple(
+            block.graph((), [block.walk.result(x, ".branch") for x in reached]) for block in blocks
+        )
+        return self._statement(node, Node("if", node.inputs, (), {}, graphs), reached)
+
+    def _statement(self, node: Node, made: Node, targets: Sequence[Operand]) -> Parts:
+        """Append the statement `made`, whose results are cotangents of `targets`; return the parts."""
+        outputs, parts = [], []
+        for target in targets:
+            there = isinstance(target, str) and self.varies(target)
+            name = self._emit.anonymous(f"d_{target}.{node.op}") if there else ""
+            outputs.append(Value(name))
+            parts += [(target, name)] if there else []
+        if parts:
+            self._emit.append(replace(made, outputs=tuple(outputs), location=node.location))
+        return parts
+
+    # -- loops --------------------------------------------------------------------------------
+
+    def _loop(self, node: Node, cotangents: Sequence[str | None]) -> Parts:
+        carried = node.subgraphs[0].inputs[1:]
+        history = self._history(node)
+        block = _Block(self, node, 0, (history.index, *history.carried))
+        wanted, active = self.outside(node), self._active_carried(node, block, history)
+        walk = block.walk = block.inner([*wanted, *(history.carried[j] for j in active)])
+        following = {j: block.builder.fresh(f"d_{block.results[j]}") for j in active}
+        for j, name in following.items():
+            self._emit.types[name] = history.types[j]
+        seeds: list[tuple[Operand, str | None]] = [(block.results[j], name) for j, name in following.items()]
+        for j in range(len(carried), len(cotangents)):
+            cotangent = cotangents[j]
+            if cotangent is not None:
+                block.builder.prefix = f"d_{block.results[j]}"
+                seeds.append((block.results[j], block.builder("Gather", cotangent, history.index, axis=0)))
+        walk.pull(block.nodes, _seeds(walk, seeds))
+        reached = [x for x in wanted if walk.reaches(x)]
+        sums = [walk.add_to(x, block.builder.fresh(f"d_{x}.sum")) for x in reached]
+        results = [walk.result(history.carried[j]) for j in active]
+        results += [walk.result(x, ".next") for x in reached]
+        inputs = (Value(history.turn, _INDEX), *map(self._typed, (*following.values(), *sums)))
+        finals = {j: history.final(j) for j in active if cotangents[j] is None}
+        body = history.completed(block.graph(inputs, results), self)
+        last = [cotangents[j] or self._zeros(finals[j]) for j in active]
+        first = (history.steps, *last, *map(self._zeros, reached), *history.first)
+        targets = [*(node.inputs[1 + j] for j in active), *reached, *(None for _ in history.first)]
+        return self._statement(node, Node("while", first, (), {}, (body,)), targets)
+
+    def _history(self, node: Node) -> LoopHistory:
+        if self.checkpoints is None:
+            return LoopHistory(self._emit, node)
+        return CheckpointedHistory(self._emit, node, self.checkpoints)
+
+    def _active_carried(self, node: Node, block: _Block, history: LoopHistory) -> list[int]:
+        """Return the numbers of the carried values that depend differentiably on values from outside."""
+        first = enumerate(node.inputs[1:])
+        active = [j for j, each in first if isinstance(each, str) and self.varies(each)]
+        while True:
+            walk = block.inner([*self.outside(node), *(history.carried[j] for j in active)])
+            results = block.results[: len(history.carried)]
+            found = [j for j, each in enumerate(results) if j in active or walk.varies(str(each))]
+            if found == active:
+                return active
+            active = found
+
+    def _typed(self, name: str) -> Value:
+        return Value(name, self._emit.types.get(name))
+
+    def _zeros(self, like: str) -> str:
+        self._emit.prefix = f"d_{like}"
+        return self._emit("nncdbg.FullLike", like, value=0.0)
+
+    def add_to(self, x: str, total: str) -> str:
+        """Let the cotangent of a value add to `total`, a value of its type; return `total`."""
+        self._parts[x].insert(0, total)
+        self._emit.types[total] = self._emit.types.get(x)
+        return total
+
+
+def raise_gaps(gaps: Collection[str], hint: str, excerpt: Excerpt | None = None) -> None:
+    """Raise GraphError if there are statements through which no gradient passes."""
+    if gaps:
+        count = "an op" if len(gaps) == 1 else f"{len(gaps)} ops"
+        raise GraphError(
+            f"the gradient cannot go back through {count}: {'; '.join(gaps)}", excerpt=excerpt, hint=hint
+        )
+
+
+class _Block:
+    """A block of the backward graph: the statements of block `number` of `node` again, then cotangents."""
+
+    def __init__(self, around: BackwardPass, node: Node, number: int, operands: Sequence[Operand]) -> None:
+        self._around, self._node, self._number = around, node, number
+        block = node.subgraphs[number]
+        self._label = f"{block.name}.backward" if block.name else ""
+        # Every iteration in the backward pass is one that did not leave the loop.
+        kept = [(pc, each) for pc, each in enumerate(block.nodes) if each.kind is not Kind.BREAK]
+        self.builder = around._emit.block()
+        self.builder.origin = ""
+        repeated = replace(block, nodes=tuple(each for _, each in kept))
+        self.nodes, self.results = self.builder.computed_again(repeated, operands)
+        self._numbers = [pc for pc, _ in kept]
+        self.walk = around
+
+    def inner(self, xs: Iterable[str]) -> BackwardPass:
+        """Return a pass over the statements, by `xs`."""
+        copies = [*zip(self._numbers, self.nodes, strict=True)]
+        walk = self._around.inner(self.builder, xs, self._node, self._number, copies)
+        walk.mark(self.nodes)
+        return walk
+
+    def graph(self, inputs: Sequence[Value], results: Sequence[str]) -> Graph:
+        """Return the block with what its results need."""
+        names, kept, constants = self.builder.finished(results)
+        return Graph(self._label, tuple(inputs), tuple(map(Value, names)), kept, constants)
+
+
+def _seeds(walk: BackwardPass, pairs: Iterable[tuple[Operand, str | None]]) -> Iterator[tuple[str, str]]:
+    """Yield the values that vary in a block, with their cotangents."""
+    for value, cotangent in pairs:
+        if isinstance(value, str) and cotangent is not None and walk.varies(value):
+            yield value, cotangent
+
+
+def inner_names(nodes: Iterable[Node]) -> frozenset[str]:
+    """Return the names of the values in the blocks of these statements."""
+    inside = (block for path, block in blocks(Graph("", nodes=(*nodes,))) if len(path) > 1)
+    return frozenset(value.name for block in inside for value in defined(block))

@@ -13,10 +13,10 @@ from functools import cached_property
 
 from nncdbg.dtypes import FLOATS
 from nncdbg.engine.differentiation.backward import BackwardBuilder
-from nncdbg.engine.differentiation.control_flow import ControlFlowPass, Copies, inner_names
+from nncdbg.engine.differentiation.backward_pass import BackwardPass, Copies, inner_names, raise_gaps
 from nncdbg.errors import GraphError, UnsupportedOp
 from nncdbg.expression.derivatives import DerivativeRequest
-from nncdbg.ir.names import claimed_name, free_names, reads
+from nncdbg.ir.names import claimed_name, free_names, needed_nodes, reads
 from nncdbg.ir.records import Constant, Graph, Node, Operand, Type, Value, tensor_only
 from nncdbg.text.lexemes import name_text
 
@@ -94,7 +94,7 @@ class Derivatives:
 
     def _graph_of(self, results: Sequence[str], repeated: Sequence[Node]) -> Graph:
         """Return the graph of these results, with the statements before that are `repeated`."""
-        nodes = _needed([*repeated, *self._made], results)
+        nodes = needed_nodes([*repeated, *self._made], results)
         constants = tuple(each for each in self._constants if any(each.value.name in reads(n) for n in nodes))
         body = Graph("derivative", (), tuple(map(Value, results)), nodes, constants)
         inputs = tuple(Value(name, self._types.get(name)) for name in dict.fromkeys(free_names(body)))
@@ -148,7 +148,7 @@ class Derivatives:
 
     def _walk(self, y: str, xs: Sequence[str]) -> tuple[_CompletePass, tuple[Node, ...]]:
         """Return a backward pass from `y` to `xs`, and its statements."""
-        nodes = _needed([*self._executed.nodes, *self._made], (y,))
+        nodes = needed_nodes([*self._executed.nodes, *self._made], (y,))
         executed = self._executed
         builder = BackwardBuilder(executed.opsets, executed.graphs, self._types, self._used)
         builder.reserved, builder.prefix = inner_names(nodes), f"d_{y}"
@@ -159,7 +159,8 @@ class Derivatives:
     def _finished(self, walk: _CompletePass, results: Sequence[str]) -> list[str]:
         """Append what a backward pass has made for these results; return their names."""
         names, kept, constants = walk.builder.finished(results)
-        walk.raise_gaps()
+        hint = "name values with a path that does not pass through them"
+        raise_gaps(walk.gaps, hint)
         self._types = dict(walk.builder.types)
         self._made += kept
         self._constants += constants
@@ -173,7 +174,7 @@ def _independent(y: str, x: str) -> GraphError:
     )
 
 
-class _CompletePass(ControlFlowPass):
+class _CompletePass(BackwardPass):
     """A backward pass that collects all ops without a gradient in `gaps`."""
 
     def __init__(
@@ -187,12 +188,12 @@ class _CompletePass(ControlFlowPass):
         self._executed = executed
         self._lines = {id(node) for node in executed.nodes}
         self._line = ""
-        self._gaps = gaps
+        self.gaps = gaps
 
     def inner(
         self, builder: BackwardBuilder, xs: Iterable[str], node: Node, number: int, copies: Copies
     ) -> _CompletePass:
-        walk = _CompletePass(builder, xs, self._executed, self._gaps)
+        walk = _CompletePass(builder, xs, self._executed, self.gaps)
         walk._open, walk._line = [*self._open], self._line
         return walk
 
@@ -221,16 +222,7 @@ class _CompletePass(ControlFlowPass):
 
     def _no_rule(self, node: Node, reason: str) -> None:
         place = f"{self._line}: " if self._line else ""
-        self._gaps[f"{place}{node.op}{f' ({reason})' if reason else ''}"] = None
-
-    def raise_gaps(self) -> None:
-        """Raise GraphError if a gradient cannot pass through some statements."""
-        if self._gaps:
-            count = "an op" if len(self._gaps) == 1 else f"{len(self._gaps)} ops"
-            raise GraphError(
-                f"the gradient cannot go back through {count}: {'; '.join(self._gaps)}",
-                hint="name values with a path that does not pass through them",
-            )
+        self.gaps[f"{place}{node.op}{f' ({reason})' if reason else ''}"] = None
 
 
 def _depending(nodes: Sequence[Node], x: str) -> list[Node]:
@@ -242,13 +234,3 @@ def _depending(nodes: Sequence[Node], x: str) -> list[Node]:
             moved |= outputs
             kept.append(node)
     return kept
-
-
-def _needed(nodes: Sequence[Node], results: Iterable[str]) -> tuple[Node, ...]:
-    """Return the statements that values depend on."""
-    needed, kept = {*results}, []
-    for node in reversed(nodes):
-        if any(value.name in needed for value in node.outputs):
-            needed.update(reads(node))
-            kept.append(node)
-    return tuple(reversed(kept))

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nncdbg.engine.differentiation.backward import BackwardBuilder
-from nncdbg.engine.differentiation.control_flow import ControlFlowPass, inner_names
+from nncdbg.engine.differentiation.backward_pass import BackwardPass, inner_names
 from nncdbg.ir.names import free_names
 from nncdbg.ir.records import Graph, Node, Type, Value, without_sizes
 
@@ -61,7 +61,7 @@ def gradient_graph(
     for point in request.moved:
         known = builder.types.get(point)
         builder.types[point] = without_sizes(known) if known is not None else None
-    backward = ControlFlowPass(builder, request.points, request.xs)
+    backward = BackwardPass(builder, request.points, request.xs)
     backward.repeat(nodes, request.moved)
     backward.mark(nodes)
     y = request.y

@@ -1,1 +1,1 @@
-"""Frames, the machine that runs linked code, its journal, and its events."""
+"""Frames, the machine that runs linked code, its undo log, and its events."""

@@ -16,8 +16,7 @@ import numpy as np
 
 from nncdbg.engine.backends import Backend, Call, CompiledStatements, Kernels
 from nncdbg.engine.backends.composed import call_of
-from nncdbg.engine.compilation.code import EVICTED, Code, Instruction, Statement, gatherer, walk
-from nncdbg.engine.compilation.liveness import dying
+from nncdbg.engine.compilation.code import EVICTED, Code, Instruction, Statement, dying, gatherer, walk
 from nncdbg.engine.ops import Op
 from nncdbg.engine.ops.scratch import Workspaces
 from nncdbg.ir.records import Array, Node, Path
@@ -220,28 +219,21 @@ class Linker:
 
     def link_statement(self, code: Code, pc: int) -> None:
         """Rebuild the instruction of one statement after a change of its kernel."""
-        code.instructions[pc] = (
-            self._execute(code, pc, code.nodes[pc]),
-            self._gather(code, pc),
-            code.targets[pc],
-        )
+        code.instructions[pc] = self._instruction(code, pc)
         self._arm(code)
 
     def _fill(self, code: Code) -> None:
         self._compiled = self.backend.compiled_statements()
-        code.instructions[:] = self._instructions(code)
+        linked = [self._instruction(code, pc) for pc in range(len(code.nodes))]
+        code.instructions[:] = [*linked, (None, self._gather(code, len(code.nodes)), None)]
         self._arm(code)
 
     def _arm(self, code: Code) -> None:
         code.evicting = self._evicting(code) if self.evicts else code.instructions
         code.arm()
 
-    def _instructions(self, code: Code) -> list[Instruction]:
-        linked: list[Instruction] = [
-            (self._execute(code, pc, node), self._gather(code, pc), code.targets[pc])
-            for pc, node in enumerate(code.nodes)
-        ]
-        return [*linked, (None, self._gather(code, len(code.nodes)), None)]
+    def _instruction(self, code: Code, pc: int) -> Instruction:
+        return self._execute(code, pc, code.nodes[pc]), self._gather(code, pc), code.targets[pc]
 
     def _gather(self, code: Code, pc: int) -> Gather:
         gather = self.allocation.gathering(code, pc, self._gatherer(code.operands[pc]))

@@ -92,10 +92,11 @@ class Loaded:
             graph = self.program.graphs[name]
             if len(types) != len(graph.inputs):
                 raise GraphError(f"@{name} takes {len(graph.inputs)} operands, not {len(types)}")
-            elements = [TensorType(known.dtype) if known else None for known in types]
             merged = [
-                value.type if element is None or _fits(value.type, element) else element
-                for value, element in zip(graph.inputs, elements, strict=True)
+                value.type
+                if known is None or getattr(value.type, "dtype", None) == known.dtype
+                else TensorType(known.dtype)
+                for value, known in zip(graph.inputs, types, strict=True)
             ]
             self._called[key] = self._compile(self.program, name, merged)
         return self._called[key]
@@ -153,9 +154,11 @@ class Loaded:
         compiler = Compiler(program, lambda constant: self._read(constant, program), complain, self.rebound)
         code = compiler.compile(program.graphs[name], types)
         if formula is not None:
-            _mark_formula(code, formula)
-        elif name in self.tracked:
-            _mark_tracked(code, self.tracked[name])
+            for each in walk(code):
+                each.formula = formula
+        elif (names := self.tracked.get(name)) is not None:
+            for each in walk(code):
+                each.read_at_end = tuple(slot for slot, name in enumerate(each.names) if name in names)
         self.linker.link(code)
         self.arrived(code)
         return code
@@ -223,28 +226,9 @@ def _run_within(machine: Machine, seconds: float) -> Outcome:
     return outcome
 
 
-def _fits(declared: Type | None, element: TensorType) -> bool:
-    return isinstance(declared, TensorType) and declared.dtype == element.dtype
-
-
 def _wanted(node: Node) -> int:
     """Return the number of outputs that the statement names, up to its last one."""
     return max((index for index, value in enumerate(node.outputs, 1) if value.name), default=0)
-
-
-def _mark_tracked(code: Code, names: frozenset[str]) -> None:
-    """Keep the values with these names to the end of their blocks."""
-    for each in walk(code):
-        each.read_at_end = tuple(slot for slot, name in enumerate(each.names) if name in names)
-
-
-def _mark_formula(code: Code, program: Program) -> None:
-    stack = [code]
-    while stack:
-        each = stack.pop()
-        each.formula = program
-        for bodies in each.bodies.values():
-            stack.extend(bodies)
 
 
 def _underlined(error: NncdbgError, text: Listing, path: Path, pc: int, program: Program) -> NncdbgError:

@@ -1,6 +1,6 @@
 """The machine: frames over compiled code, one loop, one way to take a step.
 
-All state is data (frames, tick, journal), so pause, clone, step back and what-if are copies.  Free runs
+All state is data (frames, tick, undo log), so pause, clone, step back and what-if are copies.  Free runs
 and single steps execute the same instructions.  The machine is independent of breakpoints, statistics
 and user interfaces: a trap is an instruction without `execute`, and `interrupt` stops the machine.
 """
@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from nncdbg.dtypes import NUMPY
-from nncdbg.engine.compilation.code import EVICTED, TRAP, Code, Instruction, Statement
-from nncdbg.engine.compilation.liveness import dying
+from nncdbg.engine.compilation.code import EVICTED, TRAP, Code, Instruction, Statement, dying
 from nncdbg.engine.execution.events import (
     Ended,
     Event,
@@ -33,7 +32,7 @@ from nncdbg.engine.execution.events import (
     Trapped,
 )
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.execution.transfers import (
+from nncdbg.engine.execution.undo_log import (
     Finished,
     FramePopped,
     FramePushed,
@@ -71,7 +70,7 @@ class Running:
 class Machine:
     """Executes a program from its entry code.
 
-    `tick` counts executed statements.  `journal` holds the data to undo the latest transfers of
+    `tick` counts executed statements.  `undo_log` holds the data to undo the latest transfers of
     control; straight-line statements need none, as their outputs stay in the slots.
     """
 
@@ -106,10 +105,10 @@ class Machine:
         self.interrupted = False
         self._disarmed: list[Code] = []
         self.remembers = True
-        """False if values are dropped after their last use, and the journal keeps the last transfer only."""
-        self.journal: deque[Transfer] = deque()
+        """False if values are dropped after their last use, and the undo log keeps the last transfer only."""
+        self.undo_log: deque[Transfer] = deque()
         self.floor = 0
-        """The earliest tick that the journal can undo to."""
+        """The earliest tick that the undo log can undo to."""
         self.listeners: list[Callable[[Event], None]] = []
         self.problems: list[str] = []
         """Errors raised by listeners."""
@@ -233,7 +232,8 @@ class Machine:
             if frame.pc == len(frame.code.nodes):
                 outcome = self._leave(frame)
             elif (kind := frame.code.nodes[frame.pc].kind) is Kind.IF:
-                self._enter_branch(frame)
+                chosen = 0 if _truth(self._operands(frame)[0]) else 1
+                self.push(self._frame(frame.code.bodies[frame.pc][chosen], ()))
             elif kind is Kind.WHILE:
                 self._enter_loop(frame)
             elif kind is Kind.BREAK:
@@ -281,10 +281,6 @@ class Machine:
     def _call(self, frame: Frame) -> None:
         node, inputs = frame.code.nodes[frame.pc], self._operands(frame)
         self.push(self._frame(self.call_code(node.op[1:], inputs), inputs))
-
-    def _enter_branch(self, frame: Frame) -> None:
-        chosen = 0 if _truth(self._operands(frame)[0]) else 1
-        self.push(self._frame(frame.code.bodies[frame.pc][chosen], ()))
 
     def _enter_loop(self, frame: Frame) -> None:
         times, *carried = self._operands(frame)
@@ -387,10 +383,10 @@ class Machine:
         self.tick += 1
 
     def _record(self, transfer: Transfer) -> None:
-        """Add a transfer of control to the journal."""
-        if not self.remembers and self.journal:
+        """Add a transfer of control to the undo log."""
+        if not self.remembers and self.undo_log:
             self.forget()
-        self.journal.append(transfer)
+        self.undo_log.append(transfer)
 
     def emit(self, event: Event) -> None:
         """Send an event to every listener; detach a listener that raises, and report it in `problems`."""
@@ -404,23 +400,23 @@ class Machine:
     # -- going back ----------------------------------------------------------------------
 
     def undo(self) -> None:
-        """Undo the last statement.  The journal must reach that far (see `can_undo`)."""
+        """Undo the last statement.  The undo log must reach that far (see `can_undo`)."""
         if self.last_transfer is None:
             self.frames[-1].pc -= 1
         else:
-            self.journal.pop().undo(self.frames)
+            self.undo_log.pop().undo(self.frames)
         self.tick -= 1
         self.ended = False
 
     @property
     def last_transfer(self) -> Transfer | None:
-        """Return the last statement if it is a transfer of control in the journal, otherwise None."""
-        last = self.journal[-1] if self.journal else None
+        """Return the last statement if it is a transfer of control in the undo log, otherwise None."""
+        last = self.undo_log[-1] if self.undo_log else None
         return last if last is not None and last.tick == self.tick else None
 
     def finished(self) -> Iterator[Finished]:
-        """Yield the finished frames and iterations in the journal, latest first."""
-        for transfer in reversed(self.journal):
+        """Yield the finished frames and iterations in the undo log, latest first."""
+        for transfer in reversed(self.undo_log):
             if isinstance(transfer, (FramePopped, IterationEnded)):
                 yield transfer
 
@@ -439,26 +435,26 @@ class Machine:
 
     @property
     def can_undo(self) -> bool:
-        """Return False at the beginning, and if the journal no longer holds the last statement."""
+        """Return False at the beginning, and if the undo log no longer holds the last statement."""
         return self.tick > self.floor
 
     def forget(self) -> Transfer:
-        """Drop the oldest entry of the journal, and return it."""
-        oldest = self.journal.popleft()
+        """Drop the oldest entry of the undo log, and return it."""
+        oldest = self.undo_log.popleft()
         self.floor = oldest.tick
         return oldest
 
-    def become(self, other: Machine, journal: Iterable[Transfer] = (), floor: int | None = None) -> None:
-        """Take the state of a clone, with its journal."""
+    def become(self, other: Machine, undo_log: Iterable[Transfer] = (), floor: int | None = None) -> None:
+        """Take the state of a clone, with its undo log."""
         self.frames, self.tick, self.ended = other.frames, other.tick, other.ended
-        self.journal = deque(journal)
+        self.undo_log = deque(undo_log)
         self.floor = other.tick if floor is None else floor
         self.emit(Restored())
 
     def clone(self) -> Machine:
-        """Return a machine in the same state that shares arrays and code, without journal or listeners.
+        """Return a machine in the same state that shares arrays and code, without undo log or listeners.
 
-        The clone keeps no journal while it runs, so it can run for any length.
+        The clone keeps no undo log while it runs, so it can run for any length.
         """
         copy = Machine.__new__(Machine)
         copy.call_code, copy.running = self.call_code, self.running
@@ -469,7 +465,7 @@ class Machine:
         copy.tick, copy.bound, copy.ended, copy.interrupted = self.tick, math.inf, self.ended, False
         copy.halt = math.inf
         copy._disarmed = []
-        copy.journal, copy.floor, copy.listeners = deque(maxlen=0), self.tick, []
+        copy.undo_log, copy.floor, copy.listeners = deque(maxlen=0), self.tick, []
         copy.problems = []
         copy.frames = [frame.clone() for frame in self.frames]
         return copy

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.compilation.needed import Places
+from nncdbg.engine.compilation.partial import Places
 from nncdbg.engine.execution.machine import Running
 from nncdbg.ir.records import Path
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import TypeAlias
 
 from nncdbg.engine.inference.graphs import Answers, GraphInference
@@ -27,6 +28,7 @@ from nncdbg.ir.records import (
     tensor_only,
     without_sizes,
 )
+from nncdbg.ir.rewrite import rewrite
 from nncdbg.ir.walk import node_at, walk_nodes
 from nncdbg.text.lexemes import name_text
 
@@ -94,8 +96,7 @@ def with_inferred_types(graph: Graph, opsets: Mapping[str, int]) -> tuple[Graph,
         distrusted |= suspects
     if not inference.replaced:
         return graph, []
-    found: list[StaleShape] = []
-    return _retyped(graph, (graph.name,), inference.replaced, found), found
+    return _retyped(graph, inference.replaced)
 
 
 class _LenientInference(GraphInference):
@@ -214,23 +215,25 @@ def _nearest(graph: Graph, node: Node, trusted: set[Key]) -> set[Key]:
     return found
 
 
-def _retyped(graph: Graph, path: Path, types: Mapping[Key, Type], found: list[StaleShape]) -> Graph:
-    """Return the graph and its blocks with new types; add each replaced type to `found`."""
+def _retyped(graph: Graph, types: Mapping[Key, Type]) -> tuple[Graph, list[StaleShape]]:
+    """Return the graph and its blocks with new types, and the replaced types in the order of the text."""
+    found: list[tuple[Path, StaleShape]] = []
 
-    def value(old: Value, op: str | None = None) -> Value:
+    def value(path: Path, old: Value, place: Path = (), op: str = "") -> Value:
         new = types.get((path, old.name))
         if new is None or old.type is None or new == old.type:
             return old
-        if op is not None:
-            found.append(StaleShape(old.name, old.type, new, op))
+        if place:
+            found.append((place, StaleShape(old.name, old.type, new, op)))
         return replace(old, type=new)
 
-    inputs = tuple(value(each, "") for each in graph.inputs)
-    nodes = []
-    for pc, node in enumerate(graph.nodes):
-        outputs = tuple(value(each, node.op) for each in node.outputs)
-        bodies = tuple(
-            _retyped(inner, (*path, pc, index), types, found) for index, inner in enumerate(node.subgraphs)
-        )
-        nodes.append(replace(node, outputs=outputs, subgraphs=bodies))
-    return replace(graph, inputs=inputs, outputs=tuple(map(value, graph.outputs)), nodes=tuple(nodes))
+    def statement(path: Path, pc: int, node: Node) -> Node:
+        outputs = tuple(value(path, each, (*path, pc), node.op) for each in node.outputs)
+        return replace(node, outputs=outputs)
+
+    def block(path: Path, new: Graph) -> Graph:
+        inputs = tuple(value(path, each, path) for each in new.inputs)
+        return replace(new, inputs=inputs, outputs=tuple(value(path, each) for each in new.outputs))
+
+    made = rewrite(graph, statement, block)
+    return made, [stale for _, stale in sorted(found, key=itemgetter(0))]

@@ -13,7 +13,7 @@ from os.path import commonprefix
 from types import MappingProxyType
 from typing import TypeAlias
 
-from nncdbg.ir.names import reads
+from nncdbg.ir.names import defined, reads
 from nncdbg.ir.records import Constant, Graph, Node, Value
 
 ModulePath: TypeAlias = "tuple[str, ...]"
@@ -111,9 +111,7 @@ class _Around:
     """The facts about the surrounding graph that are needed to extract a layer."""
 
     def __init__(self, graph: Graph, runs: Sequence[_Run]) -> None:
-        self.values = {value.name: value for value in graph.inputs}
-        self.values |= {constant.value.name: constant.value for constant in graph.constants}
-        self.values |= {value.name: value for node in graph.nodes for value in node.outputs if value.name}
+        self.values = {value.name: value for value in defined(graph)}
         self.reads = [
             tuple(dict.fromkeys(name for node in run.nodes for name in reads(node))) for run in runs
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,9 @@ from nncdbg.engine.frontends.onnx_graph import Conversion
 from nncdbg.engine.frontends.onnx_node import GraphScope, domain_of
 from nncdbg.engine.frontends.onnx_store import GraphPath, OnnxStore, subgraphs_of, training_path
 from nncdbg.engine.frontends.order import title
-from nncdbg.engine.frontends.shared_states import with_shared_states
 from nncdbg.errors import GraphError, LoadError
 from nncdbg.ir.kinds import Kind
-from nncdbg.ir.names import all_defined, claimed_name
+from nncdbg.ir.names import all_defined, claimed_name, fresh_name
 from nncdbg.ir.records import (
     Array,
     Graph,
@@ -31,7 +30,8 @@ from nncdbg.ir.records import (
     Type,
     Value,
 )
-from nncdbg.ir.walk import calls_in
+from nncdbg.ir.rewrite import renamed, rewrite_node
+from nncdbg.ir.walk import calls_in, walk_nodes
 from nncdbg.process.collector import collector_paused
 from nncdbg.text.lexemes import name_text
 
@@ -139,11 +139,9 @@ class _Combined:
     value_info: list[Any] = field(default_factory=list)
 
 
-def training_note(model: Any) -> tuple[str, ...]:
-    """Return a note for a model with a training that is opened without it."""
-    if not model.training_info:
-        return ()
-    return ("the model contains its training, which --training opens (Python: `load(..., training=True)`)",)
+_WITH_TRAINING = (
+    "the model contains its training, which --training opens (Python: `load(..., training=True)`)"
+)
 
 
 def bound_tensors(model: Any) -> dict[str, tuple[GraphPath, Any]]:
@@ -270,7 +268,8 @@ class TrainingConversion:
                     f"update_binding reads %{name_text(name)}, which is no output",
                     hint="add it to the outputs of the algorithm",
                 )
-        states = [_info(name, tensor) for name, (_, tensor) in self._states_in(parts)]
+        initialized = {name for part in parts for name, _ in _initializers(part)}
+        states = [_info(name, tensor) for name, (_, tensor) in self._tensors.items() if name in initialized]
         return _Combined(
             name=own.name or "main",
             doc_string=parts[-1].doc_string,
@@ -288,10 +287,6 @@ class TrainingConversion:
             ],
             value_info=[info for part in parts for info in part.value_info],
         )
-
-    def _states_in(self, parts: Sequence[Any]) -> Iterator[tuple[str, tuple[GraphPath, Any]]]:
-        names = {name for part in parts for name, _ in _initializers(part)}
-        return ((name, place) for name, place in self._tensors.items() if name in names)
 
     def _updated(self, graph: Graph, number: int) -> Graph:
         """Return the graph with its update as the last statement, and without results that are only bound."""
@@ -439,7 +434,7 @@ def _inference_program(model: Any, path: Path | None, store: OnnxStore, flat: bo
         opsets=opsets,
         source=str(path) if path else None,
         readers=(store,) if refers else (),
-        notes=(*_notes(conversion), *training_note(model)),
+        notes=(*_notes(conversion), *([_WITH_TRAINING] if model.training_info else [])),
     )
 
 
@@ -493,3 +488,63 @@ def opsets_of(model: Any) -> dict[str, int]:
     for entry in (entry for function in model.functions for entry in function.opset_import):
         opsets.setdefault(domain_of(entry.domain), int(entry.version))
     return opsets or {"": 1}
+
+
+def with_shared_states(
+    graphs: Mapping[str, Graph], states: Collection[str], roots: Collection[str]
+) -> dict[str, Graph]:
+    """Return the graphs without the inputs that are states, and without the operands for them.
+
+    The graphs in `roots`, which no statement calls, have each state as an input of its name.  Another graph
+    loses an input if every call passes the state of its name; its other values get names that no state has.
+    """
+    shared = {
+        name: {value.name for value in graph.inputs if value.name in states} for name, graph in graphs.items()
+    }
+    calls = [
+        (name, called, node)
+        for name, graph in graphs.items()
+        for node in walk_nodes(graph)
+        if (called := node.called) is not None
+    ]
+    changed = True
+    while changed:
+        changed = False
+        for caller, callee, node in calls:
+            for value, operand in zip(graphs[callee].inputs, node.inputs, strict=True):
+                passed = operand == value.name and value.name in shared[caller]
+                if value.name in shared[callee] and not passed and callee not in roots:
+                    shared[callee].remove(value.name)
+                    changed = True
+    return {
+        name: _Sharing(graphs, shared, {*states} - shared[name]).graph(graph)
+        for name, graph in graphs.items()
+    }
+
+
+class _Sharing:
+    """Rewrites one graph, in which `foreign` are the states whose names belong to other values."""
+
+    def __init__(
+        self, graphs: Mapping[str, Graph], shared: Mapping[str, Collection[str]], foreign: Collection[str]
+    ) -> None:
+        self._graphs = graphs
+        self._shared = shared
+        self._foreign = foreign
+
+    def graph(self, graph: Graph) -> Graph:
+        """Return the graph with its own values renamed, and its calls without states."""
+        used = {value.name for value in all_defined(graph)}
+        new = {name: fresh_name(f"{name}.own", used) for name in used if name in self._foreign}
+        inputs = tuple(value for value in graph.inputs if value.name not in self._shared[graph.name])
+        changed = replace(
+            graph, inputs=inputs, nodes=tuple(rewrite_node(node, self._statement) for node in graph.nodes)
+        )
+        return renamed(changed, new, lambda name: new.get(name, name)) if new else changed
+
+    def _statement(self, node: Node) -> Node:
+        if (called := node.called) is None:
+            return node
+        pairs = zip(self._graphs[called].inputs, node.inputs, strict=True)
+        dropped = self._shared[called]
+        return replace(node, inputs=tuple(operand for value, operand in pairs if value.name not in dropped))

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from nncdbg.dtypes import name_of
-from nncdbg.engine.building.copies import renamed
 from nncdbg.engine.frontends.declared_types import StaleShape, with_inferred_types
 from nncdbg.engine.frontends.layers import all_known, group_layers
 from nncdbg.engine.frontends.onnx_loops import (
@@ -49,7 +48,8 @@ from nncdbg.engine.ops.onnx_messages import type_of_proto
 from nncdbg.engine.ops.schema import schema, versions_of
 from nncdbg.errors import GraphError
 from nncdbg.ir.names import claimed_name
-from nncdbg.ir.records import Constant, Graph, Inline, Node, Reference, TensorType, Type, Value
+from nncdbg.ir.records import Constant, Graph, Inline, Node, Path, Reference, TensorType, Type, Value
+from nncdbg.ir.rewrite import renamed, rewrite
 from nncdbg.text.lexemes import name_text, nearest
 
 INLINE_ELEMENTS = 16
@@ -382,40 +382,40 @@ def _defined_once(names: Sequence[str], graph: str) -> set[str]:
     return seen
 
 
-def _without_hiding(graph: Graph, around: Set[str] = frozenset()) -> Graph:
-    """Return the graph with new names for inputs of bodies that hide values `around` them.
+def _without_hiding(graph: Graph) -> Graph:
+    """Return the graph with new names for inputs of bodies that hide values around them.
 
     ONNX requires unique names, but onnxruntime accepts such inputs.  Raises GraphError for a constant or a
     result that hides a value.
     """
-    visible = {*around, *(value.name for value in graph.inputs)}
+    scopes: dict[Path, tuple[str, Set[str], set[str]]] = {}
+    """Per block its name, the values around it, and all values that are visible in it so far."""
 
-    def define(values: Iterable[Value]) -> None:
+    def define(path: Path, values: Iterable[Value]) -> None:
+        name, around, visible = scopes[path]
         for value in values:
             if value.name in around:
                 raise GraphError(
-                    f"%{name_text(value.name)} is defined in graph @{graph.name} and in an enclosing graph",
+                    f"%{name_text(value.name)} is defined in graph @{name} and in an enclosing graph",
                     hint="rename one of the values: ONNX names are unique in a model",
                 )
             if value.name:
                 visible.add(value.name)
 
-    define(constant.value for constant in graph.constants)
-    nodes = []
-    for node in graph.nodes:
-        if node.subgraphs:
-            inside = (_with_own_inputs(inner, visible) for inner in node.subgraphs)
-            node = replace(node, subgraphs=tuple(_without_hiding(inner, visible) for inner in inside))
-        nodes.append(node)
-        define(node.outputs)
-    return replace(graph, nodes=tuple(nodes))
+    def enter(path: Path, block: Graph) -> Graph:
+        around = scopes[path[:-2]][2] if len(path) > 1 else set()
+        taken = set(around)
+        new = {each.name: claimed_name(each.name, taken) for each in block.inputs if each.name in around}
+        block = renamed(block, new) if new else block
+        scopes[path] = block.name, around, {*around, *(value.name for value in block.inputs)}
+        define(path, (constant.value for constant in block.constants))
+        return block
 
+    def statement(path: Path, pc: int, node: Node) -> Node:
+        define(path, node.outputs)
+        return node
 
-def _with_own_inputs(body: Graph, visible: Set[str]) -> Graph:
-    """Return a body with new names for the inputs that are `visible` around it."""
-    taken = set(visible)
-    new = {each.name: claimed_name(each.name, taken) for each in body.inputs if each.name in visible}
-    return renamed(body, new) if new else body
+    return rewrite(graph, statement, enter=enter)
 
 
 def _is_true(constant: Constant) -> bool:

@@ -20,7 +20,7 @@ from nncdbg.engine.differentiation.grad import GradientRequest, gradient_graph
 from nncdbg.engine.frontends.onnx_node import node_title
 from nncdbg.engine.frontends.order import title
 from nncdbg.errors import GraphError, UnsupportedOp
-from nncdbg.ir.names import claimed_name, reads
+from nncdbg.ir.names import claimed_name, defined, reads
 from nncdbg.ir.records import (
     Attribute,
     Graph,
@@ -237,7 +237,7 @@ class _Names:
 
     def __init__(self, outputs: Sequence[Value], body: Graph, taken: frozenset[str]) -> None:
         self._stem = next((value.name for value in outputs if value.name), "Scan")
-        self._taken = {*taken, *_inside(body)}
+        self._taken = {*taken, *(value.name for value in defined(body))}
 
     def fresh(self, what: str) -> str:
         return claimed_name(f"{self._stem}.{what}", self._taken)
@@ -326,11 +326,6 @@ def batched_scan_nodes(
     batch = Graph("batch", (counter,), tuple(results), (*gathered, *scanned))
     wanted = (*outputs, *(Value(""),) * (len(results) - len(outputs)))
     return [*before, Node("while", (times,), wanted, subgraphs=(batch,))]
-
-
-def _inside(body: Graph) -> frozenset[str]:
-    defined = [*body.inputs, *(c.value for c in body.constants), *(v for n in body.nodes for v in n.outputs)]
-    return frozenset(value.name for value in defined)
 
 
 def _numbers(attributes: Mapping[str, Attribute], name: str, count: int, title: str) -> list[int]:

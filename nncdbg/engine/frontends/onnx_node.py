@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 from nncdbg.engine.frontends.onnx_store import ExternalData, GraphPath, array_of
@@ -128,38 +128,23 @@ def attribute_value(attribute: Any, where: str, external: ExternalData) -> Attri
 
     kind = AttributeProto.AttributeType.Name(attribute.type)
     key = f"{where}.{attribute.name}"
-    match kind:
-        case "FLOAT":
-            return float(attribute.f)
-        case "INT":
-            return int(attribute.i)
-        case "STRING":
-            return _text(attribute.s)
-        case "FLOATS":
-            return tuple(float(number) for number in attribute.floats)
-        case "INTS":
-            return tuple(int(number) for number in attribute.ints)
-        case "STRINGS":
-            return tuple(_text(text) for text in attribute.strings)
-        case "TENSOR":
-            return Inline(array_of(attribute.t, key, external))
-        case "TENSORS":
-            return tuple(Inline(array_of(tensor, key, external)) for tensor in attribute.tensors)
-        case "SPARSE_TENSOR":
-            return Inline(array_of(attribute.sparse_tensor, key, external))
-        case "SPARSE_TENSORS":
-            return tuple(Inline(array_of(tensor, key, external)) for tensor in attribute.sparse_tensors)
-        case "GRAPH":
-            return _graph_text(attribute.g)
-        case "GRAPHS":
-            return tuple(_graph_text(graph) for graph in attribute.graphs)
-        case "TYPE_PROTO":
-            return _type_attribute(attribute.tp, key)
-        case "TYPE_PROTOS":
-            return tuple(_type_attribute(proto, key) for proto in attribute.type_protos)
-    raise GraphError(
-        f'attribute "{attribute.name}" of {where} has no type', hint="export the model again: it is damaged"
-    )
+    element = kind.removesuffix("S")
+    if element not in _FIELDS:
+        raise GraphError(
+            f'attribute "{attribute.name}" of {where} has no type',
+            hint="export the model again: it is damaged",
+        )
+    single, several, convert = _FIELDS[element]
+    if convert is None:
+        typed, of_tensor = partial(_type_attribute, where=key), partial(_inline, key=key, external=external)
+        convert = typed if element == "TYPE_PROTO" else of_tensor
+    if kind == element:
+        return convert(getattr(attribute, single))
+    return tuple(map(convert, getattr(attribute, several)))
+
+
+def _inline(tensor: Any, key: str, external: ExternalData) -> Inline:
+    return Inline(array_of(tensor, key, external))
 
 
 def _text(data: bytes) -> str | bytes:
@@ -187,6 +172,18 @@ def _type_attribute(proto: Any, where: str) -> Type:
     if found is None:
         raise GraphError(f"{where} specifies an unsupported type: {proto.WhichOneof('value')}")
     return found
+
+
+_FIELDS: Mapping[str, tuple[str, str, Callable[[Any], Attribute] | None]] = {
+    "FLOAT": ("f", "floats", float),
+    "INT": ("i", "ints", int),
+    "STRING": ("s", "strings", _text),
+    "TENSOR": ("t", "tensors", None),
+    "SPARSE_TENSOR": ("sparse_tensor", "sparse_tensors", None),
+    "GRAPH": ("g", "graphs", _graph_text),
+    "TYPE_PROTO": ("tp", "type_protos", None),
+}
+"""Type of an attribute to its field, that of a list, and what converts an element (None: see above)."""
 
 
 def location_of(node: Any) -> Location | None:

@@ -24,6 +24,7 @@ import msgspec
 from nncdbg.engine.frontends.file_names import DOCUMENT, INPUTS, PROGRAM
 from nncdbg.engine.frontends.tensor_file import TensorEntry, from_builtins, from_json, unpack
 from nncdbg.engine.frontends.text import load as load_text
+from nncdbg.engine.inference.types import common_type
 from nncdbg.errors import LoadError, UsageError
 from nncdbg.ir.records import Graph, Program, SavedRun, TensorType
 from nncdbg.process.files import read_regular
@@ -174,22 +175,14 @@ def check_inputs(folder: Path, graph: Graph, entries: Mapping[str, TensorEntry])
         )
     for name, entry in entries.items():
         wanted = declared[name]
-        if isinstance(wanted, TensorType) and entry.dtype is not None and not _fits(entry, wanted):
-            found = TensorType(entry.dtype, tuple(entry.shape or ()))
+        if not isinstance(wanted, TensorType) or entry.dtype is None:
+            continue
+        found = TensorType(entry.dtype, tuple(entry.shape or ()))
+        if common_type(wanted, found) is None:
             raise LoadError(
                 f"the data of %{name_text(name)} in {folder} is {found}, but its program declares {wanted}",
                 hint=hint,
             )
-
-
-def _fits(entry: TensorEntry, wanted: TensorType) -> bool:
-    sizes = entry.shape or []
-    if entry.dtype != wanted.dtype:
-        return False
-    return wanted.shape is None or (
-        len(sizes) == len(wanted.shape)
-        and all(dim == size for dim, size in zip(wanted.shape, sizes, strict=True) if isinstance(dim, int))
-    )
 
 
 def _version_notes(written: Mapping[str, str]) -> list[str]:

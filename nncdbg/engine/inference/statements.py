@@ -16,17 +16,6 @@ from nncdbg.text.lexemes import name_text
 Types: TypeAlias = "Sequence[Type | None]"
 
 
-def output_types(node: Node, types: Types, opsets: Mapping[str, int]) -> Types:
-    """Return the types of a statement's outputs; None if its operands' types do not determine them.
-
-    Raises the first GraphError of `check_statement`.
-    """
-    results, errors = check_statement(node, types, opsets)
-    for error in errors:
-        raise error
-    return results
-
-
 def check_statement(
     node: Node, types: Types, opsets: Mapping[str, int]
 ) -> tuple[Types, Sequence[NncdbgError]]:

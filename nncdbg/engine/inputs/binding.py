@@ -15,9 +15,8 @@ import numpy as np
 
 from nncdbg import dtypes
 from nncdbg.engine.inputs.consumers import Chosen, Consumers, Size, is_integer
-from nncdbg.engine.inputs.data_specs import FORMS, Generated, generated
-from nncdbg.engine.inputs.generated import generate
-from nncdbg.engine.inputs.given import check_shape, given_array, misfit, title
+from nncdbg.engine.inputs.data_specs import FORMS, Generated, generate, generated
+from nncdbg.engine.inputs.input_arrays import check_shape, given_array, misfit, title
 from nncdbg.engine.inputs.npy import choice
 from nncdbg.engine.ops.valid_integers import Integers
 from nncdbg.errors import InputError, UsageError

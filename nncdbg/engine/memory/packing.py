@@ -19,8 +19,7 @@ from itertools import count
 from typing import TypeAlias
 
 from nncdbg.dtypes import NUMPY
-from nncdbg.engine.compilation.code import Code, walk
-from nncdbg.engine.compilation.liveness import last_uses
+from nncdbg.engine.compilation.code import Code, last_uses, walk
 from nncdbg.engine.execution.linking import LineOf
 from nncdbg.engine.memory.plan_file import PlacedPlan, PlannedBuffer, Site
 from nncdbg.engine.ops import Op, lookup

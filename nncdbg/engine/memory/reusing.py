@@ -24,8 +24,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nncdbg.by_identity import ByIdentity
-from nncdbg.engine.compilation.code import Code, Statement
-from nncdbg.engine.compilation.liveness import dying
+from nncdbg.engine.compilation.code import Code, Statement, dying
 from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed, Restored
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.frame import Frame

@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nncdbg.engine.building.copies import copied_node
 from nncdbg.engine.differentiation.expansion import with_backward_graphs
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.schedules.flattening import Flat, FlatBlock, FlatStatement, flattened
@@ -42,7 +41,7 @@ from nncdbg.ir.records import (
     TensorType,
     Value,
 )
-from nncdbg.ir.rewrite import rewrite
+from nncdbg.ir.rewrite import copied_node, rewrite
 from nncdbg.process.collector import collector_paused
 from nncdbg.text.listing import Listing
 

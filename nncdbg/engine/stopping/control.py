@@ -19,7 +19,7 @@ from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.limit import Limit
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.execution.transfers import Position
+from nncdbg.engine.execution.undo_log import Position
 from nncdbg.engine.stopping.judging import Judge
 from nncdbg.engine.stopping.stops import Judged, LogMessage, Stop
 from nncdbg.engine.stopping.traps import Traps

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from nncdbg.engine.compilation.code import EVICTED, Code, Statement
 from nncdbg.engine.execution.findings import RACE, STATE_RESET, Finding
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.execution.transfers import FramePopped
+from nncdbg.engine.execution.undo_log import FramePopped
 from nncdbg.engine.observers.catching import Catches
 from nncdbg.engine.observers.nonfinite import array_of, bad_in
 from nncdbg.engine.observers.operand_checks import FAULTS, faults_of, finding_of

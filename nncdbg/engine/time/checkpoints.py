@@ -1,6 +1,6 @@
 """Checkpoints of a machine at roughly logarithmic distances, and the bounds on the memory of its past.
 
-The journal is bounded to `JOURNAL` entries and `STEPS` steps of a run, old values to `budget` bytes: the
+The undo log is bounded to `UNDO_LIMIT` entries and `STEPS` steps of a run, old values to `budget` bytes: the
 oldest are dropped, and recomputed from the nearest checkpoint.
 """
 
@@ -12,16 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import Any
 
-from nncdbg.engine.compilation.code import EVICTED, UNSET
-from nncdbg.engine.compilation.liveness import last_uses
+from nncdbg.engine.compilation.code import EVICTED, UNSET, last_uses
 from nncdbg.engine.execution.events import Event, Iterated
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.execution.transfers import Transfer
+from nncdbg.engine.execution.undo_log import Transfer
 from nncdbg.engine.time.deviations import Deviation, apply_edits
 
-JOURNAL = 2048
+UNDO_LIMIT = 2048
 """Transfers of control that can be undone without a replay."""
 
 SPACING = 1024
@@ -53,7 +52,7 @@ class Checkpoints:
         self.saved: Callable[[], Iterable[Any]] = tuple
         """Returns the values that other branches hold, once for each holder."""
         self.retains = allocation.retains
-        self.earlier: Callable[[int, int], Machine | None] = _none_earlier
+        self.earlier: Callable[[int, int], Machine | None] = lambda above, tick: None
         """Returns the last state above one tick and up to another that is kept elsewhere, as in a file."""
         self.states: list[Machine] = [machine.clone()]
         self._threshold = budget
@@ -69,8 +68,8 @@ class Checkpoints:
         machine = self.machine
         if isinstance(event, Iterated) and event.frame.code.epoch is not None:
             self._step_began()
-        if len(machine.journal) > JOURNAL:
-            for _ in range(JOURNAL // 4):
+        if len(machine.undo_log) > UNDO_LIMIT:
+            for _ in range(UNDO_LIMIT // 4):
                 machine.forget()
         if machine.tick - self.states[-1].tick >= SPACING:
             self.keep()
@@ -83,7 +82,7 @@ class Checkpoints:
         steps.append(machine.tick)
         if len(steps) > STEPS:
             first = steps.popleft()
-            while machine.journal and machine.journal[0].tick <= first:
+            while machine.undo_log and machine.undo_log[0].tick <= first:
                 machine.forget()
 
     def keep(self) -> None:
@@ -136,8 +135,8 @@ class Checkpoints:
         counted = self.recount()
         # Leave room for new values: counting takes much longer than a statement.
         goal = self.budget - self.budget // 4
-        journal, dropped = self.machine.journal, self._allocation.dropped
-        while journal and self.live_bytes() > goal:
+        undo_log, dropped = self.machine.undo_log, self._allocation.dropped
+        while undo_log and self.live_bytes() > goal:
             dropped(self.machine.forget().values())
         for frame in self.machine.frames:
             if self.live_bytes() <= goal:
@@ -152,7 +151,7 @@ class Checkpoints:
 
     def _drop_all(self) -> None:
         """Drop all old values, without counting them."""
-        while self.machine.journal:
+        while self.machine.undo_log:
             self.machine.forget()
         for frame in self.machine.frames:
             _drop_dead(frame)
@@ -163,12 +162,8 @@ class Checkpoints:
         Return the number of values that were counted one by one.
         """
         start, *states = self.states
-        held = chain(held_by([self.machine, *states], self.machine.journal), self.saved())
+        held = chain(held_by([self.machine, *states], self.machine.undo_log), self.saved())
         return self._allocation.recount(held, held_by([start], ()))
-
-
-def _none_earlier(above: int, tick: int) -> None:
-    """Return no state: the default."""
 
 
 def begun(states: Sequence[Machine], tick: int, edits: Iterable[Deviation]) -> Machine:
@@ -178,12 +173,12 @@ def begun(states: Sequence[Machine], tick: int, edits: Iterable[Deviation]) -> M
     return machine
 
 
-def held_by(machines: Iterable[Machine], journal: Iterable[Transfer]) -> Iterator[Any]:
-    """Yield the values in the frames of machines and in a journal, once for each holder."""
+def held_by(machines: Iterable[Machine], undo_log: Iterable[Transfer]) -> Iterator[Any]:
+    """Yield the values in the frames of machines and in a undo log, once for each holder."""
     for machine in machines:
         for frame in machine.frames:
             yield from frame.values()
-    for transfer in journal:
+    for transfer in undo_log:
         yield from transfer.values()
 
 

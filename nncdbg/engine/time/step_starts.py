@@ -15,11 +15,10 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from nncdbg.dtypes import NUMPY, name_of
-from nncdbg.engine.compilation.code import EPOCH, EVICTED, UNSET, Code
-from nncdbg.engine.compilation.liveness import last_uses
+from nncdbg.engine.compilation.code import EPOCH, EVICTED, UNSET, Code, last_uses
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.machine import Machine
+from nncdbg.engine.inference.types import common_type, type_of_array
 from nncdbg.errors import LoadError
 from nncdbg.ir.records import Array, Literal, Node, TensorType
 from nncdbg.text.lexemes import name_text
@@ -258,19 +257,9 @@ def _fitting(tensors: Mapping[str, Any], key: str, wanted: object) -> Array:
     if key not in tensors:
         raise _misfit(f'it has no tensor "{key}"')
     array = frozen(tensors[key])
-    if isinstance(wanted, TensorType) and (
-        NUMPY[wanted.dtype] != array.dtype or not _accepts(wanted, array.shape)
-    ):
-        found = TensorType(name_of(array.dtype), array.shape)
-        raise _misfit(f'"{key}" is {found}, and the program has {wanted}')
+    if isinstance(wanted, TensorType) and common_type(wanted, type_of_array(array)) is None:
+        raise _misfit(f'"{key}" is {type_of_array(array)}, and the program has {wanted}')
     return array
-
-
-def _accepts(wanted: TensorType, shape: tuple[int, ...]) -> bool:
-    if wanted.shape is None:
-        return True
-    sizes = zip(wanted.shape, shape, strict=False)
-    return len(wanted.shape) == len(shape) and all(not isinstance(a, int) or a == b for a, b in sizes)
 
 
 def _loop(

@@ -1,4 +1,4 @@
-"""Read the past from the journal, such as the last visit of a statement, without undoing anything.
+"""Read the past from the undo log, such as the last visit of a statement, without undoing anything.
 
 Between two transfers of control the machine runs one block, statement by statement, so tick and pc
 both rise by one from statement to statement.
@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.execution.transfers import Finished, FramePopped, IterationEnded, Position, Transfer
+from nncdbg.engine.execution.undo_log import Finished, FramePopped, IterationEnded, Position, Transfer
 
 Stretch: TypeAlias = "tuple[Code, int, int, int]"
 """(block, first pc, last pc, tick at which the last was about to run): consecutive statements."""
@@ -20,7 +20,7 @@ Stretch: TypeAlias = "tuple[Code, int, int, int]"
 def last_visit(machine: Machine, wanted: Callable[[Code], bool], pc: int) -> int | None:
     """Return the last tick before now at which statement `pc` of a wanted block was about to run.
 
-    None if it has not run within the reach of the journal.
+    None if it has not run within the reach of the undo log.
     """
     for code, first, last, tick in _stretches(machine):
         if wanted(code) and first <= pc <= last and tick - (last - pc) < machine.tick:
@@ -35,7 +35,7 @@ def left_micro_program(machine: Machine) -> bool:
 
 
 def finished_visits(machine: Machine) -> Iterator[tuple[tuple[Position, ...], Finished]]:
-    """Yield (calling statements, finished frame or iteration) in the journal, latest first.
+    """Yield (calling statements, finished frame or iteration) in the undo log, latest first.
 
     The calling statements are outermost first, as (block, pc).
     """
@@ -45,10 +45,10 @@ def finished_visits(machine: Machine) -> Iterator[tuple[tuple[Position, ...], Fi
 
 
 def _undone(machine: Machine) -> Iterator[tuple[list[Position], Transfer]]:
-    """Yield the positions of the stack before each transfer in the journal, latest first."""
+    """Yield the positions of the stack before each transfer in the undo log, latest first."""
     stack = [(frame.code, frame.pc) for frame in machine.frames]
     tick = machine.tick
-    for transfer in reversed(machine.journal):
+    for transfer in reversed(machine.undo_log):
         transfer.undo_position(stack, stack[-1][1] - (tick - transfer.tick))
         tick = transfer.tick - 1
         yield stack, transfer
@@ -58,7 +58,7 @@ def _stretches(machine: Machine) -> Iterator[Stretch]:
     """Yield the executed stretches, latest first."""
     stack = [(frame.code, frame.pc) for frame in machine.frames]
     tick = machine.tick
-    for transfer in reversed(machine.journal):
+    for transfer in reversed(machine.undo_log):
         code, pc = stack[-1]
         first = pc - (tick - transfer.tick)
         yield code, first, pc, tick

@@ -10,7 +10,7 @@ from typing import Any
 from nncdbg.engine.compilation.code import UNSET, Code
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Linker
-from nncdbg.engine.execution.supplied import SuppliedResults
+from nncdbg.engine.execution.user_results import UserResults
 from nncdbg.engine.values.editing import edited
 from nncdbg.engine.values.new_values import from_text, whole_result
 from nncdbg.engine.values.values import Values
@@ -22,7 +22,7 @@ class Awaited:
     """Holds the results that the user sets; `linker` links the statement again after each."""
 
     linker: Linker
-    supplied: SuppliedResults
+    supplied: UserResults
     folder: Path | None
     say: Callable[[str], None]
 

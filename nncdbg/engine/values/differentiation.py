@@ -1,7 +1,7 @@
 """Derivatives of values at a stop, over the statements that have run in the frames on the stack.
 
 The graph of a derivative is compiled once per place.  It runs on the values of the frames, apart from the
-debugged run: without journal, random numbers or observers.
+debugged run: without undo log, random numbers or observers.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from nncdbg.engine.compilation.code import EVICTED, UNSET, Statement
 from nncdbg.engine.execution.events import Ended, Failed
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.inputs.nested_lists import EQUAL_ROWS, ragged
+from nncdbg.engine.inputs.input_arrays import EQUAL_ROWS, ragged
 from nncdbg.engine.memory.region import note_change, writable_copy
 from nncdbg.engine.time.deviations import Edit, edits_of
 from nncdbg.engine.time.timeline import Branch

@@ -1,7 +1,7 @@
 """The backward slice of a value: the values it was computed from, through calls, branches and loops.
 
 No recording is needed.  Frames in progress are on the stack; frames that were left, and the slots of
-finished iterations, are in the machine's journal.  The slice ends at the start of the journal, and at a
+finished iterations, are in the machine's undo log.  The slice ends at the start of the log, and at a
 value that was set by hand since.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from nncdbg.engine.compilation.code import EVICTED, UNSET, Code
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.execution.transfers import FramePopped, IterationEnded
+from nncdbg.engine.execution.undo_log import FramePopped, IterationEnded
 from nncdbg.engine.time.timeline import Timeline
 from nncdbg.engine.values.values import ValueLocation
 

@@ -14,7 +14,7 @@ from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.differentiation.derivatives import ExecutedStatements
 from nncdbg.expression.operators import OperandError
 from nncdbg.ir.kinds import Kind
-from nncdbg.ir.names import claimed_name, free_names
+from nncdbg.ir.names import captures, claimed_name
 from nncdbg.ir.records import Node, Operand, TensorType, Type, Value
 from nncdbg.ir.walk import walk_nodes
 
@@ -163,9 +163,7 @@ class StraightLine:
             )
             for each in self._without_updates(replace(node, inputs=inputs, outputs=outputs)):
                 self._places[id(each)] = (code, pc)
-                if any(
-                    self._renamed(depth, name, pc) for block in each.subgraphs for name in free_names(block)
-                ):
+                if any(self._renamed(depth, name, pc) for name in captures(each)):
                     self._blocked[id(each)] = _RENAMED
                 made.append(each)
         return made

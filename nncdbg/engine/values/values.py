@@ -12,7 +12,7 @@ import numpy as np
 from nncdbg.engine.compilation.code import EVICTED, UNSET, Code
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.execution.transfers import FramePopped
+from nncdbg.engine.execution.undo_log import FramePopped
 from nncdbg.engine.schedules.streams import stream_of
 from nncdbg.engine.time.timeline import Timeline
 from nncdbg.engine.values.current import Current, numbered

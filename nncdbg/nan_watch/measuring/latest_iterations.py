@@ -1,4 +1,4 @@
-"""The history of a loop in the journal: the carried values of its latest iterations, and the data."""
+"""The history of a loop in the undo log: the carried values of its latest iterations, and the data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nncdbg.engine.compilation.driver_graph import BATCH
 from nncdbg.engine.compilation.trained import is_changed_by_sum, parameters_of
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import Sighting
-from nncdbg.engine.execution.transfers import FramePopped
+from nncdbg.engine.execution.undo_log import FramePopped
 from nncdbg.ir.kinds import Kind
 from nncdbg.stats import summarize
 
@@ -63,7 +63,7 @@ STEADY = 0.75
 """Least share of the iterations in which the norm must grow."""
 
 _NEAR = 64
-"""Entries of the journal in which the frame of the latest step is."""
+"""Entries of the undo log in which the frame of the latest step is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Norms of parameters, updates and gradients, and dead units, at some steps of a training; their warnings.
 
-A step ends with the states and the frame of the step's graph in the journal, so measuring changes nothing.
+A step ends with the states and the frame of the step's graph in the undo log, so measuring changes nothing.
 
 One dead unit of many is usual after ReLU.  So only a quarter of the units of a layer counts as a fault, over
 enough steps and samples that a unit which is rarely active is not taken for a dead one.
@@ -30,7 +30,7 @@ from nncdbg.engine.diagnosis.unit_activity import (
     steps_in_journal,
 )
 from nncdbg.engine.execution.events import Event, Iterated
-from nncdbg.engine.execution.transfers import FramePopped
+from nncdbg.engine.execution.undo_log import FramePopped
 from nncdbg.nan_watch.measuring.latest_iterations import is_float_tensor, maker_of
 from nncdbg.nan_watch.records import ActivationHistory, ParameterHistory, TrainingHistory, WatchFinding
 from nncdbg.nan_watch.sites import calls_of, site_of
@@ -113,7 +113,7 @@ _EVERY = 20
 """First steps that are all measured."""
 
 LAST = 16
-"""Last steps that are all measured; the journal has them."""
+"""Last steps that are all measured; the undo log has them."""
 
 _STRIDE = 12
 """Every which step is measured after the first ones; twice as many when a history has `_MOST` steps."""
@@ -146,7 +146,7 @@ class StepNorms:
             debugger.control.listen(self._hear)
 
     def finished(self) -> list[TrainingHistory]:
-        """Return the histories, completed by the last steps in the journal."""
+        """Return the histories, completed by the last steps in the undo log."""
         for run in self._runs.values():
             known = {*run.history.steps}
             latest = [*islice(steps_in_journal(self._debugger.control.machine, run.code), LAST)]
@@ -166,14 +166,14 @@ class StepNorms:
         return next(run.units.found for run in self._runs.values() if run.history is history)
 
     def code_of(self, history: TrainingHistory) -> Code | None:
-        """Return the code of the graph of a run, if a frame of it is in the journal."""
+        """Return the code of the graph of a run, if a frame of it is in the undo log."""
         run = next(run for run in self._runs.values() if run.history is history)
         steps = steps_in_journal(self._debugger.control.machine, run.code)
         frames = (_frame(visits, history.graph) for _, _, visits in steps)
         return next((frame.code for frame in frames if frame is not None), None)
 
     def shape_of(self, history: TrainingHistory, name: str) -> tuple[int, ...] | None:
-        """Return the shape of a value in the last step of a run; None if the journal does not have it."""
+        """Return the shape of a value in the last step of a run; None if the undo log does not have it."""
         code = next(run.code for run in self._runs.values() if run.history is history)
         for _, _, visits in islice(steps_in_journal(self._debugger.control.machine, code), 1):
             for _, entry in visits:

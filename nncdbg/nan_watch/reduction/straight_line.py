@@ -303,9 +303,7 @@ class _Naming:
                 self.built.types[name] = one.code.types.get(value.name)
             outputs.append(replace(value, name=name))
         node = replace(one.node, inputs=inputs, outputs=tuple(outputs))
-        if node.subgraphs:
-            node = stored_blocks(node, self.trace.debugger.program, self.built.weights)
-        return unsized(node)
+        return unsized(stored_blocks(node, self.trace.debugger.program, self.built.weights))
 
     def _name_of(self, name: str, content: Any, code: Code) -> str:
         found = name

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import nncdbg
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.execution.transfers import Position
+from nncdbg.engine.execution.undo_log import Position
 from tests.engine.programs import runnable
 from tests.engine.test_laws import results, started
 
@@ -89,7 +89,7 @@ def check_undo(machine: Machine, *, micro: nncdbg.Debugger | None = None) -> Cou
     while states:
         machine.undo()
         assert machine_state(machine) == states.pop()
-    assert not machine.journal
+    assert not machine.undo_log
     assert not machine.can_undo
     return kinds
 
@@ -117,7 +117,7 @@ def test_undo_on_a_clone_does_not_change_the_original() -> None:
     while not machine.ended:
         machine.step()
     clone = machine.clone()
-    clone.become(machine.clone(), [each.copy() for each in machine.journal], machine.floor)
+    clone.become(machine.clone(), [each.copy() for each in machine.undo_log], machine.floor)
     end = machine_state(machine)
     while clone.can_undo:
         clone.undo()

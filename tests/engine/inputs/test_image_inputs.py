@@ -16,7 +16,7 @@ from PIL import Image
 import nncdbg
 from nncdbg import dtypes
 from nncdbg.engine.inputs.binding import bind
-from nncdbg.engine.inputs.image_plan import MOST_PIXELS
+from nncdbg.engine.inputs.image_files import MOST_PIXELS
 from nncdbg.engine.inputs.image_specs import Fitting, Linear, image_file
 from nncdbg.errors import InputError, LoadError, UsageError
 from nncdbg.ir.records import Graph, SequenceType, TensorType, Value

@@ -16,7 +16,7 @@ import pytest
 from nncdbg import dtypes
 from nncdbg.engine.inputs import npy
 from nncdbg.engine.inputs.binding import bind, parse_dim, parse_spec
-from nncdbg.engine.inputs.generated import GENERATED
+from nncdbg.engine.inputs.data_specs import GENERATED
 from nncdbg.errors import LoadError, NncdbgError, UsageError
 from nncdbg.ir.records import Graph, SequenceType, TensorType, Value
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nncdbg.engine.inputs.nested_lists import ragged
+from nncdbg.engine.inputs.input_arrays import ragged
 
 CYCLE: list[Any] = []
 CYCLE.append(CYCLE)

@@ -194,7 +194,7 @@ def test_memory_of_a_long_loop_is_bounded_with_history() -> None:
     assert debugger.run().reason == "end"
     # 40,000 buffers of 128 bytes are 5 MB; the journal keeps those of 2,048 iterations.
     assert highest < 3 << 20
-    assert len(debugger.control.machine.journal) <= 2048
+    assert len(debugger.control.machine.undo_log) <= 2048
     debugger.step_back()
     np.testing.assert_array_equal(debugger.value("s"), np.full(16, 2, np.float32))
 

@@ -298,6 +298,6 @@ def test_records_of_uninitialized_tensors_are_removed_with_the_tensors() -> None
     )
     debugger = nncdbg.Debugger(model, {"x": data("f32", (3,))}, history=0)
     assert debugger.run().reason == "end"
-    debugger.control.machine.journal.clear()
+    debugger.control.machine.undo_log.clear()
     assert isinstance(debugger.loaded.allocation, InspectedAllocation)
     assert len(debugger.loaded.allocation.unwritten) <= 1

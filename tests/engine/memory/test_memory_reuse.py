@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import nncdbg
-from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.compilation.liveness import last_uses
+from nncdbg.engine.compilation.code import Code, last_uses
 from nncdbg.engine.divergence.digest_run import digest
 from nncdbg.engine.memory.arena import ArenaAllocation
 from nncdbg.engine.memory.buffers import address_of

@@ -130,7 +130,7 @@ def test_single_steps_keep_the_operands_of_the_last_statement_only() -> None:
 def test_the_journal_holds_no_frames_of_the_past() -> None:
     debugger = opened()
     debugger.run()
-    assert len(debugger.control.machine.journal) == 1
+    assert len(debugger.control.machine.undo_log) == 1
 
 
 def test_loops_and_branches_have_the_same_results() -> None:

@@ -51,7 +51,7 @@ def test_memory_stays_bounded_between_the_counts(monkeypatch: pytest.MonkeyPatch
     checkpoints.recount()
     assert checkpoints.live_bytes() < before < (UNCOUNTED + 1) * MOST
     assert checkpoints.live_bytes() < 8 << 20
-    assert len(debugger.control.machine.journal) < 200
+    assert len(debugger.control.machine.undo_log) < 200
 
 
 @pytest.mark.parametrize("history", [0, 1])

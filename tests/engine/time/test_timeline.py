@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.time.checkpoints import JOURNAL
+from nncdbg.engine.time.checkpoints import UNDO_LIMIT
 
 LOOP = """\
 graph @main(%x: f32[1000], %n: i64[]) -> (%y: f32[1000]) {
@@ -28,7 +28,7 @@ def loop(iterations: int, **options: object) -> nncdbg.Debugger:
 def test_the_history_of_a_long_loop_is_bounded() -> None:
     debugger = loop(20_000)
     assert debugger.run().reason == "end"
-    assert len(debugger.control.machine.journal) <= JOURNAL
+    assert len(debugger.control.machine.undo_log) <= UNDO_LIMIT
     assert debugger.loaded.allocation.live_bytes() < 40e6
     assert len(debugger.timeline.checkpoints.states) < 30
 

@@ -59,7 +59,7 @@ def test_the_last_visit_agrees_with_the_record(name: str, allocator: str) -> Non
 
 
 def test_visits_before_the_journal_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "JOURNAL", 4)
+    monkeypatch.setattr(checkpoints, "UNDO_LIMIT", 4)
     debugger = debugger_of("refine_loop.nnc")
     moments = recorded(debugger)
     floor = debugger.control.machine.floor

@@ -12,7 +12,7 @@ import nncdbg
 import nncdbg.journal
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.tracking import tracking
-from nncdbg.engine.tracking.step_values import number_of
+from nncdbg.engine.tracking.tracking import number_of
 from nncdbg.errors import ExpressionError, RunError
 from nncdbg.opening.journal.reproduction import Reproduction, reproducing
 from tests.engine.tracking.programs import ALL, EVALUATE, TRACKS, TRAIN

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from nncdbg.engine.frontends.layers import group_layers
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.engine.ops.aten.names import installed
 from nncdbg.errors import LoadError, NncdbgError, UsageError
+from nncdbg.ir.names import claimed_name
 from nncdbg.ir.records import Array, Constant, Graph, Program, Reference, SavedRun, Value
 
 # -- conversion ------------------------------------------------------------------------------------
@@ -55,7 +57,8 @@ class ExportedConversion:
         block.convert()
         outputs = tuple(self._outputs())
         graph = Graph("main", tuple(self._inputs), outputs, tuple(block.nodes), tuple(block.constants))
-        graphs = [graph] if flat else group_layers(graph, block.scopes, _claim({"main"}), block.classes)
+        claim = partial(claimed_name, used={"main"}, first=2)
+        graphs = [graph] if flat else group_layers(graph, block.scopes, claim, block.classes)
         return Program(
             {each.name: each for each in graphs},
             "main",
@@ -148,18 +151,6 @@ def _writes(target: Any) -> bool:
     from nncdbg.engine.ops.aten.signatures import signature_of
 
     return isinstance(target, OpOverload) and bool(signature_of(target).writes)
-
-
-def _claim(taken: set[str]) -> Callable[[str], str]:
-    def claim(module: str) -> str:
-        name, number = module, 1
-        while name in taken:
-            number += 1
-            name = f"{module}.{number}"
-        taken.add(name)
-        return name
-
-    return claim
 
 
 # -- loading ---------------------------------------------------------------------------------------

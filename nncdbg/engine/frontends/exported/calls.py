@@ -7,7 +7,6 @@ import logging
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from os.path import dirname
 from typing import Any
 
@@ -92,12 +91,6 @@ def quiet() -> Iterator[None]:
 # -- wrong arguments -------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _ModuleCall:
-    module: Any
-    inputs: tuple[Any, ...]
-
-
 def _wrong_arguments(module: Any, positional: tuple[Any, ...], named: Mapping[str, Any]) -> UsageError | None:
     """Return the error of a call on tensors without data, with the module inside of which it fails.
 
@@ -105,26 +98,26 @@ def _wrong_arguments(module: Any, positional: tuple[Any, ...], named: Mapping[st
     """
     from nncdbg.engine.ops.aten.internals import call_without_data
 
-    running: list[_ModuleCall] = []
+    running: list[tuple[Any, tuple[Any, ...]]] = []
     with _following(running):
         try:
             call_without_data(module, positional, named)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             # torch has classes of its own for a call that needs the data.
             if type(error).__module__ == "builtins" and running:
-                return _explained(module, running[-1], error)
+                return _explained(module, *running[-1], error)
         except Exception:  # noqa: BLE001  the first error is reported
             return None
     return None
 
 
 @contextmanager
-def _following(running: list[_ModuleCall]) -> Iterator[None]:
+def _following(running: list[tuple[Any, tuple[Any, ...]]]) -> Iterator[None]:
     """Keep the modules that run now in `running`, the innermost one last; one that fails remains."""
     from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-    def enter(module: Any, inputs: tuple[Any, ...]) -> None:
-        running.append(_ModuleCall(module, inputs))
+    def enter(*call: Any) -> None:
+        running.append(call)  # type: ignore[arg-type]
 
     def leave(*_: Any) -> None:
         running.pop()
@@ -137,12 +130,11 @@ def _following(running: list[_ModuleCall]) -> Iterator[None]:
             handle.remove()
 
 
-def _explained(root: Any, failed: _ModuleCall, error: Exception) -> UsageError:
-    part = failed.module
+def _explained(root: Any, part: Any, inputs: tuple[Any, ...], error: Exception) -> UsageError:
     path = next((name for name, each in root.named_modules() if each is part), "")
     place = f"module {path} ({type(part).__name__})" if path else "its forward"
     own = [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]
-    operands = [f"input: {', '.join(map(_described, failed.inputs))}"]
+    operands = [f"input: {', '.join(map(_described, inputs))}"]
     operands += [f"{name}: {_described(each)}" for name, each in own]
     first = str(error).strip().partition("\n")[0].removesuffix(".")
     return UsageError(

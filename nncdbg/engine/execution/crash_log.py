@@ -48,7 +48,7 @@ _NUMBER = Struct("<Q")
 _encode = msgspec.json.Encoder().encode
 
 
-class BlackBox:
+class CrashLog:
     """The box of one debugger; the next start finds it by `program`, the path of its program.
 
     The file exists only if kernels need it (see `begin`).  It is removed with the debugger, or at a normal

@@ -1,4 +1,4 @@
-"""The journal: one record per transfer of control, with the data to undo it.
+"""The undo log: one record per transfer of control, with the data to undo it.
 
 Straight-line statements add no record, because their results stay in their slots.
 """

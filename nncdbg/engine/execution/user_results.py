@@ -13,7 +13,7 @@ from nncdbg.text.lexemes import name_text
 
 
 @dataclass(slots=True)
-class SuppliedResults:
+class UserResults:
     """The results supplied per statement.  They apply in every iteration and on every branch."""
 
     to_device: Callable[[Any], Any]
