@@ -16,7 +16,7 @@ from nncdbg.engine.ops import contracts, remarks
 from nncdbg.engine.ops import gradient as gradients
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.contracts import divides_by_zero
-from nncdbg.engine.ops.declaration import Formula, Op, declare, op
+from nncdbg.engine.ops.declaration import Formula, Op, declare, op, other_version
 from nncdbg.engine.ops.formula import formula_text, type_at
 from nncdbg.engine.ops.gradient import nothing
 from nncdbg.engine.ops.influence import (
@@ -312,9 +312,7 @@ def clip_by_attributes(
     return _clip(xp, x, low, high, out)
 
 
-@op(
-    "Clip", since=11, infer=same_as(0), accepts_out=True, vjp=gradients.clip, influence=CLIPPED, limits=(1, 2)
-)
+@other_version("Clip", 11, limits=(1, 2))
 def clip(xp: Any, x: Any, low: Any = None, high: Any = None, *, out: Any = None) -> Any:
     """`x` clamped to [low, high], either of which may be absent; NaN is kept.  ONNX Clip since 11."""
     # ONNX requires scalars; a bound of shape [1], which exporters write, must not raise the rank.

@@ -63,14 +63,10 @@ def imputer_formula(attributes: Attributes, types: Types) -> str:
 def normalizer_formula(attributes: Attributes, types: Types) -> str:
     """Each row divided by its maximum, the sum of absolute values, or the root of the sum of squares."""
     dtype = type_at(types, 0).dtype
-    lengths = {
-        "MAX": ["%length = ReduceMax(%wide, [-1])"],
-        "L1": ["%length = ReduceL1(%wide, [-1])"],
-        "L2": ["%length = ReduceL2(%wide, [-1])"],
-    }
+    length = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}[attributes["norm"]]
     lines = [
         cast("wide", "X", "f32" if dtype == "f32" else "f64"),
-        *lengths[attributes["norm"]],
+        f"%length = {length}(%wide, [-1])",
         "%none = Equal(%length, 0)",
         "%safe = Where(%none, 1, %length)",
         "%shares = Div(%wide, %safe)",

@@ -45,9 +45,7 @@ def grid_sample_formula(attributes: Attributes, inputs: Types) -> str:
     for axis, size in enumerate(sizes):
         lines += _axis_lines(str(axis), len(sizes) - 1 - axis, size, mode, attributes)
     lines += _joined_lines(sizes, zeros)
-    points = 1
-    for size in grid[1:-1]:
-        points *= size
+    points = prod(grid[1:-1])
     lines += [
         f"%flat = Reshape(%image, {[batch, channels, -1]})",
         f"%row = Reshape(%place, {[batch, 1, -1]})",

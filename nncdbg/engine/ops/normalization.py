@@ -8,7 +8,7 @@ from typing import Any
 
 from nncdbg.dtypes import FROM_ONNX, NUMPY
 from nncdbg.engine.ops import contracts, remarks
-from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.declaration import op, other_version
 from nncdbg.engine.ops.formula import (
     cast,
     formula_text,
@@ -192,14 +192,7 @@ def group_normalization(
     return settled(xp, result, x.dtype)
 
 
-@op(
-    "GroupNormalization",
-    since=18,
-    infer=group_types,
-    formula=group_formula,
-    influence=probed(0, 1, 2),
-    squares=Squares((0,), in_planes, bias=2),
-)
+@other_version("GroupNormalization", 18)
 def group_normalization_by_group(
     xp: ModuleType, x: Any, scale: Any, bias: Any, *, epsilon: float, num_groups: int
 ) -> Any:
@@ -553,14 +546,10 @@ def _trains_over_planes(attributes: Attributes) -> bool:
     return attributes["outputs_count"] > 1 and bool(attributes.get("spatial", 1))
 
 
-@op(
+@other_version(
     "BatchNormalization",
-    since=7,
+    7,
     infer=old_batch_types,
-    formula=batch_formula,
-    outputs_count=True,
-    accepts_out=True,
-    influence=probed(0, 1, 2, 3, 4),
     squares=Squares((0,), in_planes, bias=2, when=_trains_over_planes),
 )
 def batch_normalization_by_outputs(
@@ -590,14 +579,9 @@ def batch_normalization_by_outputs(
     return (result, running_mean, running_var, *saved)[:outputs_count]
 
 
-@op(
+@other_version(
     "BatchNormalization",
-    since=6,
-    infer=old_batch_types,
-    formula=batch_formula,
-    outputs_count=True,
-    accepts_out=True,
-    influence=probed(0, 1, 2, 3, 4),
+    6,
     squares=Squares(
         (0,),
         in_planes,

@@ -367,9 +367,7 @@ def qlinear_global_average_pool(attributes: Attributes, types: Types) -> str:
     """The mean of each plane: an exact integer sum, scaled once."""
     shape = sizes_at(types, 0)
     axes = list(range(1, len(shape) - 1)) if attributes["channels_last"] else list(range(2, len(shape)))
-    count = 1
-    for axis in axes:
-        count *= shape[axis]
+    count = prod(shape[axis] for axis in axes)
     lines = [
         *scalars(types, 1, _OPERANDS[1:]),
         *shifted("centred", "x", "i32", "x_zero_one"),
