@@ -352,7 +352,7 @@ def composite(name: str, **fields: Any) -> Callable[[Formula], Formula]:
 
 
 def other_version(name: str, since: int, **fields: Any) -> Callable[[Declared], Declared]:
-    """Declare the decorated kernel for a version that differs from the oldest declared one only in `fields`."""
+    """Declare the decorated kernel of a version that differs from the oldest one only in `fields`."""
 
     def enter(kernel: Declared) -> Declared:
         declare(replace(_DECLARED[name][0], since=since, kernel=kernel, doc=kernel.__doc__ or "", **fields))

@@ -62,7 +62,7 @@ def _mean(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
 
 
 def _extreme(function: str, sign: int) -> Reduction:
-    """Return ``max`` (sign 1) or ``min`` (-1); over no elements, the other end of the type, or an infinity."""
+    """Return ``max`` (sign 1) or ``min`` (-1); of no elements, the other end of the type or an infinity."""
 
     def neutral(dtype: Any) -> Any:
         if dtype.kind == "b":
