@@ -11,7 +11,7 @@ from typing import Any
 from nncdbg.engine.ops import gradient as gradients
 from nncdbg.engine.ops import remarks
 from nncdbg.engine.ops.declaration import op, other_version
-from nncdbg.engine.ops.formula import LARGE, formula_text, in_precision, sizes_at, type_at
+from nncdbg.engine.ops.formula import LARGE, formula, in_precision, sizes_at, type_at, wide_formula
 from nncdbg.engine.ops.influence import PRODUCT, PRODUCT_AND_SUM, Application, Influence, Marked, probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.types import (
@@ -60,7 +60,7 @@ def matmul_formula(attributes: Attributes, inputs: Types) -> str:
     body = in_precision(type_at(inputs, 0).dtype, ["a", "b"], lines, ["y"])
     if looped:
         body.insert(0, f"%depth: i64[] = {a[-1]}")
-    return formula_text("MatMul", [("a", at(inputs, 0)), ("b", at(inputs, 1))], body, ["y"])
+    return formula("MatMul", ["a", "b"], inputs, body)
 
 
 def product_lines(left_rank: int, right_rank: int) -> list[str]:
@@ -198,9 +198,7 @@ def gemm_formula(attributes: Attributes, inputs: Types) -> str:
     names = [*("%product", "%scaled")[: len(steps) - 1], "%y.wide"]
     for number, (name, step) in enumerate(zip(names, steps, strict=True)):
         lines.append(f"{name} = {step.format(names[number - 1])}")
-    keys = ["a", "b", "c"] if given is not None else ["a", "b"]
-    body = in_precision(type_at(inputs, 0).dtype, keys, lines, ["y"])
-    return formula_text("Gemm", zip(keys, inputs, strict=False), body, ["y"])
+    return wide_formula("Gemm", ["a", "b", "c"], inputs, lines)
 
 
 @op(
