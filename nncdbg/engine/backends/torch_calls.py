@@ -333,15 +333,10 @@ def _constants(found: Signature, arguments: CallArguments) -> list[Any]:
     """Return the positional arguments after the operands, without last ones that are the defaults."""
     constants = [source.constant for source in arguments.positional if source.is_constant]
     formal = [argument for argument in found.arguments if not argument.keyword_only]
-    while constants and _is_default(constants[-1], formal[-1]):
+    while constants and not formal[-1].required and formal[-1].is_default(constants[-1]):
         constants.pop()
         formal.pop()
     return constants
-
-
-def _is_default(value: Any, argument: Argument) -> bool:
-    default = argument.default
-    return not argument.required and type(value) is type(default) and bool(value == default)
 
 
 def _filled(run: Execute) -> Execute:

@@ -184,15 +184,6 @@ def _power_of_integers(xp: Any, x: Any, y: Any) -> Any:
     return xp.where(y < 0, inverse, result)
 
 
-def _working_types(x: Any, y: Any) -> tuple[Any, Any]:
-    """Return the types `Pow` computes in: NumPy's common type, or f32 for narrow floats without one."""
-    if x.dtype == y.dtype:
-        return x.dtype, y.dtype
-    small = [np.dtype(np.float32) if is_narrow(d) else d for d in (x.dtype, y.dtype)]
-    common = np.result_type(*small)
-    return common, common
-
-
 @op(
     "Pow",
     since=7,
@@ -215,9 +206,11 @@ def power(xp: Any, x: Any, y: Any, *, out: Any = None) -> Any:
         result = xp.multiply(x, x, out) if y == 3 else x
         result = xp.multiply(result, x, out) if y == 3 else result
     else:
-        base, exponent = _working_types(x, y)
+        base = x.dtype
+        if y.dtype != base:  # NumPy's common type, or f32 for narrow floats without one.
+            base = np.result_type(*(np.dtype(np.float32) if is_narrow(d) else d for d in (x.dtype, y.dtype)))
         same = base == x.dtype
-        result = xp.power(x.astype(base, copy=False), y.astype(exponent, copy=False), out if same else None)
+        result = xp.power(x.astype(base, copy=False), y.astype(base, copy=False), out if same else None)
     return settled(xp, result, x.dtype, out)
 
 

@@ -9,7 +9,7 @@ Classification by Pairwise Coupling".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, product
 from types import ModuleType
 from typing import Any
 
@@ -326,7 +326,7 @@ def _probability_lines(attributes: Attributes, types: Types, classes: int) -> li
     """
     pairs = [*combinations(range(classes), 2)]
     upper, lower = (
-        [[float(cell == pair) for cell in _cells(classes)] for pair in order]
+        [[float(cell == pair) for cell in product(range(classes), repeat=2)] for pair in order]
         for order in (pairs, [(j, i) for i, j in pairs])
     )
     identity = [[float(i == j) for j in range(classes)] for i in range(classes)]
@@ -372,10 +372,6 @@ def _probability_lines(attributes: Attributes, types: Types, classes: int) -> li
         "  next %p = %p.kept",
         "} -> (%probabilities = %p)",
     ]
-
-
-def _cells(classes: int) -> list[tuple[int, int]]:
-    return [(i, j) for i in range(classes) for j in range(classes)]
 
 
 def _sweep_lines(t: int, classes: int) -> list[str]:

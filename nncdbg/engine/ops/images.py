@@ -204,24 +204,19 @@ def _sample_types(attributes: Attributes, types: Types) -> Types:
     return (typed(at(types, 0), sizes),)
 
 
-def _reflected(xp: Any, x: Any, low: float, high: float) -> Any:
-    """Reflect `x` at both borders until it is between them."""
-    span = high - low
-    if span == 0:
-        return xp.full_like(x, low)
-    away = xp.abs(x - low) % (2 * span)
-    return low + xp.where(away > span, 2 * span - away, away)
-
-
 def _padded(xp: Any, x: Any, size: int, padding: str, align: bool) -> Any:
     """Map coordinates outside the image inside, according to the padding mode."""
     low, high = (0.0, size - 1.0) if align else (-0.5, size - 0.5)
     outside = (x < low) | (x > high)
     if padding == "border":
         return xp.where(outside, xp.clip(x, 0, size - 1), x)
-    if padding == "reflection":
-        return xp.where(outside, _reflected(xp, x, low, high), x)
-    return x
+    if padding != "reflection":
+        return x
+    span = high - low
+    if span == 0:
+        return xp.where(outside, xp.full_like(x, low), x)
+    away = xp.abs(x - low) % (2 * span)
+    return xp.where(outside, low + xp.where(away > span, 2 * span - away, away), x)
 
 
 def _neighbours(xp: Any, x: Any, mode: str) -> tuple[list[Any], list[Any]]:
