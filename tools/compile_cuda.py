@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from nncdbg.engine.backends.summing import cuda_sources
+from nncdbg.engine.backends.device_statistics import cuda_sources
 
 ARCHITECTURES = ("compute_80", "compute_90")
 """Ampere and Hopper."""

@@ -11,8 +11,8 @@ import numpy as np
 
 from nncdbg.engine.backends import Backend, Call, Kernels
 from nncdbg.engine.backends.cupy import CuPy
-from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.backends.kernel_choice import KernelChoice, StatementKernel, kernel_statements
+from nncdbg.engine.backends.mixed_backends import Fallback
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.compilation.partial import Part
 from nncdbg.engine.compilation.search import candidates, constant_names

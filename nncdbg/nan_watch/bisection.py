@@ -16,7 +16,7 @@ import numpy as np
 from nncdbg.comparison.measure import measure
 from nncdbg.comparison.report import NOWHERE, Match
 from nncdbg.comparison.tolerance import DEFAULTS, Tolerance
-from nncdbg.engine.backends.fallback import Fallback
+from nncdbg.engine.backends.mixed_backends import Fallback
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.casting import (

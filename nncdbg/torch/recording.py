@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 
-from nncdbg.engine.backends.torch_generators import generator_state
+from nncdbg.engine.backends.torch_tensors import generator_state
 from nncdbg.engine.execution.machine import is_out_of_memory
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import (

@@ -85,14 +85,17 @@ class CompiledStatements(Protocol):
 
 
 class Backend(Protocol):
-    """Runs kernels, and determines where values are stored."""
+    """Runs kernels, and determines where values are stored.
+
+    The methods with a body are those of a backend with NumPy arrays as values, which inherits them.
+    """
 
     name: str
-    on_host: bool
+    on_host: bool = True
     """True if values are NumPy arrays; else allocators of host memory cannot hold them."""
     runs_op_kernels: bool
     """True if statements run the kernels of the ops' declarations, which are Python functions."""
-    unchecked: str
+    unchecked: str = ""
     """What is true instead where memory cannot be checked; "" if there is nothing to say."""
 
     def bind(self, call: Call) -> Kernels:
@@ -100,33 +103,42 @@ class Backend(Protocol):
 
     def executing(self) -> AbstractContextManager[Any]:
         """Return a block in which the machine runs kernels, one for each time that it runs."""
+        return nullcontext()
 
     def compiled_statements(self) -> CompiledStatements | None:
         """Return what runs statements on the backend's kernels without Python; None if there is nothing."""
+        return None
 
     def to_device(self, array: Any) -> Any:
         """Convert a NumPy array for the backend's kernels; non-arrays are returned unchanged."""
+        return array
 
     def to_host(self, value: Any) -> Any:
         """Convert a value to a NumPy array, waiting if necessary; non-tensors are returned unchanged."""
+        return value
 
     def to_host_together(self, values: Sequence[Any]) -> list[Any]:
         """Convert several values as `to_host` does, with one transfer if they are on one device."""
+        return list(values)
 
     def storage(self, value: Any) -> tuple[int, int] | None:
         """Return address and size in bytes of the memory that a value is in; None for a value without memory.
 
         Views of one another are in the same memory.
         """
+        return array_storage(value)
 
     def device_bytes(self, values: Iterable[Any]) -> int | None:
         """Return the size in bytes of the smallest device memory with one of the values; None without one."""
+        return None
 
     def device(self, value: Any) -> str | None:
         """Return the device of a tensor, such as ``cuda:0``; None for values that kernels move themselves."""
+        return "cpu" if isinstance(value, (np.ndarray, np.generic)) else None
 
     def mixes_devices(self, kernel: Execute, operands: Sequence[Any]) -> bool:
         """Return whether a kernel accepts operands on different devices.  It must not run on them."""
+        raise AssertionError("mixes_devices() is only for backends with device memory")
 
     def memory(self, value: Any) -> tuple[int, int] | None:
         """Return address and number of elements of a tensor of the backend in host memory, otherwise None.
@@ -134,63 +146,21 @@ class Backend(Protocol):
         The address is 0 if the elements do not fill one block of memory.  Only called for backends that are
         not `on_host`.
         """
+        raise AssertionError("memory() is only for backends with device memory")
 
     def wait(self) -> None:
         """Wait until the device has run the kernels so far; only called for backends not `on_host`."""
+        raise AssertionError("wait() is only for backends with a device")
 
     def drain(self) -> int:
         """Free device memory that the library keeps for reuse; return its bytes."""
+        return 0
 
     def summarize(self, value: Any, row: Any) -> None:
         """Write the statistics of a value (see `stats.inspection`) to `row`, ten float64 of the backend's.
 
         Only called for values in device memory; it must neither wait nor copy to the host.
         """
-
-
-class HostBackend:
-    """The conversions of a backend with NumPy arrays as values."""
-
-    on_host = True
-    unchecked = ""
-
-    def executing(self) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def compiled_statements(self) -> CompiledStatements | None:
-        return None
-
-    def to_device(self, array: Any) -> Any:
-        return array
-
-    def to_host(self, value: Any) -> Any:
-        return value
-
-    def to_host_together(self, values: Sequence[Any]) -> list[Any]:
-        return list(values)
-
-    def storage(self, value: Any) -> tuple[int, int] | None:
-        return array_storage(value)
-
-    def device_bytes(self, values: Iterable[Any]) -> int | None:
-        return None
-
-    def device(self, value: Any) -> str | None:
-        return "cpu" if isinstance(value, (np.ndarray, np.generic)) else None
-
-    def mixes_devices(self, kernel: Execute, operands: Sequence[Any]) -> bool:
-        raise AssertionError("mixes_devices() is only for backends with device memory")
-
-    def drain(self) -> int:
-        return 0
-
-    def memory(self, value: Any) -> tuple[int, int] | None:
-        raise AssertionError("memory() is only for backends with device memory")
-
-    def wait(self) -> None:
-        raise AssertionError("wait() is only for backends with a device")
-
-    def summarize(self, value: Any, row: Any) -> None:
         raise AssertionError("summarize() is only for results in device memory")
 
 

@@ -13,17 +13,16 @@ has run on a device yet.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from nncdbg.by_identity import ByIdentity
-from nncdbg.engine.backends import Call, CompiledStatements, Execute, Kernels, array_storage, unpacked
-from nncdbg.engine.backends.arrays import bind_over
+from nncdbg.engine.backends import Backend, Call, Execute, Kernels, array_storage, refusal, unpacked
 from nncdbg.engine.backends.cupy_streams import CuPyStreams
-from nncdbg.engine.backends.summing import Summing, summing
+from nncdbg.engine.backends.device_statistics import Summing, summing
+from nncdbg.engine.backends.numpy import bind_over
 from nncdbg.engine.ops.influence import Content
 from nncdbg.errors import UnsupportedOp, UsageError
 
@@ -31,7 +30,7 @@ SMALL = 1024
 """The most elements of host-computed integers that stay on the host."""
 
 
-class CuPy:
+class CuPy(Backend):
     """The built-in kernels over `cupy`, on the current device and stream.
 
     Raises UsageError if CuPy is not installed or there is no device.
@@ -40,7 +39,6 @@ class CuPy:
     name = "cupy"
     on_host = False
     runs_op_kernels = True
-    unchecked = ""
 
     def __init__(self) -> None:
         self.xp: Any = _library()
@@ -57,12 +55,6 @@ class CuPy:
 
     def bind(self, call: Call) -> Kernels:
         return bind_on_device(self, self.xp, call)
-
-    def compiled_statements(self) -> CompiledStatements | None:
-        return None
-
-    def executing(self) -> AbstractContextManager[Any]:
-        return nullcontext()
 
     def to_device(self, array: Any) -> Any:
         return moved(self.xp, array)
@@ -171,10 +163,15 @@ def moved(xp: Any, array: Any) -> Any:
 
 def bind_on_device(backend: CuPy, xp: Any, call: Call) -> Kernels:
     """Return the kernel of a statement that moves each operand to where the kernel needs it."""
+
+    def lacking(error: AttributeError) -> tuple[str, str]:
+        message = f"{call.node.op} has no kernel on {xp.__name__}: there is no {xp.__name__}.{error.name}"
+        return message, "use --fallback to run this op on NumPy"
+
     try:
         kernels = bind_over(xp, call, backend.bind)
     except AttributeError as error:
-        return Kernels(_lacking(xp, call, error))
+        return refusal(*lacking(error))
     on_device, on_host = kernels.run, bind_over(np, call).run
     steering, reads_shapes = call.op.host_operands, call.op.content is Content.SIZES
 
@@ -192,23 +189,10 @@ def bind_on_device(backend: CuPy, xp: Any, call: Call) -> Kernels:
         except AttributeError as error:
             if getattr(error, "obj", None) is not xp:
                 raise
-            raise _missing(xp, call, error) from error
+            message, hint = lacking(error)
+            raise UnsupportedOp(message, hint=hint) from error
 
     return Kernels(run)
-
-
-def _lacking(xp: Any, call: Call, error: AttributeError) -> Execute:
-    def refuse(*inputs: Any) -> Any:
-        raise _missing(xp, call, error) from error
-
-    return refuse
-
-
-def _missing(xp: Any, call: Call, error: AttributeError) -> UnsupportedOp:
-    return UnsupportedOp(
-        f"{call.node.op} has no kernel on {xp.__name__}: there is no {xp.__name__}.{error.name}",
-        hint="use --fallback to run this op on NumPy",
-    )
 
 
 def _is_shape_arithmetic(inputs: Sequence[Any], steering: Sequence[int]) -> bool:

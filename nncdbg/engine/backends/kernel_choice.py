@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from nncdbg.engine.backends import Backend, Call, Kernels, backend
-from nncdbg.engine.backends.moving import kernels_for
+from nncdbg.engine.backends.mixed_backends import kernels_for
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.compilation.search import candidates
 from nncdbg.engine.ops.aten.names import stop_names

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.backends import Backend, Call, HostBackend, Kernels, backend
+from nncdbg.engine.backends import Backend, Call, Kernels, backend
 from nncdbg.engine.backends.composed import call_of
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.ops.aten.names import is_torch
 
 
-class MicroKernels(HostBackend):
+class MicroKernels(Backend):
     """Kernels on NumPy arrays, which torch's operators share."""
 
     name = "numpy"

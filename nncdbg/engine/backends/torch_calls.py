@@ -6,7 +6,8 @@ A statement is one closure, of a form that the signature of its operator determi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,18 +15,135 @@ import numpy as np
 import torch
 
 from nncdbg.by_identity import ByIdentity
-from nncdbg.engine.backends.torch_arguments import CallArguments, arguments_of
-from nncdbg.engine.backends.torch_generators import generator_state, set_generator_state
 from nncdbg.engine.backends.torch_statements import kernel_of
-from nncdbg.engine.backends.torch_tensors import fresh_like, own_operator, strided_copy, tensor_of_number
+from nncdbg.engine.backends.torch_tensors import (
+    fresh_like,
+    generator_state,
+    own_operator,
+    set_generator_state,
+    strided_copy,
+    tensor_of_number,
+)
 from nncdbg.engine.ops.aten.internals import fast_call, out_form
-from nncdbg.engine.ops.aten.names import NUMBER, OWN, WRITE
+from nncdbg.engine.ops.aten.names import NUMBER, OPERAND, OWN, WRITE
 from nncdbg.engine.ops.aten.operators import overwrites
-from nncdbg.engine.ops.aten.signatures import RANDOM, Argument, Signature, flat_results, signature
+from nncdbg.engine.ops.aten.signatures import (
+    COUNT,
+    RANDOM,
+    Argument,
+    ArgumentKind,
+    Signature,
+    decode,
+    flat_results,
+    signature,
+)
 from nncdbg.errors import GraphError
 
 if TYPE_CHECKING:
     from nncdbg.engine.backends import Call, Execute
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentSource:
+    """Where an argument comes from: operand `start`, operands `start` to `stop`, or `constant`.
+
+    With `numbers`, the operands are numbers: that from `start` on take the place of each "?" in `constant`.
+    """
+
+    start: int = -1
+    stop: int = -1
+    constant: Any = None
+    written: bool = False
+    several: bool = False
+    numbers: bool = False
+
+    @property
+    def is_constant(self) -> bool:
+        return self.start < 0
+
+    def take(self, operands: Sequence[Any]) -> Any:
+        """Return the argument."""
+        if not self.several:
+            return operands[self.start].item() if self.numbers else operands[self.start]
+        chosen = operands[self.start : self.stop]
+        if not self.numbers:
+            return list(chosen)
+        rest = iter(chosen)
+        return [next(rest).item() if item == OPERAND else item for item in self.constant]
+
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """The sources of the arguments of an operator."""
+
+    positional: tuple[ArgumentSource, ...]
+    keywords: Mapping[str, ArgumentSource]
+
+    @property
+    def all(self) -> tuple[ArgumentSource, ...]:
+        return (*self.positional, *self.keywords.values())
+
+
+def arguments_of(found: Signature, attributes: Mapping[str, Any], given: int) -> CallArguments:
+    """Return the sources of the arguments of a statement with `given` operands.
+
+    Raises GraphError for a missing operand, and for an attribute that does not fit.
+    """
+    positional: list[ArgumentSource] = []
+    keywords: dict[str, ArgumentSource] = {}
+    position = 0
+    numbers = sum(_tensors_of(argument, attributes) for argument in found.arguments)
+    for argument in found.arguments:
+        value = attributes.get(argument.name)
+        source: ArgumentSource | None
+        is_text = argument.type.removeprefix("Optional[").startswith(("str", "List[str"))
+        # Operands give the attribute, or items of it.
+        if not is_text and (value == OPERAND or (isinstance(value, tuple) and OPERAND in value)):
+            several = value != OPERAND
+            start, numbers = numbers, numbers + (value.count(OPERAND) if several else 1)
+            stop, items = (numbers, value) if several else (-1, None)
+            source = ArgumentSource(start, stop, items, several=several, numbers=True)
+            position += _tensors_of(argument, attributes)
+        else:
+            source, position = _source(argument, attributes, position, given)
+        if argument.keyword_only:
+            if source is not None or argument.required:
+                keywords[argument.name] = source or ArgumentSource()
+        else:
+            positional.append(source or ArgumentSource(constant=argument.default))
+    if position < numbers > given:
+        raise GraphError(f"the operator needs {numbers} operands, one for each {OPERAND!r} after the tensors")
+    return CallArguments(tuple(positional), keywords)
+
+
+def _tensors_of(argument: Argument, attributes: Mapping[str, Any]) -> int:
+    """Return how many operands an argument has among the tensors."""
+    if argument.kind is ArgumentKind.TENSORS:
+        return attributes.get(COUNT + argument.name) or 0
+    return int(argument.kind is ArgumentKind.TENSOR)
+
+
+def _source(
+    argument: Argument, attributes: Mapping[str, Any], position: int, given: int
+) -> tuple[ArgumentSource | None, int]:
+    """Return where an argument comes from, None for its default, and the next operand's position."""
+    if argument.kind is ArgumentKind.TENSOR:
+        if attributes.get(argument.name) is not None:
+            return ArgumentSource(constant=decode(attributes[argument.name], argument)), position + 1
+        if position >= given:
+            if argument.required and not argument.optional:
+                raise GraphError(f"the operator needs its operand {argument.name}", operand=position)
+            return None, position + 1
+        return ArgumentSource(position, written=argument.written), position + 1
+    if argument.kind is ArgumentKind.TENSORS:
+        count = attributes.get(COUNT + argument.name)
+        if count is None:
+            return None, position
+        end = position + count
+        return ArgumentSource(position, end, written=argument.written, several=True), end
+    value = attributes.get(argument.name)
+    return (None if value is None else ArgumentSource(constant=decode(value, argument))), position
+
 
 _TENSOR = ("Tensor",)
 
@@ -215,15 +333,10 @@ def _constants(found: Signature, arguments: CallArguments) -> list[Any]:
     """Return the positional arguments after the operands, without last ones that are the defaults."""
     constants = [source.constant for source in arguments.positional if source.is_constant]
     formal = [argument for argument in found.arguments if not argument.keyword_only]
-    while constants and _is_default(constants[-1], formal[-1]):
+    while constants and not formal[-1].required and formal[-1].is_default(constants[-1]):
         constants.pop()
         formal.pop()
     return constants
-
-
-def _is_default(value: Any, argument: Argument) -> bool:
-    default = argument.default
-    return not argument.required and type(value) is type(default) and bool(value == default)
 
 
 def _filled(run: Execute) -> Execute:

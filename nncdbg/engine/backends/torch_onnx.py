@@ -15,12 +15,101 @@ from torch.nn import functional
 
 from nncdbg.dtypes import FROM_ONNX
 from nncdbg.engine.backends.torch_calls import converting_constants
-from nncdbg.engine.backends.torch_onnx_layers import LAYERS
 from nncdbg.engine.ops.aten.signatures import TORCH_DTYPES
 from nncdbg.errors import UnsupportedOp
 
 if TYPE_CHECKING:
     from nncdbg.engine.backends import Call, Execute
+
+
+def _thresholded_relu(call: Call) -> Execute:
+    alpha = call.attributes["alpha"]
+    return lambda x: functional.threshold(x, alpha, 0)
+
+
+def _instance_norm(call: Call) -> Execute:
+    epsilon = call.attributes["epsilon"]
+    return lambda x, scale, bias: functional.instance_norm(x, weight=scale, bias=bias, eps=epsilon)
+
+
+def _group_norm(call: Call) -> Execute | None:
+    """Return the function from opset 21 on, which has a scale per channel."""
+    groups, epsilon = call.attributes["num_groups"], call.attributes["epsilon"]
+    if call.version < 21 or call.attributes["stash_type"] != 1:
+        return None
+    return lambda x, scale, bias: functional.group_norm(x, groups, scale, bias, epsilon)
+
+
+def _rms_norm(call: Call) -> Execute | None:
+    if call.attributes["stash_type"] != 1:
+        return None
+    axis, epsilon = call.attributes["axis"], call.attributes["epsilon"]
+
+    def run(x: Any, scale: Any) -> Any:
+        sizes = x.shape[axis % x.dim() :]
+        return functional.rms_norm(x, sizes, scale.expand(sizes), epsilon)
+
+    return run
+
+
+def _attention(call: Call) -> Execute | None:
+    """Return the function without a window, a cache of keys, a soft cap, and further results."""
+    attributes = call.attributes
+    windows = {attributes.get(f"{side}_window_size", -1) for side in ("left", "right")}
+    if call.several or windows != {-1} or attributes.get("softcap") or attributes.get("softmax_precision"):
+        return None
+    heads = attributes.get("q_num_heads"), attributes.get("kv_num_heads")
+    scale, causal = attributes.get("scale"), bool(attributes.get("is_causal"))
+
+    def run(query: Any, key: Any, value: Any, mask: Any = None, *cached: Any) -> Any:
+        if any(each is not None for each in cached):
+            raise UnsupportedOp("Attention has no kernel on torch with cached keys")
+        packed = query.dim() == 3
+        if packed:
+            query, key, value = (
+                each.unflatten(2, (number, -1)).transpose(1, 2)
+                for each, number in zip((query, key, value), (heads[0], heads[1], heads[1]), strict=True)
+            )
+        if causal and (mask is not None or query.shape[2] != key.shape[2]):
+            raise UnsupportedOp("Attention has no kernel on torch with a mask and is_causal")
+        grouped = query.shape[1] != key.shape[1]
+        result = functional.scaled_dot_product_attention(
+            query, key, value, mask, is_causal=causal, scale=scale, enable_gqa=grouped
+        )
+        return result.transpose(1, 2).flatten(2) if packed else result
+
+    return run
+
+
+_MODES = {"linear": "bilinear", "cubic": "bicubic"}
+
+
+def _grid_sample(call: Call) -> Execute:
+    mode, padding = call.attributes["mode"], call.attributes["padding_mode"]
+    mode, align = _MODES.get(mode, mode), bool(call.attributes["align_corners"])
+
+    def run(x: Any, grid: Any) -> Any:
+        if x.dim() != 4 and (x.dim() != 5 or mode == "bicubic"):
+            raise UnsupportedOp(f"GridSample has no kernel on torch for {x.dim() - 2} spatial axes")
+        return functional.grid_sample(x, grid, mode, padding, align)
+
+    return run
+
+
+def _einsum(call: Call) -> Execute:
+    equation = call.attributes["equation"]
+    return lambda *operands: torch.einsum(equation, *operands).to(operands[0].dtype)
+
+
+def _triangle(call: Call) -> Execute:
+    function = torch.triu if call.attributes["upper"] else torch.tril
+    return lambda x, k=None: function(x, 0 if k is None else int(k))
+
+
+def _cumulative_sum(call: Call) -> Execute | None:
+    if call.attributes["exclusive"] or call.attributes["reverse"]:
+        return None
+    return lambda x, axis: torch.cumsum(x, int(axis), dtype=x.dtype)
 
 
 def onnx_call(call: Call, to_device: Callable[[Any], Any]) -> Execute | None:
@@ -87,10 +176,6 @@ def _sum(x: Any, axes: Sequence[int], keepdim: bool) -> Any:
     return torch.sum(x, axes, keepdim=keepdim, dtype=x.dtype)
 
 
-def _pow(base: Any, exponent: Any) -> Any:
-    return torch.pow(base, exponent).to(base.dtype)
-
-
 def _gemm(call: Call) -> Execute:
     alpha, beta = call.attributes["alpha"], call.attributes["beta"]
     turn_a, turn_b = call.attributes["transA"], call.attributes["transB"]
@@ -127,18 +212,15 @@ def _conv(call: Call) -> Execute | None:
             raise UnsupportedOp(f"Conv has no kernel on torch for {spatial} spatial axes")
         before, after = padding
         if before != after:
-            x = functional.pad(x, _last_first(before, after))
+            # torch has the last axis first.
+            pairs = reversed(list(zip(before, after, strict=True)))
+            x = functional.pad(x, [size for pair in pairs for size in pair])
             before = [0] * spatial
         strides = tuple(call.attributes.get("strides") or [1] * spatial)
         dilations = tuple(call.attributes.get("dilations") or [1] * spatial)
         return function(x, weight, bias, strides, tuple(before), dilations, call.attributes["group"])
 
     return run
-
-
-def _last_first(before: Sequence[int], after: Sequence[int]) -> list[int]:
-    """Return padding in torch's order: the last axis first."""
-    return [size for pair in reversed(list(zip(before, after, strict=True))) for size in pair]
 
 
 def _pool(functions: Mapping[int, Execute], **more: str) -> _Maker:
@@ -159,10 +241,6 @@ def _pool(functions: Mapping[int, Execute], **more: str) -> _Maker:
         return lambda x: function(x, kernel, strides, tuple(padding[0]), **keywords)
 
     return make
-
-
-def _global_average(x: Any) -> Any:
-    return x.mean(tuple(range(2, x.dim())), keepdim=True)
 
 
 # -- normalization -----------------------------------------------------------------------------
@@ -345,7 +423,7 @@ _FUNCTIONS: Mapping[str, _Maker] = {
     "Sign": _same_for_all(_sign),
     "Add": _same_for_all(torch.add),
     "Div": _same_for_all(_div),
-    "Pow": _same_for_all(_pow),
+    "Pow": _same_for_all(lambda base, exponent: torch.pow(base, exponent).to(base.dtype)),
     "MatMul": _same_for_all(torch.matmul),
     "Not": _same_for_all(torch.logical_not),
     "And": _same_for_all(torch.logical_and),
@@ -364,7 +442,7 @@ _FUNCTIONS: Mapping[str, _Maker] = {
         count_include_pad="count_include_pad",
     ),
     "MaxPool": _pool({1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}),
-    "GlobalAveragePool": _same_for_all(_global_average),
+    "GlobalAveragePool": _same_for_all(lambda x: x.mean(tuple(range(2, x.dim())), keepdim=True)),
     "Softmax": _softmax(torch.softmax),
     "LogSoftmax": _softmax(torch.log_softmax),
     "LayerNormalization": _layer_norm,
@@ -392,7 +470,24 @@ _FUNCTIONS: Mapping[str, _Maker] = {
     "ReduceMean": _reduction(torch.mean, 18),
     "ReduceMax": _reduction(torch.amax, 18),
     "ReduceMin": _reduction(torch.amin, 18),
-    **LAYERS,
+    "Celu": _with(functional.celu, alpha="alpha"),
+    "HardSwish": _same_for_all(functional.hardswish),
+    "Mish": _same_for_all(functional.mish),
+    "PRelu": _same_for_all(lambda x, slope: torch.where(x < 0, slope * x, x)),
+    "Softplus": _same_for_all(functional.softplus),
+    "Swish": lambda call: functional.silu if call.attributes["alpha"] == 1 else None,
+    "ThresholdedRelu": _thresholded_relu,
+    "Attention": _attention,
+    "GridSample": _grid_sample,
+    "GroupNormalization": _group_norm,
+    "InstanceNormalization": _instance_norm,
+    "RMSNormalization": _rms_norm,
+    "GlobalMaxPool": _same_for_all(lambda x: x.amax(tuple(range(2, x.dim())), keepdim=True)),
+    "Tile": _same_for_all(lambda x, repeats: x.repeat(repeats.tolist())),
+    "Einsum": _einsum,
+    "Trilu": _triangle,
+    "CumSum": _cumulative_sum,
+    "Identity": _same_for_all(lambda x: x),
 }
 """ONNX's operator to the function of torch."""
 

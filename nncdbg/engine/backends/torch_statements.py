@@ -16,7 +16,7 @@ from nncdbg.engine.ops.aten.signatures import Signature
 
 if TYPE_CHECKING:
     from nncdbg.engine.backends import Call, Execute
-    from nncdbg.engine.backends.torch_arguments import ArgumentSource, CallArguments
+    from nncdbg.engine.backends.torch_calls import ArgumentSource, CallArguments
 
 LIBRARY = OptionalLibrary(
     Path(__file__).with_name("torch_kernels.cpp"),

@@ -1,4 +1,4 @@
-"""Tensors that the engine makes: copies, new memory, views and numbers of nncdbg's own operators."""
+"""Tensors that the engine makes: copies, new memory, views, numbers, and the states of random generators."""
 
 from __future__ import annotations
 
@@ -146,3 +146,20 @@ def accepts_devices(kernel: Callable[..., Any], operands: Sequence[Any]) -> bool
         except Exception as error:  # noqa: BLE001  the call on the real operands reports other errors
             return "device" not in str(error)
     return True
+
+
+def generator_state(device: torch.device) -> Any:
+    """Return the state of a device's generator, a tensor of bytes."""
+    return (
+        torch.get_rng_state()
+        if device.type == "cpu"
+        else torch.get_device_module(device).get_rng_state(device)
+    )
+
+
+def set_generator_state(state: Any, device: torch.device) -> None:
+    """Set the state of a device's generator."""
+    if device.type == "cpu":
+        torch.set_rng_state(state.contiguous())
+    else:
+        torch.get_device_module(device).set_rng_state(state, device)

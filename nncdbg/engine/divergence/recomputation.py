@@ -15,7 +15,7 @@ from nncdbg.comparison.measure import measure
 from nncdbg.comparison.report import NOWHERE
 from nncdbg.comparison.tolerance import SAME, Excess, Tolerance
 from nncdbg.dtypes import FLOATS, name_of
-from nncdbg.engine.backends.fallback import Fallback
+from nncdbg.engine.backends.mixed_backends import Fallback
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.casting import cast_array

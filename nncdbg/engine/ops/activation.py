@@ -20,7 +20,7 @@ import numpy as np
 from nncdbg.engine.ops import gradient as gradients
 from nncdbg.engine.ops.declaration import Formula, Kernel, op
 from nncdbg.engine.ops.elementwise import where
-from nncdbg.engine.ops.formula import formula_text, in_precision, type_at, wide_formula
+from nncdbg.engine.ops.formula import wide_formula
 from nncdbg.engine.ops.influence import POINTWISE, probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.scratch import scratch
@@ -178,12 +178,9 @@ def prelu_types(attributes: Attributes, inputs: Types) -> Types:
 
 
 def prelu_formula(attributes: Attributes, inputs: Types) -> str:
-    x, slope = type_at(inputs, 0), type_at(inputs, 1)
     lines = ["%scaled = Mul(%x.wide, %slope.wide)", "%negative = Less(%x.wide, 0)"]
     lines += ["%y.wide = Where(%negative, %scaled, %x.wide)"]
-    return formula_text(
-        "PRelu", [("x", x), ("slope", slope)], in_precision(x.dtype, ["x", "slope"], lines, ["y"]), ["y"]
-    )
+    return wide_formula("PRelu", ["x", "slope"], inputs, lines)
 
 
 @op(

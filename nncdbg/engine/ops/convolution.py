@@ -16,7 +16,7 @@ from typing import Any
 from nncdbg.engine.ops import remarks
 from nncdbg.engine.ops import windows as gradients
 from nncdbg.engine.ops.declaration import composite, op
-from nncdbg.engine.ops.formula import LARGE, formula_text, in_precision, sizes_at, type_at
+from nncdbg.engine.ops.formula import LARGE, formula_text, in_precision, sizes_at, type_at, wide_formula
 from nncdbg.engine.ops.influence import counted, probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.scratch import scratch
@@ -110,9 +110,7 @@ def conv_formula(attributes: Attributes, inputs: Types) -> str:
     if given:
         lines.append(f"%offset = Reshape(%bias.wide, {[weight[0], *[1] * len(axes)]})")
         lines.append("%y.wide = Add(%sum, %offset)")
-    names = ["x", "weight", "bias"] if given else ["x", "weight"]
-    body = in_precision(type_at(inputs, 0).dtype, names, lines, ["y"])
-    return formula_text("Conv", zip(names, inputs, strict=False), body, ["y"])
+    return wide_formula("Conv", ["x", "weight", "bias"], inputs, lines)
 
 
 def product_lines(
@@ -258,17 +256,10 @@ def conv_transpose_types(attributes: Attributes, inputs: Types) -> Types:
     if kernel is not None:
         for place, (axis, size) in enumerate(zip(axes_of(attributes, kernel), x[2:], strict=True)):
             if isinstance(size, int):
-                outputs[place] = transposed(_only(attributes, place), [axis], [size])[0][0]
+                given = {key: attributes[key] for key in ("output_padding", "output_shape")}
+                only = {key: [value[place]] if value else None for key, value in given.items()}
+                outputs[place] = transposed(only, [axis], [size])[0][0]
     return [typed(at(inputs, 0), (x[0], features, *outputs))]
-
-
-def _only(attributes: Attributes, place: int) -> Attributes:
-    """Return the attributes of one spatial axis."""
-    extra, wanted = attributes["output_padding"], attributes["output_shape"]
-    return {
-        "output_padding": [extra[place]] if extra else None,
-        "output_shape": [wanted[place]] if wanted else None,
-    }
 
 
 @op(
@@ -355,6 +346,13 @@ def deform_conv(attributes: Attributes, inputs: Types) -> str:
     axes, taps, outer = len(sizes), prod(kernel), attributes["offset_group"]
     rows = [taps * places[0], *places[1:]]
     group, parts = attributes["group"], channels // attributes["group"] * taps
+    shape, biased = [batch, results, *places], at(inputs, 3) is not None
+    mask, bias = ["%columns = Identity(%sampled)"], list[str]()
+    if at(inputs, 4) is not None:
+        mask = [f"%masks = Reshape(%mask.wide, {[batch * outer, 1, *rows]})"]
+        mask.append("%columns = Mul(%sampled, %masks)")
+    if biased:
+        bias = [f"%bias = Reshape(%B.wide, {[-1, *[1] * axes]})", "%Y.wide = Add(%unbiased, %bias)"]
     points = TensorType(_WIDE, (batch * outer, *rows, axes))
     image = TensorType(_WIDE, (batch * outer, channels // outer, *sizes))
     lines = [
@@ -366,11 +364,12 @@ def deform_conv(attributes: Attributes, inputs: Types) -> str:
         f"%grid: {points} = Reshape(%stacked, {[*(points.shape or ())]})",
         f"%image: {image} = Reshape(%X.wide, {[*(image.shape or ())]})",
         '%sampled = GridSample(%image, %grid, mode="linear", padding_mode="zeros", align_corners=0)',
-        *_mask_lines(inputs, [batch * outer, 1, *rows]),
+        *mask,
         f"%windows = Reshape(%columns, {[batch, group, parts, prod(places)]})",
         f"%weights = Reshape(%W.wide, {[group, results // group, parts]})",
         "%products = MatMul(%weights, %windows)",
-        *_bias_lines(inputs, [batch, results, *places]),
+        f"%{'unbiased' if biased else 'Y.wide'} = Reshape(%products, {shape})",
+        *bias,
     ]
     floats = [key for index, key in enumerate(_OPERANDS) if at(inputs, index) is not None]
     body = in_precision(type_at(inputs, 0).dtype, floats, lines, ["Y"], _WIDE)
@@ -409,19 +408,3 @@ def _column(numbers: Sequence[float], behind: int) -> object:
 
 def _nested(rows: list[object]) -> list[object]:
     return [_nested(row) if isinstance(row, list) else [row] for row in rows]
-
-
-def _mask_lines(inputs: Types, shape: Sequence[int]) -> list[str]:
-    if at(inputs, 4) is None:
-        return ["%columns = Identity(%sampled)"]
-    return [f"%masks = Reshape(%mask.wide, {[*shape]})", "%columns = Mul(%sampled, %masks)"]
-
-
-def _bias_lines(inputs: Types, shape: Sequence[int]) -> list[str]:
-    if at(inputs, 3) is None:
-        return [f"%Y.wide = Reshape(%products, {[*shape]})"]
-    return [
-        f"%unbiased = Reshape(%products, {[*shape]})",
-        f"%bias = Reshape(%B.wide, {[-1, *(1 for _ in shape[2:])]})",
-        "%Y.wide = Add(%unbiased, %bias)",
-    ]

@@ -67,33 +67,28 @@ def _axes(shape: Sequence[int], like: Sequence[int]) -> tuple[int, ...]:
 def _sum_like_formula(attributes: Attributes, types: Types) -> str:
     """Sum over the broadcast axes, in the shape of the operand."""
     given = [("x", type_at(types, 0)), ("like", type_at(types, 1))]
-    known = all(each.concrete for _, each in given)
-    summed = _static_sum(types) if known else _dynamic_sum()
+    summed = _DYNAMIC_SUM
+    if all(type_.concrete for _, type_ in given):
+        axes = _axes(sizes_at(types, 0), sizes_at(types, 1))
+        summed = [f"%sum = ReduceSum(%x.wide, {list(axes)})"] if axes else []
     last = "%sum" if summed else "%x.wide"
     lines = ["%shape = Shape(%like)", *summed, f"%y.wide = Reshape({last}, %shape, allowzero=1)"]
     return formula_text("SumLike", given, in_precision(given[0][1].dtype, ["x"], lines, ["y"]), ["y"])
 
 
-def _static_sum(types: Types) -> list[str]:
-    """The sum over axes that are known; no statement if there are none."""
-    axes = _axes(sizes_at(types, 0), sizes_at(types, 1))
-    return [f"%sum = ReduceSum(%x.wide, {list(axes)})"] if axes else []
-
-
-def _dynamic_sum() -> list[str]:
-    """The sum over axes that depend on the sizes: those that `like` lacks or in which it has size 1."""
-    return [
-        "%sizes = Shape(%x)",
-        "%rank = Shape(%sizes)",
-        "%rank.like = Shape(%shape)",
-        "%lead = Sub(%rank, %rank.like)",
-        "%ones = ConstantOfShape(%lead, value=i64[1] [1])",
-        "%padded = Concat(%ones, %shape, axis=0)",
-        "%single = Equal(%padded, 1)",
-        "%positions = NonZero(%single)",
-        "%axes = Reshape(%positions, [-1])",
-        "%sum = ReduceSum(%x.wide, %axes, keepdims=1, noop_with_empty_axes=1)",
-    ]
+_DYNAMIC_SUM = [
+    "%sizes = Shape(%x)",
+    "%rank = Shape(%sizes)",
+    "%rank.like = Shape(%shape)",
+    "%lead = Sub(%rank, %rank.like)",
+    "%ones = ConstantOfShape(%lead, value=i64[1] [1])",
+    "%padded = Concat(%ones, %shape, axis=0)",
+    "%single = Equal(%padded, 1)",
+    "%positions = NonZero(%single)",
+    "%axes = Reshape(%positions, [-1])",
+    "%sum = ReduceSum(%x.wide, %axes, keepdims=1, noop_with_empty_axes=1)",
+]
+"""The sum over axes that depend on the sizes: those that `like` lacks or in which it has size 1."""
 
 
 @op(

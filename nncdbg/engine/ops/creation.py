@@ -19,7 +19,7 @@ from nncdbg.dtypes import COMPLEX, FLOATS, NUMPY, name_of
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops import valid_integers as valid
-from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.declaration import op, other_version
 from nncdbg.engine.ops.gradient import nothing
 from nncdbg.engine.ops.gradient_shape import ascending
 from nncdbg.engine.ops.influence import (
@@ -112,17 +112,21 @@ def constant_of_shape(xp: Any, shape: Any, *, value: Any, out: Any = None) -> An
     return result
 
 
-def _eye_types(attributes: Attributes, types: Types) -> Types:
+def _types_like(attributes: Attributes, types: Types) -> Types:
     given, dtype = at(types, 0), attributes["dtype"]
-    if dtype is not None:
-        return (TensorType(element_type(dtype), shape_at(types, 0)),)
-    return (given,)
+    if dtype is None:
+        return (given,)
+    return (TensorType(element_type(dtype), shape_at(types, 0)),)
 
 
-@op("EyeLike", since=9, infer=_eye_types, vjp=nothing, influence=NOTHING, content=Content.GENERATED)
+def _dtype_like(x: Any, dtype: int | None) -> Any:
+    return x.dtype if dtype is None else NUMPY[element_type(dtype)]
+
+
+@op("EyeLike", since=9, infer=_types_like, vjp=nothing, influence=NOTHING, content=Content.GENERATED)
 def eye_like(xp: Any, x: Any, *, dtype: int | None, k: int) -> Any:
     """Ones on diagonal `k` of a matrix of the shape of `x`, zeros elsewhere.  ONNX EyeLike since 9."""
-    return xp.eye(*x.shape, k=k, dtype=x.dtype if dtype is None else NUMPY[element_type(dtype)])
+    return xp.eye(*x.shape, k=k, dtype=_dtype_like(x, dtype))
 
 
 @op(
@@ -283,17 +287,6 @@ def _types_by_shape(attributes: Attributes, types: Types) -> Types:
     return (TensorType(element_type(attributes["dtype"]), sizes_of(attributes["shape"])),)
 
 
-def _types_like(attributes: Attributes, types: Types) -> Types:
-    given, dtype = at(types, 0), attributes["dtype"]
-    if dtype is None:
-        return (given,)
-    return (TensorType(element_type(dtype), shape_at(types, 0)),)
-
-
-def _dtype_like(x: Any, dtype: int | None) -> Any:
-    return x.dtype if dtype is None else NUMPY[element_type(dtype)]
-
-
 def _declare_random(
     name: str, draw: Callable[..., Any], cause: str, by_shape_doc: str, like_doc: str
 ) -> None:
@@ -412,34 +405,19 @@ def dropout_unless_test(
     return _dropped(xp, x, ratio, not is_test, rng, x.dtype, outputs_count)
 
 
-@op(
-    "Dropout",
-    since=7,
-    infer=_dropout_types_before_10,
-    outputs_count=True,
-    vjp=gradients.identity,
-    influence=_DROPOUT,
-)
+@other_version("Dropout", 7, random=False, vjp=gradients.identity)
 def dropout_of_inference(xp: Any, x: Any, *, ratio: float, outputs_count: int) -> Any:
     """`x` itself: these versions are for inference.  ONNX Dropout 7 to 9."""
     return _dropped(xp, x, ratio, False, None, x.dtype, outputs_count)
 
 
-@op("Dropout", since=10, infer=_dropout_types, outputs_count=True, vjp=gradients.identity, influence=_DROPOUT)
+@other_version("Dropout", 10, infer=_dropout_types, random=False, vjp=gradients.identity)
 def dropout_with_mask(xp: Any, x: Any, *, ratio: float, outputs_count: int) -> Any:
     """`x` itself, and a mask of bool.  ONNX Dropout 10 and 11."""
     return _dropped(xp, x, ratio, False, None, np.bool_, outputs_count)
 
 
-@op(
-    "Dropout",
-    since=12,
-    infer=_dropout_types,
-    random=True,
-    outputs_count=True,
-    vjp=gradients.dropout,
-    influence=_DROPOUT,
-)
+@other_version("Dropout", 12, infer=_dropout_types, vjp=gradients.dropout)
 def dropout(
     xp: Any,
     x: Any,

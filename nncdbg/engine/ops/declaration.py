@@ -351,6 +351,16 @@ def composite(name: str, **fields: Any) -> Callable[[Formula], Formula]:
     return enter
 
 
+def other_version(name: str, since: int, **fields: Any) -> Callable[[Declared], Declared]:
+    """Declare the decorated kernel of a version that differs from the oldest one only in `fields`."""
+
+    def enter(kernel: Declared) -> Declared:
+        declare(replace(_DECLARED[name][0], since=since, kernel=kernel, doc=kernel.__doc__ or "", **fields))
+        return kernel
+
+    return enter
+
+
 def declared(name: str) -> Sequence[Op]:
     """Return all versions of the op `name`, oldest first; empty if there are none."""
     return tuple(_DECLARED.get(name, ()))

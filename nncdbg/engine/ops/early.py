@@ -23,7 +23,7 @@ from nncdbg.engine.ops.contracts import IntegerFault, divides_by_zero
 from nncdbg.engine.ops.declaration import declare, declared, op
 from nncdbg.engine.ops.influence import MOVED
 from nncdbg.engine.ops.onnx_schemas import dtypes_of
-from nncdbg.engine.ops.types import Attributes, Types, at, normal_axis, shape_at, typed
+from nncdbg.engine.ops.types import Attributes, Types, at, normal_axis, same_rank, shaped, typed
 from nncdbg.errors import GraphError
 from nncdbg.ir.records import TensorType
 
@@ -163,12 +163,7 @@ def cast_by_name(xp: ModuleType, x: Any, *, to: str) -> Any:
     return cast(xp, x, to=_named_type(to))
 
 
-def _tiled(attributes: Attributes, types: Types) -> Types:
-    shape = shape_at(types, 0)
-    return (typed(at(types, 0), None if shape is None else (None,) * len(shape)),)
-
-
-@op("Tile", since=1, infer=_tiled, influence=MOVED, host_operands=(1, 2))
+@op("Tile", since=1, infer=shaped(same_rank), influence=MOVED, host_operands=(1, 2))
 def tile_along_axis(xp: ModuleType, x: Any, tiles: Any, axis: Any) -> Any:
     """`x` repeated `tiles` times along `axis`; both are single numbers.  ONNX Tile 1."""
     return xp.concatenate([x] * int(tiles.reshape(-1)[0]), axis=normal_axis(int(axis.reshape(-1)[0]), x.ndim))

@@ -16,7 +16,7 @@ from nncdbg.engine.ops import contracts, remarks
 from nncdbg.engine.ops import gradient as gradients
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.contracts import divides_by_zero
-from nncdbg.engine.ops.declaration import Formula, Op, declare, op
+from nncdbg.engine.ops.declaration import Formula, Op, declare, op, other_version
 from nncdbg.engine.ops.formula import formula_text, type_at
 from nncdbg.engine.ops.gradient import nothing
 from nncdbg.engine.ops.influence import (
@@ -184,15 +184,6 @@ def _power_of_integers(xp: Any, x: Any, y: Any) -> Any:
     return xp.where(y < 0, inverse, result)
 
 
-def _working_types(x: Any, y: Any) -> tuple[Any, Any]:
-    """Return the types `Pow` computes in: NumPy's common type, or f32 for narrow floats without one."""
-    if x.dtype == y.dtype:
-        return x.dtype, y.dtype
-    small = [np.dtype(np.float32) if is_narrow(d) else d for d in (x.dtype, y.dtype)]
-    common = np.result_type(*small)
-    return common, common
-
-
 @op(
     "Pow",
     since=7,
@@ -215,9 +206,11 @@ def power(xp: Any, x: Any, y: Any, *, out: Any = None) -> Any:
         result = xp.multiply(x, x, out) if y == 3 else x
         result = xp.multiply(result, x, out) if y == 3 else result
     else:
-        base, exponent = _working_types(x, y)
+        base = x.dtype
+        if y.dtype != base:  # NumPy's common type, or f32 for narrow floats without one.
+            base = np.result_type(*(np.dtype(np.float32) if is_narrow(d) else d for d in (x.dtype, y.dtype)))
         same = base == x.dtype
-        result = xp.power(x.astype(base, copy=False), y.astype(exponent, copy=False), out if same else None)
+        result = xp.power(x.astype(base, copy=False), y.astype(base, copy=False), out if same else None)
     return settled(xp, result, x.dtype, out)
 
 
@@ -312,9 +305,7 @@ def clip_by_attributes(
     return _clip(xp, x, low, high, out)
 
 
-@op(
-    "Clip", since=11, infer=same_as(0), accepts_out=True, vjp=gradients.clip, influence=CLIPPED, limits=(1, 2)
-)
+@other_version("Clip", 11, limits=(1, 2))
 def clip(xp: Any, x: Any, low: Any = None, high: Any = None, *, out: Any = None) -> Any:
     """`x` clamped to [low, high], either of which may be absent; NaN is kept.  ONNX Clip since 11."""
     # ONNX requires scalars; a bound of shape [1], which exporters write, must not raise the rank.

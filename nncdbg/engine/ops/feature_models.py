@@ -9,7 +9,7 @@ Classification by Pairwise Coupling".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, product
 from types import ModuleType
 from typing import Any
 
@@ -63,14 +63,10 @@ def imputer_formula(attributes: Attributes, types: Types) -> str:
 def normalizer_formula(attributes: Attributes, types: Types) -> str:
     """Each row divided by its maximum, the sum of absolute values, or the root of the sum of squares."""
     dtype = type_at(types, 0).dtype
-    lengths = {
-        "MAX": ["%length = ReduceMax(%wide, [-1])"],
-        "L1": ["%length = ReduceL1(%wide, [-1])"],
-        "L2": ["%length = ReduceL2(%wide, [-1])"],
-    }
+    length = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}[attributes["norm"]]
     lines = [
         cast("wide", "X", "f32" if dtype == "f32" else "f64"),
-        *lengths[attributes["norm"]],
+        f"%length = {length}(%wide, [-1])",
         "%none = Equal(%length, 0)",
         "%safe = Where(%none, 1, %length)",
         "%shares = Div(%wide, %safe)",
@@ -330,7 +326,7 @@ def _probability_lines(attributes: Attributes, types: Types, classes: int) -> li
     """
     pairs = [*combinations(range(classes), 2)]
     upper, lower = (
-        [[float(cell == pair) for cell in _cells(classes)] for pair in order]
+        [[float(cell == pair) for cell in product(range(classes), repeat=2)] for pair in order]
         for order in (pairs, [(j, i) for i, j in pairs])
     )
     identity = [[float(i == j) for j in range(classes)] for i in range(classes)]
@@ -376,10 +372,6 @@ def _probability_lines(attributes: Attributes, types: Types, classes: int) -> li
         "  next %p = %p.kept",
         "} -> (%probabilities = %p)",
     ]
-
-
-def _cells(classes: int) -> list[tuple[int, int]]:
-    return [(i, j) for i in range(classes) for j in range(classes)]
 
 
 def _sweep_lines(t: int, classes: int) -> list[str]:

@@ -16,6 +16,7 @@ from nncdbg.engine.ops.gradient import (
     number,
     other_factors,
     positions_of,
+    rank_of,
     reshaped_like,
     shape_of,
     summed_like,
@@ -98,6 +99,14 @@ def _with_axes(emit: Emit, at: Applied, value: str) -> str:
     return value if axes is None or at.attributes["keepdims"] else emit("Unsqueeze", value, axes)
 
 
+def _reduced_again(emit: Emit, at: Applied, op: str, value: str) -> str:
+    """Reduce another value over the same axes, which keep size 1."""
+    attributes: dict[str, Attribute] = {"keepdims": 1}
+    if at.attributes.get("noop_with_empty_axes"):
+        attributes["noop_with_empty_axes"] = 1
+    return emit(op, value, *([_axes(at)] if _axes(at) is not None else []), **attributes)
+
+
 def reduced_sum(emit: Emit, at: Applied) -> Sequence[Operand]:
     """The cotangent repeated along the summed axes."""
     return (emit("Expand", _with_axes(emit, at, at.d), shape_of(emit, at.x)),)
@@ -106,10 +115,7 @@ def reduced_sum(emit: Emit, at: Applied) -> Sequence[Operand]:
 def reduced_extreme(emit: Emit, at: Applied) -> Sequence[Operand]:
     """For ReduceMax and ReduceMin: equal shares to the elements that equal the result."""
     hits = cast_like(emit, emit("Equal", at.x, _with_axes(emit, at, at.y)), at.d)
-    attributes: dict[str, Attribute] = {"keepdims": 1}
-    if at.attributes.get("noop_with_empty_axes"):
-        attributes["noop_with_empty_axes"] = 1
-    ties = emit("ReduceSum", hits, *([_axes(at)] if _axes(at) is not None else []), **attributes)
+    ties = _reduced_again(emit, at, "ReduceSum", hits)
     # Where the result is NaN, no element equals it, and 0 / 0 is NaN.
     return (emit("Div", emit("Mul", hits, _with_axes(emit, at, at.d)), ties),)
 
@@ -234,12 +240,8 @@ def reduced_norm(emit: Emit, at: Applied) -> Sequence[Operand]:
 def reduced_product(emit: Emit, at: Applied) -> Sequence[Operand]:
     """The product of the other elements; exact also where elements are 0."""
     is_zero = emit("Equal", at.x, number(0))
-    rest: list[Operand] = [_axes(at)] if _axes(at) is not None else []
-    attributes: dict[str, Attribute] = {"keepdims": 1}
-    if at.attributes.get("noop_with_empty_axes"):
-        attributes["noop_with_empty_axes"] = 1
-    zeros = emit("ReduceSum", cast_like(emit, is_zero, at.x), *rest, **attributes)
-    nonzero = emit("ReduceProd", emit("Where", is_zero, number(1), at.x), *rest, **attributes)
+    zeros = _reduced_again(emit, at, "ReduceSum", cast_like(emit, is_zero, at.x))
+    nonzero = _reduced_again(emit, at, "ReduceProd", emit("Where", is_zero, number(1), at.x))
     others = other_factors(emit, at.x, _with_axes(emit, at, at.y), nonzero, zeros)
     return (emit("Mul", _with_axes(emit, at, at.d), others),)
 
@@ -401,17 +403,9 @@ def dequantized(emit: Emit, at: Applied) -> Sequence[Operand]:
         block = emit("Div", emit("Range", Literal(0), length, Literal(1)), Literal(size))
         places = emit("Gather", places, block, axis=axis)
     elif not unit_rank(emit, scale):
-        behind = rank_behind(emit, x, axis)
-        places = emit("Reshape", places, Literal((-1, *(1,) * behind)))
+        rank = rank_of(emit, x)
+        places = emit("Reshape", places, Literal((-1, *(1,) * (rank - 1 - axis % rank))))
     return None, emit("nncdbg.SumAt", parts, emit("Expand", places, shape_of(emit, x)), scale)
-
-
-def rank_behind(emit: Emit, operand: Operand, axis: int) -> int:
-    """Return the number of axes after `axis`."""
-    known = emit.type_of(operand)
-    if known is None or known.shape is None:
-        raise UnsupportedOp(f"the number of axes of %{name_text(str(operand))} is not known before the run")
-    return len(known.shape) - 1 - axis % len(known.shape)
 
 
 def construct(emit: Emit, at: Applied) -> Sequence[Operand]:

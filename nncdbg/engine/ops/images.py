@@ -13,7 +13,7 @@ import numpy as np
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import composite, op
-from nncdbg.engine.ops.formula import cast, formula_text, in_precision, sizes_at, type_at, wide_name
+from nncdbg.engine.ops.formula import cast, formula, sizes_at, type_at, wide_formula, wide_name
 from nncdbg.engine.ops.influence import RESIZED, Content, probed
 from nncdbg.engine.ops.onnx_messages import types_by_onnx
 from nncdbg.engine.ops.precision import settled, widened
@@ -45,9 +45,7 @@ def grid_sample_formula(attributes: Attributes, inputs: Types) -> str:
     for axis, size in enumerate(sizes):
         lines += _axis_lines(str(axis), len(sizes) - 1 - axis, size, mode, attributes)
     lines += _joined_lines(sizes, zeros)
-    points = 1
-    for size in grid[1:-1]:
-        points *= size
+    points = prod(grid[1:-1])
     lines += [
         f"%flat = Reshape(%image, {[batch, channels, -1]})",
         f"%row = Reshape(%place, {[batch, 1, -1]})",
@@ -62,7 +60,7 @@ def grid_sample_formula(attributes: Attributes, inputs: Types) -> str:
         f"%wide = Reshape(%sums, {[batch, channels, *grid[1:-1]]})",
         cast("Y", "wide", type_at(inputs, 0).dtype),
     ]
-    return formula_text("GridSample", zip(("X", "grid"), inputs, strict=True), lines, ["Y"])
+    return formula("GridSample", ["X", "grid"], inputs, lines, ["Y"])
 
 
 def _axis_lines(a: str, column: int, size: int, mode: str, attributes: Attributes) -> list[str]:
@@ -206,24 +204,19 @@ def _sample_types(attributes: Attributes, types: Types) -> Types:
     return (typed(at(types, 0), sizes),)
 
 
-def _reflected(xp: Any, x: Any, low: float, high: float) -> Any:
-    """Reflect `x` at both borders until it is between them."""
-    span = high - low
-    if span == 0:
-        return xp.full_like(x, low)
-    away = xp.abs(x - low) % (2 * span)
-    return low + xp.where(away > span, 2 * span - away, away)
-
-
 def _padded(xp: Any, x: Any, size: int, padding: str, align: bool) -> Any:
     """Map coordinates outside the image inside, according to the padding mode."""
     low, high = (0.0, size - 1.0) if align else (-0.5, size - 0.5)
     outside = (x < low) | (x > high)
     if padding == "border":
         return xp.where(outside, xp.clip(x, 0, size - 1), x)
-    if padding == "reflection":
-        return xp.where(outside, _reflected(xp, x, low, high), x)
-    return x
+    if padding != "reflection":
+        return x
+    span = high - low
+    if span == 0:
+        return xp.where(outside, xp.full_like(x, low), x)
+    away = xp.abs(x - low) % (2 * span)
+    return xp.where(outside, low + xp.where(away > span, 2 * span - away, away), x)
 
 
 def _neighbours(xp: Any, x: Any, mode: str) -> tuple[list[Any], list[Any]]:
@@ -234,7 +227,7 @@ def _neighbours(xp: Any, x: Any, mode: str) -> tuple[list[Any], list[Any]]:
     part = x - base
     if mode == "linear":
         return [base, base + 1], [1 - part, part]
-    offsets = (-1, 0, 1, 2)
+    offsets = _OFFSETS["cubic"]
     return [base + offset for offset in offsets], [_keys(xp, xp.abs(part - offset)) for offset in offsets]
 
 
@@ -319,9 +312,8 @@ def roi_align_formula(attributes: Attributes, inputs: Types) -> str:
         lines += _bin_lines(name, column, number, attributes["sampling_ratio"], half)
         lines += _neighbor_lines(name, size)
     lines += _corner_lines(count, channels, sizes)
-    lines += _mean_lines() if attributes["mode"] == "avg" else _maximum_lines()
-    body = in_precision(type_at(inputs, 0).dtype, ["X", "rois"], lines, ["Y"])
-    return formula_text("RoiAlign", zip(("X", "rois", "batch_indices"), inputs, strict=True), body, ["Y"])
+    lines += _MEAN_LINES if attributes["mode"] == "avg" else _MAXIMUM_LINES
+    return wide_formula("RoiAlign", ["X", "rois", "batch_indices"], inputs, lines, ["Y"])
 
 
 def _bin_lines(a: str, column: int, bins: int, ratio: int, half: bool) -> list[str]:
@@ -412,29 +404,26 @@ def _joined(target: str, y: str, x: str, op: str) -> list[str]:
 _SHARES = "%share_low_low, %share_low_high, %share_high_low, %share_high_high"
 
 
-def _mean_lines() -> list[str]:
-    return [
-        f"%values = Sum({_SHARES})",
-        "%sums = ReduceSum(%values, [3, 5], keepdims=0)",
-        "%area = Mul(%points_y, %points_x)",
-        "%number = Max(%area, 1)",
-        "%numbers = Unsqueeze(%number, [2, 3])",
-        "%Y.wide = Div(%sums, %numbers)",
-    ]
+_MEAN_LINES = (
+    f"%values = Sum({_SHARES})",
+    "%sums = ReduceSum(%values, [3, 5], keepdims=0)",
+    "%area = Mul(%points_y, %points_x)",
+    "%number = Max(%area, 1)",
+    "%numbers = Unsqueeze(%number, [2, 3])",
+    "%Y.wide = Div(%sums, %numbers)",
+)
 
-
-def _maximum_lines() -> list[str]:
-    """The largest weighted corner, as in ONNX's reference; a point outside the image has the value 0."""
-    return [
-        f"%values = Max({_SHARES})",
-        "%candidates = Where(%used, %values, -inf)",
-        "%largest = ReduceMax(%candidates, [3, 5], keepdims=0)",
-        "%any_y = Greater(%points_y, 0)",
-        "%any_x = Greater(%points_x, 0)",
-        "%any_point = And(%any_y, %any_x)",
-        "%any = Unsqueeze(%any_point, [2, 3])",
-        "%Y.wide = Where(%any, %largest, 0)",
-    ]
+_MAXIMUM_LINES = (
+    f"%values = Max({_SHARES})",
+    "%candidates = Where(%used, %values, -inf)",
+    "%largest = ReduceMax(%candidates, [3, 5], keepdims=0)",
+    "%any_y = Greater(%points_y, 0)",
+    "%any_x = Greater(%points_x, 0)",
+    "%any_point = And(%any_y, %any_x)",
+    "%any = Unsqueeze(%any_point, [2, 3])",
+    "%Y.wide = Where(%any, %largest, 0)",
+)
+"""The largest weighted corner, as in ONNX's reference; a point outside the image has the value 0."""
 
 
 def max_roi_pool_formula(attributes: Attributes, inputs: Types) -> str:
@@ -474,8 +463,7 @@ def max_roi_pool_formula(attributes: Attributes, inputs: Types) -> str:
         "%any = And(%any_y, %any_x)",
         "%Y.wide = Where(%any, %largest, 0)",
     ]
-    body = in_precision(type_at(inputs, 0).dtype, ["X", "rois"], lines, ["Y"])
-    return formula_text("MaxRoiPool", zip(("X", "rois"), inputs, strict=True), body, ["Y"])
+    return wide_formula("MaxRoiPool", ["X", "rois"], inputs, lines, ["Y"])
 
 
 def _cell_lines(a: str, column: int, cells: int, size: int) -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops import valid_integers as valid
-from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.declaration import op, other_version
 from nncdbg.engine.ops.influence import (
     BEST,
     GATHERED,
@@ -397,7 +397,7 @@ def top_by_attribute(xp: Any, x: Any, *, k: int, axis: int) -> Any:
     return _top(xp, x, k, axis, 1)
 
 
-@op("TopK", since=10, infer=_top_types, vjp=gradients.top, integers=valid.top_count, influence=BEST)
+@other_version("TopK", 10, integers=valid.top_count)
 def top(xp: Any, x: Any, k: Any, *, axis: int, largest: int = 1, sorted: int = 1) -> Any:
     """The `k` greatest (or least) elements along `axis` and their i64 indices, always sorted.
 

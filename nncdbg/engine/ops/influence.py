@@ -155,11 +155,11 @@ def resized(results: Sequence[Any]) -> Sequence[Marked]:
     return [None if result is None else True for result in results]
 
 
-def _everything(application: Application) -> Sequence[Marked]:
-    return everything_in(application.results)
-
-
-EVERYTHING = Influence("every element influences every result", _everything, exact=False)
+EVERYTHING = Influence(
+    "every element influences every result",
+    lambda application: everything_in(application.results),
+    exact=False,
+)
 RESIZED = Influence(
     "all results and their sizes", lambda application: resized(application.results), exact=False
 )
@@ -350,16 +350,16 @@ def _deciding(application: Application, neutral: Sequence[Any]) -> Sequence[Mark
     return _result(application, (a & (open_b | b)) | (b & (open_a | a)))
 
 
-def _and(application: Application) -> Sequence[Marked]:
-    return _deciding(application, [np.asarray(value) for value in application.operands])
-
-
-def _or(application: Application) -> Sequence[Marked]:
-    return _deciding(application, [~np.asarray(value) for value in application.operands])
-
-
-AND = Influence("element by element", _and, discards="elements combined with false")
-OR = Influence("element by element", _or, discards="elements combined with true")
+AND = Influence(
+    "element by element",
+    lambda application: _deciding(application, [np.asarray(value) for value in application.operands]),
+    discards="elements combined with false",
+)
+OR = Influence(
+    "element by element",
+    lambda application: _deciding(application, [~np.asarray(value) for value in application.operands]),
+    discards="elements combined with true",
+)
 
 
 def _multiplied(application: Application) -> Sequence[Marked]:
@@ -404,13 +404,10 @@ MAXIMUM = _extreme(-np.inf)
 MINIMUM = _extreme(np.inf)
 
 
-def _infinite(x: Array) -> Array:
-    return np.zeros(x.shape, bool) if x.dtype.kind in "biu" else np.asarray(np.isinf(x))
-
-
 def _clipped(application: Application) -> Sequence[Marked]:
     x, result = np.asarray(application.operands[0]), np.asarray(application.results[0])
-    found = _none(application.marks(0)) & ~(_infinite(x) & (result != x) & application.exact)
+    infinite = False if x.dtype.kind in "biu" else np.isinf(x)
+    found = _none(application.marks(0)) & ~(infinite & (result != x) & application.exact)
     for index, open_end in ((1, -np.inf), (2, np.inf)):
         marks, bound = application.marks(index), application.operand(index)
         if marks is not None and not (application.exact and (bound == open_end).all()):
@@ -444,14 +441,11 @@ def reduced_axes(application: Application) -> tuple[int, ...]:
     return tuple(axis % max(rank, 1) for axis in axes)
 
 
-def _any(application: Application, marks: Array, axes: tuple[int, ...]) -> Array:
-    return np.asarray(marks.any(axis=axes, keepdims=bool(application.attributes.get("keepdims", 1))))
-
-
 def _reduced(application: Application) -> Sequence[Marked]:
     if application.marks(1) is not None:
         return resized(application.results)
-    return [_any(application, application.marked[0], reduced_axes(application))]
+    keepdims = bool(application.attributes.get("keepdims", 1))
+    return [np.asarray(application.marked[0].any(axis=reduced_axes(application), keepdims=keepdims))]
 
 
 REDUCED = Influence(
@@ -506,10 +500,6 @@ def _gathered(application: Application) -> Sequence[Marked]:
     return _indexed(application, places)
 
 
-def _gathered_elements(application: Application) -> Sequence[Marked]:
-    return _indexed(application, lambda indices: indices)
-
-
 def _gathered_tuples(application: Application) -> Sequence[Marked]:
     rank = np.ndim(application.results[0])
 
@@ -522,8 +512,8 @@ def _gathered_tuples(application: Application) -> Sequence[Marked]:
 
 _WORDS = "the new place of the element; for an index, all elements that it selects"
 GATHERED = Influence(_WORDS, _gathered, infinities=Infinities.KEPT, content=Content.MOVED)
-GATHERED_ELEMENTS = Influence(_WORDS, _gathered_elements, infinities=Infinities.KEPT, content=Content.MOVED)
-GATHERED_TUPLES = Influence(_WORDS, _gathered_tuples, infinities=Infinities.KEPT, content=Content.MOVED)
+GATHERED_ELEMENTS = replace(GATHERED, find=lambda application: _indexed(application, lambda indices: indices))
+GATHERED_TUPLES = replace(GATHERED, find=_gathered_tuples)
 
 
 def _scattered(application: Application) -> Sequence[Marked]:

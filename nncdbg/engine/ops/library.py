@@ -43,9 +43,7 @@ def load_op_library(path: str | os.PathLike[str]) -> tuple[str, ...]:
             before = _torch_operators(file)
             _execute(file)
             registered = _torch_operators(file) - before
-            if not registered:
-                _check_any(file, found)
-            _check_domains(file, found)
+            _check(file, found, required=not registered)
         _LOADED[file] = tuple(sorted({*registered, *(entry.name for entry in found)}))
     return _LOADED[file]
 
@@ -91,15 +89,13 @@ def _torch_operators(file: Path) -> set[str]:
     return registered_names()
 
 
-def _check_any(file: Path, found: list[Op]) -> None:
-    if not found:
+def _check(file: Path, found: list[Op], *, required: bool) -> None:
+    """Raise LoadError without ops if they are `required`, and for one in a reserved domain."""
+    if required and not found:
         raise LoadError(
             f"the op library {file} declares no op",
             hint='decorate a kernel with @nncdbg.op("domain.Name"), or register a torch.library.custom_op',
         )
-
-
-def _check_domains(file: Path, found: list[Op]) -> None:
     for entry in found:
         domain, local = split(entry.name)
         if domain in ("", "ai.onnx", "nncdbg") or not local:

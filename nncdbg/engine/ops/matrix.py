@@ -10,8 +10,8 @@ from typing import Any
 
 from nncdbg.engine.ops import gradient as gradients
 from nncdbg.engine.ops import remarks
-from nncdbg.engine.ops.declaration import op
-from nncdbg.engine.ops.formula import LARGE, formula_text, in_precision, sizes_at, type_at
+from nncdbg.engine.ops.declaration import op, other_version
+from nncdbg.engine.ops.formula import LARGE, formula, in_precision, sizes_at, type_at, wide_formula
 from nncdbg.engine.ops.influence import PRODUCT, PRODUCT_AND_SUM, Application, Influence, Marked, probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.types import (
@@ -22,13 +22,14 @@ from nncdbg.engine.ops.types import (
     broadcast_dims,
     broadcast_shapes,
     einsum_terms,
+    fixed,
     need_rank,
     same_as,
     shape_at,
     typed,
 )
 from nncdbg.errors import GraphError
-from nncdbg.ir.records import Dim, TensorType
+from nncdbg.ir.records import Dim
 
 
 def matmul_shape(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> tuple[Dim, ...] | None:
@@ -59,7 +60,7 @@ def matmul_formula(attributes: Attributes, inputs: Types) -> str:
     body = in_precision(type_at(inputs, 0).dtype, ["a", "b"], lines, ["y"])
     if looped:
         body.insert(0, f"%depth: i64[] = {a[-1]}")
-    return formula_text("MatMul", [("a", at(inputs, 0)), ("b", at(inputs, 1))], body, ["y"])
+    return formula("MatMul", ["a", "b"], inputs, body)
 
 
 def product_lines(left_rank: int, right_rank: int) -> list[str]:
@@ -139,7 +140,7 @@ def matmul(xp: ModuleType, a: Any, b: Any, *, out: Any = None) -> Any:
 @op(
     "MatMulInteger",
     since=10,
-    infer=lambda attributes, inputs: [_as_i32(matmul_types(attributes, inputs)[0])],
+    infer=fixed("i32", lambda attributes, inputs: matmul_shape(shape_at(inputs, 0), shape_at(inputs, 1))),
     influence=PRODUCT,
     unit_axis=-1,
 )
@@ -154,10 +155,6 @@ def matmul_integer(xp: ModuleType, a: Any, b: Any, a_zero: Any = None, b_zero: A
     if b_zero is not None:
         right = right - b_zero
     return xp.asarray(xp.matmul(left, right)).astype(xp.int32)
-
-
-def _as_i32(given: TensorType | None) -> TensorType:
-    return TensorType("i32", given.shape if given else None)
 
 
 # Gemm -----------------------------------------------------------------------------------------
@@ -201,9 +198,7 @@ def gemm_formula(attributes: Attributes, inputs: Types) -> str:
     names = [*("%product", "%scaled")[: len(steps) - 1], "%y.wide"]
     for number, (name, step) in enumerate(zip(names, steps, strict=True)):
         lines.append(f"{name} = {step.format(names[number - 1])}")
-    keys = ["a", "b", "c"] if given is not None else ["a", "b"]
-    body = in_precision(type_at(inputs, 0).dtype, keys, lines, ["y"])
-    return formula_text("Gemm", zip(keys, inputs, strict=False), body, ["y"])
+    return wide_formula("Gemm", ["a", "b", "c"], inputs, lines)
 
 
 @op(
@@ -255,16 +250,7 @@ def _gemm_of_integers(xp: ModuleType, a: Any, b: Any, c: Any, alpha: float, beta
     return result
 
 
-@op(
-    "Gemm",
-    since=1,
-    infer=gemm_types,
-    formula=gemm_formula,
-    accepts_out=True,
-    vjp=gradients.gemm,
-    influence=PRODUCT_AND_SUM,
-    terms=_inner,
-)
+@other_version("Gemm", 1)
 def gemm_with_broadcast(xp: ModuleType, a: Any, b: Any, c: Any, *, broadcast: int, **attributes: Any) -> Any:
     """Gemm before opset 7; `broadcast` allows a C smaller than the product."""
     return gemm(xp, a, b, c, **attributes)

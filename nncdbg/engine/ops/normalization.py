@@ -8,7 +8,7 @@ from typing import Any
 
 from nncdbg.dtypes import FROM_ONNX, NUMPY
 from nncdbg.engine.ops import contracts, remarks
-from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.declaration import op, other_version
 from nncdbg.engine.ops.formula import (
     cast,
     formula_text,
@@ -60,7 +60,7 @@ def by_channel(parameter: Any, rank: int) -> Any:
 
 def affine_lines(rank: int) -> list[str]:
     """Compute `%y.wide` from `%normal`, with `%scale.wide` and `%bias.wide` over the channels."""
-    column = f"[-1, {', '.join(['1'] * (rank - 2))}]" if rank > 2 else "[-1]"
+    column = [-1, *[1] * (rank - 2)]
     return [
         f"%factor = Reshape(%scale.wide, {column})",
         f"%offset = Reshape(%bias.wide, {column})",
@@ -108,11 +108,9 @@ def standardized(xp: ModuleType, x: Any, axes: tuple[int, ...], epsilon: float) 
 
 def instance_formula(attributes: Attributes, inputs: Types) -> str:
     """Mean and variance of each plane."""
-    given, rank = type_at(inputs, 0), len(sizes_at(inputs, 0))
+    rank = len(sizes_at(inputs, 0))
     lines = [*moments_lines(range(2, rank)), *normal_lines(attributes["epsilon"]), *affine_lines(rank)]
-    names = ["x", "scale", "bias"]
-    body = in_precision(given.dtype, names, lines, ["y"])
-    return formula_text("InstanceNormalization", zip(names, inputs, strict=True), body, ["y"])
+    return wide_formula("InstanceNormalization", ["x", "scale", "bias"], inputs, lines)
 
 
 @op(
@@ -147,8 +145,8 @@ def group_types(attributes: Attributes, inputs: Types) -> Types:
 
 def group_formula(attributes: Attributes, inputs: Types) -> str:
     """The formula of opset 21: scale and bias over the channels; per group in older opsets."""
-    given, shape = type_at(inputs, 0), sizes_at(inputs, 0)
-    groups, rank = attributes["num_groups"], len(shape)
+    shape = sizes_at(inputs, 0)
+    groups, tail = attributes["num_groups"], affine_lines(len(shape))
     lines = [
         f"%grouped = Reshape(%x.wide, {[shape[0], groups, -1]})",
         *(line.replace("%x.wide", "%grouped") for line in moments_lines([2])),
@@ -160,15 +158,8 @@ def group_formula(attributes: Attributes, inputs: Types) -> str:
         for name in ("scale", "bias"):
             lines.append(f"%{name}_column = Reshape(%{name}.wide, [-1, 1])")
             lines.append(f"%{name}_spread = Expand(%{name}_column, {[groups, each]})")
-        tail = [
-            line.replace("%scale.wide", "%scale_spread").replace("%bias.wide", "%bias_spread")
-            for line in affine_lines(rank)
-        ]
-    else:
-        tail = affine_lines(rank)
-    names = ["x", "scale", "bias"]
-    body = in_precision(given.dtype, names, [*lines, *tail], ["y"])
-    return formula_text("GroupNormalization", zip(names, inputs, strict=True), body, ["y"])
+            tail = [line.replace(f"%{name}.wide", f"%{name}_spread") for line in tail]
+    return wide_formula("GroupNormalization", ["x", "scale", "bias"], inputs, [*lines, *tail])
 
 
 @op(
@@ -192,14 +183,7 @@ def group_normalization(
     return settled(xp, result, x.dtype)
 
 
-@op(
-    "GroupNormalization",
-    since=18,
-    infer=group_types,
-    formula=group_formula,
-    influence=probed(0, 1, 2),
-    squares=Squares((0,), in_planes, bias=2),
-)
+@other_version("GroupNormalization", 18)
 def group_normalization_by_group(
     xp: ModuleType, x: Any, scale: Any, bias: Any, *, epsilon: float, num_groups: int
 ) -> Any:
@@ -326,7 +310,7 @@ def rms_types(attributes: Attributes, inputs: Types) -> Types:
 
 def rms_formula(attributes: Attributes, inputs: Types) -> str:
     """The root of the mean square over the last axes."""
-    given, rank = type_at(inputs, 0), len(sizes_at(inputs, 0))
+    rank = len(sizes_at(inputs, 0))
     axes = list(range(normal_axis(attributes["axis"], rank), rank))
     lines = [
         "%squares = Mul(%x.wide, %x.wide)",
@@ -336,8 +320,7 @@ def rms_formula(attributes: Attributes, inputs: Types) -> str:
         "%normal = Div(%x.wide, %rms)",
         "%y.wide = Mul(%normal, %scale.wide)",
     ]
-    body = in_precision(given.dtype, ["x", "scale"], lines, ["y"])
-    return formula_text("RMSNormalization", zip(["x", "scale"], inputs, strict=True), body, ["y"])
+    return wide_formula("RMSNormalization", ["x", "scale"], inputs, lines)
 
 
 @op(
@@ -374,11 +357,8 @@ def lp_formula(attributes: Attributes, inputs: Types) -> str:
     axis = attributes["axis"]
     lines = ["%sizes = Abs(%x.wide)", f"%norm = ReduceSum(%sizes, [{axis}])"]
     if attributes["p"] == 2:
-        lines = [
-            "%squares = Mul(%x.wide, %x.wide)",
-            f"%total = ReduceSum(%squares, [{axis}])",
-            "%norm = Sqrt(%total)",
-        ]
+        lines = ["%squares = Mul(%x.wide, %x.wide)", f"%total = ReduceSum(%squares, [{axis}])"]
+        lines.append("%norm = Sqrt(%total)")
     lines += ["%empty = Equal(%norm, 0)", "%divisor = Where(%empty, 1, %norm)"]
     lines.append("%y.wide = Div(%x.wide, %divisor)")
     return wide_formula("LpNormalization", ["x"], inputs, lines)
@@ -441,8 +421,7 @@ def old_batch_types(attributes: Attributes, inputs: Types) -> Types:
 def batch_formula(attributes: Attributes, inputs: Types) -> str:
     """(x - mean) / sqrt(var + epsilon), scaled and offset; training uses the statistics of the batch."""
     given, rank = type_at(inputs, 0), len(sizes_at(inputs, 0))
-    column = f"[-1, {', '.join(['1'] * (rank - 2))}]" if rank > 2 else "[-1]"
-    lines, outputs = [], ["y"]
+    column, lines, outputs = [-1, *[1] * (rank - 2)], list[str](), ["y"]
     axes = [0, *range(2, rank)]
     if attributes.get("training_mode", 0):
         lines = [*moments_lines(axes), *running_lines(attributes["momentum"])]
@@ -553,14 +532,10 @@ def _trains_over_planes(attributes: Attributes) -> bool:
     return attributes["outputs_count"] > 1 and bool(attributes.get("spatial", 1))
 
 
-@op(
+@other_version(
     "BatchNormalization",
-    since=7,
+    7,
     infer=old_batch_types,
-    formula=batch_formula,
-    outputs_count=True,
-    accepts_out=True,
-    influence=probed(0, 1, 2, 3, 4),
     squares=Squares((0,), in_planes, bias=2, when=_trains_over_planes),
 )
 def batch_normalization_by_outputs(
@@ -590,14 +565,9 @@ def batch_normalization_by_outputs(
     return (result, running_mean, running_var, *saved)[:outputs_count]
 
 
-@op(
+@other_version(
     "BatchNormalization",
-    since=6,
-    infer=old_batch_types,
-    formula=batch_formula,
-    outputs_count=True,
-    accepts_out=True,
-    influence=probed(0, 1, 2, 3, 4),
+    6,
     squares=Squares(
         (0,),
         in_planes,

@@ -137,10 +137,6 @@ def _types_by_onnx(
     try:
         found = shape_inference.infer_node_outputs(schema, node, given, opset_imports=opsets)
     except (shape_inference.InferenceError, ValidationError, RuntimeError) as error:
-        raise GraphError(f"the operands of {name} are invalid: {_fact(error)}") from error
+        fact = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise GraphError(f"the operands of {name} are invalid: {fact}") from error
     return [type_of_proto(found[output]) if output in found else None for output in node.output]
-
-
-def _fact(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[-1] if lines else type(error).__name__

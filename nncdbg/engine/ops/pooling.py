@@ -19,7 +19,7 @@ from nncdbg.engine.ops import remarks
 from nncdbg.engine.ops import windows as gradients
 from nncdbg.engine.ops.convolution import padding_lines, windows_line
 from nncdbg.engine.ops.declaration import op
-from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at, wide_formula, wide_name
+from nncdbg.engine.ops.formula import sizes_at, type_at, wide_formula, wide_name
 from nncdbg.engine.ops.influence import Content, Infinities, probed
 from nncdbg.engine.ops.precision import mean_over, settled, widened
 from nncdbg.engine.ops.remarks import Squares
@@ -51,9 +51,7 @@ def pool_shape(attributes: Attributes, inputs: Types) -> tuple[Any, ...] | None:
     return (*x[:2], *(axis.output(size) for axis, size in zip(axes, x[2:], strict=True)))
 
 
-def pool_types(attributes: Attributes, inputs: Types) -> Types:
-    """One output of the input's element type."""
-    return [typed(at(inputs, 0), pool_shape(attributes, inputs))]
+pool_types = shaped(pool_shape)
 
 
 def max_pool_types(attributes: Attributes, inputs: Types) -> Types:
@@ -273,8 +271,7 @@ def global_lp_pool_formula(attributes: Attributes, inputs: Types) -> str:
     given, p = type_at(inputs, 0), attributes["p"]
     axes = list(range(2, len(sizes_at(inputs, 0))))
     lines = [*power_lines(p), f"%sum = ReduceSum(%powers, {axes})", *_root_lines(given.dtype, p)]
-    text = in_precision(given.dtype, ["x"], lines, ["y"])
-    return formula_text("GlobalLpPool", [("x", given)], text, ["y"])
+    return wide_formula("GlobalLpPool", ["x"], inputs, lines)
 
 
 @op(
@@ -301,10 +298,8 @@ def plane_formula(name: str) -> Any:
     """Return a formula with one reduction over the spatial axes."""
 
     def formula(attributes: Attributes, inputs: Types) -> str:
-        given = type_at(inputs, 0)
         axes = list(range(2, len(sizes_at(inputs, 0))))
-        lines = in_precision(given.dtype, ["x"], [f"%y.wide = {name}(%x.wide, {axes})"], ["y"])
-        return formula_text("GlobalPool", [("x", given)], lines, ["y"])
+        return wide_formula("GlobalPool", ["x"], inputs, [f"%y.wide = {name}(%x.wide, {axes})"])
 
     return formula
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import valid_integers as valid
-from nncdbg.engine.ops.declaration import Formula, Kernel, declared, op
+from nncdbg.engine.ops.declaration import Formula, declared, op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at, wide_name
 from nncdbg.engine.ops.influence import probed
 from nncdbg.engine.ops.precision import settled, widened
@@ -164,9 +164,7 @@ def recurrent_formula(
     layout, first = attributes.get("layout", 0), sizes_at(inputs, 0)
     batch, time = (first[0], first[1]) if layout else (first[1], first[0])
     hidden = sizes_at(inputs, 2)[2]
-    reverses = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[
-        attributes["direction"]
-    ]
+    reverses = directions_of(attributes["direction"])
     gates = gates_of(attributes, defaults, len(reverses))
     lines = ["%series = Transpose(%X.wide, perm=[1, 0, 2])" if layout else "%series = Identity(%X.wide)"]
     for d, reverse in enumerate(reverses):
@@ -487,145 +485,110 @@ def biases(xp: ModuleType, bias: Any, d: int, like: Any, rows: int) -> tuple[Any
     return both[:rows], both[rows:]
 
 
-def _recurrent(name: str, gates: int, formula: Formula, states: int = 1) -> Callable[[Kernel], Kernel]:
-    """Declare the decorated kernel of a recurrent op; its operands after the lengths are initial states."""
+Parts: TypeAlias = "tuple[Sequence[Gate], Any, tuple[Any, Any], Any]"
+"""Of one direction: the gates, the right factor of products with h, the biases of x and h, the peepholes."""
+
+CellOf: TypeAlias = Callable[[ModuleType, Parts, Attributes], "tuple[Any, Cell]"]
+"""Returns the bias of the products with the input, and the cell of one direction."""
+
+
+def _recurrent(
+    name: str, gates: int, defaults: Sequence[str], formula: Formula, states: int = 1
+) -> Callable[[CellOf], CellOf]:
+    """Declare a recurrent op by the decorated cell; its operands after the lengths are initial states."""
     initial = (5,) if states == 1 else (5, 6, 7)
-    return op(
-        name,
-        since=7,
-        infer=recurrent_types(gates, 1 + states),
-        formula=formula,
-        outputs_count=True,
-        integers=valid.lengths(4, axis=0),
-        contract=contracts.lengths(4, 0),
-        influence=probed(0, 1, 2, 3, *initial),
-        cause="layers.recurrent",
-    )
+
+    def enter(cell_of: CellOf) -> CellOf:
+        def kernel(
+            xp: ModuleType,
+            x: Any,
+            weight: Any,
+            again: Any,
+            bias: Any = None,
+            lengths: Any = None,
+            initial_h: Any = None,
+            initial_c: Any = None,
+            peepholes: Any = None,
+            *,
+            direction: str,
+            outputs_count: int,
+            layout: int = 0,
+            **attributes: Any,
+        ) -> Any:
+            of_all = gates_of(attributes, defaults, len(directions_of(direction)))
+            hidden = again.shape[2]
+
+            def of_direction(d: int) -> tuple[Any, Cell]:
+                both = biases(xp, bias, d, x, again.shape[1])
+                looks = None if peepholes is None else widened(xp, peepholes[d]).reshape(3, hidden)
+                return cell_of(xp, (of_all[d], widened(xp, again[d]).T, both, looks), attributes)
+
+            given = [initial_h, initial_c][:states]
+            results = over_directions(
+                xp, x, weight, lengths, given, of_direction, direction=direction, layout=layout, hidden=hidden
+            )
+            return results[:outputs_count]
+
+        kernel.__doc__ = cell_of.__doc__
+        op(
+            name,
+            since=7,
+            infer=recurrent_types(gates, 1 + states),
+            formula=formula,
+            outputs_count=True,
+            integers=valid.lengths(4, axis=0),
+            contract=contracts.lengths(4, 0),
+            influence=probed(0, 1, 2, 3, *initial),
+            cause="layers.recurrent",
+        )(kernel)
+        return cell_of
+
+    return enter
 
 
-@_recurrent("RNN", 1, rnn_formula)
-def rnn(
-    xp: ModuleType,
-    x: Any,
-    weight: Any,
-    again: Any,
-    bias: Any = None,
-    lengths: Any = None,
-    initial_h: Any = None,
-    *,
-    direction: str,
-    outputs_count: int,
-    layout: int = 0,
-    **attributes: Any,
-) -> Any:
+@_recurrent("RNN", 1, ["Tanh"], rnn_formula)
+def rnn_cell(xp: ModuleType, parts: Parts, attributes: Attributes) -> tuple[Any, Cell]:
     """h = f(x W + h R + b) over time; Y contains every h, Y_h the last."""
-    gates, hidden = gates_of(attributes, ["Tanh"], len(directions_of(direction))), again.shape[2]
+    (activate,), recurrent, (of_input, of_state), _ = parts
 
-    def cell_of(d: int) -> tuple[Any, Cell]:
-        (activate,), recurrent = gates[d], widened(xp, again[d]).T
-        of_input, of_state = biases(xp, bias, d, x, hidden)
+    def cell(product: Any, h: Any) -> tuple[Any]:
+        return (activate(xp, product + h @ recurrent),)
 
-        def cell(product: Any, h: Any) -> tuple[Any]:
-            return (activate(xp, product + h @ recurrent),)
-
-        return of_input + of_state, cell
-
-    return over_directions(
-        xp, x, weight, lengths, [initial_h], cell_of, direction=direction, layout=layout, hidden=hidden
-    )[:outputs_count]
+    return of_input + of_state, cell
 
 
-@_recurrent("GRU", 3, gru_formula)
-def gru(
-    xp: ModuleType,
-    x: Any,
-    weight: Any,
-    again: Any,
-    bias: Any = None,
-    lengths: Any = None,
-    initial_h: Any = None,
-    *,
-    direction: str,
-    linear_before_reset: int,
-    outputs_count: int,
-    layout: int = 0,
-    **attributes: Any,
-) -> Any:
+@_recurrent("GRU", 3, ["Sigmoid", "Tanh"], gru_formula)
+def gru_cell(xp: ModuleType, parts: Parts, attributes: Attributes) -> tuple[Any, Cell]:
     """h = (1 - z) n + z h over time, with the gates z (update), r (reset) and the candidate n.
 
     `linear_before_reset` applies r after the product of h with its weight; otherwise r is applied before.
     """
-    gates, hidden = gates_of(attributes, ["Sigmoid", "Tanh"], len(directions_of(direction))), again.shape[2]
-
-    def cell_of(d: int) -> tuple[Any, Cell]:
-        of_input, of_state = biases(xp, bias, d, x, 3 * hidden)
-        cell = _gru_cell(xp, gates[d], widened(xp, again[d]).T, of_state, linear=bool(linear_before_reset))
-        return of_input, cell
-
-    return over_directions(
-        xp, x, weight, lengths, [initial_h], cell_of, direction=direction, layout=layout, hidden=hidden
-    )[:outputs_count]
-
-
-def _gru_cell(xp: ModuleType, gates: Sequence[Gate], recurrent: Any, bias: Any, *, linear: bool) -> Cell:
-    gate, candidate = gates
+    (gate, candidate), recurrent, (of_input, of_state), _ = parts
+    linear = bool(attributes["linear_before_reset"])
     hidden = recurrent.shape[0]
     two, last = slice(0, 2 * hidden), slice(2 * hidden, None)
     # Contiguous slices, so that BLAS does not copy them at every step.
     of_gates, of_candidate = (xp.ascontiguousarray(recurrent[:, part]) for part in (two, last))
 
     def cell(product: Any, h: Any) -> tuple[Any]:
-        opened = gate(xp, product[:, two] + h @ of_gates + bias[two])
+        opened = gate(xp, product[:, two] + h @ of_gates + of_state[two])
         z, r = opened[:, :hidden], opened[:, hidden:]
-        inner = r * (h @ of_candidate + bias[last]) if linear else (r * h) @ of_candidate + bias[last]
+        inner = r * (h @ of_candidate + of_state[last]) if linear else (r * h) @ of_candidate + of_state[last]
         n = candidate(xp, product[:, last] + inner)
         return ((1 - z) * n + z * h,)
 
-    return cell
+    return of_input, cell
 
 
-@_recurrent("LSTM", 4, lstm_formula, states=2)
-def lstm(
-    xp: ModuleType,
-    x: Any,
-    weight: Any,
-    again: Any,
-    bias: Any = None,
-    lengths: Any = None,
-    initial_h: Any = None,
-    initial_c: Any = None,
-    peepholes: Any = None,
-    *,
-    direction: str,
-    input_forget: int,
-    outputs_count: int,
-    layout: int = 0,
-    **attributes: Any,
-) -> Any:
+@_recurrent("LSTM", 4, ["Sigmoid", "Tanh", "Tanh"], lstm_formula, states=2)
+def _lstm(xp: ModuleType, parts: Parts, attributes: Attributes) -> tuple[Any, Cell]:
     """c = f c + i g and h = o act(c) over time, with the gates i, o, f and the candidate g.
 
     Y contains every h, Y_h and Y_c the last states.  `input_forget` couples the gates: f = 1 - i.
     """
-    names = ["Sigmoid", "Tanh", "Tanh"]
-    gates, hidden = gates_of(attributes, names, len(directions_of(direction))), again.shape[2]
-
-    def cell_of(d: int) -> tuple[Any, Cell]:
-        of_input, of_state = biases(xp, bias, d, x, 4 * hidden)
-        looks = None if peepholes is None else widened(xp, peepholes[d]).reshape(3, hidden)
-        cell = lstm_cell(xp, gates[d], widened(xp, again[d]).T, looks, coupled=bool(input_forget))
-        return of_input + of_state, cell
-
-    return over_directions(
-        xp,
-        x,
-        weight,
-        lengths,
-        [initial_h, initial_c],
-        cell_of,
-        direction=direction,
-        layout=layout,
-        hidden=hidden,
-    )[:outputs_count]
+    gates, recurrent, (of_input, of_state), looks = parts
+    cell = lstm_cell(xp, gates, recurrent, looks, coupled=bool(attributes["input_forget"]))
+    return of_input + of_state, cell
 
 
 def lstm_cell(xp: ModuleType, gates: Sequence[Gate], recurrent: Any, looks: Any, *, coupled: bool) -> Cell:

@@ -51,7 +51,7 @@ def _product(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
 
 
 def _mean(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
-    total, count = _sum(xp, x, axes, keepdims), _count(x, axes)
+    total, count = _sum(xp, x, axes, keepdims), math.prod(x.shape[axis] for axis in axes)
     if x.dtype.kind not in "iu":
         return total / total.dtype.type(count)
     if count == 0:
@@ -61,39 +61,27 @@ def _mean(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
     return quotient + ((quotient < 0) & (quotient * count != total)).astype(x.dtype)
 
 
-def _count(x: Any, axes: Axes) -> int:
-    count = 1
-    for axis in axes:
-        count *= x.shape[axis]
-    return count
+def _extreme(function: str, sign: int) -> Reduction:
+    """Return ``max`` (sign 1) or ``min`` (-1); of no elements, the other end of the type or an infinity."""
+
+    def neutral(dtype: Any) -> Any:
+        if dtype.kind == "b":
+            return sign < 0
+        if dtype.kind not in "iu":
+            return -sign * np.inf
+        return np.iinfo(dtype).min if sign > 0 else np.iinfo(dtype).max
+
+    def reduction(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
+        # `initial` is passed only if needed: ml_dtypes' reductions do not support it.
+        if x.size:
+            return getattr(xp, function)(x, axis=axes, keepdims=keepdims)
+        wide = widened(xp, x)
+        return xp.full_like(xp.sum(wide, axis=axes, keepdims=keepdims), neutral(x.dtype), dtype=wide.dtype)
+
+    return reduction
 
 
-def _lowest(dtype: Any) -> Any:
-    """Return the neutral element of max: the least number of `dtype`, or -inf if available."""
-    if dtype.kind == "b":
-        return False
-    return np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
-
-
-def _highest(dtype: Any) -> Any:
-    if dtype.kind == "b":
-        return True
-    return np.iinfo(dtype).max if dtype.kind in "iu" else np.inf
-
-
-def _greatest(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
-    # `initial` is passed only if needed: ml_dtypes' reductions do not support it.
-    if x.size:
-        return xp.max(x, axis=axes, keepdims=keepdims)
-    wide = widened(xp, x)
-    return xp.full_like(xp.sum(wide, axis=axes, keepdims=keepdims), _lowest(x.dtype), dtype=wide.dtype)
-
-
-def _least(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
-    if x.size:
-        return xp.min(x, axis=axes, keepdims=keepdims)
-    wide = widened(xp, x)
-    return xp.full_like(xp.sum(wide, axis=axes, keepdims=keepdims), _highest(x.dtype), dtype=wide.dtype)
+_greatest, _least = _extreme("max", 1), _extreme("min", -1)
 
 
 def _l1(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
@@ -182,16 +170,16 @@ def _declare(name: str, reduction: Reduction, what: str, by_input: int = 18, **f
 
 
 _EMPTY: dict[str, Any] = {"legal": "sums.of_nothing"}
-_EXTREME: dict[str, Any] = {"vjp": gradients.reduced_extreme, **_EMPTY}
+_OF_EXTREMES: dict[str, Any] = {"vjp": gradients.reduced_extreme, **_EMPTY}
 
 _declare(
     "ReduceSum", _sum, "The sum", 13, vjp=gradients.reduced_sum, cause="sums.total", remark=remarks.terms
 )
 _declare("ReduceMean", _mean, "The mean", formula=_mean_formula, cause="sums.mean", remark=remarks.mean)
 _doc = "The greatest element, NaN if one is NaN,"
-_declare("ReduceMax", _greatest, _doc, influence=REDUCED_TO_GREATEST, cause="sums.greatest", **_EXTREME)
+_declare("ReduceMax", _greatest, _doc, influence=REDUCED_TO_GREATEST, cause="sums.greatest", **_OF_EXTREMES)
 _doc = "The least element, NaN if one is NaN,"
-_declare("ReduceMin", _least, _doc, influence=REDUCED_TO_LEAST, cause="sums.least", **_EXTREME)
+_declare("ReduceMin", _least, _doc, influence=REDUCED_TO_LEAST, cause="sums.least", **_OF_EXTREMES)
 _declare("ReduceProd", _product, "The product", vjp=gradients.reduced_product, cause="sums.reduced_product")
 _declare("ReduceL1", _l1, "The sum of absolute values", cause="sums.total_of_sizes")
 _declare(

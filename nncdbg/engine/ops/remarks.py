@@ -340,10 +340,6 @@ _LIMITS = {"bf16": largest("f32") / 16, "f32": largest("f32") / 16, "f64": large
 """The largest safe sum of squares per computing type; in f16 and f8 every sum is safe."""
 
 
-def _always(attributes: Mapping[str, Any]) -> bool:
-    return True
-
-
 Pick: TypeAlias = Callable[[Mapping[str, Any], Any, Any], tuple[Any, Any]]
 """`pick(attributes, result, bias)`: up to four elements per group of the result, and their biases.
 
@@ -390,7 +386,7 @@ class Squares:
     pick: Pick | None = None
     bias: int | None = None
     scale_free: bool = True
-    when: Callable[[Mapping[str, Any]], bool] = _always
+    when: Callable[[Mapping[str, Any]], bool] = lambda attributes: True
 
     def suspicious(self, attributes: Mapping[str, Any], inputs: Sequence[Any], result: Any) -> bool:
         """Return True if the result may be that of an overflow.
@@ -420,7 +416,8 @@ class Squares:
 
         The sum of the squares of finite inputs then cannot overflow.
         """
-        most = max((_magnitude(inputs[index]) for index in self._given(inputs)), default=0.0)
+        wide = (np.abs(inputs[index].astype(np.float64)) for index in self._given(inputs))
+        most = max((float(np.max(x, initial=0.0, where=np.isfinite(x))) for x in wide), default=0.0)
         found = list(inputs)
         for index in self._given(inputs):
             given = inputs[index]
@@ -440,8 +437,3 @@ def _may_overflow(x: Any) -> bool:
         return False
     wide = x.astype(np.float32) if x.dtype.itemsize < 4 else x
     return not float(np.vdot(wide, wide)) < limit
-
-
-def _magnitude(x: Any) -> float:
-    wide = np.abs(x.astype(np.float64))
-    return float(np.max(wide, initial=0.0, where=np.isfinite(wide)))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.ops import valid_integers as valid
-from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.declaration import op, other_version
 from nncdbg.engine.ops.gradient import Applied, Emit
 from nncdbg.engine.ops.influence import of_first, probed
 from nncdbg.engine.ops.precision import settled, widened
@@ -266,7 +266,7 @@ def resize(
     return _resized(xp, x, _axes(x, axes, scales, sizes, keep_aspect_ratio_policy, roi), method)
 
 
-@op("Resize", since=10, infer=_resize_types, integers=valid.sizes(1), vjp=_scaled_vjp, influence=probed(0))
+@other_version("Resize", 10, integers=valid.sizes(1), vjp=_scaled_vjp)
 def resize_by_scales(xp: Any, x: Any, scales: Any, *, mode: str) -> Any:
     """`x` resized by `scales`, nearest or linear.  ONNX Resize 10."""
     return _resized(xp, x, _axes(x, None, scales, None), Method(mode))
@@ -303,7 +303,7 @@ def _upsample_types(attributes: Attributes, types: Types) -> Types:
     return (typed(at(types, 0), result),)
 
 
-@op("Upsample", since=7, infer=_upsample_types, vjp=_scaled_vjp, influence=probed(0))
+@other_version("Upsample", 7, infer=_upsample_types, integers=None)
 def upsample_by_attribute(xp: Any, x: Any, *, scales: Sequence[float], mode: str) -> Any:
     """`x` stretched by `scales`, nearest or linear.  ONNX Upsample 7 and 8."""
     return resize_by_scales(xp, x, np.asarray(scales), mode=mode)

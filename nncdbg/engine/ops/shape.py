@@ -11,7 +11,7 @@ import numpy as np
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops import valid_integers as valid
-from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.declaration import op, other_version
 from nncdbg.engine.ops.gradient import nothing
 from nncdbg.engine.ops.influence import ALL_MOVED, MOVED, NOTHING, Content, moved
 from nncdbg.engine.ops.types import (
@@ -121,15 +121,7 @@ def reshape_by_attribute(xp: Any, x: Any, *, shape: Sequence[int], consumed_inpu
     return _reshape(x, shape, 0)
 
 
-@op(
-    "Reshape",
-    since=5,
-    infer=shaped(ranked(1)),
-    view=True,
-    vjp=gradients.reshaped,
-    integers=valid.target_shape,
-    influence=MOVED,
-)
+@other_version("Reshape", 5, infer=shaped(ranked(1)), view=True, integers=valid.target_shape)
 def reshape(xp: Any, x: Any, shape: Any, *, allowzero: int = 0) -> Any:
     """`x` with other sizes: -1 is inferred, 0 the old size unless `allowzero`.  ONNX Reshape since 5."""
     return _reshape(x, shape.tolist(), allowzero)
@@ -202,15 +194,7 @@ def _squeeze_shape(attributes: Attributes, types: Types) -> Shape | None:
     return None if shape is None or count is None else (None,) * (len(shape) - count)
 
 
-@op(
-    "Squeeze",
-    since=13,
-    infer=shaped(_squeeze_shape),
-    view=True,
-    vjp=gradients.reshaped,
-    integers=valid.unit_axes,
-    influence=MOVED,
-)
+@other_version("Squeeze", 13, infer=shaped(_squeeze_shape), view=True, integers=valid.unit_axes)
 def squeeze(xp: Any, x: Any, axes: Any = None) -> Any:
     """`x` without `axes`, which have size 1; by default all axes of size 1.  ONNX Squeeze since 13."""
     return xp.squeeze(x, None if axes is None else tuple(axes.reshape(-1).tolist()))
@@ -243,15 +227,7 @@ def _unsqueeze_shape(attributes: Attributes, types: Types) -> Shape | None:
     return None if shape is None or count is None else (None,) * (len(shape) + count)
 
 
-@op(
-    "Unsqueeze",
-    since=13,
-    infer=shaped(_unsqueeze_shape),
-    view=True,
-    vjp=gradients.reshaped,
-    integers=valid.new_axes,
-    influence=MOVED,
-)
+@other_version("Unsqueeze", 13, infer=shaped(_unsqueeze_shape), view=True, integers=valid.new_axes)
 def unsqueeze(xp: Any, x: Any, axes: Any) -> Any:
     """`x` with new axes of size 1 at `axes` of the result.  ONNX Unsqueeze since 13."""
     return xp.expand_dims(x, tuple(axes.reshape(-1).tolist()))
@@ -277,15 +253,10 @@ def expand(xp: Any, x: Any, shape: Any) -> Any:
     return xp.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape.tolist())))
 
 
-def _same_rank(attributes: Attributes, types: Types) -> Types:
-    shape = shape_at(types, 0)
-    return (typed(at(types, 0), None if shape is None else (None,) * len(shape)),)
-
-
 @op(
     "Tile",
     since=6,
-    infer=_same_rank,
+    infer=shaped(same_rank),
     vjp=gradients.moved("Tile"),
     integers=valid.sizes(1),
     influence=MOVED,
@@ -398,15 +369,7 @@ def split_by_attribute(
     return _split(x, axis, sizes.tolist() if sizes is not None else split, outputs_count)
 
 
-@op(
-    "Split",
-    since=13,
-    infer=_split_types,
-    outputs_count=True,
-    vjp=gradients.split,
-    integers=valid.parts,
-    influence=MOVED,
-)
+@other_version("Split", 13, integers=valid.parts)
 def split_by_input(
     xp: Any, x: Any, split: Any = None, *, axis: int, outputs_count: int, num_outputs: int | None = None
 ) -> Any:
@@ -457,15 +420,7 @@ def slice_by_attributes(
     return x[tuple(_slices(x.ndim, starts, ends, axes, None))]
 
 
-@op(
-    "Slice",
-    since=10,
-    infer=shaped(same_rank),
-    view=True,
-    vjp=gradients.moved("Slice"),
-    integers=valid.slices,
-    influence=MOVED,
-)
+@other_version("Slice", 10, infer=shaped(same_rank), view=True, integers=valid.slices)
 def slice_by_inputs(xp: Any, x: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
     """A view of `x` from `starts` up to `ends` along `axes` by `steps`.  ONNX Slice since 10."""
     along, by = (None if part is None else part.tolist() for part in (axes, steps))
@@ -533,15 +488,13 @@ def pad_by_paddings(xp: Any, x: Any, *, paddings: Sequence[int], mode: str, valu
     return _pad(xp, x, paddings, value, mode, None)
 
 
-@op("Pad", since=2, infer=shaped(_pad_shape), vjp=gradients.padded_by_attribute, influence=moved(0, 2))
+@other_version("Pad", 2)
 def pad_by_attribute(xp: Any, x: Any, *, pads: Sequence[int], mode: str, value: float) -> Any:
     """`x` with `pads` (all begins, then all ends) of `value` or of itself.  ONNX Pad 2 to 10."""
     return _pad(xp, x, pads, value, mode, None)
 
 
-@op(
-    "Pad", since=11, infer=shaped(same_rank), vjp=gradients.padded, integers=valid.pads, influence=moved(0, 2)
-)
+@other_version("Pad", 11, infer=shaped(same_rank), vjp=gradients.padded, integers=valid.pads)
 def pad(xp: Any, x: Any, pads: Any, value: Any = None, axes: Any = None, *, mode: str) -> Any:
     """`x` with `pads` along `axes`; a negative pad crops.  ONNX Pad since 11, wrap since 19."""
     listed = None if axes is None else axes.tolist()

@@ -39,7 +39,11 @@ class Integers:
 Accepted: TypeAlias = Mapping[int, Integers]
 """Operand to the integers that it accepts."""
 
-IntegerRule: TypeAlias = Callable[[Mapping[str, Any], Sequence[Any], Sequence[Array | None]], Accepted]
+Attributes: TypeAlias = Mapping[str, Any]
+Types: TypeAlias = Sequence[Any]
+Data: TypeAlias = "Sequence[Array | None]"
+
+IntegerRule: TypeAlias = Callable[[Attributes, Types, Data], Accepted]
 """`rule(attributes, operand types, operand data)`; data known only at run time is None."""
 
 FEW = 5
@@ -59,10 +63,6 @@ def _count(types: Sequence[Any], index: int) -> int | None:
     return shape[0] if shape is not None and len(shape) == 1 and isinstance(shape[0], int) else None
 
 
-def _below(size: Dim, low: int = 0) -> Integers | None:
-    return Integers(low, size) if isinstance(size, int) and size > low else None
-
-
 def _within(size: Dim) -> Integers | None:
     """Return the indices into an axis."""
     return Integers(0, size, indices=True) if isinstance(size, int) and size > 0 else None
@@ -75,7 +75,7 @@ def _only(index: int, accepted: Integers | None) -> Accepted:
 def indices(operand: int, *, axis: int | None = None, into: int = 0) -> IntegerRule:
     """Operand `operand` indexes an axis of operand `into`: that of the attribute `axis`, or a fixed one."""
 
-    def rule(attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence[Array | None]) -> Accepted:
+    def rule(attributes: Attributes, types: Types, data: Data) -> Accepted:
         shape = _shape(types, into)
         place = attributes.get("axis", 0) if axis is None else axis
         if shape is None or not -len(shape) <= place < len(shape):
@@ -88,7 +88,7 @@ def indices(operand: int, *, axis: int | None = None, into: int = 0) -> IntegerR
 def lengths(operand: int, *, axis: int, attribute: str | None = None) -> IntegerRule:
     """Operand `operand` contains lengths, from 1 up to the size of an axis of operand 0."""
 
-    def rule(attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence[Array | None]) -> Accepted:
+    def rule(attributes: Attributes, types: Types, data: Data) -> Accepted:
         shape = _shape(types, 0)
         place = axis if attribute is None else attributes.get(attribute, axis)
         size = shape[place] if shape is not None and place < len(shape) else None
@@ -97,9 +97,7 @@ def lengths(operand: int, *, axis: int, attribute: str | None = None) -> Integer
     return rule
 
 
-def index_tuples(
-    attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence[Array | None]
-) -> Accepted:
+def index_tuples(attributes: Attributes, types: Types, data: Data) -> Accepted:
     """Operand 1 of GatherND and ScatterND: index tuples in its last axis."""
     shape, tuples, batch = _shape(types, 0), _shape(types, 1), attributes.get("batch_dims", 0)
     if shape is None or not tuples or not isinstance(tuples[-1], int):
@@ -113,21 +111,19 @@ def between(accepted: Accepted) -> IntegerRule:
     return lambda attributes, types, data: accepted
 
 
-def divisor(attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence[Array | None]) -> Accepted:
+def divisor(attributes: Attributes, types: Types, data: Data) -> Accepted:
     """Operand 1 of an integer division is not 0."""
     known = tensor_only(types[1]) if len(types) > 1 else None
     return {1: Integers(1, 10)} if known is not None and known.dtype in INTEGERS else {}
 
 
-def shift(attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence[Array | None]) -> Accepted:
+def shift(attributes: Attributes, types: Types, data: Data) -> Accepted:
     """Operand 1 of BitShift is smaller than the number of bits."""
     known = tensor_only(types[0])
     return {1: Integers(0, int(known.dtype[1:]))} if known is not None and known.dtype in INTEGERS else {}
 
 
-def target_shape(
-    attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence[Array | None]
-) -> Accepted:
+def target_shape(attributes: Attributes, types: Types, data: Data) -> Accepted:
     """Operand 1 of Reshape: all elements along the first axis, which is valid for any other sizes."""
     count = _count(types, 1)
     return _only(1, Integers(exact=(-1, *(1,) * (count - 1))) if count else None)
@@ -136,7 +132,7 @@ def target_shape(
 def axes(operand: int = 1) -> IntegerRule:
     """Operand `operand` contains distinct axes of operand 0."""
 
-    def rule(attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence[Array | None]) -> Accepted:
+    def rule(attributes: Attributes, types: Types, data: Data) -> Accepted:
         shape, count = _shape(types, 0), _count(types, operand)
         if shape is None or count is None or count > len(shape):
             return {}
@@ -145,25 +141,25 @@ def axes(operand: int = 1) -> IntegerRule:
     return rule
 
 
-def pads(attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence[Array | None]) -> Accepted:
+def pads(attributes: Attributes, types: Types, data: Data) -> Accepted:
     """Operands 1 and 3 of Pad: few elements, and distinct axes."""
     return {1: Integers(0, 2), **axes(3)(attributes, types, data)}
 
 
-def unit_axes(attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence[Array | None]) -> Accepted:
+def unit_axes(attributes: Attributes, types: Types, data: Data) -> Accepted:
     """Operand 1 of Squeeze: axes of size 1."""
     shape, count = _shape(types, 0), _count(types, 1)
     ones = [axis for axis, size in enumerate(shape or ()) if size == 1]
     return _only(1, Integers(exact=tuple(ones[:count])) if count and count <= len(ones) else None)
 
 
-def new_axes(attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence[Array | None]) -> Accepted:
+def new_axes(attributes: Attributes, types: Types, data: Data) -> Accepted:
     """Operand 1 of Unsqueeze: axes of the result."""
     count = _count(types, 1)
     return _only(1, Integers(exact=tuple(range(count))) if count else None)
 
 
-def slices(attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence[Array | None]) -> Accepted:
+def slices(attributes: Attributes, types: Types, data: Data) -> Accepted:
     """Operands 1 to 4 of Slice: starts, ends, axes and steps that select at least one element."""
     shape, count = _shape(types, 0), _count(types, 1)
     found: dict[int, Integers] = {1: Integers(0, 1), 4: Integers(1, 2)}
@@ -175,14 +171,14 @@ def slices(attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence[A
     return found
 
 
-def top_count(attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence[Array | None]) -> Accepted:
+def top_count(attributes: Attributes, types: Types, data: Data) -> Accepted:
     """Operand 1 of TopK: from 1 up to the size of the axis."""
     shape, axis = _shape(types, 0), attributes.get("axis", -1)
     size = shape[axis] if shape and -len(shape) <= axis < len(shape) else None
     return _only(1, Integers(1, size + 1) if isinstance(size, int) and size else None)
 
 
-def parts(attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence[Array | None]) -> Accepted:
+def parts(attributes: Attributes, types: Types, data: Data) -> Accepted:
     """Operand 1 of Split: sizes that add up to the axis."""
     shape, count, axis = _shape(types, 0), _count(types, 1), attributes.get("axis", 0)
     size = shape[axis] if shape and -len(shape) <= axis < len(shape) else None
@@ -192,7 +188,7 @@ def parts(attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence[Ar
     return {1: Integers(exact=tuple(each + (index < rest) for index in range(count)))}
 
 
-def one_hot(attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence[Array | None]) -> Accepted:
+def one_hot(attributes: Attributes, types: Types, data: Data) -> Accepted:
     """Operands 0 and 1 of OneHot: indices below the depth, and the depth."""
     depth = data[1] if len(data) > 1 else None
     found = {1: Integers(2, 11)}
@@ -201,12 +197,11 @@ def one_hot(attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence[
     return found
 
 
-def class_labels(
-    attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence[Array | None]
-) -> Accepted:
+def class_labels(attributes: Attributes, types: Types, data: Data) -> Accepted:
     """Operand 1 of a loss: classes, which are axis 1 of the scores."""
     shape = _shape(types, 0)
-    return _only(1, _below(shape[1]) if shape is not None and len(shape) > 1 else None)
+    size = shape[1] if shape is not None and len(shape) > 1 else None
+    return {1: Integers(0, size)} if isinstance(size, int) and size > 0 else {}
 
 
 def sizes(*operands: int) -> IntegerRule:

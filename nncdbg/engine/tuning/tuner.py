@@ -18,7 +18,7 @@ from nncdbg.comparison.report import NOWHERE
 from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.backends import Backend, Call, Execute, Kernels, backend
 from nncdbg.engine.backends.kernel_choice import ExactSelectors, has_choice
-from nncdbg.engine.backends.moving import kernels_for
+from nncdbg.engine.backends.mixed_backends import kernels_for
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.debugger import Debugger

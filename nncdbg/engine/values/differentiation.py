@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nncdbg.dtypes import NUMPY
-from nncdbg.engine.backends.fallback import Fallback
+from nncdbg.engine.backends.mixed_backends import Fallback
 from nncdbg.engine.differentiation.derivatives import BackwardStep, Derivatives
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Allocation, Linker

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import nncdbg
-from nncdbg.engine.backends.summing import C_TYPES, cuda_sources
+from nncdbg.engine.backends.device_statistics import C_TYPES, cuda_sources
 from tools.compile_cuda import ARCHITECTURES, PACKAGES, CompilationError, Nvrtc, installed
 
 RAW = re.compile(r"\b(?:RawKernel|RawModule|ElementwiseKernel|ReductionKernel)\(")
@@ -30,7 +30,7 @@ def test_all_raw_kernels_of_the_package_are_checked() -> None:
         for file in package.rglob("*.py")
         if RAW.search(file.read_text(encoding="utf-8"))
     }
-    assert found == {"engine/backends/summing.py"}
+    assert found == {"engine/backends/device_statistics.py"}
 
 
 def test_each_element_type_has_a_source_without_placeholders() -> None:

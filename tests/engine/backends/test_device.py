@@ -13,7 +13,7 @@ import pytest
 import nncdbg
 from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.backends import cupy as device
-from nncdbg.engine.backends.summing import COLUMNS, Composed, source_for
+from nncdbg.engine.backends.device_statistics import COLUMNS, Composed, source_for
 from nncdbg.errors import RunError, UnsupportedOp, UsageError
 from nncdbg.ir.records import Array
 from nncdbg.stats import summarize

@@ -292,17 +292,13 @@ def _arguments(
     given = 0
     for argument in found.arguments:
         value = _argument(argument, attributes, rest)
-        stated = argument.required or not _is_default(value, argument)
+        stated = argument.required or not argument.is_default(value)
         if not argument.keyword_only:
             positional.append(value)
             given = len(positional) if stated else given
         elif stated and value is not None:
             keywords[argument.name] = value
     return positional[:given], keywords
-
-
-def _is_default(value: Any, argument: Argument) -> bool:
-    return type(value) is type(argument.default) and bool(value == argument.default)
 
 
 def _argument(argument: Argument, attributes: Mapping[str, Any], operands: Iterator[Any]) -> Any:
@@ -380,7 +376,7 @@ class _Tracer(DispatchMode):
         else:
             if argument.kind is ArgumentKind.TENSOR:
                 operands.append(None)
-            if argument.required or not _is_default(given, argument):
+            if argument.required or not argument.is_default(given):
                 try:
                     attributes[argument.name] = "cpu" if given == _NO_DATA else encode(given)
                 except NotEncodable as reason:

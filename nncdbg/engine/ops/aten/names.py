@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from nncdbg.ir.kinds import Kind, kind_of
+
 if TYPE_CHECKING:
     from nncdbg.ir.records import Node
 
@@ -85,7 +87,7 @@ def named_place(op: str, name: str) -> str:
     The name of a backward statement is ``"hidden AddmmBackward0"`` or ``"hidden.weight AccumulateGrad"``.
     In a double backward pass, the node with the formula comes first: ``"NormBackward0 MulBackward0"``.
     """
-    if not (is_torch(op) or op == "update"):
+    if not (is_torch(op) or kind_of(op) is Kind.UPDATE):
         return f'node "{name}"'
     nodes = autograd_nodes(name)
     if not nodes:

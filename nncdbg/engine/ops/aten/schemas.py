@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.ops.aten.names import NUMBER, OPERAND, OWN, READ, RECORDED, VIEW, WRITE, installed
+from nncdbg.engine.ops.aten.names import NUMBER, OWN, READ, RECORDED, VIEW, WRITE, installed
 from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema
-
-if TYPE_CHECKING:
-    from nncdbg.engine.ops.aten.signatures import Argument, Signature
-
-_ATTRIBUTE_KINDS = {"int": "INT", "float": "FLOAT", "str": "STRING", "bool": "INT", "List[str]": "STRINGS"}
-"""Types of arguments whose values are checked; others accept several forms."""
 
 _LAYOUT = {"size": REQUIRED, "stride": REQUIRED, "offset": 0}
 
@@ -31,10 +24,9 @@ class TorchSchemas:
             return _OWN_SCHEMAS[name]
         if not installed():
             return None
-        from nncdbg.engine.ops.aten.signatures import signature
+        from nncdbg.engine.ops.aten.signatures import schema
 
-        found = signature(name)
-        return None if found is None else _schema(found)
+        return schema(name)
 
     def versions(self, name: str) -> tuple[int, ...]:
         return (1,) if self.schema(name, 1) is not None else ()
@@ -50,76 +42,6 @@ class TorchSchemas:
 
     def newest(self, domain: str) -> int | None:
         return None
-
-
-def _schema(found: Signature) -> Schema:
-    attributes: dict[str, Any] = {}
-    kinds: dict[str, str] = {}
-    for argument in found.arguments:
-        _add_attributes(argument, attributes, kinds)
-    if found.random:
-        attributes["random"] = None
-        kinds["random"] = "STRING"
-    return Schema(
-        name=found.name,
-        inputs=_operands(found),
-        outputs=_results(found),
-        attributes=attributes,
-        kinds=kinds,
-        doc=_documentation(found),
-        operand_mark=OPERAND,
-    )
-
-
-def _add_attributes(argument: Argument, attributes: dict[str, Any], kinds: dict[str, str]) -> None:
-    from nncdbg.engine.ops.aten.signatures import COUNT, ArgumentKind
-
-    if argument.kind is ArgumentKind.TENSOR:
-        attributes[argument.name] = None
-        return
-    if argument.kind is ArgumentKind.TENSORS:
-        attributes[COUNT + argument.name] = None
-        kinds[COUNT + argument.name] = "INT"
-        return
-    # Defaults stay torch's own: the kernel is called without the argument.
-    attributes[argument.name] = REQUIRED if argument.required and not argument.optional else None
-    kinds[argument.name] = _ATTRIBUTE_KINDS.get(argument.type, "")
-
-
-def _operands(found: Signature) -> tuple[Parameter, ...]:
-    """Return the formal operands; all from the first list on are one variadic operand."""
-    from nncdbg.engine.ops.aten.signatures import ArgumentKind
-
-    formal: list[Parameter] = []
-    arguments = list(found.tensor_arguments)
-    for index, argument in enumerate(arguments):
-        if argument.kind is ArgumentKind.TENSORS:
-            names = ", ".join(each.name for each in arguments[index:])
-            return (*formal, Parameter(names, "Tensor", variadic=True))
-        # A number may be given as an attribute instead.
-        formal.append(Parameter(argument.name, "Tensor", optional=True))
-    if found.random:
-        formal.append(Parameter("random_state", "tensor(uint8)", optional=True))
-    return tuple(formal)
-
-
-def _results(found: Signature) -> tuple[Parameter, ...]:
-    """Return the formal results: fresh ones, then the new values of what the operator writes to."""
-    from nncdbg.engine.ops.aten.signatures import ArgumentKind
-
-    several = any(type.startswith("List[") for type in found.results)
-    written = [each for each in found.arguments if each.written]
-    if several or found.random or written or any(each.kind is ArgumentKind.TENSORS for each in written):
-        return (Parameter("results", "Tensor", variadic=True),)
-    if len(found.results) == 1:
-        return (Parameter("result", "Tensor"),)
-    return tuple(Parameter(f"result{index}", "Tensor", True) for index in range(len(found.results)))
-
-
-def _documentation(found: Signature) -> str:
-    from nncdbg.engine.ops.aten.signatures import documentation
-
-    return documentation(found.overload)
 
 
 _OWN_SCHEMAS = {

@@ -43,8 +43,9 @@ from nncdbg.engine.ops.aten.internals import (
     reshaping_tag,
     schema_of,
 )
-from nncdbg.engine.ops.aten.names import DOMAINS, OWN, text_name
+from nncdbg.engine.ops.aten.names import DOMAINS, OPERAND, OWN, text_name
 from nncdbg.engine.ops.aten.operators import allocates_only, facts_of
+from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema
 from nncdbg.errors import GraphError
 
 RANDOM = "random"
@@ -124,6 +125,9 @@ class Argument:
     @property
     def optional(self) -> bool:
         return self.type.startswith("Optional[")
+
+    def is_default(self, value: Any) -> bool:
+        return type(value) is type(self.default) and bool(value == self.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,17 +371,6 @@ def written_tensors(found: Signature, args: Sequence[Any], keywords: Mapping[str
     return written
 
 
-def flat_tensors(values: Sequence[Any], arguments: Sequence[Argument]) -> list[Any]:
-    """Return the tensors among the arguments of a call, None for an omitted one."""
-    found: list[Any] = []
-    for value, argument in zip(values, arguments, strict=True):
-        if argument.kind is ArgumentKind.TENSOR:
-            found.append(value)
-        elif argument.kind is ArgumentKind.TENSORS:
-            found.extend(value or ())
-    return found
-
-
 @cache
 def operator_names(domain: str) -> tuple[str, ...]:
     """Return the names of all operators of a library, such as ``aten``, in program text; sorted."""
@@ -409,3 +402,69 @@ def documentation(overload: Any) -> str:
         if found is not None and (text := inspect.getdoc(found)):
             return f"{schema}\n\n{text}"
     return schema
+
+
+_ATTRIBUTE_KINDS = {"int": "INT", "float": "FLOAT", "str": "STRING", "bool": "INT", "List[str]": "STRINGS"}
+"""Types of arguments whose values are checked; others accept several forms."""
+
+
+def schema(name: str) -> Schema | None:
+    """Return the schema of an operator by its name in program text; None for an unknown one."""
+    found = signature(name)
+    if found is None:
+        return None
+    attributes: dict[str, Any] = {}
+    kinds: dict[str, str] = {}
+    for argument in found.arguments:
+        _add_attributes(argument, attributes, kinds)
+    if found.random:
+        attributes["random"] = None
+        kinds["random"] = "STRING"
+    return Schema(
+        name=found.name,
+        inputs=_operands(found),
+        outputs=_results(found),
+        attributes=attributes,
+        kinds=kinds,
+        doc=documentation(found.overload),
+        operand_mark=OPERAND,
+    )
+
+
+def _add_attributes(argument: Argument, attributes: dict[str, Any], kinds: dict[str, str]) -> None:
+    if argument.kind is ArgumentKind.TENSOR:
+        attributes[argument.name] = None
+        return
+    if argument.kind is ArgumentKind.TENSORS:
+        attributes[COUNT + argument.name] = None
+        kinds[COUNT + argument.name] = "INT"
+        return
+    # Defaults stay torch's own: the kernel is called without the argument.
+    attributes[argument.name] = REQUIRED if argument.required and not argument.optional else None
+    kinds[argument.name] = _ATTRIBUTE_KINDS.get(argument.type, "")
+
+
+def _operands(found: Signature) -> tuple[Parameter, ...]:
+    """Return the formal operands; all from the first list on are one variadic operand."""
+    formal: list[Parameter] = []
+    arguments = list(found.tensor_arguments)
+    for index, argument in enumerate(arguments):
+        if argument.kind is ArgumentKind.TENSORS:
+            names = ", ".join(each.name for each in arguments[index:])
+            return (*formal, Parameter(names, "Tensor", variadic=True))
+        # A number may be given as an attribute instead.
+        formal.append(Parameter(argument.name, "Tensor", optional=True))
+    if found.random:
+        formal.append(Parameter("random_state", "tensor(uint8)", optional=True))
+    return tuple(formal)
+
+
+def _results(found: Signature) -> tuple[Parameter, ...]:
+    """Return the formal results: fresh ones, then the new values of what the operator writes to."""
+    several = any(type.startswith("List[") for type in found.results)
+    written = [each for each in found.arguments if each.written]
+    if several or found.random or written or any(each.kind is ArgumentKind.TENSORS for each in written):
+        return (Parameter("results", "Tensor", variadic=True),)
+    if len(found.results) == 1:
+        return (Parameter("result", "Tensor"),)
+    return tuple(Parameter(f"result{index}", "Tensor", True) for index in range(len(found.results)))

@@ -183,14 +183,9 @@ def part(birth: Birth, number: int, place: Place) -> str:
     name = spelled(birth, number)
     if all(isinstance(each, slice) and each == slice(None) for each in place):
         return name
-    return f"{name}[{', '.join(map(_written, place))}]"
-
-
-def _written(place: int | slice) -> str:
-    if not isinstance(place, slice):
-        return str(place)
-    start, stop = ("" if bound is None else str(bound) for bound in (place.start, place.stop))
-    return f"{start}:{stop}"
+    slices = [(i.start, i.stop) if isinstance(i, slice) else (i,) for i in place]
+    texts = [":".join("" if bound is None else str(bound) for bound in bounds) for bounds in slices]
+    return f"{name}[{', '.join(texts)}]"
 
 
 def counted(birth: Birth, number: int, mask: Array, what: str) -> str:

@@ -141,6 +141,12 @@ def _standardized(
     return _of_affine(birth, normal, affine, index)
 
 
+def _safe(birth: Birth, variance: float, epsilon: float) -> Any:
+    """Return variance + epsilon, rounded as in the op."""
+    working = np.float64 if birth.inputs[0].dtype.itemsize == 8 else np.float32
+    return working(working(variance) + working(epsilon))
+
+
 def _variance(values: Any, mean: float) -> float:
     total = 0.0
     for chunk in chunks(values):
@@ -153,10 +159,9 @@ def _of_variance(
     birth: Birth, variance: float, epsilon: float, source: ElementRegion, mean: float
 ) -> Cause | None:
     """Return the cause if the variance is 0, or indistinguishable from 0 in the precision of the op."""
-    working = np.float64 if birth.inputs[0].dtype.itemsize == 8 else np.float32
-    safe = working(working(variance) + working(epsilon))
+    safe = _safe(birth, variance, epsilon)
     # The mean is rounded too: values that differ from it by less than a step count as equal.
-    step = float(np.spacing(working(abs(mean)))) if math.isfinite(mean) else 0.0
+    step = float(np.spacing(type(safe)(abs(mean)))) if math.isfinite(mean) else 0.0
     if safe > 0 and (epsilon > 0 or math.sqrt(variance) > step):
         return None
     if safe < 0:
@@ -207,8 +212,7 @@ def root_mean_square(birth: Birth) -> Cause | None:
         )
         return Cause("infinity divided by infinity", evidence, INFINITE)
     mean = float(found.total) / source.values.size
-    working = np.float64 if birth.inputs[0].dtype.itemsize == 8 else np.float32
-    safe = working(working(mean) + working(epsilon))
+    safe = _safe(birth, mean, epsilon)
     if safe <= 0:
         evidence = f"the mean square of {source.words} is {shown(mean)}, and {_given_epsilon(birth)}"
         name = "zero variance" if safe == 0 else "square root of a negative number"
@@ -231,16 +235,11 @@ def batch(birth: Birth) -> Cause | None:
     if birth.index:
         return _running(birth, index)
     if attributes.get("training_mode", 0):
-        return _trained(birth, index)
+        return normalization(birth)
     cause = _of_running_statistics(birth, index)
     if cause is None and birth.opset < 14:
-        return _trained(birth, index)  # The number of outputs of the statement decides whether it trains.
+        return normalization(birth)  # The number of outputs of the statement decides whether it trains.
     return cause
-
-
-def _trained(birth: Birth, index: Index) -> Cause | None:
-    affine = _affine(birth, index)
-    return _standardized(birth, _source(birth, index), index, birth.attributes["epsilon"], affine)
 
 
 def _running(birth: Birth, index: Index) -> Cause | None:
@@ -266,8 +265,7 @@ def _of_running_statistics(birth: Birth, index: Index) -> Cause | None:
         for x, usual in given
     )
     name = part(birth, 4, [channel])
-    working = np.float64 if birth.inputs[0].dtype.itemsize == 8 else np.float32
-    safe = float(working(working(variance) + working(epsilon)))
+    safe = float(_safe(birth, variance, epsilon))
     if safe <= 0:
         evidence = f"{name} is {shown(variance)}, and {_given_epsilon(birth)}"
         if variance < 0:
@@ -280,12 +278,9 @@ def _of_running_statistics(birth: Birth, index: Index) -> Cause | None:
             return zero_times_infinity(f"{words}{at(index)} is {shown(a)}, and its factor is {shown(b)}")
     terms = np.array([number * factor, bias, -mean * factor], np.float64)
     words = f"{shown(number)} * {shown(factor)} + {shown(bias)} - {shown(mean)} * {shown(factor)}{at(index)}"
-    return cause_of_sum(birth, sum_of(terms), words) or _factor(birth, factor, name)
-
-
-def _factor(birth: Birth, factor: float, name: str) -> Cause | None:
-    if not math.isfinite(factor):
-        return None
+    cause = cause_of_sum(birth, sum_of(terms), words)
+    if cause is not None or not math.isfinite(factor):
+        return cause
     return cause_of_number(birth, decimal(factor), f"the scale over the root of {name}")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, TypeAlias
 
+import ml_dtypes
 import numpy as np
 
 from nncdbg.dtypes import FLOATS, name_of
@@ -66,21 +67,9 @@ def cancelling_variance(maker: Made | None) -> bool:
     if maker is None or maker.op != "Sub" or len(maker.of) < 2:
         return False
     mean, square = (before_moving(each) for each in maker.of[:2])
-    return mean is not None and mean.op in _MEANS and _is_square(square)
-
-
-def complement_of(maker: Made | None) -> Made | None:
-    """Return the maker of `p` if a value is `1 - p`, or close to it."""
-    maker = before_moving(maker)
-    return (
-        before_moving(maker.of[1]) if maker is not None and maker.op == "Sub" and len(maker.of) > 1 else None
-    )
-
-
-def _is_square(maker: Made | None) -> bool:
-    if maker is None:
+    if mean is None or mean.op not in _MEANS or square is None:
         return False
-    return maker.op == "Pow" or (maker.op == "Mul" and len({*maker.names}) == 1)
+    return square.op == "Pow" or (square.op == "Mul" and len({*square.names}) == 1)
 
 
 def least(dtype: np.dtype[Any]) -> str:
@@ -109,7 +98,8 @@ def _log_hint(birth: Birth) -> str:
         return f"use LogSoftmax({maker.spelled(0)}) instead of Log and Softmax"
     if maker.op == "Sigmoid":
         return f"use -Softplus(-{maker.spelled(0)}) instead of Log and Sigmoid"
-    whole = complement_of(maker)
+    # The operand is 1 - p, or close to it.
+    whole = before_moving(maker.of[1]) if maker.op == "Sub" and len(maker.of) > 1 else None
     if whole is not None and whole.op == "Sigmoid":
         return f"use -Softplus({whole.spelled(0)}) instead of the logarithm of 1 - Sigmoid"
     return clipped
@@ -457,7 +447,8 @@ def _not_finite(birth: Birth, words: str) -> Cause:
 def dropout(birth: Birth) -> Cause | None:
     """x * mask / (1 - ratio), in training."""
     index = spot(birth)
-    x, ratio = element(birth.inputs[0], index), _ratio(birth)
+    x, given = element(birth.inputs[0], index), birth.inputs[1] if len(birth.inputs) > 1 else None
+    ratio = float(birth.attributes.get("ratio", 0.5) if given is None else given.reshape(()))
     if x - x != 0:
         evidence = f"{spelled(birth, 0)}{at(index)} is {shown(x)}, and Dropout multiplies it by 0"
         return Cause("zero times infinity", evidence, "find the op where the infinity originates")
@@ -469,11 +460,6 @@ def dropout(birth: Birth) -> Cause | None:
         )
     exact = EXACT.divide(decimal(x), decimal(1 - ratio))
     return cause_of_number(birth, exact, f"{shown(x)} / (1 - {shown(ratio)}){at(index)}")
-
-
-def _ratio(birth: Birth) -> float:
-    given: Array | None = birth.inputs[1] if len(birth.inputs) > 1 else None
-    return float(given.reshape(())) if given is not None else float(birth.attributes.get("ratio", 0.5))
 
 
 def shape_of_window(birth: Birth) -> Cause | None:
@@ -526,11 +512,5 @@ def exponential_underflow(operands: Operands, result: Array) -> Cause:
 
 
 def _limit(result: Array) -> str:
-    return f"{name_of(result.dtype)} rounds results below about {float(_smallest(result)) / 2:.1g} to 0"
-
-
-def _smallest(result: Array) -> Any:
-    """Return the smallest positive number of a float type."""
-    import ml_dtypes
-
-    return ml_dtypes.finfo(result.dtype).smallest_subnormal
+    smallest = float(ml_dtypes.finfo(result.dtype).smallest_subnormal)
+    return f"{name_of(result.dtype)} rounds results below about {smallest / 2:.1g} to 0"

@@ -483,9 +483,6 @@ def response(birth: Birth) -> Cause | None:
         name = "zero divided by zero" if x == 0 else "division by zero"
         return Cause(name, f"{words}, and {spelled(birth, 0)}{at(index)} is {shown(x)}", "use a bias above 0")
     exact = EXACT.divide(decimal(x), divisor) if math.isfinite(x) else decimal(0)
-    cause = too_large(birth, _single(exact), f"{shown(x)} over {shown(divisor)}{at(index)}")
+    single = Sum(positive=exact) if exact > 0 else Sum(negative=exact)
+    cause = too_large(birth, single, f"{shown(x)} over {shown(divisor)}{at(index)}")
     return cause or too_large(birth, squares, f"the sum of squares of {where}")
-
-
-def _single(exact: Any) -> Sum:
-    return Sum(positive=exact) if exact > 0 else Sum(negative=exact)

@@ -143,14 +143,6 @@ def power_of_two(birth: Birth) -> Cause | None:
     return pointwise.power(as_op(birth, "Pow", [two, birth.inputs[0]]))
 
 
-def product(birth: Birth) -> Cause | None:
-    given = birth.attributes.get("dim")
-    axes = None if given is None else [given]
-    keepdims = int(bool(birth.attributes.get("keepdim")))
-    named = as_op(birth, "ReduceProd", list(birth.inputs[:1]), axes=axes, keepdims=keepdims)
-    return sums.reduced_product(named)
-
-
 def gamma(birth: Birth) -> Cause | None:
     """`lgamma`, `digamma` and `polygamma` have poles at 0 and at the negative integers."""
     x = birth.inputs[-1]
@@ -233,10 +225,6 @@ def triangular(birth: Birth) -> Cause | None:
     return Cause("division by zero", f"{name}, on the diagonal, is 0: the matrix is singular", "")
 
 
-def mm(birth: Birth) -> Cause | None:
-    return sums.matmul(as_op(birth, "MatMul", list(birth.inputs[:2])))
-
-
 def addmm(birth: Birth) -> Cause | None:
     alpha, beta = (birth.attributes.get(key) for key in ("alpha", "beta"))
     names = [*birth.names[1:3], *birth.names[:1]]
@@ -276,10 +264,6 @@ def convolution(birth: Birth) -> Cause | None:
             kernel_shape=list(weight.shape[2:]),
         )
     )
-
-
-def softmax_row(birth: Birth) -> Cause | None:
-    return layers.softmax(as_op(birth, "Softmax", list(birth.inputs[:1]), axis=birth.attributes["dim"]))
 
 
 def attention(birth: Birth) -> Cause | None:
@@ -475,10 +459,10 @@ def _same(op: str, rule: CauseRule) -> CauseRule:
 
 
 def _of_first(
-    op: str, rule: CauseRule, attributes: Callable[[Birth], dict[str, Any]] = lambda birth: {}
+    op: str, rule: CauseRule, attributes: Callable[[Birth], dict[str, Any]] = lambda birth: {}, count: int = 1
 ) -> CauseRule:
-    """Return the rule of an op over the first operand, with these attributes."""
-    return lambda birth: rule(as_op(birth, op, list(birth.inputs[:1]), **attributes(birth)))
+    """Return the rule of an op over the first `count` operands, with these attributes."""
+    return lambda birth: rule(as_op(birth, op, list(birth.inputs[:count]), **attributes(birth)))
 
 
 def _of_pair(op: str, rule: CauseRule, second: str = "other") -> CauseRule:
@@ -534,27 +518,18 @@ def _deviation(birth: Birth) -> Cause | None:
         return None
     evidence = (
         f"{spelled(birth, 0)} has {number} element{'' if number == 1 else 's'} along axes {list(axes)}, "
-        f"and the variance divides by {number} - {shown_correction(correction)}"
+        f"and the variance divides by {number} - {correction:g}"
     )
     return Cause("variance of one element" if number else "empty reduction", evidence, "")
 
 
-def shown_correction(correction: Any) -> str:
-    return f"{correction:g}"
-
-
-def _cumulative_product(birth: Birth) -> Cause | None:
+def _running(birth: Birth, op: str, rule: CauseRule) -> Cause | None:
+    """Return the cause in a running sum or product along the attribute `dim`."""
     axis = np.asarray(birth.attributes["dim"])
-    named = as_op(birth, "CumProd", [birth.inputs[0], axis], exclusive=0, reverse=0)
-    found = sums.running_product(named)
-    if found is None or found.name != "overflow":
+    found = rule(as_op(birth, op, [birth.inputs[0], axis], exclusive=0, reverse=0))
+    if op != "CumProd" or found is None or found.name != "overflow":
         return found
     return replace(found, name="overflow of a product")
-
-
-def _cumulative_sum(birth: Birth) -> Cause | None:
-    axis = np.asarray(birth.attributes["dim"])
-    return sums.running_sum(as_op(birth, "CumSum", [birth.inputs[0], axis], exclusive=0, reverse=0))
 
 
 def _quotient_added(birth: Birth) -> Cause | None:
@@ -594,6 +569,8 @@ def _activation(birth: Birth) -> Cause | None:
     return Cause("zero times infinity", words, "")
 
 
+_softmax_row = _of_first("Softmax", layers.softmax, lambda birth: {"axis": birth.attributes["dim"]})
+
 _ACTIVATIONS = ("gelu", "silu", "mish", "hardswish", "sigmoid", "tanh", "elu")
 
 _RULES: Mapping[str, CauseRule] = {
@@ -621,10 +598,10 @@ _RULES: Mapping[str, CauseRule] = {
     "asin": _same("Asin", pointwise.arcsine),
     "atanh": _same("Atanh", pointwise.area_tangent),
     "acosh": _same("Acosh", pointwise.area_cosine),
-    **dict.fromkeys(("mm", "bmm"), mm),
+    **dict.fromkeys(("mm", "bmm"), _of_first("MatMul", sums.matmul, count=2)),
     "addmm": addmm,
     "convolution": convolution,
-    **dict.fromkeys(("_softmax", "_log_softmax", "_safe_softmax"), softmax_row),
+    **dict.fromkeys(("_softmax", "_log_softmax", "_safe_softmax"), _softmax_row),
     "_scaled_dot_product_flash_attention_for_cpu": attention,
     **dict.fromkeys(
         ("_scaled_dot_product_efficient_attention", "_scaled_dot_product_attention_math"), attention
@@ -635,8 +612,8 @@ _RULES: Mapping[str, CauseRule] = {
     "mean": _of_first("ReduceMean", sums.mean, _axes),
     "sum": _of_first("ReduceSum", sums.total, _axes),
     **dict.fromkeys(("std", "var", "std_mean", "var_mean"), _deviation),
-    "cumprod": _cumulative_product,
-    "cumsum": _cumulative_sum,
+    "cumprod": lambda birth: _running(birth, "CumProd", sums.running_product),
+    "cumsum": lambda birth: _running(birth, "CumSum", sums.running_sum),
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), likelihood),
     "_ctc_loss": alignment,
     **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), likelihood_backward),
@@ -649,7 +626,7 @@ _RULES: Mapping[str, CauseRule] = {
     "_weight_norm_interface": weighted_norm,
     "_weight_norm_interface_backward": weighted_norm_backward,
     "xlogy": product_with_logarithm,
-    "prod": product,
+    "prod": _of_first("ReduceProd", sums.reduced_product, _axes),
     "exp2": power_of_two,
     **dict.fromkeys(("lgamma", "digamma", "polygamma"), gamma),
     "erfinv": inverse_error,

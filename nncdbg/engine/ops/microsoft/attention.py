@@ -57,15 +57,6 @@ def scores_lines(scale: float, added: Sequence[str]) -> list[str]:
     return [*lines, *(f"%{target} = Add(%{before}, %{each})" for target, before, each in sums)]
 
 
-def weighted_lines(batch: int, length: int) -> list[str]:
-    """Compute `%result` [batch, sequence, heads * size] from `%scores` and `%v`."""
-    return [
-        "%probabilities = Softmax(%scores, axis=-1)",
-        "%context = MatMul(%probabilities, %v)",
-        *merge_heads("result", "context", batch, length),
-    ]
-
-
 def causal_lines(length: int, past: int) -> list[str]:
     """Compute `%causal` [sequence, total]: `LOWEST` for the keys after a query."""
     total = length + past
@@ -141,7 +132,13 @@ def _masked_lines(
     if bias >= 0 and at(types, bias) is not None:
         added.append("attention_bias.wide")
     scale = default_scale(attributes["scale"], size)
-    return [*lines, *scores_lines(scale, added), *weighted_lines(batch, length)]
+    return [
+        *lines,
+        *scores_lines(scale, added),
+        "%probabilities = Softmax(%scores, axis=-1)",
+        "%context = MatMul(%probabilities, %v)",
+        *merge_heads("result", "context", batch, length),
+    ]
 
 
 def rotated(target: str, source: str, size: int, width: int, *, interleaved: bool) -> list[str]:
@@ -245,16 +242,11 @@ def _qkv_lines(attributes: Attributes, types: Types, columns: int) -> list[str]:
 def _past_lines(types: Types, past: int) -> list[str]:
     """Compute `%k` and `%v` from those of this call and the operand `past`."""
     if at(types, past) is None:
-        lines = ["%k = Identity(%own_k)", "%v = Identity(%own_v)"]
-    else:
-        lines = [
-            line
-            for number, each in enumerate("kv")
-            for line in (
-                f"%past_{each} = Gather(%past.wide, {number}, axis=0)",
-                f"%{each} = Concat(%past_{each}, %own_{each}, axis=2)",
-            )
-        ]
+        return ["%k = Identity(%own_k)", "%v = Identity(%own_v)"]
+    lines = []
+    for number, name in enumerate("kv"):
+        lines.append(f"%past_{name} = Gather(%past.wide, {number}, axis=0)")
+        lines.append(f"%{name} = Concat(%past_{name}, %own_{name}, axis=2)")
     return lines
 
 
@@ -334,18 +326,9 @@ def quantized_attention(attributes: Attributes, types: Types) -> str:
     return wide_formula("QAttention", names, types, lines, ["y", "kept"], like=2)
 
 
-_MULTI = [
-    "query",
-    "key",
-    "value",
-    "bias",
-    "mask_index",
-    "attention_bias",
-    "past_key",
-    "past_value",
-    "past_length",
-    "indirection",
-]
+_QKV = ("query", "key", "value")
+_CACHE = ("past_key", "past_value", "past_length")
+_MULTI = (*_QKV, "bias", "mask_index", "attention_bias", *_CACHE, "indirection")
 
 
 def _multi_head_types(attributes: Attributes, types: Types) -> Types:
@@ -367,6 +350,15 @@ def _multi_head_types(attributes: Attributes, types: Types) -> Types:
     return [typed(element, (*query[:2], width)), *unknown]
 
 
+def _unpacked_lines(source: str, names: Sequence[str]) -> list[str]:
+    """Compute the parts of a packed operand [batch, sequence, heads, parts, size] by heads."""
+    lines = []
+    for number, name in enumerate(names):
+        lines.append(f"%{name}_packed = Gather(%{source}.wide, {number}, axis=3)")
+        lines.append(f"%{name} = Transpose(%{name}_packed, perm=[0, 2, 1, 3])")
+    return lines
+
+
 def _own_lines(types: Types, heads: int) -> tuple[list[str], tuple[int, int, int]]:
     """Compute `%q`, `%own_k`, `%own_v` [batch, heads, sequence, size].
 
@@ -375,24 +367,13 @@ def _own_lines(types: Types, heads: int) -> tuple[list[str], tuple[int, int, int
     query = sizes_at(types, 0)
     if len(query) == 5:
         batch, length, _, _, size = query
-        lines = [
-            line
-            for number, name in enumerate(("q", "own_k", "own_v"))
-            for line in (
-                f"%{name}_packed = Gather(%query.wide, {number}, axis=3)",
-                f"%{name} = Transpose(%{name}_packed, perm=[0, 2, 1, 3])",
-            )
-        ]
-        return lines, (batch, length, size)
+        return _unpacked_lines("query", ("q", "own_k", "own_v")), (batch, length, size)
     batch, length, hidden = query
     biases = _bias_lines(types)
     lines = [*biases, *split_heads("q", "query_biased" if biases else "query.wide", query, heads)]
     key = sizes_at(types, 1)
     if len(key) == 5:
-        for number, name in enumerate(("own_k", "own_v")):
-            lines.append(f"%{name}_packed = Gather(%key.wide, {number}, axis=3)")
-            lines.append(f"%{name} = Transpose(%{name}_packed, perm=[0, 2, 1, 3])")
-        return lines, (batch, length, hidden // heads)
+        return [*lines, *_unpacked_lines("key", ("own_k", "own_v"))], (batch, length, hidden // heads)
     for index, name in ((1, "key"), (2, "value")):
         shape, own = sizes_at(types, index), f"own_{name[0]}"
         biased = f"{name}_biased" if biases and len(shape) == 3 else f"{name}.wide"
@@ -457,19 +438,7 @@ def _key_count(types: Types) -> int:
 
 # One step of a decoder ---------------------------------------------------------------------------
 
-_STEP = [
-    "query",
-    "key",
-    "value",
-    "mask_index",
-    "attention_bias",
-    "past_key",
-    "past_value",
-    "past_length",
-    "beam_width",
-    "indirection",
-    "bias",
-]
+_STEP = (*_QKV, "mask_index", "attention_bias", *_CACHE, "beam_width", "indirection", "bias")
 
 
 def _step_types(attributes: Attributes, types: Types) -> Types:

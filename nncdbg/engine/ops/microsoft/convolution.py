@@ -8,15 +8,16 @@ the model.  The formulas restore the order of the axes, compute, and convert the
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
 
 from nncdbg.engine.ops.convolution import conv_types
-from nncdbg.engine.ops.declaration import composite
+from nncdbg.engine.ops.declaration import Formula, composite
 from nncdbg.engine.ops.formula import activation_of, channels_first, channels_last, formula, sizes_at, stated
-from nncdbg.engine.ops.pooling import pool_shape, pool_types
+from nncdbg.engine.ops.microsoft.quantized import in_channels_first
+from nncdbg.engine.ops.pooling import pool_shape
 from nncdbg.engine.ops.recurrent import activation_lines
 from nncdbg.engine.ops.types import Attributes, Shape, Types, at, one_per_plane, shape_at, shaped, typed
 from nncdbg.errors import GraphError
@@ -24,6 +25,13 @@ from nncdbg.ir.records import Dim
 
 WINDOWS = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 """The attributes of Conv."""
+
+_POOL = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
+
+
+def _conv_line(attributes: Attributes, types: Types, x: str, weight: str = "%weight") -> str:
+    bias = ", %bias" if at(types, 2) is not None else ""
+    return f"%conv = Conv({x}, {weight}{bias}{stated(attributes, WINDOWS)})"
 
 
 def _finished(attributes: Attributes, types: Types, conv: str, residual: str, target: str) -> list[str]:
@@ -37,77 +45,60 @@ def _finished(attributes: Attributes, types: Types, conv: str, residual: str, ta
 @composite("com.microsoft.FusedConv", infer=conv_types)
 def fused_conv(attributes: Attributes, types: Types) -> str:
     """Conv of x, plus z of the shape of the result, then an activation."""
-    given = "%x, %weight, %bias" if at(types, 2) is not None else "%x, %weight"
-    conv = f"%conv = Conv({given}{stated(attributes, WINDOWS)})"
-    lines = [conv, *_finished(attributes, types, "%conv", "%z", "%y")]
+    lines = [_conv_line(attributes, types, "%x"), *_finished(attributes, types, "%conv", "%z", "%y")]
     return formula("FusedConv", ["x", "weight", "bias", "z"], types, lines)
 
 
 # With channels last -----------------------------------------------------------------------------
 
 
-def _turned(types: Types, *, weight: bool) -> Types:
-    """Return the types of the operands with channels first."""
-    x, filters = shape_at(types, 0), shape_at(types, 1)
-    if x is None or filters is None:
-        return [typed(at(types, 0), None), *types[1:]]
-    image = tuple(x[axis] for axis in channels_first(len(x)))
-    ordered = tuple(filters[axis] for axis in channels_first(len(filters))) if weight else filters
-    return [typed(at(types, 0), image), typed(at(types, 1), ordered), *types[2:]]
+def _conv_shape(attributes: Attributes, types: Types) -> Shape | None:
+    return shape_at(conv_types(attributes, types), 0)
 
 
-def _last_types(attributes: Attributes, types: Types, *, weight: bool) -> Types:
-    found = conv_types(attributes, _turned(types, weight=weight))[0]
-    if found is None or found.shape is None:
-        return [found]
-    return [typed(found, tuple(found.shape[axis] for axis in channels_last(len(found.shape))))]
+_channels_last_shape = in_channels_first(_conv_shape, always=True)
 
 
-@composite("com.microsoft.NhwcFusedConv", infer=lambda a, types: _last_types(a, types, weight=False))
+def _all_last_shape(attributes: Attributes, types: Types) -> Shape | None:
+    """The shape of a Conv with a weight [M, H, W, C / group]."""
+    weight = shape_at(types, 1)
+    ordered = None if weight is None else tuple(weight[axis] for axis in channels_first(len(weight)))
+    return _channels_last_shape(attributes, [at(types, 0), typed(at(types, 1), ordered), *types[2:]])
+
+
+@composite("com.microsoft.NhwcFusedConv", infer=shaped(_channels_last_shape))
 def nhwc_fused_conv(attributes: Attributes, types: Types) -> str:
     """FusedConv of x and z [N, H, W, C], with a weight [M, C / group, H, W]."""
     rank = len(sizes_at(types, 0))
-    given = "%planes, %weight, %bias" if at(types, 2) is not None else "%planes, %weight"
     lines = [
         f"%planes = Transpose(%x, perm={channels_first(rank)})",
-        f"%conv = Conv({given}{stated(attributes, WINDOWS)})",
+        _conv_line(attributes, types, "%planes"),
         f"%turned = Transpose(%conv, perm={channels_last(rank)})",
         *_finished(attributes, types, "%turned", "%z", "%y"),
     ]
     return formula("NhwcFusedConv", ["x", "weight", "bias", "z"], types, lines)
 
 
-@composite("com.microsoft.NhwcConv", infer=lambda a, types: _last_types(a, types, weight=True))
+@composite("com.microsoft.NhwcConv", infer=shaped(_all_last_shape))
 def nhwc_conv(attributes: Attributes, types: Types) -> str:
     """Conv of x [N, H, W, C] with a weight [M, H, W, C / group]."""
     rank = len(sizes_at(types, 0))
-    given = "%planes, %filters, %bias" if at(types, 2) is not None else "%planes, %filters"
     lines = [
         f"%planes = Transpose(%x, perm={channels_first(rank)})",
         f"%filters = Transpose(%weight, perm={channels_first(rank)})",
-        f"%conv = Conv({given}{stated(attributes, WINDOWS)})",
+        _conv_line(attributes, types, "%planes", "%filters"),
         f"%y = Transpose(%conv, perm={channels_last(rank)})",
     ]
     return formula("NhwcConv", ["x", "weight", "bias"], types, lines)
 
 
-def _pool_shape(attributes: Attributes, types: Types) -> Shape | None:
-    x = shape_at(types, 0)
-    if x is None:
-        return None
-    moved = typed(at(types, 0), tuple(x[axis] for axis in channels_first(len(x))))
-    found = pool_shape(attributes, [moved])
-    return None if found is None else tuple(found[axis] for axis in channels_last(len(x)))
-
-
-@composite("com.microsoft.NhwcMaxPool", infer=shaped(_pool_shape))
+@composite("com.microsoft.NhwcMaxPool", infer=shaped(in_channels_first(pool_shape, always=True)))
 def nhwc_max_pool(attributes: Attributes, types: Types) -> str:
     """MaxPool of x [N, H, W, C] in 8 bits."""
     rank = len(sizes_at(types, 0))
-    windows = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
     lines = [
         f"%planes = Transpose(%x, perm={channels_first(rank)})",
-        f"%pooled = MaxPool(%planes{stated(attributes, windows)})",
+        f"%pooled = MaxPool(%planes{stated(attributes, _POOL)})",
         f"%y = Transpose(%pooled, perm={channels_last(rank)})",
     ]
     return formula("NhwcMaxPool", ["x"], types, lines)
@@ -240,10 +231,9 @@ def conv(attributes: Attributes, types: Types) -> str:
             f"%weight_blocks = Reshape(%weight, {[features, weight[1], *kernel, block]})",
             "%weight_turned = Transpose(%weight_blocks, perm=[0, 4, 1, 2, 3])",
         ]
-    given = "%image, %filters, %bias" if at(types, 2) is not None else "%image, %filters"
     lines += [
         f"%filters = Reshape(%weight_turned, {list(weight)})",
-        f"%conv = Conv({given}{stated(attributes, WINDOWS)})",
+        _conv_line(attributes, types, "%image", "%filters"),
     ]
     result = _concrete(shape_at(conv_types(attributes, types), 0))
     lines += _ordered("residual", "residual_blocks_of", result) if at(types, 3) is not None else []
@@ -266,39 +256,24 @@ def _pooled(name: str, attributes: Attributes, types: Types, line: str, result: 
     return formula(name, ["x"], types, lines)
 
 
-_POOL = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
+def _pool(name: str, shape: Callable[[Attributes, Types], Shape | None], names: Sequence[str]) -> Formula:
+    """Return the formula of a pool over channels in blocks, with these attributes of the pool of ONNX."""
+
+    def build(attributes: Attributes, types: Types) -> str:
+        line = f"%planes = {name}(%image{stated(attributes, names)})"
+        return _pooled(name, attributes, types, line, shape(attributes, types))
+
+    build.__doc__ = f"{name} over channels in blocks."
+    return build
 
 
-def _pool_result(attributes: Attributes, types: Types) -> Shape | None:
-    return shape_at(pool_types(attributes, types), 0)
-
-
-@composite("com.microsoft.nchwc.MaxPool", infer=pool_types)
-def max_pool(attributes: Attributes, types: Types) -> str:
-    """MaxPool over channels in blocks."""
-    line = f"%planes = MaxPool(%image{stated(attributes, _POOL)})"
-    return _pooled("MaxPool", attributes, types, line, _pool_result(attributes, types))
-
-
-@composite("com.microsoft.nchwc.AveragePool", infer=pool_types)
-def average_pool(attributes: Attributes, types: Types) -> str:
-    """AveragePool over channels in blocks."""
-    line = f"%planes = AveragePool(%image{stated(attributes, (*_POOL, 'count_include_pad'))})"
-    return _pooled("AveragePool", attributes, types, line, _pool_result(attributes, types))
-
-
-@composite("com.microsoft.nchwc.GlobalAveragePool", infer=shaped(one_per_plane))
-def global_average_pool(attributes: Attributes, types: Types) -> str:
-    """GlobalAveragePool over channels in blocks."""
-    line = "%planes = GlobalAveragePool(%image)"
-    return _pooled("GlobalAveragePool", attributes, types, line, one_per_plane(attributes, types))
-
-
-@composite("com.microsoft.nchwc.GlobalMaxPool", infer=shaped(one_per_plane))
-def global_max_pool(attributes: Attributes, types: Types) -> str:
-    """GlobalMaxPool over channels in blocks."""
-    line = "%planes = GlobalMaxPool(%image)"
-    return _pooled("GlobalMaxPool", attributes, types, line, one_per_plane(attributes, types))
+for _name, _shape, _names in (
+    ("MaxPool", pool_shape, _POOL),
+    ("AveragePool", pool_shape, (*_POOL, "count_include_pad")),
+    ("GlobalAveragePool", one_per_plane, ()),
+    ("GlobalMaxPool", one_per_plane, ()),
+):
+    composite(f"com.microsoft.nchwc.{_name}", infer=shaped(_shape))(_pool(_name, _shape, _names))
 
 
 def _upsampled(attributes: Attributes, types: Types) -> Shape | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from nncdbg.dtypes import FROM_ONNX
 from nncdbg.engine.ops import contracts, remarks
-from nncdbg.engine.ops.declaration import Formula, composite, op
+from nncdbg.engine.ops.declaration import Formula, composite, op, other_version
 from nncdbg.engine.ops.formula import (
     activation_of,
     cast,
@@ -19,8 +19,9 @@ from nncdbg.engine.ops.formula import (
     wide_formula,
     wide_name,
 )
+from nncdbg.engine.ops.influence import EVERYTHING
 from nncdbg.engine.ops.matrix import gemm_types, matmul_shape, matmul_types
-from nncdbg.engine.ops.normalization import layer_formula, layer_normalization, layer_types, need_last
+from nncdbg.engine.ops.normalization import layer_normalization, need_last
 from nncdbg.engine.ops.recurrent import (
     Cell,
     activation_lines,
@@ -301,15 +302,7 @@ def dynamic_quantize_lstm(
 
 
 # onnxruntime also fuses a LayerNormalization of ONNX's domain into models older than opset 17.
-op(
-    "LayerNormalization",
-    since=1,
-    infer=layer_types,
-    formula=layer_formula,
-    outputs_count=True,
-    accepts_out=True,
-    squares=Squares((0,), in_rows, bias=2),
-)(layer_normalization)
+other_version("LayerNormalization", 1, influence=EVERYTHING)(layer_normalization)
 
 
 def _rms_types(attributes: Attributes, types: Types) -> Types:

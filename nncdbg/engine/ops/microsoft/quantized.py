@@ -343,17 +343,14 @@ def qlinear_concat(attributes: Attributes, types: Types) -> str:
     return formula("QLinearConcat", names, types, lines)
 
 
-_OPERANDS = ["x", "x_scale", "x_zero", "y_scale", "y_zero"]
-
-
 def in_channels_first(
-    infer: Callable[[Attributes, Types], Shape | None],
+    infer: Callable[[Attributes, Types], Shape | None], *, always: bool = False
 ) -> Callable[[Attributes, Types], Shape | None]:
-    """Adapt a rule for [N, C, ...] to an op that takes [N, ..., C] if `channels_last` is set."""
+    """Adapt a rule for [N, C, ...] to an op that takes [N, ..., C], if `channels_last` is set or `always`."""
 
     def shape(attributes: Attributes, types: Types) -> Shape | None:
         x = shape_at(types, 0)
-        if x is None or not attributes["channels_last"]:
+        if x is None or not (always or attributes["channels_last"]):
             return infer(attributes, types)
         moved = typed(at(types, 0), tuple(x[axis] for axis in channels_first(len(x))))
         result = infer(attributes, [moved, *types[1:]])
@@ -367,18 +364,16 @@ def qlinear_global_average_pool(attributes: Attributes, types: Types) -> str:
     """The mean of each plane: an exact integer sum, scaled once."""
     shape = sizes_at(types, 0)
     axes = list(range(1, len(shape) - 1)) if attributes["channels_last"] else list(range(2, len(shape)))
-    count = 1
-    for axis in axes:
-        count *= shape[axis]
+    count = prod(shape[axis] for axis in axes)
     lines = [
-        *scalars(types, 1, _OPERANDS[1:]),
+        *scalars(types, 1, _UNARY[1:]),
         *shifted("centred", "x", "i32", "x_zero_one"),
         f"%sum = ReduceSum(%centred, {axes})",
         f"%divisor = Mul(%y_scale_one, {count}.0)",
         "%ratio = Div(%x_scale_one, %divisor)",
         *requantized("y", "sum", "ratio", "y_zero_one", element_of(types, 0)),
     ]
-    return formula("QLinearGlobalAveragePool", _OPERANDS, types, lines)
+    return formula("QLinearGlobalAveragePool", _UNARY, types, lines)
 
 
 def _average_lines(attributes: Attributes, shape: Sequence[int]) -> list[str]:
@@ -411,7 +406,7 @@ def qlinear_average_pool(attributes: Attributes, types: Types) -> str:
     last, rank = bool(attributes["channels_last"]), len(shape)
     planes = [shape[axis] for axis in channels_first(rank)] if last else list(shape)
     lines = [
-        *scalars(types, 1, _OPERANDS[1:]),
+        *scalars(types, 1, _UNARY[1:]),
         dequantized("real", "x", "x_scale_one", given(types, 2, "x_zero_one")),
         f"%planes = Transpose(%real, perm={channels_first(rank)})" if last else "%planes = Identity(%real)",
         *_average_lines(attributes, planes),
@@ -423,4 +418,4 @@ def qlinear_average_pool(attributes: Attributes, types: Types) -> str:
         moved = "moved"
     lines += [f"%whole = Round(%{moved})", *saturated("cut", "whole", element_of(types, 0))]
     lines.append(f"%y = Transpose(%cut, perm={channels_last(rank)})" if last else "%y = Identity(%cut)")
-    return formula("QLinearAveragePool", _OPERANDS, types, lines)
+    return formula("QLinearAveragePool", _UNARY, types, lines)

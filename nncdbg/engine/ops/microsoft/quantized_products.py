@@ -19,7 +19,7 @@ from nncdbg.engine.ops.formula import (
     wide_formula,
 )
 from nncdbg.engine.ops.gradient import nothing
-from nncdbg.engine.ops.matrix import gemm_types, matmul_shape
+from nncdbg.engine.ops.matrix import gemm_types, matmul_shape, matmul_types
 from nncdbg.engine.ops.microsoft.convolution import WINDOWS
 from nncdbg.engine.ops.microsoft.quantized import (
     element_of,
@@ -29,7 +29,7 @@ from nncdbg.engine.ops.microsoft.quantized import (
     requantized,
     scalar,
 )
-from nncdbg.engine.ops.types import Attributes, Shape, Types, at, normal_axis, shape_at, typed
+from nncdbg.engine.ops.types import Attributes, Shape, Types, at, fixed, normal_axis, shape_at, typed
 from nncdbg.errors import GraphError
 from nncdbg.ir.records import Dim, TensorType
 
@@ -207,11 +207,7 @@ def matmul_integer_to_float(attributes: Attributes, types: Types) -> str:
     return formula("MatMulIntegerToFloat", names, types, lines)
 
 
-def _dynamic_types(attributes: Attributes, types: Types) -> Types:
-    return [typed(at(types, 0), matmul_shape(shape_at(types, 0), shape_at(types, 1)))]
-
-
-@composite("com.microsoft.DynamicQuantizeMatMul", infer=_dynamic_types, contract=contracts.positive_scales(2))
+@composite("com.microsoft.DynamicQuantizeMatMul", infer=matmul_types, contract=contracts.positive_scales(2))
 def dynamic_quantize_matmul(attributes: Attributes, types: Types) -> str:
     """A quantized to u8 by its own range, times b, in f32; plus a bias."""
     names = ["a", "b", "b_scale", "b_zero", "bias"]
@@ -225,7 +221,7 @@ def dynamic_quantize_matmul(attributes: Attributes, types: Types) -> str:
 
 @composite(
     "com.microsoft.MatMulInteger16",
-    infer=lambda attributes, types: [TensorType("i32", matmul_shape(shape_at(types, 0), shape_at(types, 1)))],
+    infer=fixed("i32", lambda attributes, types: matmul_shape(shape_at(types, 0), shape_at(types, 1))),
 )
 def matmul_integer_16(attributes: Attributes, types: Types) -> str:
     """MatMul of 16-bit integers in i32."""

@@ -26,7 +26,7 @@ from nncdbg.engine.ops.formula import formula_text, in_precision, type_at, wide_
 from nncdbg.engine.ops.influence import Application, Influence, Marked
 from nncdbg.engine.ops.types import Attributes, Types, agree, at
 from nncdbg.errors import GraphError
-from nncdbg.ir.records import Dim, TensorType
+from nncdbg.ir.records import TensorType
 
 STEP = "step"
 RATE = "rate"
@@ -207,7 +207,13 @@ class Optimizer:
                         operand=index,
                     )
             elif name == RATE:
-                _check_scalar(given, index)
+                _check_float(RATE, given, index)
+                if given.shape not in (None, ()):
+                    raise GraphError(
+                        f"the operand {RATE} is {given}, expected a scalar",
+                        hint="use Reshape(%rate, []) for a tensor of one element",
+                        operand=index,
+                    )
             elif like is None:
                 _check_float(name, given, index)
                 like, source = given, name
@@ -227,16 +233,6 @@ def _checked(
     return attributes
 
 
-def _check_scalar(given: TensorType, index: int) -> None:
-    _check_float(RATE, given, index)
-    if given.shape not in (None, ()):
-        raise GraphError(
-            f"the operand {RATE} is {given}, expected a scalar",
-            hint="use Reshape(%rate, []) for a tensor of one element",
-            operand=index,
-        )
-
-
 def _check_float(name: str, given: TensorType, index: int) -> None:
     if given.dtype not in FLOATS:
         raise GraphError(f"the operand {name} is {given}, expected floats", operand=index)
@@ -250,22 +246,12 @@ def _joined(like: TensorType, source: str, given: TensorType, name: str, index: 
         raise GraphError(fact, hint=hint, operand=index)
     if given.shape is None or like.shape is None:
         return like if given.shape is None else given
-    if len(given.shape) != len(like.shape):
-        raise _different(fact, index)
-    pairs = zip(like.shape, given.shape, strict=True)
-    return TensorType(like.dtype, tuple(_size(a, b, fact, index) for a, b in pairs))
-
-
-def _size(a: Dim, b: Dim, fact: str, index: int) -> Dim:
     try:
-        return agree(a, b, fact, index)
-    except GraphError:
-        raise _different(fact, index) from None
-
-
-def _different(fact: str, index: int) -> GraphError:
-    hint = "the parameter, its gradient and its moments have the same shape"
-    return GraphError(fact, hint=hint, operand=index)
+        sizes = [agree(a, b, fact) for a, b in zip(like.shape, given.shape, strict=True)]
+    except (GraphError, ValueError):
+        hint = "the parameter, its gradient and its moments have the same shape"
+        raise GraphError(fact, hint=hint, operand=index) from None
+    return TensorType(like.dtype, tuple(sizes))
 
 
 def declare_optimizer(
