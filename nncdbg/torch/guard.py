@@ -46,7 +46,7 @@ from nncdbg.torch.step_call import BACKWARD, GRADIENT, StepCall, tensors_in
 from nncdbg.torch.step_calls import StepCalls
 from nncdbg.torch.step_function import ACTIVE
 from nncdbg.torch.step_state import BufferState, KeptBuffers, KeptState, RandomState
-from nncdbg.torch.trips import (
+from nncdbg.torch.guard_findings import (
     ERROR,
     GRADIENTS,
     LOSS,

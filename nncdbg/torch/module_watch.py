@@ -31,10 +31,10 @@ from nncdbg.torch.hooks import untraced_hooks
 from nncdbg.torch.sharded_tensors import PLAIN, is_sharded
 from nncdbg.torch.source_lines import Lines, kind_of_frame, line_at, user_lines
 from nncdbg.torch.step_call import no_tensor, tensors_in, version_of
-from nncdbg.torch.trips import UserPlace
+from nncdbg.torch.guard_findings import UserPlace
 
 if TYPE_CHECKING:
-    from nncdbg.torch.trips import GuardTrip
+    from nncdbg.torch.guard_findings import GuardTrip
 
 _GENERATED: Any = torch.fx.GraphModule
 

@@ -25,10 +25,10 @@ from nncdbg.torch.finiteness import counted
 from nncdbg.torch.module_watch import module_label
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER
 from nncdbg.torch.source_lines import Lines, calling_modules, is_user_code, line_at, user_lines
-from nncdbg.torch.trips import UserPlace
+from nncdbg.torch.guard_findings import UserPlace
 
 if TYPE_CHECKING:
-    from nncdbg.torch.trips import GuardTrip
+    from nncdbg.torch.guard_findings import GuardTrip
 
 
 # -- the library of the observer -----------------------------------------------------------

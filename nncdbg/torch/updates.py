@@ -24,7 +24,7 @@ from nncdbg.torch.source_lines import Lines
 from nncdbg.torch.step_call import tensors_in
 from nncdbg.torch.step_recording import record
 from nncdbg.torch.step_state import TensorCopies
-from nncdbg.torch.trips import NOT_THIS_UPDATE, UPDATE, GuardTrip, optimizer_text
+from nncdbg.torch.guard_findings import NOT_THIS_UPDATE, UPDATE, GuardTrip, optimizer_text
 
 # -- updates that can make no NaN and no Inf -----------------------------------------------
 

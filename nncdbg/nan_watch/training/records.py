@@ -20,7 +20,7 @@ from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.presentation.source_files import short_path
 from nncdbg.representation import PrintedRecord
 from nncdbg.text.counting import counted
-from nncdbg.torch.trips import (
+from nncdbg.torch.guard_findings import (
     ERROR,
     NOT_THIS_UPDATE,
     RESULTS,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from nncdbg.torch.module_watch import BadModule
     from nncdbg.torch.operator_watch import BadOperator
     from nncdbg.torch.recorded_step import RecordedStep
-    from nncdbg.torch.trips import GuardTrip
+    from nncdbg.torch.guard_findings import GuardTrip
 
 _WHERE = {STATES: "in states", RESULTS: "in a marked step"}
 """Words for the places of a NaN that is in no gradient."""

@@ -27,7 +27,7 @@ from nncdbg.torch.named_models import Models, Optimizers
 from nncdbg.torch.ranks import no_origin_note, origin_ranks
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.second_run import UNREPEATED
-from nncdbg.torch.trips import ERROR, GRADIENTS, LOSS, RESULTS, STATES, UPDATE, GuardTrip
+from nncdbg.torch.guard_findings import ERROR, GRADIENTS, LOSS, RESULTS, STATES, UPDATE, GuardTrip
 
 if TYPE_CHECKING:
     from nncdbg.engine.stopping.stops import Stop

@@ -42,7 +42,7 @@ from nncdbg.torch.named_models import Models, Optimizers
 from nncdbg.torch.ranks import rank_of_process
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.step_state import RandomState
-from nncdbg.torch.trips import LOSS, STATES, GuardTrip, StepObserver
+from nncdbg.torch.guard_findings import LOSS, STATES, GuardTrip, StepObserver
 
 _BATCHES = ("reference", "value", None)
 

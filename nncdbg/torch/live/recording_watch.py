@@ -11,7 +11,7 @@ from nncdbg.torch.live.debugger import LiveDebugger
 from nncdbg.torch.live.training import LiveTraining
 from nncdbg.torch.module_states import ModuleStates, named_states
 from nncdbg.torch.named_models import Trained
-from nncdbg.torch.trips import ERROR, RESULTS, GuardTrip
+from nncdbg.torch.guard_findings import ERROR, RESULTS, GuardTrip
 
 _MOST_STEPS = 16
 """The most updates in one recording, if one of several optimizers makes none, or passes without one."""
