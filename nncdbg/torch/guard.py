@@ -23,8 +23,19 @@ from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.presentation.screen import Screen
 from nncdbg.torch import guard_kernels
 from nncdbg.torch.finiteness import not_finite, suspicious
+from nncdbg.torch.guard_findings import (
+    ERROR,
+    GRADIENTS,
+    LOSS,
+    RESULTS,
+    STATES,
+    GuardTrip,
+    OriginWatch,
+    StepObserver,
+    UpdateCounts,
+)
 from nncdbg.torch.hooks import on_skipped_step
-from nncdbg.torch.live.recording_watch import RecordingWatch
+from nncdbg.torch.live.training import RecordingWatch
 from nncdbg.torch.module_states import ModuleState, ModuleStates, WrittenState, named_states, named_written
 from nncdbg.torch.module_watch import ModuleWatch
 from nncdbg.torch.named_models import (
@@ -46,17 +57,6 @@ from nncdbg.torch.step_call import BACKWARD, GRADIENT, StepCall, tensors_in
 from nncdbg.torch.step_calls import StepCalls
 from nncdbg.torch.step_function import ACTIVE
 from nncdbg.torch.step_state import BufferState, KeptBuffers, KeptState, RandomState
-from nncdbg.torch.guard_findings import (
-    ERROR,
-    GRADIENTS,
-    LOSS,
-    RESULTS,
-    STATES,
-    GuardTrip,
-    OriginWatch,
-    StepObserver,
-    UpdateCounts,
-)
 from nncdbg.torch.updates import SafeUpdates, UpdateCheck
 
 PATIENCE = 20

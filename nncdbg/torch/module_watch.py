@@ -26,12 +26,12 @@ from nncdbg.engine.ops.aten.internals import (
     without_dispatch,
 )
 from nncdbg.torch.finiteness import finite_in_memory, is_finite, not_finite
+from nncdbg.torch.guard_findings import UserPlace
 from nncdbg.torch.guard_kernels import LIBRARY
 from nncdbg.torch.hooks import untraced_hooks
 from nncdbg.torch.sharded_tensors import PLAIN, is_sharded
 from nncdbg.torch.source_lines import Lines, kind_of_frame, line_at, user_lines
 from nncdbg.torch.step_call import no_tensor, tensors_in, version_of
-from nncdbg.torch.guard_findings import UserPlace
 
 if TYPE_CHECKING:
     from nncdbg.torch.guard_findings import GuardTrip

@@ -22,10 +22,10 @@ from nncdbg.engine.ops.aten.signatures import Signature, is_collective, signatur
 from nncdbg.errors import UsageError
 from nncdbg.presentation.screen import Screen
 from nncdbg.torch.finiteness import counted
+from nncdbg.torch.guard_findings import UserPlace
 from nncdbg.torch.module_watch import module_label
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER
 from nncdbg.torch.source_lines import Lines, calling_modules, is_user_code, line_at, user_lines
-from nncdbg.torch.guard_findings import UserPlace
 
 if TYPE_CHECKING:
     from nncdbg.torch.guard_findings import GuardTrip

@@ -367,7 +367,12 @@ class RecordedStatements:
             self._bind(key, name)
             return
         memory.writes += 1
-        stored, plain = self._stored(name, key, event)
+        stored, plain = name, (*key[:5], 0)
+        for flag, op in _RESOLVED:  # Memory is neither conjugated nor negated.
+            if key[5] & flag:
+                lazy, stored = stored, self._names.fresh(f"{stored}.memory")
+                self.types[stored] = self.types[lazy]
+                self._append(op, [lazy], [self.value(stored)], {}, event)
         if memory.key == plain or _covers(plain, memory.key):
             memory.name, memory.key = stored, plain
         else:
@@ -378,15 +383,6 @@ class RecordedStatements:
             self._known[memory.key] = whole, memory.writes
         self._known[plain] = stored, memory.writes
         self._known[key] = name, memory.writes
-
-    def _stored(self, name: str, key: Key, event: Event) -> tuple[str, Key]:
-        """Return the value that memory holds for a tensor, and its key: not conjugated, not negated."""
-        for flag, op in _RESOLVED:
-            if key[5] & flag:
-                known, name = name, self._names.fresh(f"{name}.memory")
-                self.types[name] = self.types[known]
-                self._append(op, [known], [self.value(name)], {}, event)
-        return name, (*key[:5], 0)
 
     # -- random numbers, host reads, recorded results --------------------------------------
 

@@ -40,8 +40,7 @@ from nncdbg.torch.named_models import (
     submodules,
     takes_hooks,
 )
-from nncdbg.torch.program import program_of
-from nncdbg.torch.recorded_step import RecordedStep
+from nncdbg.torch.recorded_step import RecordedStep, program_of
 from nncdbg.torch.recording import Recorder
 from nncdbg.torch.sharded_tensors import placement
 from nncdbg.torch.source_lines import compiled_calls, user_lines

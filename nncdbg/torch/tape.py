@@ -28,13 +28,13 @@ from nncdbg.engine.ops.aten.internals import (
     unseen_by_functions,
 )
 from nncdbg.engine.ops.aten.signatures import signature_of, written_tensors
+from nncdbg.torch.guard_findings import OriginWatch
 from nncdbg.torch.guard_kernels import LIBRARY
 from nncdbg.torch.module_states import WrittenStates
 from nncdbg.torch.recording import UNSEEN
 from nncdbg.torch.source_lines import compiled_calls, user_lines, warning_at_caller
 from nncdbg.torch.step_call import BACKWARD, REGISTER_HOOK, Evaluation, StepCall, history_of, tensors_in
 from nncdbg.torch.step_state import KeptState, RandomState
-from nncdbg.torch.guard_findings import OriginWatch
 
 # -- pauses of a dispatch mode, and work of nncdbg -----------------------------------------
 

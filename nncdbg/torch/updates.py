@@ -16,6 +16,7 @@ from nncdbg.engine.ops.aten.internals import dispatch_modes
 from nncdbg.engine.ops.aten.signatures import DTYPES
 from nncdbg.torch import guard_kernels
 from nncdbg.torch.finiteness import are_moderate, not_finite, suspicious
+from nncdbg.torch.guard_findings import NOT_THIS_UPDATE, UPDATE, GuardTrip, optimizer_text
 from nncdbg.torch.named_models import Models, Trained, parameters_of, runs_only_torch
 from nncdbg.torch.ranks import rank_notes
 from nncdbg.torch.recorded_step import RecordedStep
@@ -24,7 +25,6 @@ from nncdbg.torch.source_lines import Lines
 from nncdbg.torch.step_call import tensors_in
 from nncdbg.torch.step_recording import record
 from nncdbg.torch.step_state import TensorCopies
-from nncdbg.torch.guard_findings import NOT_THIS_UPDATE, UPDATE, GuardTrip, optimizer_text
 
 # -- updates that can make no NaN and no Inf -----------------------------------------------
 

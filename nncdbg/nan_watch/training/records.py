@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-    from nncdbg.torch.compiled_program import CompiledPart
+    from nncdbg.torch.compiled import CompiledPart
+    from nncdbg.torch.guard_findings import GuardTrip
     from nncdbg.torch.module_watch import BadModule
     from nncdbg.torch.operator_watch import BadOperator
     from nncdbg.torch.recorded_step import RecordedStep
-    from nncdbg.torch.guard_findings import GuardTrip
 
 _WHERE = {STATES: "in states", RESULTS: "in a marked step"}
 """Words for the places of a NaN that is in no gradient."""

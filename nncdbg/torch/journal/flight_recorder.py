@@ -17,6 +17,7 @@ from nncdbg.opening.journal.ranks import INF, NAN, RECEIVED
 from nncdbg.presentation.screen import Screen
 from nncdbg.process.ranks import journal_of_rank
 from nncdbg.torch.guard import Guard
+from nncdbg.torch.guard_findings import LOSS, STATES, GuardTrip, StepObserver
 from nncdbg.torch.journal.recorded_ranks import RecordedRanks
 from nncdbg.torch.journal.resuming import Resumed, resume
 from nncdbg.torch.journal.run_journal import (
@@ -42,7 +43,6 @@ from nncdbg.torch.named_models import Models, Optimizers
 from nncdbg.torch.ranks import rank_of_process
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.step_state import RandomState
-from nncdbg.torch.guard_findings import LOSS, STATES, GuardTrip, StepObserver
 
 _BATCHES = ("reference", "value", None)
 

@@ -19,7 +19,7 @@ from nncdbg.torch.journal.tracked_loader import TrackedLoader
 from nncdbg.torch.journal.tracking import RECREATIONS, scalar_losses, total_loss
 from nncdbg.torch.journal.training_objects import TrainingObjects, restore
 from nncdbg.torch.named_models import live_objects, models_of
-from nncdbg.torch.script_recording import ScriptRecorder, on_module_call
+from nncdbg.torch.script import ScriptRecorder, on_module_call
 from nncdbg.torch.step_call import tensors_in
 
 

@@ -23,15 +23,19 @@ from nncdbg.engine.ops.aten.internals import (
     without_dispatch,
 )
 from nncdbg.errors import NncdbgError, RunError, UsageError
+from nncdbg.presentation.screen import Screen
 from nncdbg.stats import prepare
+from nncdbg.torch.guard_findings import ERROR, RESULTS, GuardTrip
 from nncdbg.torch.hooks import on_compiled_call, on_module_calls, on_skipped_step
 from nncdbg.torch.live.breakpoints import LiveBreakpoint, check_kinds, names_of_modules
 from nncdbg.torch.live.debugger import FINISH, NEXT, STEP, LiveDebugger
 from nncdbg.torch.live.mode import Goal, LiveMode, LiveStop
 from nncdbg.torch.live.operators import Operator
+from nncdbg.torch.module_states import ModuleStates, named_states
 from nncdbg.torch.named_models import (
     Models,
     Optimizers,
+    Trained,
     listed_optimizers,
     live_objects,
     models_of,
@@ -41,8 +45,8 @@ from nncdbg.torch.named_models import (
 )
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.recording import BACKWARD, Event, Recorder
-from nncdbg.torch.script_recording import on_module_call, running_modules
-from nncdbg.torch.source_lines import compiled_calls
+from nncdbg.torch.script import on_module_call
+from nncdbg.torch.source_lines import calling_modules, compiled_calls
 from nncdbg.torch.step_recording import recording_with, step_so_far
 from nncdbg.torch.step_state import RandomState
 from nncdbg.torch.tape import FEW_EVALUATIONS, FORGOTTEN, MUCH_EVALUATED
@@ -304,7 +308,7 @@ class LiveTraining:
             return
         self._evaluated += sum(map(_bytes_made, recorder.events[self._counted :]))
         self._counted = len(recorder.events)
-        if self._evaluated < MUCH_EVALUATED or [*running_modules(sys._getframe(1))]:
+        if self._evaluated < MUCH_EVALUATED or [*calling_modules(sys._getframe(1), traced=True)]:
             return
         self._evaluations += 1
         if self._evaluations > FEW_EVALUATIONS:
@@ -500,3 +504,94 @@ os.register_at_fork(after_in_child=_forked)
 def active() -> LiveTraining | None:
     """Return the training that runs under the debugger in this process; None if none does."""
     return _ACTIVE[-1] if _ACTIVE else None
+
+
+_MOST_STEPS = 16
+"""The most updates in one recording, if one of several optimizers makes none, or passes without one."""
+
+
+class RecordingWatch:
+    """Records the operators of this thread while it is entered and `active`.
+
+    A recording ends with the update after which the guard forgets the calls of the step.
+    """
+
+    checks_updates = True
+    skips_safe_updates = False
+
+    def __init__(self, trained: Trained, states: ModuleStates) -> None:
+        self._trained, self._states = trained, states
+        self._forgets = False
+        """Whether the guard forgot the calls of the step, since the last update began."""
+        self._updating = False
+        self.idle = False
+        self._steps = 0
+        """The number of updates in this recording; in a training without an optimizer, of finite passes."""
+        self._training = LiveTraining(
+            _refuse_stop,
+            Screen().note,
+            history=True,
+            model=trained.models,
+            optimizer=trained.optimizers,
+            ends=self._ends,
+            compiles=True,
+        )
+        self._entered = ExitStack()
+
+    def __enter__(self) -> RecordingWatch:
+        self._entered.enter_context(self._training)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._entered.close()
+
+    @property
+    def active(self) -> bool:
+        """Whether operators are recorded: those of nncdbg itself are not."""
+        return not self._training.mode.suspended
+
+    @active.setter
+    def active(self, value: bool) -> None:
+        self._training.mode.suspended = not value
+
+    @property
+    def updating(self) -> bool:
+        """Whether an optimizer runs."""
+        return self._updating
+
+    @updating.setter
+    def updating(self, value: bool) -> None:
+        self._updating = value
+        self._forgets &= not value
+
+    def forget(self) -> None:
+        """End the recording with the present update; parts of an accumulated gradient are in one program."""
+        self._forgets = True
+
+    def _ends(self) -> bool:
+        """Return whether the recording ends with the update that has just ended."""
+        self._steps += 1
+        ends = self._forgets or self._steps >= _MOST_STEPS
+        if ends:
+            self._forgets, self._steps = False, 0
+        return ends
+
+    def pass_ended(self) -> None:
+        """Begin a new recording from time to time, as no update ends one: this pass has no NaN and no Inf."""
+        self._steps += self._training.mode.recorder is not None
+        if self._steps >= _MOST_STEPS:
+            self._steps = 0
+            self._training.begin_anew()
+
+    def name_origin(self, trip: GuardTrip, paths: Mapping[int, str]) -> None:
+        """Enter the step so far in a trip, or a note if it was not recorded."""
+        try:
+            models = self._trained.models_of(self._trained.parameters())
+            states = named_states(self._states.others, models)
+            trip.recorded = self._training.step_so_far(states, failed=trip.where in (RESULTS, ERROR))
+        except NncdbgError as error:
+            trip.notes.append(error.message)
+
+
+def _refuse_stop(debugger: LiveDebugger) -> None:
+    Screen().note(f"{debugger.live.detail} does not stop under `watch`: use `nncdbg debug`")
