@@ -1,4 +1,4 @@
-"""What `torch.compile` makes of a module or of a recorded program: golden values, and the part that is bad."""
+"""What `torch.compile` makes of a module or a program: golden values, and the part with a NaN or Inf."""
 
 from __future__ import annotations
 

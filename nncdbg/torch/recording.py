@@ -419,13 +419,14 @@ class Recorder(DispatchMode):
         finally:
             self._waiting = before
 
-    def enter_module(self, name: str) -> None:
+    def enter_module(self, name: str, *_: Any) -> None:
+        """Enter a module: a hook, with more arguments, or without."""
         self._calls[name] += 1
         self.modules.append(name)
         self._modules_now = tuple(self.modules)
         self._calls_now = *self._calls_now, self._calls[name]
 
-    def leave_module(self, name: str) -> None:
+    def leave_module(self, name: str, *_: Any) -> None:
         """Leave a module; nothing if it was not entered, because a hook before its forward raised."""
         if self.modules and self.modules[-1] == name:
             self.modules.pop()
@@ -457,9 +458,10 @@ class Recorder(DispatchMode):
             results = [key for key in (*event.results, *event.written) if key is not None]
             if not any(key[4].is_floating_point or key[4].is_complex for key in results):
                 continue
-            for key in flat_results(event.arguments):
-                if isinstance(key, tuple):
-                    read[key[0]] = number
+            for given in event.arguments:
+                for key in given if isinstance(given, list) else (given,):
+                    if isinstance(key, tuple):
+                        read[key[0]] = number
             made |= {key[0]: (number, key) for key in results}
         unread = [key for storage, (number, key) in made.items() if number >= read.get(storage, -1)]
         for number, key in enumerate(unread):

@@ -229,7 +229,7 @@ class FlightRecorder(StepObserver):
                 f"{name} cannot be tracked before the first step",
                 hint="track values after the forward pass of a step",
             )
-        with self._guard.own_work():
+        with self._guard.own_work:
             if callable(value) and not isinstance(value, torch.Tensor):
                 value = value()
             self._values.add(name, self._step, value, part, weight)
@@ -242,7 +242,7 @@ class FlightRecorder(StepObserver):
     def _before_batch(self) -> None:
         """Begin a step where its first batch is fetched: a restart fetches it again."""
         if self._guard.here and not (self._begun and self._fetched):
-            with self._guard.own_work():
+            with self._guard.own_work:
                 self._begin(RandomState(), self._objects.loader.position)
 
     def _after_batch(self, batch: Any) -> None:
@@ -251,7 +251,7 @@ class FlightRecorder(StepObserver):
                 self._starts[-1].batches.append(batch)
             if not self._fetched:
                 self._fetched = True
-                with self._guard.own_work():
+                with self._guard.own_work:
                     self._save_if_due()
 
     def _begin(self, random: RandomState, position: Any) -> None:
