@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from sys import _getframe
 from typing import TYPE_CHECKING, Any
 
@@ -244,6 +243,8 @@ class Model:
         graph, called = self.program.graph, self._lowered.graph
         self._used = [value.name for value in called.inputs[len(graph.inputs) :]]
         self._updated = [value.name for value in called.outputs[len(graph.outputs) :]]
+        self.has_states, self.updates = bool(self._used), bool(self._updated)
+        """Whether calls read states, and whether they change some."""
         self._codes: dict[Any, tuple[Loaded, Code, Running]] = {}
         session.add_model(self)
 
@@ -262,24 +263,17 @@ class Model:
             made[0]._symbol.after, self.last = self.last, made[0]._symbol
         return made[0] if outputs == 1 else made
 
-    @property
-    def updates(self) -> bool:
-        """Whether a call changes states."""
-        return bool(self._updated)
-
-    @property
-    def has_states(self) -> bool:
-        """Whether calls read states."""
-        return bool(self._used)
-
     def kernel_of(self, name: str) -> Callable[..., Any]:
         """Return the function that executes a call of one of the graphs; a gradient calls inner graphs."""
-        return self._run if name == self.program.entry else partial(self._run_inner, name)
+        if name == self.program.entry:
+            return self._run
+        inner = replace(self._lowered, entry=name)
 
-    def _run_inner(self, name: str, *operands: Any) -> Any:
-        program = replace(self._lowered, entry=name)
-        results = _executed(program, self._codes, self._session, operands)
-        return results[0] if len(results) == 1 else results
+        def run(*operands: Any) -> Any:
+            results = _executed(inner, self._codes, self._session, operands)
+            return results[0] if len(results) == 1 else results
+
+        return run
 
     def _run(self, *operands: Any) -> Any:
         """Execute a call on arrays of the session's backend."""

@@ -16,7 +16,6 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from nncdbg.engine.ops.aten.internals import current_autograd_node, not_compiled, seen_by_functions
 from nncdbg.errors import NncdbgError, UsageError
@@ -34,7 +33,7 @@ from nncdbg.torch.guard_findings import (
     StepObserver,
     UpdateCounts,
 )
-from nncdbg.torch.hooks import on_skipped_step
+from nncdbg.torch.hooks import on_updates
 from nncdbg.torch.live.training import RecordingWatch
 from nncdbg.torch.module_states import ModuleState, ModuleStates, WrittenState, named_states, named_written
 from nncdbg.torch.module_watch import ModuleWatch
@@ -167,9 +166,7 @@ class Guard:
         ACTIVE.append(self)
         entered.callback(ACTIVE.remove, self)
         entered.enter_context(guard_kernels.using_library())
-        entered.callback(register_optimizer_step_pre_hook(self._before_update).remove)
-        entered.callback(register_optimizer_step_post_hook(self._after_update).remove)
-        entered.callback(on_skipped_step(self._after_skip))
+        on_updates(entered, self._before_update, self._after_update, self._after_skip)
         if self._watch is not None:
             # Before the tape, whose dispatch mode must be the innermost one so that it can be left.
             self._tape.own_work.watch = self._watch

@@ -14,7 +14,7 @@ from types import FrameType, FunctionType, MethodType
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from nncdbg.engine.ops.aten.internals import (
@@ -399,6 +399,18 @@ def on_skipped_step(skipped: Callable[[Any], None]) -> Callable[[], None]:
         hook.remove()
 
     return restore
+
+
+def on_updates(
+    entered: ExitStack,
+    before: Callable[..., Any],
+    after: Callable[..., Any],
+    skipped: Callable[[Any], None],
+) -> None:
+    """Call functions before and after each update, and `skipped` as `on_skipped_step`, until a stack closes."""
+    entered.callback(register_optimizer_step_pre_hook(before).remove)
+    entered.callback(register_optimizer_step_post_hook(after).remove)
+    entered.callback(on_skipped_step(skipped))
 
 
 # -- memory that changes without an operator: storages, and views of NumPy -----------------

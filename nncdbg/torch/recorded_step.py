@@ -162,9 +162,10 @@ def _locate(statements: Sequence[RecordedStatement]) -> None:
         # The module's path, and in a backward pass the autograd node.
         name = " ".join(filter(None, (*source.modules[-1:], event.node))) or None
         if places:
-            statement.location = Location(*places[0], name, tuple(places[1:]))
-        else:
-            statement.location = Location(name=name) if name else None
+            location = Location(*places[0], name, tuple(places[1:]))
+            statement.node = replace(statement.node, location=location)
+        elif name:
+            statement.node = replace(statement.node, location=Location(name=name))
 
 
 def _source_lines(statements: Sequence[RecordedStatement]) -> dict[str, SourceLines]:
@@ -211,7 +212,7 @@ def _graphs(
     built: RecordedStatements, results: Sequence[str], classes: Mapping[str, str]
 ) -> dict[str, Graph]:
     phases = [
-        (name, [each.node() for each in statements], _scopes(statements))
+        (name, [each.node for each in statements], _scopes(statements))
         for name, statements in _phases(built.statements)
     ]
     names = FreeNames()
@@ -236,8 +237,9 @@ def _scopes(statements: Sequence[RecordedStatement]) -> list[ModulePath]:
         )
         for each in statements
     ]
-    whole = tuple(commonprefix([s for s, each in zip(scopes, statements, strict=True) if each.op != UPDATE]))
-    return [whole if each.op == UPDATE else s for s, each in zip(scopes, statements, strict=True)]
+    updates = [each.node.op == UPDATE for each in statements]
+    whole = tuple(commonprefix([s for s, update in zip(scopes, updates, strict=True) if not update]))
+    return [whole if update else s for s, update in zip(scopes, updates, strict=True)]
 
 
 def program_graphs(

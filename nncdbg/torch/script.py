@@ -28,7 +28,6 @@ from typing import Any, NoReturn
 
 import torch
 from torch.nn.utils.parametrize import ParametrizationList
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from nncdbg.engine.ops.aten.internals import compiling_nothing, operator_file
 from nncdbg.errors import Excerpt, LoadError, NncdbgError, RunError, UsageError
@@ -36,7 +35,7 @@ from nncdbg.presentation.exit_codes import INTERRUPTED, exit_code_of
 from nncdbg.presentation.screen import Screen, writable
 from nncdbg.presentation.source_files import short_path
 from nncdbg.text.counting import counted
-from nncdbg.torch.hooks import on_backward, on_compiled_call, on_module_calls, on_skipped_step
+from nncdbg.torch.hooks import on_backward, on_compiled_call, on_module_calls, on_updates
 from nncdbg.torch.named_models import live_objects, models_of, objects_of_script
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.source_lines import calling_modules, place_of, user_lines
@@ -424,9 +423,7 @@ class ScriptRecorder:
 
     def count(self) -> None:
         """Count the steps from here on."""
-        self._hooks.callback(register_optimizer_step_pre_hook(self._before_step).remove)
-        self._hooks.callback(register_optimizer_step_post_hook(self._after_step).remove)
-        self._hooks.callback(on_skipped_step(self._after_skip))
+        on_updates(self._hooks, self._before_step, self._after_step, self._after_skip)
         self._hooks.callback(on_backward(self._after_backward))
         self._hooks.callback(on_module_calls(self._before_module))
         if self.number == 1:

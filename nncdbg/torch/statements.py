@@ -23,7 +23,7 @@ from nncdbg.engine.ops.aten.signatures import (
     NotEncodable,
     encode,
 )
-from nncdbg.ir.records import Attribute, Location, Node, TensorType, Value
+from nncdbg.ir.records import Attribute, Node, TensorType, Value
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import name_text
 from nncdbg.torch.recording import ABSENT, Event
@@ -77,18 +77,8 @@ _RESOLVED = ((1, "aten._conj_physical.default"), (2, "aten.neg.default"))
 class RecordedStatement:
     """One statement, with the event that it comes from."""
 
-    op: str
-    operands: tuple[str | None, ...]
-    outputs: tuple[Value, ...]
-    attributes: dict[str, Attribute]
+    node: Node
     event: Event
-    comment: str = ""
-    location: Location | None = None
-
-    def node(self) -> Node:
-        return Node(
-            self.op, self.operands, self.outputs, self.attributes, (), self.location, comment=self.comment
-        )
 
 
 @dataclass(slots=True)
@@ -229,7 +219,7 @@ class RecordedStatements:
         for generator in self._generators:
             if generator.newest != generator.name:
                 updates[generator.name], generator.newest = generator.newest, generator.name
-        made = {value.name: each.event for each in self.statements[self._ended :] for value in each.outputs}
+        made = {value.name: s.event for s in self.statements[self._ended :] for value in s.node.outputs}
         groups: dict[str, list[str]] = {}
         for name in updates:
             groups.setdefault(self.owner(name) or name, []).append(name)
@@ -465,7 +455,8 @@ class RecordedStatements:
         made = tuple(outputs)
         placed = [self.placed[each.name] for each in made if each.name in self.placed]
         comment = "; ".join(dict.fromkeys(placed))
-        self.statements.append(RecordedStatement(op, tuple(operands), made, attributes, event, comment))
+        node = Node(op, tuple(operands), made, attributes, comment=comment)
+        self.statements.append(RecordedStatement(node, event))
 
 
 def type_of(dtype: torch.dtype, shape: Sequence[int]) -> TensorType:
