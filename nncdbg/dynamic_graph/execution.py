@@ -31,7 +31,7 @@ from nncdbg.ir.names import claimed_name
 from nncdbg.ir.records import Graph, Location
 
 if TYPE_CHECKING:
-    from nncdbg.dynamic_graph.models import Model
+    from nncdbg.dynamic_graph.session import Model
 
 
 def owned(array: Any) -> Any:

@@ -136,13 +136,6 @@ def _gradient(session: Execution, traced: TracedSlice, frame: FrameType) -> Grad
         session.graphs,
         session.rules.opsets,
     )
-    _check_rules(graph, frame)
-    places = {id(each): place for place, each in enumerate(traced.inside)}
-    return Gradient(graph, tuple(places[id(group[0])] for group in groups))
-
-
-def _check_rules(graph: Graph, frame: FrameType) -> None:
-    """Raise GraphError with all statements that have no gradient."""
     missing = [node.attributes for node in graph.nodes if node.op == "nncdbg.NoGradientRule"]
     if missing:
         reasons = [(str(each["name"]), str(each["reason"]) or "it has no rule") for each in missing]
@@ -150,13 +143,18 @@ def _check_rules(graph: Graph, frame: FrameType) -> None:
         error = GraphError(f"ops without a gradient: {words}", hint="docs/GRADIENTS.md lists the ops")
         locate(error, Location(frame.f_code.co_filename, frame.f_lineno))
         raise error
+    places = {id(each): place for place, each in enumerate(traced.inside)}
+    return Gradient(graph, tuple(places[id(group[0])] for group in groups))
 
 
 def _executed(
     session: Execution, gradient: Gradient, traced: TracedSlice, frame: FrameType
 ) -> Sequence[EagerVariable]:
     """Execute the statements of a gradient graph; return its results."""
-    values = _inputs(session, gradient.graph, traced)
+    by_name = {traced.names[each.number]: each for each in (*traced.inside, *traced.outside)}
+    symbols = {value.name: by_name[value.name] for value in gradient.graph.inputs}
+    session.provide(symbols.values())
+    values = {name: session.variable_of(symbol) for name, symbol in symbols.items()}
     for constant in gradient.graph.constants:
         data = constant.data
         array = data.array if isinstance(data, Inline) else session.weights[data.key]
@@ -170,27 +168,15 @@ def _executed(
             ]
             attributes = Attributes.of(node.attributes)
             made = session.execute_several(node.op, operands, attributes, len(node.outputs), frame)
+            # A result has the name from the gradient graph, and the place of the forward statement.
+            place = node.location
             for value, variable in zip(node.outputs, made, strict=True):
-                _describe(variable._symbol, value.name, node.location, gradient, traced)
+                symbol = variable._symbol
+                symbol.wanted = value.name
+                if place is not None and place.line is not None:
+                    forward = traced.inside[gradient.origins[place.line]].statement
+                    symbol.code, symbol.position = forward.code, forward.position
                 values[value.name] = variable
     finally:
         session.tracking = before
     return [values[value.name] for value in gradient.graph.outputs]
-
-
-def _inputs(session: Execution, graph: Graph, traced: TracedSlice) -> dict[str, EagerVariable]:
-    """Return the values of the slice that a gradient graph reads; they are computed if necessary."""
-    by_name = {traced.names[each.number]: each for each in (*traced.inside, *traced.outside)}
-    symbols = {value.name: by_name[value.name] for value in graph.inputs}
-    session.provide(symbols.values())
-    return {name: session.variable_of(symbol) for name, symbol in symbols.items()}
-
-
-def _describe(
-    symbol: Symbol, name: str, location: Location | None, gradient: Gradient, traced: TracedSlice
-) -> None:
-    """Give a result the name from the gradient graph, and the place of the forward statement."""
-    symbol.wanted = name
-    if location is not None and location.line is not None:
-        forward = traced.inside[gradient.origins[location.line]].statement
-        symbol.code, symbol.position = forward.code, forward.position

@@ -94,16 +94,12 @@ class OpPlan(Struct, eq=False):
             # 0.0 finds the array of -0.0 as well, and a list has no hash.
             key = given if given and given.__class__ in _NUMBERS else repr(given)
             array = arrays.get(key)
-            values[index] = _converted(given, dtype, arrays, key) if array is None else array
+            if array is None:
+                array = literal_array(Literal(literal_data(given)), dtype)
+                if len(arrays) < _MOST_LITERALS:
+                    arrays[key] = array
+            values[index] = array
         return self.run(*values)
-
-
-def _converted(given: Any, dtype: str, arrays: dict[Any, Array], key: Any) -> Array:
-    """Return a number or a nested list as an array."""
-    array = literal_array(Literal(literal_data(given)), dtype)
-    if len(arrays) < _MOST_LITERALS:
-        arrays[key] = array
-    return array
 
 
 class Attributes(Struct, eq=False):
@@ -165,7 +161,7 @@ def make_plan(
     Raises GraphError if the operands do not fit the op.
     """
     inputs = tuple(
-        f"operand {index}" if known is not None else None if operand is None else _literal(operand)
+        f"operand {index}" if known is not None else literal(operand)
         for index, (operand, known) in enumerate(zip(operands, types, strict=True))
     )
     node = Node(op, inputs, (Value(""),) * outputs, attributes)
@@ -183,5 +179,6 @@ def make_plan(
     return OpPlan(node, backend.bind(call).run, results, exact, literals, draws, draws)
 
 
-def _literal(given: Any) -> Literal:
-    return Literal(literal_data(given))
+def literal(given: Any) -> Literal | None:
+    """Return an operand that is no value, as a statement has it; None for an omitted one."""
+    return None if given is None else Literal(literal_data(given))

@@ -11,10 +11,9 @@ from weakref import ref
 
 from msgspec import Struct
 
-from nncdbg.dynamic_graph.plans import TypeNumbers
-from nncdbg.engine.building.values import literal_data
+from nncdbg.dynamic_graph.plans import TypeNumbers, literal
 from nncdbg.engine.compilation.code import UNSET
-from nncdbg.ir.records import Graph, Literal, Location, Node, Operand, Value
+from nncdbg.ir.records import Graph, Location, Node, Operand, Value
 
 if TYPE_CHECKING:
     from nncdbg.dynamic_graph.plans import OpPlan
@@ -180,11 +179,7 @@ def trace_node(results: Sequence[Symbol], types: TypeNumbers, names: Mapping[int
     outputs = [Value("")] * len(plan.node.outputs)
     for symbol in results:
         outputs[symbol.index] = Value(names[symbol.number], types[symbol.type])
-    inputs = tuple(_operand(each, names) for each in statement.operands)
+    inputs: tuple[Operand, ...] = tuple(
+        names[each.number] if isinstance(each, Symbol) else literal(each) for each in statement.operands
+    )
     return Node(plan.node.op, inputs, tuple(outputs), plan.node.attributes, location=statement.location)
-
-
-def _operand(operand: Any, names: Mapping[int, str]) -> Operand:
-    if isinstance(operand, Symbol):
-        return names[operand.number]
-    return None if operand is None else Literal(literal_data(operand))

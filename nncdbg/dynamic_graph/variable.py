@@ -9,7 +9,7 @@ from operator import index
 from operator import index as as_index
 from sys import _getframe
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Self
 from weakref import ref
 
 import numpy as np
@@ -245,8 +245,8 @@ class EagerVariable(Operators, Struct, eq=False, weakref=True):
 
 # -- parts of variables by index -----------------------------------------------------------
 
-_END = {True: 2**62, False: -(2**62)}
-"""The end of an open slice, by whether its step is positive."""
+_FAR = 2**62
+"""The end of an open slice."""
 
 
 def is_operand(other: object) -> bool:
@@ -309,7 +309,8 @@ def _parts(variable: EagerVariable, index: tuple[Any, ...], frame: FrameType) ->
 
 def _checked(variable: EagerVariable, part: Any, axis: int, frame: FrameType) -> int:
     if isinstance(part, (bool, np.bool_)) or not hasattr(part, "__index__"):
-        _refuse(variable, part, frame)
+        hint = "use integers, slices, ... and None; Gather, GatherND and Where select elements"
+        variable._session.fail(f"%{name_text(variable.name)} has no part at {part!r}", hint, frame)
     number, size = as_index(part), variable.shape[axis]
     if not -size <= number < size:
         raise IndexError(
@@ -322,10 +323,6 @@ def _bounds(variable: EagerVariable, part: slice, frame: FrameType) -> tuple[int
     step = 1 if part.step is None else as_index(part.step)
     if step == 0:
         variable._session.fail("the step of a slice cannot be 0", None, frame)
-    first = (0 if step > 0 else 2**62) if part.start is None else as_index(part.start)
-    return first, _END[step > 0] if part.stop is None else as_index(part.stop), step
-
-
-def _refuse(variable: EagerVariable, part: Any, frame: FrameType) -> NoReturn:
-    hint = "use integers, slices, ... and None; Gather, GatherND and Where select elements"
-    variable._session.fail(f"%{name_text(variable.name)} has no part at {part!r}", hint, frame)
+    first, last = (0, _FAR) if step > 0 else (_FAR, -_FAR)
+    first = first if part.start is None else as_index(part.start)
+    return first, last if part.stop is None else as_index(part.stop), step

@@ -39,26 +39,19 @@ from nncdbg.torch.recorded_step import RecordedStep  # noqa: E402
 from nncdbg.torch.step_function import step  # noqa: E402
 from nncdbg.torch.step_recording import record  # noqa: E402
 
-_JOURNAL = {
+_LATE = {
+    "debug": "nncdbg.script_breakpoint",
+    "watch": "nncdbg.nan_watch.training.watching",
+    **dict.fromkeys(("NaNFound", "TrainingReport"), "nncdbg.nan_watch.training.records"),
     "FlightRecorder": "nncdbg.torch.journal.flight_recorder",
     "SpikeRule": "nncdbg.torch.journal.tracking",
     "flight_recorder": "nncdbg.torch.journal.flight_recorder",
     "resume": "nncdbg.torch.journal.resuming",
     "track": "nncdbg.torch.journal.tracking",
     "track_loader": "nncdbg.torch.journal.tracked_loader",
+    "record_accesses": "nncdbg.torch.access_recording",
 }
-"""Names of the journal: imported on first use."""
-
-_SCHEDULES = {"record_accesses": "nncdbg.torch.access_recording"}
-"""Names for schedules: imported on first use."""
-
-_ABOVE = {
-    "debug": "nncdbg.script_breakpoint",
-    "watch": "nncdbg.nan_watch.training.watching",
-    **dict.fromkeys(("NaNFound", "TrainingReport"), "nncdbg.nan_watch.training.records"),
-}
-"""Names of packages above this one: imported on first use."""
-
+"""Names of packages above this one, of the journal and for schedules: imported on first use."""
 
 _CALLBACKS = {
     "LightningCallback": "nncdbg.nan_watch.training.lightning_callback",
@@ -70,7 +63,7 @@ _CALLBACKS = {
 
 
 def __getattr__(name: str) -> Any:
-    module = _JOURNAL.get(name) or _SCHEDULES.get(name) or _ABOVE.get(name) or _CALLBACKS.get(name)
+    module = _LATE.get(name) or _CALLBACKS.get(name)
     if module is None:
         raise AttributeError(f"module 'nncdbg.torch' has no attribute {name!r}")
     # A library that is imported here, rich, draws a number: a seeded training must not see that.
@@ -81,4 +74,4 @@ def __getattr__(name: str) -> Any:
         random.setstate(state)
 
 
-__all__ = [*_ABOVE, *_JOURNAL, *_SCHEDULES, "RecordedStep", "capture", "compiled_values", "record", "step"]
+__all__ = [*_LATE, "RecordedStep", "capture", "compiled_values", "record", "step"]

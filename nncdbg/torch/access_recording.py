@@ -17,7 +17,13 @@ from typing import Any, BinaryIO, Protocol
 import msgspec
 import torch
 
-from nncdbg.engine.ops.aten.internals import DispatchMode, activate_gpu_trace, gpu_trace, is_higher_order
+from nncdbg.engine.ops.aten.internals import (
+    DispatchMode,
+    activate_gpu_trace,
+    gpu_trace,
+    is_higher_order,
+    key_of,
+)
 from nncdbg.engine.ops.aten.operators import overwrites
 from nncdbg.engine.ops.aten.signatures import DTYPES, Signature, flat_results, signature_of, written_tensors
 from nncdbg.errors import UsageError
@@ -33,6 +39,7 @@ from nncdbg.opening.schedule_logs.programs import (
     LogRecord,
 )
 from nncdbg.torch.source_lines import Lines, user_lines
+from nncdbg.torch.storages import extent_of
 
 
 class StreamSource(Protocol):
@@ -213,8 +220,8 @@ class AccessRecorder(DispatchMode):
         for tensor in tensors:
             if tensor.layout is not torch.strided:
                 return None
-            size = _extent(tensor)
-            begin = tensor.data_ptr()
+            first, end = extent_of(key_of(tensor))
+            size, begin = end - first, tensor.data_ptr()
             if size and begin:
                 dtype = DTYPES.get(tensor.dtype)
                 type = None if dtype is None else (dtype, tuple(tensor.shape))
@@ -241,12 +248,3 @@ def _read(
 
 def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else -id(tensor)
-
-
-def _extent(tensor: torch.Tensor) -> int:
-    """Return the number of bytes from the first element of a tensor to the end of its last one."""
-    if tensor.numel() == 0:
-        return 0
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    last: int = sum((size - 1) * stride for size, stride in steps)
-    return (last + 1) * int(tensor.element_size())

@@ -14,16 +14,15 @@ from torch.utils import _pytree as pytree
 from nncdbg.engine.divergence.casting import NARROW, Place, is_wide, mixed_program
 from nncdbg.engine.frontends.exported.block import ExportedBlock, ExportedNames, type_of
 from nncdbg.engine.frontends.exported.calls import positional_arguments, tracing
-from nncdbg.engine.frontends.layers import group_layers
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import joint_graph
 from nncdbg.engine.ops.aten.names import OWN, base_name, is_torch
 from nncdbg.errors import UsageError
 from nncdbg.ir.names import claimed_name
-from nncdbg.ir.records import Array, Constant, Graph, Node, Program, SavedRun, TensorType, Value
+from nncdbg.ir.records import Array, Graph, Node, Program, SavedRun, TensorType, Value
 from nncdbg.ir.walk import blocks
-from nncdbg.torch.program import phase_graph
+from nncdbg.torch.recorded_step import program_graphs
 from nncdbg.torch.recording import BACKWARD, FORWARD
 from nncdbg.torch.statements import FreeNames
 
@@ -82,13 +81,15 @@ def named_leaves(
     found: list[tuple[str, Any]] = []
     for name, value in (*zip(names, positional, strict=True), *named.items()):
         parts, _ = pytree.tree_flatten_with_path(value)
-        found += [(".".join((name, *map(_key, path))), leaf) for path, leaf in parts]
+        for path, leaf in parts:
+            # Indices, keys and attributes.
+            keys = (getattr(part, kind) for part in path for kind in _KEYS if hasattr(part, kind))
+            found.append((".".join((name, *map(str, keys))), leaf))
     return found
 
 
-def _key(part: Any) -> str:
-    """Return a step of a path into nested arguments as a word: an index, a key or an attribute."""
-    return str(next(getattr(part, field) for field in ("idx", "key", "name") if hasattr(part, field)))
+_KEYS = ("idx", "key", "name")
+"""The attribute of a step of a path into nested arguments, by the kind of the step."""
 
 
 class _Capture:
@@ -128,8 +129,26 @@ class _Capture:
         block.convert(self._calls[:first])
         cut = len(block.nodes)
         block.convert(self._calls[first:])
+        parts = ((FORWARD, slice(0, cut)), (BACKWARD, slice(cut, None)))
+        phases = [(name, block.nodes[part], block.scopes[part]) for name, part in parts if block.nodes[part]]
+        names = FreeNames()
+        for name in ("main", *(phase for phase, *_ in phases)):
+            names.fresh(name)
+        types = {name: type_of(node.meta.get("val")) for node in self._inputs if (name := self._given(node))}
+        for statement in block.nodes:
+            for value in statement.outputs:
+                types[value.name] = value.type if isinstance(value.type, TensorType) else None
+        graphs = program_graphs(
+            phases,
+            tuple(Value(name, types[name]) for node in self._inputs if (name := self._given(node))),
+            list(dict.fromkeys(name for node, _ in self._described if (name := block.known(node)))),
+            lambda name: Value(name, types.get(name)),
+            names.fresh,
+            block.classes,
+            constants=block.constants,
+        )
         return Program(
-            self._graphs(cut),
+            graphs,
             "main",
             stores=("constants",) if self._arrays else (),
             readers=(ArrayStore(self._arrays),) if self._arrays else (),
@@ -170,50 +189,11 @@ class _Capture:
         calls.sort(key=lambda node: wanted.get(node.name) is None)  # The names of results come first.
         return {node.name: claimed_name(wanted.get(node.name) or node.name, self._taken) for node in calls}
 
-    # -- graphs --------------------------------------------------------------------------------
-
-    def _graphs(self, cut: int) -> dict[str, Graph]:
-        """Return the entry, and the graphs of both phases; statements from number `cut` on are backward."""
-        block = self._block
-        results = list(dict.fromkeys(name for node, _ in self._described if (name := block.known(node))))
-        types = self._types()
-        names = FreeNames()
-        names.fresh("main")
-        needed, calls = set(results), list[Node]()
-        made: list[list[Graph]] = []
-        for phase, part in ((BACKWARD, slice(cut, None)), (FORWARD, slice(0, cut))):
-            if not block.nodes[part]:
-                continue
-            whole = phase_graph(
-                names.fresh(phase), block.nodes[part], lambda name: Value(name, types.get(name)), needed
-            )
-            graph = _with_constants(whole, block.constants)
-            needed.update(value.name for value in graph.inputs)
-            calls.append(Node(f"@{graph.name}", tuple(v.name for v in graph.inputs), graph.outputs))
-            suffix = f".{BACKWARD}" if phase == BACKWARD else ""
-
-            def claim(module: str, suffix: str = suffix) -> str:
-                return names.fresh(f"{module}{suffix}")
-
-            made.append(group_layers(graph, block.scopes[part], claim, block.classes))
-        inputs = tuple(Value(name, types[name]) for node in self._inputs if (name := self._given(node)))
-        outputs = tuple(Value(name, types.get(name)) for name in results)
-        graphs = {"main": Graph("main", inputs, outputs, tuple(reversed(calls)))}
-        for listed in reversed(made):
-            graphs.update({graph.name: graph for graph in listed})
-        return graphs
+    # -- inputs --------------------------------------------------------------------------------
 
     def _given(self, node: Any) -> str | None:
         """Return the name of an input with a value; None for an argument such as None or a text."""
         return self._block.known(node) if type_of(node.meta.get("val")) is not None else None
-
-    def _types(self) -> dict[str, TensorType | None]:
-        types = {name: type_of(node.meta.get("val")) for node in self._inputs if (name := self._given(node))}
-        for node in self._block.nodes:
-            types.update({value.name: _tensor_type(value) for value in node.outputs})
-        return types
-
-    # -- inputs --------------------------------------------------------------------------------
 
     def _examples(self) -> Iterator[tuple[str, Any]]:
         first = next((node for node, each in self._described if each in self._plain), None)
@@ -230,27 +210,10 @@ class _Capture:
                 yield name, host_array(leaf.detach()) if isinstance(leaf, torch.Tensor) else np.asarray(leaf)
             elif kind == "TangentAOTInput":
                 number = 0 if loss and getattr(described.output, "idx", None) != 0 else 1
-                yield name, host_array(torch.full(_sizes(node), number, dtype=node.meta["val"].dtype))
-
-
-def _with_constants(graph: Graph, constants: Sequence[Constant]) -> Graph:
-    """Return the graph with the constants among its inputs in it."""
-    read = {value.name for value in graph.inputs}
-    own = tuple(each for each in constants if each.value.name in read)
-    names = {each.value.name for each in own}
-    inputs = tuple(value for value in graph.inputs if value.name not in names)
-    return Graph(graph.name, inputs, graph.outputs, graph.nodes, own)
-
-
-def _sizes(node: Any) -> list[int]:
-    """Return the sizes of a tensor without data: those of the arguments with which it was traced."""
-    return [
-        int(size.node.hint) if isinstance(size, torch.SymInt) else size for size in node.meta["val"].shape
-    ]
-
-
-def _tensor_type(value: Value) -> TensorType | None:
-    return value.type if isinstance(value.type, TensorType) else None
+                tensor = node.meta["val"]
+                # Those of the arguments with which it was traced.
+                sizes = [int(n.node.hint) if isinstance(n, torch.SymInt) else n for n in tensor.shape]
+                yield name, host_array(torch.full(sizes, number, dtype=tensor.dtype))
 
 
 def _kind(described: Any) -> str:
@@ -303,15 +266,16 @@ def autocast_program(program: Program, dtype: str) -> Program:
         path: states | {value.name: value.type for value in _values(graph) if value.name not in states}
         for path, graph in blocks(program)
     }
-    calls = [name for node in program.graph.nodes if (name := node.called) is not None]
     chosen = _Choice(program)
-    for name in [name for name in calls if _phase(name) in (FORWARD, BACKWARD)] or [program.entry]:
-        chosen.add(program.graphs[name], backward=_phase(name) == BACKWARD)
+    phases = [name for node in program.graph.nodes if is_phase(name := node.called or "")]
+    for name in phases or [program.entry]:
+        chosen.add(program.graphs[name], backward=name.partition(".")[0] == BACKWARD)
     return mixed_program(program, chosen.places, dtype, types)
 
 
-def _phase(name: str) -> str:
-    return name.partition(".")[0]
+def is_phase(name: str) -> bool:
+    """Return whether a graph is a forward or backward pass of a recorded or captured program."""
+    return name.partition(".")[0] in (FORWARD, BACKWARD)
 
 
 def _values(graph: Graph) -> Iterator[Value]:

@@ -100,7 +100,11 @@ def is_finite(tensor: Any) -> bool:
     Costs one pass over the memory of a tensor on the CPU, after `nncdbg.stats.prepare`.
     """
     tensor = local_part(tensor)
-    check = _finite_checks.get(tensor.dtype) or _compiled_finite_check(tensor.dtype)
+    check = _finite_checks.get(tensor.dtype)
+    if check is None and (kernel := kernel_of(_COMPILED.get(tensor.dtype, ""))) is not None:
+        check = kernel.all_finite
+        if check is not None:
+            _finite_checks[tensor.dtype] = check
     in_memory = tensor.is_cpu and tensor.layout is torch.strided
     if check is not None and in_memory and (tensor.is_contiguous() or is_dense(tensor)):
         return not tensor.numel() or bool(check(tensor.data_ptr(), tensor.numel()))
@@ -124,13 +128,6 @@ def finite_in_memory(tensor: Any) -> bool | None:
 
 _finite_checks: dict[torch.dtype, Callable[[int, int], bool]] = {}
 """The compiled `is_finite` of each dtype, once it is compiled."""
-
-
-def _compiled_finite_check(dtype: torch.dtype) -> Callable[[int, int], bool] | None:
-    kernel = kernel_of(_COMPILED.get(dtype, ""))
-    if kernel is None or kernel.all_finite is None:
-        return None
-    return _finite_checks.setdefault(dtype, kernel.all_finite)
 
 
 _COMPILED = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -172,10 +169,9 @@ _checks: dict[tuple[str, Any], _MemoryCheck] = {}
 
 def _memory_check(name: str, kind: Any) -> _MemoryCheck | None:
     """Return a check of a `Kernel`, for dense host memory; None without one."""
-    return _checks.get((name, kind)) or _compiled_check(name, kind)
-
-
-def _compiled_check(name: str, kind: Any) -> _MemoryCheck | None:
+    found = _checks.get((name, kind))
+    if found is not None:
+        return found
     class_, is_cpu, layout, dtype = kind
     if class_ not in PLAIN or not is_cpu or layout is not torch.strided:
         return None

@@ -16,15 +16,25 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from nncdbg.engine.ops.aten.internals import current_autograd_node, not_compiled, seen_by_functions
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.presentation.screen import Screen
 from nncdbg.torch import guard_kernels
 from nncdbg.torch.finiteness import not_finite, suspicious
-from nncdbg.torch.hooks import on_skipped_step
-from nncdbg.torch.live.recording_watch import RecordingWatch
+from nncdbg.torch.guard_findings import (
+    ERROR,
+    GRADIENTS,
+    LOSS,
+    RESULTS,
+    STATES,
+    GuardTrip,
+    OriginWatch,
+    StepObserver,
+    UpdateCounts,
+)
+from nncdbg.torch.hooks import on_updates
+from nncdbg.torch.live.training import RecordingWatch
 from nncdbg.torch.module_states import ModuleState, ModuleStates, WrittenState, named_states, named_written
 from nncdbg.torch.module_watch import ModuleWatch
 from nncdbg.torch.named_models import (
@@ -46,17 +56,6 @@ from nncdbg.torch.step_call import BACKWARD, GRADIENT, StepCall, tensors_in
 from nncdbg.torch.step_calls import StepCalls
 from nncdbg.torch.step_function import ACTIVE
 from nncdbg.torch.step_state import BufferState, KeptBuffers, KeptState, RandomState
-from nncdbg.torch.trips import (
-    ERROR,
-    GRADIENTS,
-    LOSS,
-    RESULTS,
-    STATES,
-    GuardTrip,
-    OriginWatch,
-    StepObserver,
-    UpdateCounts,
-)
 from nncdbg.torch.updates import SafeUpdates, UpdateCheck
 
 PATIENCE = 20
@@ -117,7 +116,8 @@ class Guard:
         self._skipping = False
         """Whether it left out any so far."""
         self._on_trip = on_trip
-        self._observer = observer
+        self._observes = observer is not None
+        self._observer = observer or StepObserver()
         self._calls = StepCalls(
             self._before_module,
             self._after_backward,
@@ -166,12 +166,10 @@ class Guard:
         ACTIVE.append(self)
         entered.callback(ACTIVE.remove, self)
         entered.enter_context(guard_kernels.using_library())
-        entered.callback(register_optimizer_step_pre_hook(self._before_update).remove)
-        entered.callback(register_optimizer_step_post_hook(self._after_update).remove)
-        entered.callback(on_skipped_step(self._after_skip))
+        on_updates(entered, self._before_update, self._after_update, self._after_skip)
         if self._watch is not None:
             # Before the tape, whose dispatch mode must be the innermost one so that it can be left.
-            self._tape.watch = self._watch
+            self._tape.own_work.watch = self._watch
             entered.enter_context(self._watch)
         entered.enter_context(self._calls)
         return self
@@ -181,7 +179,7 @@ class Guard:
             if not self._calls.here:
                 return  # A forked process.
             # An observer saves the step that failed itself.
-            if error is not None and not self._updating and self._observer is None:
+            if error is not None and not self._updating and not self._observes:
                 if isinstance(error, (Exception, SystemExit)) and not isinstance(error, NncdbgError):
                     self._check_results(error)
             elif kind is None and not self._tape.paused:
@@ -198,7 +196,7 @@ class Guard:
         """Call a function that is a whole training step."""
         if self._running is not None or self._rerunning or not self._runs_again or not self._calls.here:
             return function(*args, **kwargs)
-        with self._tape.own_work():
+        with self._tape.own_work:
             kept = self._with_other_states([*map(self._buffers.of, self._trained.modules)])
         zeroed = [each for each in self._trained.parameters() if each.grad is not None]
         self._running = StepFunction(function, args, kwargs, RandomState(), kept, zeroed, self.counts.steps)
@@ -232,9 +230,10 @@ class Guard:
         """Whether this is the thread of the training."""
         return self._calls.here
 
+    @property
     def own_work(self) -> AbstractContextManager[None]:
-        """Return a block whose operators are no part of the training."""
-        return self._tape.own_work()
+        """A block whose operators are no part of the training."""
+        return self._tape.own_work
 
     def random_state(self) -> RandomState:
         """Return the state of the random generators, before a step or in it."""
@@ -244,8 +243,7 @@ class Guard:
         """Stop watching: this process is a fork, such as a worker of a DataLoader."""
         if self._watch is not None:
             self._watch.active = False
-        self._tape.end()
-        self._calls.leave_thread()
+        self._calls.leave_process()
         self._forked = True
 
     def record_step(self, notes: list[str]) -> RecordedStep | None:
@@ -255,12 +253,8 @@ class Guard:
         """
         parameters = self._trained.parameters()
         trip = GuardTrip(LOSS, self._number, None, {}, (), notes=rank_notes(parameters))
-        self._tape.pause()
-        try:
-            with self._tape.own_work():
-                self._record_again(trip, parameters, self._tape_or_function())
-        finally:
-            self._tape.resume()
+        with self._tape.left():
+            self._record_again(trip, parameters, self._tape_or_function())
         notes += trip.notes
         return trip.recorded
 
@@ -275,8 +269,8 @@ class Guard:
         if not self._tape.paused:
             self._check_written()
         self._keep_states()
-        if self._observer is not None:
-            with self._tape.own_work():
+        if self._observes:
+            with self._tape.own_work:
                 self._observer.step_begins()
 
     def _before_evaluation(self) -> None:
@@ -289,10 +283,10 @@ class Guard:
         """Keep the states of modules that are no buffers, if the step has none yet."""
         states, kept = self._states, self._tape.kept
         if not states.followed:
-            with self._tape.own_work():
+            with self._tape.own_work:
                 states.follow()
         if states.has_others and id(self) not in kept:
-            with self._tape.own_work():
+            with self._tape.own_work:
                 kept[id(self)] = states.keep()
 
     def _check_written(self) -> None:
@@ -327,18 +321,21 @@ class Guard:
             return
         without_modules = self._alone and not self._calls.modules
         if without_modules:
-            self._trained.leaves = _leaves(self._tape.calls)
+            # The tensors with a gradient among the arguments that no call has made.
+            calls = self._tape.calls
+            given = {id(each): each for one in calls for each in tensors_in((one.args, one.kwargs))}
+            self._trained.leaves = [each for each in given.values() if each.requires_grad and each.is_leaf]
             if call.name == BACKWARD:
                 call.parameters = [each for each in self._trained.leaves if each.grad is not None]
         call.gradients = gradients_of(call.parameters)
         self._skipped = False
         self.counts.passes += self._alone and not self._calls.marked
-        if self._observer is not None:
-            with self._tape.own_work():
+        if self._observes:
+            with self._tape.own_work:
                 self._observer.losses(_losses_of(call))
         if self._alone and not self._calls.marked and isinstance(self._watch, RecordingWatch):
             made = [*call.gradients, *tensors_in(call.result), *_losses_of(call)]
-            with self._tape.own_work():
+            with self._tape.own_work:
                 if not suspicious([each for each in made if each is not None]):
                     self._watch.pass_ended()
         if without_modules and not self._calls.marked:
@@ -348,7 +345,7 @@ class Guard:
         """Check a step without an optimizer, and forget its calls, or those up to the `last` ones."""
         self._tape.pause()
         try:
-            with self._tape.own_work():
+            with self._tape.own_work:
                 self._check(None, lambda: lines, self._tape_or_function())
         finally:
             self._tape.clear_through(last or self._tape.calls)
@@ -371,7 +368,7 @@ class Guard:
             return
         gradients = {id(each): each.grad for call in passes for each in call.parameters}
         gradients |= {id(each): each for call in passes for each in tensors_in(call.result)}
-        with self._tape.own_work():
+        with self._tape.own_work:
             lost = self._has_lost()
             finite = not lost and not suspicious([each for each in gradients.values() if each is not None])
             # The ranks must run the same calls again.
@@ -418,15 +415,14 @@ class Guard:
         closure = closure_of(args, kwargs)
         self._set_updating()
         if callable(closure):
-            with self._tape.own_work():
+            with self._tape.own_work:
                 self._updates.begin(optimizer)
-                if self._observer is not None:
-                    self._observer.update_begins(optimizer)
+                self._observer.update_begins(optimizer)
             checked = partial(self._checked_closure, optimizer, closure, lines)
             if "closure" in kwargs:
                 return args, {**kwargs, "closure": checked}
             return (args[0], checked, *args[2:]), kwargs
-        with self._tape.own_work():
+        with self._tape.own_work:
             self._updates.begin(optimizer)
             # A fused optimizer leaves out the update itself, as its gradient scaler tells it to.
             bad_scale = getattr(optimizer, "found_inf", None)
@@ -438,8 +434,7 @@ class Guard:
                 moderate = self._check(optimizer, lines, self._tape_or_function())
                 self._safe = bool(moderate) and self._safe_updates.is_safe(optimizer, moderate)
                 self._updates.expect(optimizer, self._number, large=self._huge)
-            if self._observer is not None:
-                self._observer.update_begins(optimizer)
+            self._observer.update_begins(optimizer)
         if self._safe and self._watch is not None:
             self._watch.idle = self._watch.skips_safe_updates
         return None
@@ -476,10 +471,9 @@ class Guard:
         self.counts.passes = 0
         self._tape.pause()
         try:
-            with self._tape.own_work():
+            with self._tape.own_work:
                 self._check_skipped(optimizer, partial(user_lines, sys._getframe(2)))
-                if self._observer is not None:
-                    self._observer.update_ended(optimizer)
+                self._observer.update_ended(optimizer)
         finally:
             self._tape.updated(optimizer, self._trained.optimizers)
             self._tape.resume()
@@ -516,7 +510,7 @@ class Guard:
         """
         random = RandomState()
         modules = self._trained.modules_of(optimizer) if self._runs_again else ()
-        with self._tape.own_work():
+        with self._tape.own_work:
             if self._passes():
                 self._check(optimizer, lines, self._tape)
                 self._tape.clear()
@@ -530,9 +524,8 @@ class Guard:
             self._set_updating()
         again = StepFunction(closure, (), {}, random, kept, (), self.counts.steps)
         self._updates.evaluated(result)
-        with self._tape.own_work():
-            if self._observer is not None:
-                self._observer.losses(tensors_in(result))
+        with self._tape.own_work:
+            self._observer.losses(tensors_in(result))
             self._check(optimizer, lines, again, [*tensors_in(result)])
         return result
 
@@ -579,7 +572,11 @@ class Guard:
                 counted = ("gradients", next(filter(None, map(not_finite, gradients)), ""))
                 bad |= [counted] if counted[1] else []
             where = LOSS if lost else GRADIENTS if bad or not states else STATES
-            new = bool(bad or states) and not (where == GRADIENTS and self._were_reported(gradients))
+            new = bool(bad or states)
+            if new and where == GRADIENTS:
+                # Those that were reported as parts of a sum are not new.
+                reported = {id(reference()) for reference in self._reported}
+                new = not all(id(each) in reported for each in gradients if not_finite(each))
             spoiled = self._spoiled(named)
             level = (_FOLLOWS if spoiled and where != STATES else _LOST if lost else _NEW) if new else 0
             levels = levels_of_ranks(parameters, level) if sharded else {}
@@ -617,14 +614,12 @@ class Guard:
 
     def _check_states(self, optimizer: torch.optim.Optimizer | None, again: Any) -> None:
         """Check states alone: buffers and the like, and what the script wrote to."""
-        self._tape.pause()
-        try:
-            with self._tape.own_work(), self._trained.searched_once():
-                states = self._newly_bad()
-                if states:
-                    self._report(STATES, {}, states, optimizer, _lines_of(states), again)
-        finally:
-            self._tape.resume()
+        with self._tape.left(), self._trained.searched_once():
+            states = self._newly_bad()
+            if states:
+                # Of the last write of the script to one of the states.
+                lines = next((each.call.lines for each in states if isinstance(each, WrittenState)), ())
+                self._report(STATES, {}, states, optimizer, lines, again)
 
     def _newly_bad(self) -> list[ModuleState | WrittenState]:
         """Return the states that became NaN or Inf since the last check."""
@@ -640,24 +635,21 @@ class Guard:
 
     def _check_results(self, error: BaseException | None) -> None:
         """Check what the calls of a step returned that is marked, or that `error` has ended."""
-        self._tape.pause()
-        try:
-            with self._tape.own_work(), self._trained.searched_once():
-                found = (
-                    ({f"result of {_name_of(call)}": counts}, call.lines)
-                    for call in reversed(self._tape.calls)
-                    for each in tensors_in(call.result)
-                    if (counts := not_finite(each))
-                )
-                bad, lines = next(found, ({}, ()))
-                states = self._newly_bad()
-                if error is not None:
-                    lines = user_lines_of(error)
-                if bad or states or (error is not None and may_be_of_nan(error)):
-                    where = RESULTS if error is None else ERROR
-                    self._report(where, bad, states, None, lines, self._tape_or_function(), error)
-        finally:
-            self._tape.resume()
+        with self._tape.left(), self._trained.searched_once():
+            found = (
+                ({f"result of {_name_of(call)}": counts}, call.lines)
+                for call in reversed(self._tape.calls)
+                for each in tensors_in(call.result)
+                if (counts := not_finite(each))
+            )
+            bad, lines = next(found, ({}, ()))
+            states = self._newly_bad()
+            if error is not None:
+                passed = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)][::-1]
+                lines = tuple((code.co_filename, line) for code, line in passed if is_user_code(code))
+            if bad or states or (error is not None and may_be_of_nan(error)):
+                where = RESULTS if error is None else ERROR
+                self._report(where, bad, states, None, lines, self._tape_or_function(), error)
 
     def _parameters_of(self, optimizer: torch.optim.Optimizer | None) -> list[Any]:
         return self._trained.parameters() if optimizer is None else parameters_of(optimizer)
@@ -713,31 +705,23 @@ class Guard:
         with searching():
             if not trip.follows and self._runs_again:
                 self._record_again(trip, parameters, again, states, agreed=agreed)
-            self._react(trip, parameters)
+            try:
+                skips = self._on_trip(trip)
+            except BaseException:
+                if self._updating:
+                    self._abandon_update()
+                raise
+            # A state alone explains no NaN that the update makes.
+            self._tripped = not skips and trip.where != STATES
+            if skips:
+                drop_gradients(parameters)
         if trip.intended:
             self._updates.spoiled -= new
-
-    def _were_reported(self, gradients: Sequence[torch.Tensor]) -> bool:
-        """Return whether all of these gradients that are NaN or Inf were reported as parts of a sum."""
-        reported = {id(reference()) for reference in self._reported}
-        return all(id(each) in reported for each in gradients if not_finite(each))
 
     def _name_origin(self, trip: GuardTrip, parameters: Sequence[Any]) -> None:
         """Enter the first module or operator with NaN or Inf."""
         if self._watch is not None:
             self._watch.name_origin(trip, self._trained.module_paths(parameters))
-
-    def _react(self, trip: GuardTrip, parameters: Sequence[Any]) -> None:
-        try:
-            skips = self._on_trip(trip)
-            # A state alone explains no NaN that the update makes.
-            self._tripped = not skips and trip.where != STATES
-            if skips:
-                drop_gradients(parameters)
-        except BaseException:
-            if self._updating:
-                self._abandon_update()
-            raise
 
     def _record_again(
         self,
@@ -771,18 +755,8 @@ class Guard:
                 named = trained.named([each for each in parameters if id(each) in in_step])
                 trip.before = {key: trip.before[key] for key in trip.before.keys() - dict(named).keys()}
             with seen_by_functions():
-                trip.recorded = record_again(
-                    again,
-                    trained.all_parameters(),
-                    models,
-                    trained.optimizers,
-                    partial(self._named, [*self._states.others, *written], parameters),
-                    states,
-                    trip.lines,
-                    trip.notes,
-                    replaced,
-                    failed=trip.where in (RESULTS, ERROR),
-                )
+                others = partial(self._named, [*self._states.others, *written], parameters)
+                record_again(again, trip, trained, models, others, states, replaced)
         finally:
             self._running, self._rerunning = running, False
 
@@ -797,12 +771,11 @@ class Guard:
             return
         self._set_updating()
         try:
-            with self._tape.own_work():
+            with self._tape.own_work:
                 self._check_update(optimizer, sys._getframe(2))
                 if not self._runs_again:
                     self._states.newly_bad()  # The parameters, which were checked.
-                if self._observer is not None:
-                    self._observer.update_ended(optimizer)
+                self._observer.update_ended(optimizer)
         finally:
             self.counts.steps += 1
             if self.counts.steps == _MANY_UPDATES:
@@ -843,22 +816,11 @@ def _losses_of(call: StepCall) -> Sequence[Any]:
     return (tensors,) if isinstance(tensors, torch.Tensor) else [*tensors_in(tensors)]
 
 
-def _leaves(calls: Sequence[StepCall]) -> list[Any]:
-    """Return the tensors with a gradient among the arguments of calls that no call has made."""
-    found = {id(each): each for call in calls for each in tensors_in((call.args, call.kwargs))}
-    return [each for each in found.values() if each.requires_grad and each.is_leaf]
-
-
 def _name_of(call: StepCall) -> str:
     """Return the class of a module, or the name of a function or operator."""
     function: Any = call.function
     kind = type(function) if isinstance(function, torch.nn.Module) else function
     return getattr(kind, "__name__", str(kind))
-
-
-def _lines_of(states: Sequence[ModuleState | WrittenState]) -> Lines:
-    """Return the user's lines of the last write of the script to one of the states."""
-    return next((each.call.lines for each in states if isinstance(each, WrittenState)), ())
 
 
 _SUSPICIOUS = re.compile(
@@ -885,9 +847,3 @@ def _values(frame: FrameType) -> list[Any]:
         # A copy, which a frame that still runs would keep, and with it the error and the tensors of the step.
         variables.clear()
     return values
-
-
-def user_lines_of(error: BaseException) -> Lines:
-    """Return the user's lines that an error has passed, innermost first."""
-    passed = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)]
-    return tuple((code.co_filename, line) for code, line in reversed(passed) if is_user_code(code))

@@ -14,7 +14,7 @@ from types import FrameType, FunctionType, MethodType
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from nncdbg.engine.ops.aten.internals import (
@@ -193,9 +193,6 @@ _FUNCTIONS = (FunctionType, MethodType, partial)
 # watch.
 
 
-Hear = Callable[[torch.nn.Module], None]
-
-
 class _Calls:
     """The listeners to calls of modules, and the exchange of the code of `Module.__call__`."""
 
@@ -203,12 +200,13 @@ class _Calls:
         self.function = function
         self.code = function.__code__
         self.original = FunctionType(self.code, function.__globals__, function.__name__)
-        self.listeners: list[Hear] = []
+        self.listeners: list[Callable[[torch.nn.Module], None]] = []
         self._compiled = 0
         """The number of compiled functions that run now, on all threads."""
         self._lock = threading.Lock()
 
-    def add(self, hear: Hear) -> Callable[[], None]:
+    def add(self, hear: Callable[[torch.nn.Module], None]) -> Callable[[], None]:
+        """Call `hear` before each call of a module outside of compiled functions; return how to give up."""
         self.listeners.append(hear)
         ended = on_compiled_call(lambda *_: self._count(1), lambda *_: self._count(-1), begun=True)
         self._count(0)
@@ -232,6 +230,7 @@ class _Calls:
 
 
 _calls = _Calls(module_entry)
+on_module_calls = _calls.add
 
 
 @warning_at_caller
@@ -245,11 +244,6 @@ def _hearing(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 _HEARING = _hearing.__code__
-
-
-def on_module_calls(hear: Hear) -> Callable[[], None]:
-    """Call `hear` before each call of a module outside of compiled functions; return how to give up."""
-    return _calls.add(hear)
 
 
 # -- hooks that copies of modules and compiled code do not have ----------------------------
@@ -405,6 +399,18 @@ def on_skipped_step(skipped: Callable[[Any], None]) -> Callable[[], None]:
         hook.remove()
 
     return restore
+
+
+def on_updates(
+    entered: ExitStack,
+    before: Callable[..., Any],
+    after: Callable[..., Any],
+    skipped: Callable[[Any], None],
+) -> None:
+    """Call functions before and after each update, and `skipped` as `on_skipped_step`, until a stack closes."""
+    entered.callback(register_optimizer_step_pre_hook(before).remove)
+    entered.callback(register_optimizer_step_post_hook(after).remove)
+    entered.callback(on_skipped_step(skipped))
 
 
 # -- memory that changes without an operator: storages, and views of NumPy -----------------

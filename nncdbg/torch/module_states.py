@@ -6,6 +6,7 @@ import operator
 import sys
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -44,36 +45,32 @@ _OF_TORCH = frozenset(vars(torch.nn.Module()))
 """The attributes of each module, which have no states besides buffers and parameters."""
 
 
+@dataclass(eq=False, slots=True)
 class StateHolder:
     """A dictionary of a module, or a list or dictionary in one of its attributes, which has states."""
 
-    __slots__ = ("own", "attribute")
-
-    def __init__(self, own: dict[str, Any], attribute: str = "") -> None:
-        self.own = own
-        self.attribute = attribute
+    own: dict[str, Any]
+    attribute: str = ""
 
     def owner(self) -> Any:
         """Return the dictionary or list."""
         return self.own.get(self.attribute, ()) if self.attribute else self.own
 
 
+@dataclass(eq=False, slots=True)
 class ModuleState:
     """One tensor of a module, as it was when it was last checked."""
 
-    __slots__ = ("place", "key", "bad", "changes", "found", "_tensor", "_version")
-
-    def __init__(self, place: StateHolder, key: Any) -> None:
-        self.place = place
-        self.key = key
-        self.bad = False
-        """Whether it had NaN or Inf."""
-        self.changes = False
-        """Whether a write to it was seen."""
-        self.found = 0
-        """How often it was found to be NaN or Inf."""
-        self._tensor: Any = no_tensor
-        self._version = 0
+    place: StateHolder
+    key: Any
+    bad: bool = False
+    """Whether it had NaN or Inf."""
+    changes: bool = False
+    """Whether a write to it was seen."""
+    found: int = 0
+    """How often it was found to be NaN or Inf."""
+    _tensor: Any = no_tensor
+    _version: int = 0
 
     def tensor(self) -> Any:
         """Return the tensor; None if there is none that can be NaN."""

@@ -7,7 +7,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import get_ident
 from types import CodeType
@@ -26,15 +26,15 @@ from nncdbg.engine.ops.aten.internals import (
     without_dispatch,
 )
 from nncdbg.torch.finiteness import finite_in_memory, is_finite, not_finite
+from nncdbg.torch.guard_findings import BadOrigin, module_label
 from nncdbg.torch.guard_kernels import LIBRARY
 from nncdbg.torch.hooks import untraced_hooks
 from nncdbg.torch.sharded_tensors import PLAIN, is_sharded
 from nncdbg.torch.source_lines import Lines, kind_of_frame, line_at, user_lines
 from nncdbg.torch.step_call import no_tensor, tensors_in, version_of
-from nncdbg.torch.trips import UserPlace
 
 if TYPE_CHECKING:
-    from nncdbg.torch.trips import GuardTrip
+    from nncdbg.torch.guard_findings import GuardTrip
 
 _GENERATED: Any = torch.fx.GraphModule
 
@@ -58,34 +58,26 @@ _COMPILE_WARNING = "Using `torch.compile\\(module\\)` when there are global hook
 """The start of a warning of torch about hooks on all modules, which `_check_outputs` allows for."""
 
 
-@dataclass(frozen=True, slots=True)
-class BadModule(UserPlace):
-    """A module with NaN or Inf in its outputs or their gradients, the first of its kind in a step.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadModule(BadOrigin):
+    """A module with NaN or Inf in its outputs or their gradients, and the user's lines that call it."""
 
-    `phase` is "forward" or "backward", `value` "NaN" or "Inf", and `path` is the path of the module, empty
-    for the model itself and for a module outside of the models.  `counts` are ``"2 NaN of 12"``.
-    """
-
-    phase: str
-    value: str
-    path: str
-    type: str
-    """The class of the module."""
-    counts: str
-    """NaN and Inf in the output, or in its gradient."""
-    lines: Lines
-    """The user's lines that call the module, innermost first."""
-    operands: Mapping[str, str] = field(default_factory=dict)
-    """Forward: inputs, parameters and buffers of the module with NaN or Inf, and their counts."""
     finite: str = ""
     """Backward: the module with the last finite gradient before this one; empty without any."""
 
     def __str__(self) -> str:
         """Return one sentence about the module."""
         tensor = "output" if self.phase == "forward" else "gradient of the output"
+        if self.phase == "forward":
+            listed = self._operands_text
+            before = f"its {listed}" if listed else "its inputs and parameters are finite"
+        elif self.finite:
+            before = f"the gradient before it, of the output of {self.finite}, is finite"
+        else:
+            before = "it originates in code after this module, such as the loss"
         return (
             f"the first {self.value} of the {self.phase} pass is in the {tensor} of "
-            f"{module_label(self.path, self.type)}: {self.counts}; {self._before()}"
+            f"{module_label(self.path, self.type)}: {self.counts}; {before}"
         )
 
     @property
@@ -100,18 +92,10 @@ class BadModule(UserPlace):
             "path": self.path,
             "type": self.type,
             "counts": self.counts,
-            "location": self.location_as_dict(),
+            "location": self._location_as_dict,
             "operands": dict(self.operands),
             "finite_before": self.finite or None,
         }
-
-    def _before(self) -> str:
-        if self.phase == "forward":
-            listed = ", ".join(f"{name} has {counts}" for name, counts in self.operands.items())
-            return f"its {listed}" if listed else "its inputs and parameters are finite"
-        if self.finite:
-            return f"the gradient before it, of the output of {self.finite}, is finite"
-        return "it originates in code after this module, such as the loss"
 
 
 class ModuleWatch:
@@ -128,7 +112,8 @@ class ModuleWatch:
         self.updating = False
         """Whether an optimizer runs, which calls no module."""
         self.idle = False
-        self._seen: list[SeenModule] = []
+        self._seen: list[tuple[torch.nn.Module, torch.nn.Module | None, BadModule]] = []
+        """Bad modules, whose paths are not searched yet, with the last module with a finite gradient."""
         self._thread = 0
         self._checked: Any = no_tensor
         """A weak reference to the output that was checked last: outer modules return it again."""
@@ -162,13 +147,9 @@ class ModuleWatch:
 
     def name_origin(self, trip: GuardTrip, paths: Mapping[int, str]) -> None:
         """Enter the bad modules of this step in their order, up to the first one with NaN."""
-        for each in self._seen:
-            finite = (
-                ""
-                if each.finite is None
-                else module_label(paths.get(id(each.finite), ""), _type(each.finite))
-            )
-            trip.modules.append(replace(each.bad, path=paths.get(id(each.module), ""), finite=finite))
+        for module, last, bad in self._seen:
+            finite = "" if last is None else module_label(paths.get(id(last), ""), _type(last))
+            trip.modules.append(replace(bad, path=paths.get(id(module), ""), finite=finite))
         if not self._seen:
             trip.notes.append("no NaN or Inf was found in the outputs of modules or their gradients")
 
@@ -201,8 +182,10 @@ class ModuleWatch:
             self._last_finite = None
         lines = None
         for output in (result,) if single else tensors_in(result):
-            if not _can_be_bad(output) or (not single and self._is_checked(output)):
+            if not _can_be_bad(output):
                 continue
+            if not single and self._checked() is output and self._version == version_of(output):
+                continue  # The one that was checked last, unchanged.
             kept = type(module) in _KEEP_FINITE and self._stays_finite(module, args, output)
             finite = kept or _finite(output)
             self._checked, self._version, self._was_finite = weakref.ref(output), version_of(output), finite
@@ -213,10 +196,6 @@ class ModuleWatch:
                 # Cheaper than a hook on the tensor, and a `StepCalls` does not keep it.
                 check = partial(self._check_gradient, module, lines, output.output_nr)
                 output.grad_fn.register_prehook(check)
-
-    def _is_checked(self, output: Any) -> bool:
-        """Return whether an output is the one that was checked last, unchanged."""
-        return self._checked() is output and self._version == version_of(output)
 
     def _stays_finite(self, module: torch.nn.Module, args: Sequence[Any], output: Any) -> bool:
         """Return whether a module of `_KEEP_FINITE` made the output from an input that was finite.
@@ -260,26 +239,18 @@ class ModuleWatch:
     ) -> None:
         """Keep a module with a bad tensor, unless an earlier one of the step explains it."""
         known = self._seen
-        if any(each.bad.value == "NaN" for each in known):
+        if any(each.value == "NaN" for *_, each in known):
             return
         with without_dispatch():
             counts = not_finite(tensor)
             spoiled = {name: found for name, each in operands if (found := not_finite(each))}
         value = "NaN" if "NaN" in counts else "Inf"
-        if value == "Inf" and any(each.bad.phase == phase for each in known):
+        if value == "Inf" and any(each.phase == phase for *_, each in known):
             return
-        bad = BadModule(phase, value, "", _type(module), counts, lines, spoiled)
-        known.append(SeenModule(module, self._last_finite, bad))
-
-
-@dataclass(frozen=True, slots=True)
-class SeenModule:
-    """A bad module whose path is not searched yet."""
-
-    module: torch.nn.Module
-    finite: torch.nn.Module | None
-    """Backward: the module with the last finite gradient."""
-    bad: BadModule
+        bad = BadModule(
+            phase=phase, value=value, type=_type(module), counts=counts, lines=lines, operands=spoiled
+        )
+        known.append((module, self._last_finite, bad))
 
 
 def _can_be_bad(tensor: Any) -> bool:
@@ -315,11 +286,6 @@ def _operands(
 
 def _type(module: torch.nn.Module) -> str:
     return type(uncompiled(module)).__name__
-
-
-def module_label(path: str, type_name: str) -> str:
-    """Return the text for a module: its path and class; without a path its class."""
-    return f"{path} ({type_name})" if path else type_name
 
 
 def _drop_filter(filter_: Any) -> None:

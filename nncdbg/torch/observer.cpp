@@ -389,7 +389,7 @@ bool is_float(const c10::TensorImpl& tensor) {
       type == c10::ScalarType::BFloat16;
 }
 
-// Whether the number keeps each finite float finite: harmless_numbers.py has the reasons.
+// Whether the number keeps each finite float finite: engine/ops/aten/operators.py has the reasons.
 bool keeps_finite(Arithmetic arithmetic, double number) {
   const double size = std::fabs(number);
   switch (arithmetic) {

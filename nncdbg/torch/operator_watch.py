@@ -6,7 +6,7 @@ import ctypes
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
@@ -18,17 +18,16 @@ from nncdbg.engine.ops.aten.cpp_libraries import CppLibrary
 from nncdbg.engine.ops.aten.internals import backward_call, has_kernel, module_call
 from nncdbg.engine.ops.aten.names import base_name, of_other_library, text_name
 from nncdbg.engine.ops.aten.operators import overwrites, takes_memory
-from nncdbg.engine.ops.aten.signatures import Signature, is_collective, signature
+from nncdbg.engine.ops.aten.signatures import is_collective, signature
 from nncdbg.errors import UsageError
 from nncdbg.presentation.screen import Screen
 from nncdbg.torch.finiteness import counted
-from nncdbg.torch.module_watch import module_label
+from nncdbg.torch.guard_findings import BadOrigin, module_label
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER
-from nncdbg.torch.source_lines import Lines, calling_modules, is_user_code, line_at, user_lines
-from nncdbg.torch.trips import UserPlace
+from nncdbg.torch.source_lines import calling_modules, is_user_code, line_at, user_lines
 
 if TYPE_CHECKING:
-    from nncdbg.torch.trips import GuardTrip
+    from nncdbg.torch.guard_findings import GuardTrip
 
 
 # -- the library of the observer -----------------------------------------------------------
@@ -149,47 +148,36 @@ _VALUES = {1: "NaN", 2: "Inf"}
 """Values by their numbers in the observer."""
 
 
-@dataclass(frozen=True, slots=True)
-class BadOperator(UserPlace):
-    """An operator with NaN or Inf in a result, the first of its kind in a step.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadOperator(BadOrigin):
+    """An operator with NaN or Inf in a result.
 
-    `phase` is "forward", "backward" or "optimizer", `value` "NaN" or "Inf".  With `originates`, no operand
-    has this value; otherwise an operand has it, and the operator is the first one that reads it.  `counts`
-    are ``"2 NaN of 12"``.  In the backward pass, `node` is the autograd node, and `lines` and module are
-    those of the forward operator, except for code of the user that the backward pass runs.
+    In the backward pass, lines and module are those of the forward operator, except for code of the user
+    that the backward pass runs.
     """
 
-    phase: str
-    value: str
     originates: bool
+    """Whether no operand has this value; otherwise the operator is the first one that reads it."""
     op: str
     node: str
-    path: str
-    """The path of the innermost module; empty outside of modules, and for the model itself."""
-    type: str
-    """The class of this module; empty without one."""
-    counts: str
-    """NaN and Inf in the result."""
-    lines: Lines
-    """The user's lines, innermost first."""
+    """The autograd node, in the backward pass."""
     of_forward: bool
     """Whether `lines` are those of the forward operator."""
-    operands: Mapping[str, str] = field(default_factory=dict)
-    """The operands with NaN or Inf, and their counts."""
 
     def __str__(self) -> str:
         """Return one sentence about the operator."""
-        during = "the update" if self.phase == OPTIMIZER else f"the {self.phase} pass"
-        listed = ", ".join(f"{name} has {counts}" for name, counts in self.operands.items())
+        first = f"the first {self.value} of " + (
+            "the update" if self.phase == OPTIMIZER else f"the {self.phase} pass"
+        )
+        place = self.op + (f", node {self.node}" if self.node else "")
+        place += f", module {module_label(self.path, self.type)}" if self.type else ""
+        listed = self._operands_text
         if not self.originates:
-            return (
-                f"the first {self.value} of {during} is in an operand of {self._place()}: {listed}; "
-                f"its result has {self.counts}"
-            )
+            return f"{first} is in an operand of {place}: {listed}; its result has {self.counts}"
         if is_collective(self.op):
-            return f"the first {self.value} of {during} was received by {self._place()}: {self.counts}"
+            return f"{first} was received by {place}: {self.counts}"
         operands = f"; its operand {listed}" if listed else "; its operands are finite"
-        return f"the first {self.value} of {during} originates in {self._place()}: {self.counts}{operands}"
+        return f"{first} originates in {place}: {self.counts}{operands}"
 
     @property
     def relation(self) -> str:
@@ -207,22 +195,9 @@ class BadOperator(UserPlace):
             "path": self.path,
             "type": self.type or None,
             "counts": self.counts,
-            "location": self.location_as_dict(),
+            "location": self._location_as_dict,
             "operands": dict(self.operands),
         }
-
-    def _place(self) -> str:
-        node = f", node {self.node}" if self.node else ""
-        module = f", module {module_label(self.path, self.type)}" if self.type else ""
-        return f"{self.op}{node}{module}"
-
-
-@dataclass(frozen=True, slots=True)
-class _SeenOperator:
-    """A bad operator whose module has no path yet."""
-
-    module: torch.nn.Module | None
-    bad: BadOperator
 
 
 class OperatorWatch:
@@ -238,7 +213,8 @@ class OperatorWatch:
     def __init__(self) -> None:
         self._library = load_observer()
         self._active = self._updating = self._idle = False
-        self._seen: list[_SeenOperator] = []
+        self._seen: list[tuple[torch.nn.Module | None, BadOperator]] = []
+        """Bad operators with their modules, whose paths are not searched yet."""
         # The library keeps pointers to these.
         self._callbacks = (
             FoundCallback(self._delaying_interrupts(self._found)),
@@ -301,10 +277,10 @@ class OperatorWatch:
     def name_origin(self, trip: GuardTrip, paths: Mapping[int, str]) -> None:
         """Enter the bad operators of this step in their order, without the Inf after a NaN."""
         known: set[str] = set()
-        for each in self._seen:
-            if each.bad.value == "NaN" or "NaN" not in known:
-                known |= {each.bad.value}
-                trip.operators.append(replace(each.bad, path=paths.get(id(each.module), "")))
+        for module, bad in self._seen:
+            if bad.value == "NaN" or "NaN" not in known:
+                known |= {bad.value}
+                trip.operators.append(replace(bad, path=paths.get(id(module), "")))
         if not trip.operators:
             trip.notes.append("no operator with NaN or Inf was found; code of torch.compile is not checked")
 
@@ -335,20 +311,24 @@ class OperatorWatch:
         else:
             module, lines = next(calling_modules(frame, within), None), own
         name = _operator_name(found.name, found.overload)
+        known, operands = signature(name), {}
+        for each in found.operand[: found.operands]:
+            operand = str(each.argument) if known is None else known.arguments[each.argument].name
+            operand = operand if each.position < 0 else f"{operand}[{each.position}]"
+            operands[operand] = counted(each.nans, each.infinities, each.count)
         bad = BadOperator(
-            phase,
-            _VALUES[found.value],
-            bool(found.originates),
-            name,
-            node.rpartition("::")[2],
-            "",
-            "" if module is None else type(module).__name__,
-            counted(found.nans, found.infinities, found.count),
-            lines,
-            lines is not own,
-            _operands(signature(name), found.operand[: found.operands]),
+            phase=phase,
+            value=_VALUES[found.value],
+            originates=bool(found.originates),
+            op=name,
+            node=node.rpartition("::")[2],
+            type="" if module is None else type(module).__name__,
+            counts=counted(found.nans, found.infinities, found.count),
+            lines=lines,
+            of_forward=lines is not own,
+            operands=operands,
         )
-        self._seen.append(_SeenOperator(module, bad))
+        self._seen.append((module, bad))
 
 
 def _operator_name(name: bytes, overload: bytes) -> str:
@@ -373,13 +353,3 @@ def _classified(name: bytes, overload: bytes) -> int:
     if base in _KEEP_FINITE and not (outputs and found.written):
         result |= SELECTS if base in _SELECT else KEEPS_FINITE
     return result | sum(1 << position for position in found.written)
-
-
-def _operands(found: Signature | None, operands: list[BadOperand]) -> dict[str, str]:
-    """Return the names of operands, and their counts of NaN and Inf."""
-    named = {}
-    for each in operands:
-        name = str(each.argument) if found is None else found.arguments[each.argument].name
-        name = name if each.position < 0 else f"{name}[{each.position}]"
-        named[name] = counted(each.nans, each.infinities, each.count)
-    return named

@@ -27,6 +27,7 @@ from nncdbg.engine.ops.aten.signatures import DTYPES
 from nncdbg.process.rank_digests import DigestFile, StepDigests, is_digested
 from nncdbg.process.rank_notes import Collective, RankNotes, type_texts
 from nncdbg.process.ranks import rank_in_environment
+from nncdbg.torch.named_models import parameters_of
 from nncdbg.torch.sharded_tensors import PLAIN, local_part, meshes_of, shard_of
 from nncdbg.torch.source_lines import place_of, user_lines
 
@@ -265,13 +266,17 @@ class CollectiveNotes:
             group_name, ranks = f"{pair[0]} to {pair[1]}", [*pair]
         self._numbers[group_name] += 1
         lines = user_lines(sys._getframe(2), most=1)
+        types = [
+            f"{DTYPES.get(each.dtype, str(each.dtype))}[{','.join(map(str, each.shape))}]"
+            for each in _tensors(arguments.get(agreeing))
+        ]
         self._notes.note_collective(
             Collective(
                 group=group_name,
                 ranks=ranks,
                 number=self._numbers[group_name],
                 op=op,
-                types=type_texts([_type(each) for each in _tensors(arguments.get(agreeing))]),
+                types=type_texts(types),
                 place=place_of(lines),
                 at=time.time(),
             )
@@ -291,11 +296,6 @@ def _tensors(found: Any) -> Iterator[torch.Tensor]:
     elif isinstance(found, list):
         for each in found:
             yield from _tensors(each)
-
-
-def _type(tensor: torch.Tensor) -> str:
-    dtype = DTYPES.get(tensor.dtype, str(tensor.dtype))
-    return f"{dtype}[{','.join(map(str, tensor.shape))}]"
 
 
 # -- digests of gradients and parameters ---------------------------------------------------
@@ -341,9 +341,8 @@ class RankDigests:
             self._tensors = {}
 
     def _parameters(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, Any]]:
-        named = self._named()
-        found = [each for group in optimizer.param_groups for each in group["params"]]
-        return [(named.get(id(each), f"parameter {index}"), each) for index, each in enumerate(found)]
+        named, found = self._named(), enumerate(parameters_of(optimizer))
+        return [(named.get(id(each), f"parameter {index}"), each) for index, each in found]
 
 
 def _digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, float | None]]:

@@ -1,23 +1,283 @@
-"""A recorded training step: its program, its inputs, and what can be done with it."""
+"""A recorded training step: its program, its inputs, and what can be done with it.
+
+The program has a graph for each phase, and inside it one for each module.
+"""
 
 from __future__ import annotations
 
+import linecache
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from itertools import count
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from itertools import count, groupby
+from os.path import commonprefix
 from typing import Any
 
 import numpy as np
 
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.verification import DeterminismVerification, verify_determinism
+from nncdbg.engine.frontends.layers import ModulePath, group_layers
 from nncdbg.engine.ops.aten.arrays import host_array
+from nncdbg.engine.values.checksum import checksum
 from nncdbg.errors import RunError, UsageError
-from nncdbg.ir.records import Program, SavedRun
-from nncdbg.opening.folder_writing import write_folder
+from nncdbg.ir.names import reads
+from nncdbg.ir.records import (
+    Constant,
+    Graph,
+    Inline,
+    Location,
+    Node,
+    Program,
+    SavedRun,
+    SourceLines,
+    StateLine,
+    Value,
+    digest_of,
+    module_call,
+)
+from nncdbg.opening.folder_writing import self_contained, write_folder
+from nncdbg.presentation.source_files import named_file
 from nncdbg.representation import RichOutput, represent
-from nncdbg.torch.program import RecordedProgram
+from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER, Event
+from nncdbg.torch.statements import UPDATE, FreeNames, RecordedStatement, RecordedStatements
+from nncdbg.torch.storages import Input, Key
+
+GRADIENTS, AFTER = "gradients", "after"
+"""Between backward pass and optimizer, as clipping; and after the last optimizer."""
+
+_FORWARD_GRADIENT = "aten.ones_like.default"
+"""Makes the gradient of the loss, just before the backward pass."""
+
+
+@dataclass(frozen=True)
+class RecordedProgram:
+    """A recording as a program, its inputs, and what it changed."""
+
+    program: Program
+    inputs: dict[str, Any]
+    """Tensors on the CPU by name, contiguous."""
+    states: dict[str, Any]
+    """The first values of the states, as those of `inputs`."""
+    changed: dict[str, str]
+    """Name of a parameter, buffer, gradient or moment to the value that it has at the end."""
+    notes: tuple[str, ...]
+    sources: dict[str, SourceLines]
+    """The lines of the user's code, by the names of files in locations."""
+    checksums: dict[str, str]
+    """Name of a value of `changed` to the checksum of its content in the training, if that is known."""
+
+
+def program_of(
+    events: Sequence[Event],
+    inputs: dict[int, Input],
+    labels: Mapping[Key, str],
+    placements: Mapping[Key, str],
+    persistent: Mapping[str, str | None],
+    classes: Mapping[str, str],
+    checksums: Mapping[Key, str | np.ndarray[Any, Any]] | None = None,
+) -> RecordedProgram:
+    """Return the program of the events.
+
+    `labels` names memory, and `placements` says how shards are placed.  `persistent` are the names of
+    parameters, buffers and moments, which become states, a moment to its parameter.  `classes` maps a module
+    to its class.  `checksums` are of memory at the end, with an array in place of that of a small one.
+    """
+    named = dict(labels)
+    _name_losses(events, named)
+    built = RecordedStatements(inputs, named, placements, persistent)
+    for event in events:
+        built.add(event)
+    built.end_phase()
+    newest = {key: name for key in named if (name := built.newest(key)) is not None}
+    _locate(built.statements)
+    changed = {named[key]: name for key, name in newest.items()}
+    outputs = [name for name in dict.fromkeys(changed.values()) if name not in built.states]
+    program = Program(_graphs(built, outputs, classes), "main", states=tuple(_state_lines(built)))
+    known = {
+        newest[key]: found if isinstance(found, str) else checksum(found)
+        for key, found in (checksums or {}).items()
+        if key in newest
+    }
+    return RecordedProgram(
+        self_contained(program),
+        built.given,
+        built.states,
+        changed,
+        tuple(built.notes),
+        _source_lines(built.statements),
+        known,
+    )
+
+
+def _name_losses(events: Sequence[Event], labels: dict[Key, str]) -> None:
+    """Name the tensors from which backward passes start."""
+    known = set(labels.values())
+    count = 0
+    for event, after in zip(events, events[1:], strict=False):
+        starts = event.phase != BACKWARD and after.phase == BACKWARD
+        if starts and event.signature.name == _FORWARD_GRADIENT and isinstance(event.arguments[0], tuple):
+            count += 1
+            name = "loss" if count == 1 else f"loss.{count}"
+            if name not in known:
+                labels.setdefault(event.arguments[0], name)
+
+
+def _state_lines(built: RecordedStatements) -> Iterator[StateLine]:
+    """Yield the states with their first values, each moment after its parameter."""
+    moments: dict[str | None, list[str]] = {}
+    for name in built.states:
+        moments.setdefault(built.owner(name), []).append(name)
+    for owner in moments.get(None, ()):
+        for name in (owner, *moments.get(owner, ())):
+            first = Inline(host_array(built.states[name]))
+            of = None if name == owner else owner
+            yield StateLine(built.value(name), first, of, built.placed.get(name, ""))
+
+
+# -- locations ---------------------------------------------------------------------------
+
+
+def _locate(statements: Sequence[RecordedStatement]) -> None:
+    """Give each statement its source line; a backward one has the line of the operator that it derives."""
+    forward: dict[int, Event] = {}
+    for statement in statements:
+        event = statement.event
+        if event.phase != BACKWARD:
+            forward.setdefault(event.sequence, event)
+    folder = os.getcwd() + os.sep
+    calls = {each.event.lines for each in statements if each.event.phase == BACKWARD}
+    outer = {lines[:count] for lines in calls for count in range(1, len(lines) + 1)}
+    for statement in statements:
+        event = statement.event
+        source = event
+        if event.phase == BACKWARD:
+            source = forward.get(event.sequence, event)
+            if source is not event and not event.modules:
+                event.take_modules(source)
+        # The backward pass may run the user's code, such as a hook, which its own lines call.
+        own = event.phase == BACKWARD and any(event.lines[n:] in outer for n in range(1, len(event.lines)))
+        lines = event.lines if own else source.lines
+        places = [(_file_name(file, folder), line) for file, line in lines]
+        # The module's path, and in a backward pass the autograd node.
+        name = " ".join(filter(None, (*source.modules[-1:], event.node))) or None
+        if places:
+            location = Location(*places[0], name, tuple(places[1:]))
+            statement.node = replace(statement.node, location=location)
+        elif name:
+            statement.node = replace(statement.node, location=Location(name=name))
+
+
+def _source_lines(statements: Sequence[RecordedStatement]) -> dict[str, SourceLines]:
+    """Return the text of the user's lines, as far as it is known."""
+    numbers: dict[str, set[int]] = {}
+    for file, line in {each for statement in statements for each in statement.event.lines}:
+        numbers.setdefault(file, set()).add(line)
+    folder = os.getcwd() + os.sep
+    found = {}
+    for file, listed in numbers.items():
+        linecache.checkcache(file)
+        if text := linecache.getlines(file):
+            lines = {str(each): text[each - 1].rstrip("\n") for each in sorted(listed) if each <= len(text)}
+            found[_file_name(file, folder)] = SourceLines(digest_of("".join(text)), lines)
+    return found
+
+
+def _file_name(file: str, folder: str) -> str:
+    return named_file(file).removeprefix(folder)
+
+
+# -- phases ------------------------------------------------------------------------------
+
+
+def _phases(statements: Sequence[RecordedStatement]) -> Iterator[tuple[str, list[RecordedStatement]]]:
+    """Yield consecutive statements of one phase, with a unique name: ``forward``, ``backward.2``."""
+    runs = [(phase, list(run)) for phase, run in groupby(statements, lambda each: each.event.phase)]
+    names = FreeNames()
+    numbers: dict[str, int] = {}
+    later = [phase for phase, _ in runs]
+    for index, (wanted, run) in enumerate(runs):
+        before, following = later[:index], next((x for x in later[index + 1 :] if x != FORWARD), "")
+        # What is no backward pass may come before the optimizer, or after it.
+        if wanted == FORWARD and not following and OPTIMIZER in before:
+            wanted = AFTER
+        elif wanted == FORWARD and following in ("", OPTIMIZER) and BACKWARD in before:
+            wanted = GRADIENTS
+        numbers[wanted] = numbers.get(wanted, 0) + 1
+        name = wanted if numbers[wanted] == 1 else f"{wanted}.{numbers[wanted]}"
+        yield names.fresh(name), run
+
+
+def _graphs(
+    built: RecordedStatements, results: Sequence[str], classes: Mapping[str, str]
+) -> dict[str, Graph]:
+    phases = [
+        (name, [each.node for each in statements], _scopes(statements))
+        for name, statements in _phases(built.statements)
+    ]
+    names = FreeNames()
+    for name in ("main", *(phase for phase, *_ in phases)):
+        names.fresh(name)
+
+    def claim(module: str) -> str:
+        """Return the name of a graph of a call; a part that is apart has a further number."""
+        return next(name for n in count(1) if names.take(name := module_call(module, n)))
+
+    inputs = tuple(map(built.value, built.given))
+    return program_graphs(phases, inputs, results, built.value, claim, classes, states=built.states.keys())
+
+
+def _scopes(statements: Sequence[RecordedStatement]) -> list[ModulePath]:
+    """Return the calls of modules around each statement; around an update, those around the whole phase."""
+    scopes = [
+        tuple(
+            module_call(module, call)
+            for module, call in zip(each.event.modules, each.event.calls, strict=True)
+            if module
+        )
+        for each in statements
+    ]
+    updates = [each.node.op == UPDATE for each in statements]
+    whole = tuple(commonprefix([s for s, update in zip(scopes, updates, strict=True) if not update]))
+    return [whole if update else s for s, update in zip(scopes, updates, strict=True)]
+
+
+def program_graphs(
+    phases: Sequence[tuple[str, Sequence[Node], Sequence[ModulePath]]],
+    inputs: tuple[Value, ...],
+    results: Sequence[str],
+    typed: Callable[[str], Value],
+    claim: Callable[[str], str],
+    classes: Mapping[str, str],
+    *,
+    states: Set[str] = frozenset(),
+    constants: Sequence[Constant] = (),
+) -> dict[str, Graph]:
+    """Return the entry ``main``, which calls the phases, and for each phase its graph and those of modules.
+
+    A phase is a name, its statements, and the calls of modules around each.  Its inputs are what it reads,
+    but for `states` and `constants`, its outputs what later phases read and the `results` of the program.
+    `claim` returns a free name for the graph of a module.
+    """
+    needed = set(results)
+    made: list[list[Graph]] = []
+    calls: list[Node] = []
+    for phase, nodes, scopes in reversed(phases):
+        made_here = [value for node in nodes for value in node.outputs if value.name]
+        defined = {value.name for value in made_here} | states
+        read = dict.fromkeys(name for node in nodes for name in reads(node) if name not in defined)
+        own = tuple(each for each in constants if read.pop(each.value.name, ...) is not ...)
+        outputs = tuple(each for each in made_here if each.name in needed and each.name not in states)
+        graph = Graph(phase, tuple(map(typed, read)), outputs, tuple(nodes), own)
+        needed |= read.keys()
+        calls.append(Node(f"@{phase}", tuple(read), outputs))
+        suffix = ".backward" if phase.startswith(BACKWARD) else ""
+        made.append(group_layers(graph, scopes, lambda name, end=suffix: claim(name + end), classes, states))
+    graphs = {"main": Graph("main", inputs, tuple(map(typed, results)), tuple(reversed(calls)))}
+    for listed in reversed(made):
+        graphs.update({graph.name: graph for graph in listed})
+    return graphs
+
 
 BACKEND = "torch"
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
-from itertools import count
+from itertools import chain, count
 from types import FrameType
 from typing import Any
 from weakref import WeakSet
@@ -349,7 +349,9 @@ class Recorder(DispatchMode):
         """Return the tensors among values whose memory operators have read or made, each with its memory."""
         found = []
         for each in flat_results(values):
-            if isinstance(each, torch.Tensor) and _has_memory(each):
+            if not isinstance(each, torch.Tensor) or each.layout is not _STRIDED:
+                continue
+            if not each.is_nested and not torch.nn.parameter.is_lazy(each):
                 key = self._usual_key(each) or key_of(each)
                 if key[0] in self._seen:
                     found.append((key, each))
@@ -417,13 +419,14 @@ class Recorder(DispatchMode):
         finally:
             self._waiting = before
 
-    def enter_module(self, name: str) -> None:
+    def enter_module(self, name: str, *_: Any) -> None:
+        """Enter a module: a hook, with more arguments, or without."""
         self._calls[name] += 1
         self.modules.append(name)
         self._modules_now = tuple(self.modules)
         self._calls_now = *self._calls_now, self._calls[name]
 
-    def leave_module(self, name: str) -> None:
+    def leave_module(self, name: str, *_: Any) -> None:
         """Leave a module; nothing if it was not entered, because a hook before its forward raised."""
         if self.modules and self.modules[-1] == name:
             self.modules.pop()
@@ -542,7 +545,9 @@ class Recorder(DispatchMode):
             phase, name = OPTIMIZER if self.optimizing else FORWARD, ""
             sequence = next_sequence_number() - 1
         else:
-            phase, name, sequence = BACKWARD, self._node_name(node), sequence_number(node)
+            phase, name, sequence = BACKWARD, node.name().rpartition("::")[2], sequence_number(node)
+            if name == "AccumulateGrad":  # The end of a gradient, after the parameter's name.
+                name = f"{self.parameters.get(id(node.variable), '')} {name}".strip()
         modules, calls = self._modules_now, self._calls_now
         event = Event(found, (), [], [], phase, name, sequence, lines, modules, calls=calls)
         if node is not None:
@@ -613,7 +618,11 @@ class Recorder(DispatchMode):
         elif not (found.plain_write and result is args[0]) or event.opaque:
             self._wrote(event, args, keywords, result)
         if event.generator is not None:
-            self._drawn(event, args, keywords)
+            # The state of the generator after the operator; none if it drew no number.
+            device, before, _ = event.generator
+            own = [each for each in (*args, *keywords.values()) if isinstance(each, torch.Generator)]
+            after = own[0].get_state() if own else generator_state(device)
+            event.generator = None if torch.equal(before, after) else (device, before, after)
 
     def _returned(self, results: Sequence[Any], event: Event) -> None:
         for each in results:
@@ -641,21 +650,6 @@ class Recorder(DispatchMode):
                 event.written.append(key)
                 if event.opaque:
                     event.contents = *event.contents, (key, copied_result(each))
-
-    def _node_name(self, node: Any) -> str:
-        """Return the name of an autograd node, for the end of a gradient after the parameter's name."""
-        name: str = node.name().rpartition("::")[2]
-        if name == "AccumulateGrad":
-            return f"{self.parameters.get(id(node.variable), '')} {name}".strip()
-        return name
-
-    def _drawn(self, event: Event, args: Sequence[Any], keywords: Mapping[str, Any]) -> None:
-        """Enter the state of the generator after the operator; none if it drew no number."""
-        assert event.generator is not None
-        device, before, _ = event.generator
-        own = [each for each in (*args, *keywords.values()) if isinstance(each, torch.Generator)]
-        after = own[0].get_state() if own else generator_state(device)
-        event.generator = None if torch.equal(before, after) else (device, before, after)
 
     def _read(self, tensor: Any, event: Event) -> Key | None:
         """Return the memory of an operand; an unknown one is an input."""
@@ -760,10 +754,6 @@ def _supported_key(tensor: Any, event: Event) -> Key | None:
     return None
 
 
-def _has_memory(tensor: Any) -> bool:
-    return tensor.layout is _STRIDED and not tensor.is_nested and not torch.nn.parameter.is_lazy(tensor)
-
-
 def _unsupported(tensor: Any, event: Event) -> str:
     """Return why a program cannot hold a tensor.  Raises UsageError for a nested tensor."""
     if tensor.is_nested:
@@ -805,7 +795,7 @@ def naming_functions(
 
 
 def _entering(function: Callable[..., Any], name: str, recorder: Recorder) -> Callable[..., Any]:
-    names = _numbered(name)
+    names = chain((name,), (f"{name}.{number}" for number in count(1)))
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -817,9 +807,3 @@ def _entering(function: Callable[..., Any], name: str, recorder: Recorder) -> Ca
             recorder.leave_module(own)
 
     return call
-
-
-def _numbered(name: str) -> Iterator[str]:
-    yield name
-    for number in count(1):
-        yield f"{name}.{number}"

@@ -20,9 +20,10 @@ from nncdbg.engine.ops.aten.internals import (
 )
 from nncdbg.engine.ops.aten.signatures import signature_of, written_tensors
 from nncdbg.torch.finiteness import is_finite, not_finite, suspicious
+from nncdbg.torch.guard_findings import ERROR, RESULTS, GuardTrip
 from nncdbg.torch.module_states import ModuleState, WrittenState
-from nncdbg.torch.recorded_step import RecordedStep
-from nncdbg.torch.source_lines import Lines, call_again, place_of
+from nncdbg.torch.named_models import Trained
+from nncdbg.torch.source_lines import call_again, place_of
 from nncdbg.torch.step_call import Evaluation, StepCall, history_of, tensors_in
 from nncdbg.torch.step_recording import recording_of
 from nncdbg.torch.step_state import KeptState, RandomState, rerun_from
@@ -324,28 +325,25 @@ class UpdateReached(BaseException):
 
 def record_again(
     step: StepFunction | Tape,
-    parameters: Sequence[Any],
+    trip: GuardTrip,
+    trained: Trained,
     models: Mapping[str, torch.nn.Module],
-    optimizers: Sequence[torch.optim.Optimizer],
     states: Callable[[], Mapping[str, Any]],
     bad: Sequence[ModuleState | WrittenState],
-    lines: Lines,
-    notes: list[str],
-    replaced: Sequence[ReplacedMemory] = (),
-    *,
-    failed: bool = False,
-) -> RecordedStep | None:
-    """Record a second run of a step, up to its update; everything is as before afterwards.
+    replaced: Sequence[ReplacedMemory],
+) -> None:
+    """Enter a second run of a step, up to its update, in a trip; everything is as before afterwards.
 
-    `states` are those of `recording_of`, and `bad` are states with NaN or Inf.  `lines` are the user's lines
-    around the step, which `failed` if an exception ended it.  What could not run again is appended to
-    `notes`; None if nothing ran.  `replaced` are parameters whose memory the calls of a tape made.
+    `states` are those of `recording_of`, and `bad` are states with NaN or Inf.  What could not run again is
+    added to the notes.  `replaced` are parameters whose memory the calls of a tape made.
     """
+    parameters, notes = trained.all_parameters(), trip.notes
+    failed = trip.where in (RESULTS, ERROR)
     again: Callable[[], Any]
     state: AbstractContextManager[None]
     if isinstance(step, StepFunction):
         state = rerun_from(step.random, step.before, parameters, step.zeroed)
-        again = partial(call_again, step.function, step.args, step.kwargs, lines)
+        again = partial(call_again, step.function, step.args, step.kwargs, trip.lines)
     else:
         if step.start is None or not step.calls:
             notes.append(
@@ -353,7 +351,7 @@ def record_again(
                 if step.overflowed
                 else "the step cannot run again: no part of it was seen"
             )
-            return None
+            return
         state = rerun_from(step.start, [*step.kept.values(), *step.written, *replaced], parameters)
         gradients = [(each, each.grad) for each in parameters if each.grad is not None]
         again = partial(rerun_calls, step.calls, notes, gradients, replaced)
@@ -364,7 +362,7 @@ def record_again(
     try:
         with state:
             try:
-                with recording_of(models, optimizers, states, failed=failed) as recorded:
+                with recording_of(models, trained.optimizers, states, failed=failed) as recorded:
                     again()
             except UpdateReached:
                 pass
@@ -377,7 +375,7 @@ def record_again(
             notes.append(f"the second run of the step ended early: {type(error).__name__}: {error}")
     if recorded is not None and recorded.failure is not None:
         notes.append(recorded.failure.message)
-        return None
+        return
     if ran_eagerly and recorded is not None and not recorded.notes:
         notes.append(_EAGER)
-    return recorded
+    trip.recorded = recorded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from types import CodeType, FrameType
@@ -116,15 +117,17 @@ def line_at(code: CodeType, position: int) -> Lines:
     return tuple((code.co_filename, line) for line in lines)
 
 
-def calling_modules(frame: FrameType | None, within: CodeType | None = None) -> Iterator[torch.nn.Module]:
+def calling_modules(
+    frame: FrameType | None, within: CodeType | None = None, *, traced: bool = False
+) -> Iterator[torch.nn.Module]:
     """Yield the modules whose call runs now, innermost first; those that `within` has called, if given.
 
-    Graphs that the compiler traced, such as the body of a `torch.cond`, are left out.
+    Without `traced`, graphs that the compiler traced, such as the body of a `torch.cond`, are left out.
     """
     while frame is not None and frame.f_code is not within:
         if frame.f_code is module_call:
             module = frame.f_locals["self"]
-            if type(module).__name__ != torch.fx.GraphModule.__name__:
+            if traced or type(module).__name__ != torch.fx.GraphModule.__name__:
                 yield module
         frame = frame.f_back
 
@@ -137,16 +140,13 @@ def names_allocation(code: CodeType) -> bool:
 
 def _known(code: CodeType) -> tuple[CodeType, int]:
     """Return the entry of code in `_KINDS`, which keeps its identity from being used again."""
-    return _KINDS.setdefault(id(code), (code, _kind_of(code)))
-
-
-def _kind_of(code: CodeType) -> int:
-    file = code.co_filename
     if code is call_again.__code__:
-        return _RERUN
-    if is_compiled_call(code):
-        return _COMPILED
-    return _LIBRARY if code.co_name in _HANDLERS else _kind_of_file(file)
+        kind = _RERUN
+    elif is_compiled_call(code):
+        kind = _COMPILED
+    else:
+        kind = _LIBRARY if code.co_name in _HANDLERS else _kind_of_file(code.co_filename)
+    return _KINDS.setdefault(id(code), (code, kind))
 
 
 def _kind_of_file(file: str) -> int:
@@ -159,19 +159,13 @@ def _kind_of_file(file: str) -> int:
     return _LIBRARY if library else _USER
 
 
-def _libraries() -> tuple[str, ...]:
-    import sysconfig
-
-    return (
-        "<frozen",
-        f"{sysconfig.get_path('stdlib')}/",
-        f"{sysconfig.get_path('scripts')}/",
-        f"{os.path.dirname(os.path.dirname(__file__))}/",
-        f"{os.path.dirname(torch.__file__)}/",
-    )
-
-
-_LIBRARIES = _libraries()
+_LIBRARIES = (
+    "<frozen",
+    f"{sysconfig.get_path('stdlib')}/",
+    f"{sysconfig.get_path('scripts')}/",
+    f"{os.path.dirname(os.path.dirname(__file__))}/",
+    f"{os.path.dirname(torch.__file__)}/",
+)
 
 _OPTIMIZERS = f"{os.path.dirname(torch.optim.__file__)}/"
 """The folder of torch's own optimizers."""

@@ -23,7 +23,7 @@ from nncdbg.engine.ops.aten.signatures import (
     NotEncodable,
     encode,
 )
-from nncdbg.ir.records import Attribute, Location, Node, TensorType, Value
+from nncdbg.ir.records import Attribute, Node, TensorType, Value
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import name_text
 from nncdbg.torch.recording import ABSENT, Event
@@ -77,18 +77,8 @@ _RESOLVED = ((1, "aten._conj_physical.default"), (2, "aten.neg.default"))
 class RecordedStatement:
     """One statement, with the event that it comes from."""
 
-    op: str
-    operands: tuple[str | None, ...]
-    outputs: tuple[Value, ...]
-    attributes: dict[str, Attribute]
+    node: Node
     event: Event
-    comment: str = ""
-    location: Location | None = None
-
-    def node(self) -> Node:
-        return Node(
-            self.op, self.operands, self.outputs, self.attributes, (), self.location, comment=self.comment
-        )
 
 
 @dataclass(slots=True)
@@ -229,7 +219,7 @@ class RecordedStatements:
         for generator in self._generators:
             if generator.newest != generator.name:
                 updates[generator.name], generator.newest = generator.newest, generator.name
-        made = {value.name: each.event for each in self.statements[self._ended :] for value in each.outputs}
+        made = {value.name: s.event for s in self.statements[self._ended :] for value in s.node.outputs}
         groups: dict[str, list[str]] = {}
         for name in updates:
             groups.setdefault(self.owner(name) or name, []).append(name)
@@ -367,7 +357,12 @@ class RecordedStatements:
             self._bind(key, name)
             return
         memory.writes += 1
-        stored, plain = self._stored(name, key, event)
+        stored, plain = name, (*key[:5], 0)
+        for flag, op in _RESOLVED:  # Memory is neither conjugated nor negated.
+            if key[5] & flag:
+                lazy, stored = stored, self._names.fresh(f"{stored}.memory")
+                self.types[stored] = self.types[lazy]
+                self._append(op, [lazy], [self.value(stored)], {}, event)
         if memory.key == plain or _covers(plain, memory.key):
             memory.name, memory.key = stored, plain
         else:
@@ -378,15 +373,6 @@ class RecordedStatements:
             self._known[memory.key] = whole, memory.writes
         self._known[plain] = stored, memory.writes
         self._known[key] = name, memory.writes
-
-    def _stored(self, name: str, key: Key, event: Event) -> tuple[str, Key]:
-        """Return the value that memory holds for a tensor, and its key: not conjugated, not negated."""
-        for flag, op in _RESOLVED:
-            if key[5] & flag:
-                known, name = name, self._names.fresh(f"{name}.memory")
-                self.types[name] = self.types[known]
-                self._append(op, [known], [self.value(name)], {}, event)
-        return name, (*key[:5], 0)
 
     # -- random numbers, host reads, recorded results --------------------------------------
 
@@ -469,7 +455,8 @@ class RecordedStatements:
         made = tuple(outputs)
         placed = [self.placed[each.name] for each in made if each.name in self.placed]
         comment = "; ".join(dict.fromkeys(placed))
-        self.statements.append(RecordedStatement(op, tuple(operands), made, attributes, event, comment))
+        node = Node(op, tuple(operands), made, attributes, comment=comment)
+        self.statements.append(RecordedStatement(node, event))
 
 
 def type_of(dtype: torch.dtype, shape: Sequence[int]) -> TensorType:

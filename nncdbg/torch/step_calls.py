@@ -198,8 +198,9 @@ class StepCalls:
         """Whether this is the thread of the training."""
         return get_ident() == self._thread
 
-    def leave_thread(self) -> None:
-        """Stop keeping calls, in a forked process."""
+    def leave_process(self) -> None:
+        """Stop keeping calls: this process is a fork."""
+        self.tape.end()
         self._thread = 0
 
     def learn(self, module: torch.nn.Module) -> None:
@@ -249,7 +250,9 @@ class StepCalls:
                 for owner, name, original, _ in self._replaced:
                     setattr(owner, name, original)
             self._compiled += 1
-            again = partial(compile_body, function) if body else _called(function)
+            again: Any = partial(compile_body, function) if body else function
+            if not body and isinstance(owner := getattr(function, "__self__", None), torch.nn.Module):
+                again = owner  # Of a compiled `Module.__call__`.
             self._enter(function, again, args, kwargs, frame.f_back or frame, keeps=body)
 
     @not_compiled
@@ -299,7 +302,7 @@ class StepCalls:
                 modules = chain.from_iterable(map(modules_in, (called, *functions)))
             for module in modules if self._repeatable else ():
                 if module.training and id(module) not in tape.kept:
-                    with tape.own_work():
+                    with tape.own_work:
                         tape.kept[id(module)] = self._buffers.of(module)
             lines, enabled = user_lines(frame), is_grad_enabled()
             call = kind(called, args, kwargs, lines, enabled, random=random, autocast=_autocast())
@@ -370,12 +373,6 @@ class StepCalls:
         lines = user_lines(sys._getframe(2))
         call = StepCall(original, args, kwargs, lines, is_grad_enabled(), autocast=_autocast())
         return tape.run(call)
-
-
-def _called(function: Any) -> Any:
-    """Return the module of a compiled `Module.__call__`, else the function itself."""
-    owner = getattr(function, "__self__", None)
-    return owner if isinstance(owner, torch.nn.Module) else function
 
 
 def _unwrapped(module: Any) -> Any:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from nncdbg.engine.ops.aten.internals import (
@@ -40,12 +41,11 @@ from nncdbg.torch.named_models import (
     submodules,
     takes_hooks,
 )
-from nncdbg.torch.program import program_of
-from nncdbg.torch.recorded_step import RecordedStep
+from nncdbg.torch.recorded_step import RecordedStep, program_of
 from nncdbg.torch.recording import Recorder
 from nncdbg.torch.sharded_tensors import placement
 from nncdbg.torch.source_lines import compiled_calls, user_lines
-from nncdbg.torch.storages import Key, copy_content
+from nncdbg.torch.storages import Input, Key, copy_content
 
 _EAGER = "torch.compile compiles nothing while a step is recorded: the step ran eagerly"
 
@@ -121,8 +121,9 @@ def recording_with(
         _label(recorder, named_tensors(own, optimizers))
         removable: list[Any] = []
         hooks.enter_context(hidden_hooks(removable))
-        hooks.callback(_remove, removable)
-        removable += _hooks(recorder, modules, own, optimizers)
+        for each in _hooks(recorder, modules, own, optimizers):
+            hooks.callback(each.remove)
+            removable.append(each)
         hooks.enter_context(untraced_hooks(removable, only_bodies=not compiles))
         if not compiles:
             # The compiler would trace the recorder as part of the functions that it compiles.
@@ -162,15 +163,7 @@ def step_so_far(
             copy_content(kept, recorder.copies, whole=False)
     step = RecordedStep()
     step._notes = _notes(compiled_before)
-    step._build = partial(
-        program_of,
-        recorder.events[:],
-        inputs,
-        dict(recorder.labels),
-        dict(recorder.placements),
-        _persistent_names(named),
-        classes_of_modules(modules),
-    )
+    _complete(step, recorder, inputs, modules, named)
     return step
 
 
@@ -197,13 +190,25 @@ def _finish(
     except MemoryError:
         checksums = {}
         step._notes = (*step._notes, _NO_CHECKSUMS)
+    _complete(step, recorder, recorder.inputs, modules, named, checksums)
+
+
+def _complete(
+    step: RecordedStep,
+    recorder: Recorder,
+    inputs: dict[int, Input],
+    modules: Mapping[str, torch.nn.Module],
+    named: Iterable[NamedTensor],
+    checksums: Mapping[Key, str | np.ndarray[Any, Any]] | None = None,
+) -> None:
+    """Complete a step with what was recorded until now."""
     step._build = partial(
         program_of,
-        recorder.events,
-        recorder.inputs,
-        recorder.labels,
-        recorder.placements,
-        _persistent_names(named),
+        recorder.events[:],
+        inputs,
+        dict(recorder.labels),
+        dict(recorder.placements),
+        {each.name: each.owner for each in named if each.persists},
         classes_of_modules(modules),
         checksums,
     )
@@ -218,16 +223,6 @@ def _label(recorder: Recorder, named: Iterable[NamedTensor]) -> list[tuple[Any, 
     return [(each.tensor, recorder.label(each.tensor, each.name, each.placement)) for each in named]
 
 
-def _persistent_names(named: Iterable[NamedTensor]) -> dict[str, str | None]:
-    """Return the names of parameters, buffers and moments, a moment with its parameter's name."""
-    return {each.name: each.owner for each in named if each.persists}
-
-
-def _remove(hooks: Iterable[Any]) -> None:
-    for hook in hooks:
-        hook.remove()
-
-
 def _hooks(
     recorder: Recorder,
     models: Mapping[str, torch.nn.Module],
@@ -240,7 +235,7 @@ def _hooks(
         )
     for name, module in submodules(models):
         if takes_hooks(module):
-            enter, leave = _entering_and_leaving(recorder, name)
+            enter, leave = partial(recorder.enter_module, name), partial(recorder.leave_module, name)
             yield module.register_forward_pre_hook(enter, prepend=True)
             yield module.register_forward_hook(leave, always_call=True)
     for name, tensor in own:
@@ -273,16 +268,6 @@ def _positional_names(function: Callable[..., Any]) -> Sequence[str]:
     """Return the names of the parameters that take positional arguments; a signature takes 50 us."""
     kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
     return [each.name for each in inspect.signature(function).parameters.values() if each.kind in kinds]
-
-
-def _entering_and_leaving(recorder: Recorder, name: str) -> tuple[Callable[..., None], Callable[..., None]]:
-    def enter(*_: Any) -> None:
-        recorder.enter_module(name)
-
-    def leave(*_: Any) -> None:
-        recorder.leave_module(name)
-
-    return enter, leave
 
 
 def _accumulated(recorder: Recorder, name: str) -> Callable[[torch.Tensor], None]:

@@ -46,12 +46,20 @@ class TensorCopies:
 
     def update(self, tensors: Sequence[Any]) -> None:
         """Copy tensors as they are now, into the same memory if they have theirs still."""
-        if not self._others and self._have_memory(tensors):
+        same = len(tensors) == len(self._tensors) and all(map(operator.is_, tensors, self._tensors))
+        if not self._others and same and _places(tensors) == self._places:
             for each in self._dense:
                 each.update()
-        else:
-            with torch.no_grad():
-                self._begin(tensors)
+            return
+        with torch.no_grad():
+            dense = [each for each in tensors if _is_dense(each)]
+            self._dense = []
+            for device in dict.fromkeys(each.device for each in dense):
+                here = [each for each in dense if each.device == device]
+                few = here[0].is_cpu and sum(each.nbytes for each in here) <= _SMALL
+                self._dense.append(_FewBytes(here) if few else _ManyBytes(here))
+            self._others = [(each, each.detach().clone()) for each in tensors if not _is_dense(each)]
+            self._tensors, self._places = tensors, [] if self._others else _places(tensors)
 
     def memory_of(self, owners: Sequence[Mapping[str, Any]]) -> Any | None:
         """Return an object of the library whose `content` returns what `take` takes.
@@ -81,25 +89,6 @@ class TensorCopies:
             for tensor, content in self.contents():
                 with keeping_version(tensor):
                     tensor.copy_(content)
-
-    def _have_memory(self, tensors: Sequence[Any]) -> bool:
-        """Return whether these are the tensors of the copies, in the memory that they had then."""
-        return (
-            len(tensors) == len(self._tensors)
-            and all(map(operator.is_, tensors, self._tensors))
-            and _places(tensors) == self._places
-        )
-
-    def _begin(self, tensors: Sequence[Any]) -> None:
-        dense = [each for each in tensors if _is_dense(each)]
-        devices = dict.fromkeys(each.device for each in dense)
-        self._dense = []
-        for device in devices:
-            here = [each for each in dense if each.device == device]
-            few = here[0].is_cpu and sum(each.nbytes for each in here) <= _SMALL
-            self._dense.append(_FewBytes(here) if few else _ManyBytes(here))
-        self._others = [(each, each.detach().clone()) for each in tensors if not _is_dense(each)]
-        self._tensors, self._places = tensors, [] if self._others else _places(tensors)
 
     def contents(self) -> Iterator[tuple[Any, Any]]:
         """Yield each tensor and a copy of its content that later updates leave alone."""

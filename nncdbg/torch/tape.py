@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -28,53 +28,18 @@ from nncdbg.engine.ops.aten.internals import (
     unseen_by_functions,
 )
 from nncdbg.engine.ops.aten.signatures import signature_of, written_tensors
+from nncdbg.torch.guard_findings import OriginWatch
 from nncdbg.torch.guard_kernels import LIBRARY
 from nncdbg.torch.module_states import WrittenStates
 from nncdbg.torch.recording import UNSEEN
 from nncdbg.torch.source_lines import compiled_calls, user_lines, warning_at_caller
 from nncdbg.torch.step_call import BACKWARD, REGISTER_HOOK, Evaluation, StepCall, history_of, tensors_in
 from nncdbg.torch.step_state import KeptState, RandomState
-from nncdbg.torch.trips import OriginWatch
 
 # -- pauses of a dispatch mode, and work of nncdbg -----------------------------------------
 
 # Both classes exist in guard_kernels.cpp too, with the same names: a step of a training needs each several
 # times, when none of the code is in the processor's caches.
-
-
-class Pause(Protocol):
-    """The pauses of a dispatch mode, which may be nested: the mode is left while one lasts."""
-
-    depth: int
-    """The number of pauses that last now; 1 before `start`, and after `stop`."""
-
-    def start(self) -> None:
-        """Enter the mode on this thread."""
-
-    def stop(self) -> None:
-        """Leave the mode until `start`."""
-
-    def begin(self) -> None: ...
-
-    def end(self) -> None: ...
-
-    def is_innermost(self) -> bool:
-        """Return whether the mode is entered, and no mode of the user after it."""
-
-
-class OwnWork(Protocol):
-    """Nested blocks whose operators are those of nncdbg: a watch is inactive in them.
-
-    No function mode and no subclass of the user sees the functions that are called in them.
-    """
-
-    depth: int
-    """The number of blocks that run now."""
-    watch: OriginWatch | None
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 def new_pause(mode: DispatchMode, library: Any | None, *, enters: bool) -> Pause:
@@ -83,7 +48,7 @@ def new_pause(mode: DispatchMode, library: Any | None, *, enters: bool) -> Pause
     Without `enters`, pauses are only counted.
     """
     if library is None or tell_compiler_of_mode is None:
-        return _Pause(mode, enters)
+        return Pause(mode, enters)
     pause: Pause = library.Pause(
         mode, mode_flags, *MODE_FLAGS, tell_compiler_of_mode, count_whole_graphs, enters
     )
@@ -92,25 +57,28 @@ def new_pause(mode: DispatchMode, library: Any | None, *, enters: bool) -> Pause
 
 def new_own_work(library: Any | None) -> OwnWork:
     """Return blocks of own work, made by the library if there is one."""
-    work: OwnWork = _OwnWork() if library is None else library.OwnWork()
+    work: OwnWork = OwnWork() if library is None else library.OwnWork()
     return work
 
 
-class _Pause:
-    """`Pause` in Python."""
+class Pause:
+    """The pauses of a dispatch mode, which may be nested: the mode is left while one lasts."""
 
     def __init__(self, mode: DispatchMode, enters: bool) -> None:
         self.depth = 1
+        """The number of pauses that last now; 1 before `start`, and after `stop`."""
         self._mode = mode
         self._enters = enters
         self._entered = False
         self._stopped = True
 
     def start(self) -> None:
+        """Enter the mode on this thread."""
         self.depth, self._stopped = 0, False
         self._enter()
 
     def stop(self) -> None:
+        """Leave the mode until `start`."""
         self._leave()
         self.depth, self._stopped = 1, True
 
@@ -126,6 +94,7 @@ class _Pause:
             self._enter()
 
     def is_innermost(self) -> bool:
+        """Return whether the mode is entered, and no mode of the user after it."""
         return self._entered and innermost_mode() is self._mode
 
     def _enter(self) -> None:
@@ -142,11 +111,15 @@ class _Pause:
             check_whole_graphs(True)
 
 
-class _OwnWork:
-    """`OwnWork` in Python."""
+class OwnWork:
+    """Nested blocks whose operators are those of nncdbg: a watch is inactive in them.
+
+    No function mode and no subclass of the user sees the functions that are called in them.
+    """
 
     def __init__(self) -> None:
         self.depth = 0
+        """The number of blocks that run now."""
         self.watch: OriginWatch | None = None
         self._stopped: OriginWatch | None = None
         """The watch that the outermost block has made inactive."""
@@ -234,7 +207,11 @@ class Tape(DispatchMode):
         self._last: weakref.ref[Any] | None = None
         """The one of them that last ended one alone."""
         library = LIBRARY.module()
-        self._own_work = new_own_work(library)
+        self.own_work: OwnWork = new_own_work(library)
+        """A block whose operators are those of nncdbg: neither the tape nor its watch sees them.
+
+        The watch also forgets what it has found with all calls.
+        """
         self._pause = new_pause(self, library, enters=keeps_operators)
         self.pause: Callable[[], None] = self._pause.begin
         """Keep no operators until `resume`; both may be nested."""
@@ -248,15 +225,6 @@ class Tape(DispatchMode):
     def is_innermost(self) -> bool:
         """Whether no mode of the user sees the operators first."""
         return self._pause.is_innermost()
-
-    @property
-    def watch(self) -> OriginWatch | None:
-        """The watch that does not see the work of nncdbg, and forgets what it has found with all calls."""
-        return self._own_work.watch
-
-    @watch.setter
-    def watch(self, watch: OriginWatch) -> None:
-        self._own_work.watch = watch
 
     @property
     def called_compiled(self) -> bool:
@@ -283,7 +251,7 @@ class Tape(DispatchMode):
         self.kept = {}
         self._updates = []
         self._forget_written()
-        watch = self._own_work.watch
+        watch = self.own_work.watch
         if watch is not None:
             watch.forget()
 
@@ -357,7 +325,9 @@ class Tape(DispatchMode):
         """
         if self._bytes >= MUCH_EVALUATED and self._evaluations > FEW_EVALUATIONS:
             self._evaluations = self._bytes = 0
-            if not any(map(_is_trained, self.calls)):
+            results = (each for call in self.calls for each in tensors_in(call.result))
+            has_effects = any(call.name in _WITH_EFFECTS for call in self.calls)
+            if not has_effects and not any(each.requires_grad for each in results):
                 self.clear()
                 self.has_forgotten = True
         if len(self.calls) < self._many:
@@ -388,9 +358,15 @@ class Tape(DispatchMode):
         self._searched = len(self.calls)
         return self._made
 
-    def own_work(self) -> AbstractContextManager[None]:
-        """Return a block whose operators are those of nncdbg: neither the tape nor the watch sees them."""
-        return self._own_work
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """Pause in the block, whose operators are those of nncdbg."""
+        self.pause()
+        try:
+            with self.own_work:
+                yield
+        finally:
+            self.resume()
 
     def add(self, call: StepCall) -> None:
         """Append a call."""
@@ -426,7 +402,7 @@ class Tape(DispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if self._pause.depth or self._own_work.depth or func.namespace in UNSEEN:
+        if self._pause.depth or self.own_work.depth or func.namespace in UNSEEN:
             return func(*args, **(kwargs or {}))
         self.starting()
         call = StepCall(func, args, kwargs or {}, user_lines(sys._getframe(1)), torch.is_grad_enabled())
@@ -444,11 +420,6 @@ class Tape(DispatchMode):
         call.result = func(*args, **call.kwargs)
         self.add(call)
         return call.result
-
-
-def _is_trained(call: StepCall) -> bool:
-    """Return whether a call computes gradients, or its result depends on parameters that have some."""
-    return call.name in _WITH_EFFECTS or any(each.requires_grad for each in tensors_in(call.result))
 
 
 def _is_used(call: StepCall) -> bool:

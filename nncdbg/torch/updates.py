@@ -16,15 +16,14 @@ from nncdbg.engine.ops.aten.internals import dispatch_modes
 from nncdbg.engine.ops.aten.signatures import DTYPES
 from nncdbg.torch import guard_kernels
 from nncdbg.torch.finiteness import are_moderate, not_finite, suspicious
-from nncdbg.torch.named_models import Models, Trained, parameters_of, runs_only_torch
+from nncdbg.torch.guard_findings import NOT_THIS_UPDATE, UPDATE, GuardTrip, optimizer_text
+from nncdbg.torch.named_models import Trained, parameters_of, runs_only_torch
 from nncdbg.torch.ranks import rank_notes
-from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.sharded_tensors import PLAIN, is_sharded, local_part, meshes_of
 from nncdbg.torch.source_lines import Lines
 from nncdbg.torch.step_call import tensors_in
 from nncdbg.torch.step_recording import record
 from nncdbg.torch.step_state import TensorCopies
-from nncdbg.torch.trips import NOT_THIS_UPDATE, UPDATE, GuardTrip, optimizer_text
 
 # -- updates that can make no NaN and no Inf -----------------------------------------------
 
@@ -97,7 +96,8 @@ class SafeUpdates:
             tensors = _tensors_of(optimizer)
             if moderate is not None and moderate.left > _LONGEST - _FEW:
                 return self._wait(optimizer)
-            if self._only_large and _bytes_of(optimizer) < _FASTER_READ * len(tensors):
+            size = sum(int(each.nbytes) for each in parameters_of(optimizer)) if self._only_large else 0
+            if self._only_large and size < _FASTER_READ * len(tensors):
                 return self._wait(optimizer)
             if not _are_moderate(optimizer, tensors, gradients[0].dtype):
                 return self._wait(optimizer)
@@ -109,7 +109,10 @@ class SafeUpdates:
         """Enter the end of a safe update."""
         moderate = self._known.pop(optimizer, None)
         if moderate is not None:
-            moderate.update_ended(optimizer)
+            writes, count = _writes_of(optimizer), len(moderate.writes) // 3
+            if len(writes) != len(moderate.writes) or writes[:count] != moderate.writes[:count]:
+                moderate.tensors = _tensors_of(optimizer)
+            moderate.left, moderate.writes = moderate.left - 1, writes
             self._known[optimizer] = moderate
 
     def _wait(self, optimizer: torch.optim.Optimizer) -> bool:
@@ -118,22 +121,15 @@ class SafeUpdates:
         return False
 
 
+@dataclass(slots=True)
 class _Moderate:
     """Parameters and moments that were moderate, for as many as `left` updates."""
 
-    def __init__(self, tensors: Sequence[Any], writes: _Writes, left: int) -> None:
-        self.left = left
-        self.writes = writes
-        """What `_writes_of` returned."""
-        self._tensors = tensors
-        """Kept, as no other tensor has their identities then."""
-
-    def update_ended(self, optimizer: torch.optim.Optimizer) -> None:
-        """Enter a safe update of these tensors."""
-        writes, count = _writes_of(optimizer), len(self.writes) // 3
-        if len(writes) != len(self.writes) or writes[:count] != self.writes[:count]:
-            self._tensors = _tensors_of(optimizer)
-        self.left, self.writes = self.left - 1, writes
+    tensors: Sequence[Any]
+    """Kept, as no other tensor has their identities then."""
+    writes: _Writes
+    """What `_writes_of` returned."""
+    left: int
 
 
 _Writes: TypeAlias = "bytes | list[int]"
@@ -165,11 +161,6 @@ def _tensors_of(optimizer: torch.optim.Optimizer) -> list[Any]:
     for state in optimizer.state.values():
         tensors += state.values()
     return tensors if None not in {*map(type, tensors)} else [each for each in tensors if each is not None]
-
-
-def _bytes_of(optimizer: torch.optim.Optimizer) -> int:
-    """Return the bytes of the parameters of an optimizer."""
-    return sum(int(each.nbytes) for each in parameters_of(optimizer))
 
 
 def _are_moderate(optimizer: torch.optim.Optimizer, tensors: Sequence[Any], dtype: torch.dtype) -> bool:
@@ -271,25 +262,6 @@ class UpdateState:
             group.clear()
             group.update(kept)
         self._copies.restore()
-
-
-def record_update(
-    before: UpdateState, optimizer: torch.optim.Optimizer, models: Models, evaluated: Sequence[Any] = ()
-) -> RecordedStep:
-    """Record an update again, from the state before it; everything is as before afterwards.
-
-    Gradients must be those of the update, and `evaluated` has the result of its closure, if it has one.
-    Raises what the update raises.
-    """
-    closure = [lambda: evaluated[0]] if evaluated else []
-    after = UpdateState(optimizer)
-    before.restore()
-    try:
-        with record(models, optimizer) as recorded:
-            optimizer.step(*closure)
-        return recorded
-    finally:
-        after.restore()
 
 
 # -- how an update made NaN or Inf ---------------------------------------------------------
@@ -514,7 +486,9 @@ class UpdateCheck:
 
     def expect(self, optimizer: torch.optim.Optimizer, step: int, *, large: bool) -> None:
         """Keep the sizes of the parameters before an update that is large, or whose rate is."""
-        large = large or any(_is_large(group.get("lr")) for group in optimizer.param_groups)
+        rates = (group.get("lr") for group in optimizer.param_groups)
+        # A tensor is not read in each step.
+        large = large or any(isinstance(each, (int, float)) and not each <= 1 for each in rates)
         self._large = (step, optimizer_text(optimizer), _sizes(parameters_of(optimizer))) if large else None
 
     def moved(self, optimizer: torch.optim.Optimizer) -> str:
@@ -588,9 +562,17 @@ class UpdateCheck:
             trip.notes.append("the update evaluates its closure several times, so it does not run again")
             return
         self.repeating = True
+        closure = [lambda: self._evaluations[0]] if self._evaluations else []
         try:
             models = self._trained.models_of(parameters_of(optimizer))
-            trip.recorded = record_update(self._before[optimizer], optimizer, models, self._evaluations)
+            after = UpdateState(optimizer)
+            self._before[optimizer].restore()
+            try:
+                with record(models, optimizer) as recorded:
+                    optimizer.step(*closure)
+                trip.recorded = recorded
+            finally:
+                after.restore()
         except Exception as error:  # noqa: BLE001  an optimizer of the user, which may not run twice
             trip.notes.append(f"the second run of the update failed: {type(error).__name__}: {error}")
         finally:
@@ -624,8 +606,3 @@ def _sizes(parameters: Iterable[Any]) -> dict[int, float]:
     """Return the largest magnitude of each dense parameter, or of its shard on this rank, by identity."""
     parts = ((id(each), local_part(each)) for each in parameters)
     return {key: float(part.detach().abs().max()) for key, part in parts if part.numel()}
-
-
-def _is_large(rate: Any) -> bool:
-    """Return whether a learning rate is large; False for a tensor, which is not read in each step."""
-    return isinstance(rate, (int, float)) and not rate <= 1

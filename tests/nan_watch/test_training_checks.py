@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch", reason="the watch of trainings needs PyTorch")
 
 from nncdbg.nan_watch.training.records import BadStep, TrainingReport  # noqa: E402
-from nncdbg.torch.trips import UpdateCounts  # noqa: E402
+from nncdbg.torch.guard_findings import UpdateCounts  # noqa: E402
 
 
 def results(report: TrainingReport) -> dict[str, str]:

@@ -6,8 +6,8 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 from nncdbg.torch import named_models  # noqa: E402
 from nncdbg.torch.guard import Guard  # noqa: E402
+from nncdbg.torch.guard_findings import GuardTrip  # noqa: E402
 from nncdbg.torch.named_models import live_objects, models_of, objects_of_script  # noqa: E402
-from nncdbg.torch.trips import GuardTrip  # noqa: E402
 
 
 def test_objects_before_a_script_are_not_its_own():

@@ -12,7 +12,7 @@ import nncdbg.torch  # noqa: E402
 from nncdbg.errors import UsageError  # noqa: E402
 from nncdbg.opening.journal.ranks import bundle_folder  # noqa: E402
 from nncdbg.torch.journal.recreation import RecreatedStepRecorder, recreation_of  # noqa: E402
-from nncdbg.torch.script_recording import record_script  # noqa: E402
+from nncdbg.torch.script import record_script  # noqa: E402
 from tests.torch.test_callbacks import (  # noqa: E402
     BAD_BATCH,
     FullDisk,

@@ -16,7 +16,7 @@ import nncdbg.journal  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.errors import UsageError  # noqa: E402
 from nncdbg.torch.journal.recreation import RecreatedStepRecorder, recreation_of  # noqa: E402
-from nncdbg.torch.script_recording import record_script  # noqa: E402
+from nncdbg.torch.script import record_script  # noqa: E402
 from tests.torch.steps.training import same_bits  # noqa: E402
 
 EPOCHS, BATCH, SAMPLES = 3, 4, 24

@@ -18,7 +18,7 @@ from nncdbg.engine.ops.aten.arrays import host_array  # noqa: E402
 from nncdbg.opening.journal.ranks import bundle_folder  # noqa: E402
 from nncdbg.terminal.main import main  # noqa: E402
 from nncdbg.torch.journal.recreation import RecreatedStepRecorder, recreation_of  # noqa: E402
-from nncdbg.torch.script_recording import record_script  # noqa: E402
+from nncdbg.torch.script import record_script  # noqa: E402
 from tests.torch.journal_trainings import CASES, train  # noqa: E402
 
 

@@ -16,11 +16,11 @@ from nncdbg.errors import NncdbgError  # noqa: E402
 from nncdbg.terminal.main import main  # noqa: E402
 from nncdbg.torch.script import (  # noqa: E402
     ScriptInterrupted,
+    on_module_call,  # noqa: E402
     run_to_end,
     script_runner,
     without_own_frames,
 )
-from nncdbg.torch.script_recording import on_module_call  # noqa: E402
 
 FORKS = """
 import os

@@ -15,7 +15,7 @@ import nncdbg  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.errors import LoadError, UsageError  # noqa: E402
 from nncdbg.torch.capture import autocast_program  # noqa: E402
-from nncdbg.torch.compiled_program import compiled_program_values  # noqa: E402
+from nncdbg.torch.compiled import compiled_program_values  # noqa: E402
 
 
 def mlp() -> Any:

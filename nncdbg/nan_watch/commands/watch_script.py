@@ -169,8 +169,8 @@ def _printed(options: Namespace) -> Iterator[None]:
 
 def _ended(options: Namespace, target: str, report: TrainingReport, failure: NncdbgError | None) -> int:
     from nncdbg.presentation.screen import Screen
+    from nncdbg.torch.guard_findings import ERROR
     from nncdbg.torch.script import ScriptInterrupted
-    from nncdbg.torch.trips import ERROR
 
     screen = Screen()
     interrupted = failure if isinstance(failure, ScriptInterrupted) and report.seen else None

@@ -20,7 +20,7 @@ from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.presentation.source_files import short_path
 from nncdbg.representation import PrintedRecord
 from nncdbg.text.counting import counted, listed
-from nncdbg.torch.trips import (
+from nncdbg.torch.guard_findings import (
     ERROR,
     NOT_THIS_UPDATE,
     RESULTS,
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-    from nncdbg.torch.compiled_program import CompiledPart
+    from nncdbg.torch.compiled import CompiledPart
+    from nncdbg.torch.guard_findings import GuardTrip
     from nncdbg.torch.module_watch import BadModule
     from nncdbg.torch.operator_watch import BadOperator
     from nncdbg.torch.recorded_step import RecordedStep
-    from nncdbg.torch.trips import GuardTrip
 
 _WHERE = {STATES: "in states", RESULTS: "in a marked step"}
 """Words for the places of a NaN that is in no gradient."""

@@ -21,13 +21,13 @@ from nncdbg.nan_watch.watching import usual_allocation, watch_run
 from nncdbg.presentation.run_progress import under_way
 from nncdbg.presentation.screen import Screen
 from nncdbg.stats.inspection import is_finite
-from nncdbg.torch.compiled_program import smallest_compiled_part
+from nncdbg.torch.compiled import smallest_compiled_part
 from nncdbg.torch.guard import Guard
+from nncdbg.torch.guard_findings import ERROR, GRADIENTS, LOSS, RESULTS, STATES, UPDATE, GuardTrip
 from nncdbg.torch.named_models import Models, Optimizers
 from nncdbg.torch.ranks import no_origin_note, origin_ranks
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.second_run import UNREPEATED
-from nncdbg.torch.trips import ERROR, GRADIENTS, LOSS, RESULTS, STATES, UPDATE, GuardTrip
 
 if TYPE_CHECKING:
     from nncdbg.engine.stopping.stops import Stop

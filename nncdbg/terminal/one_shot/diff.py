@@ -432,7 +432,7 @@ def variant_sides(options: Namespace) -> VariantSides:
         return VariantSides(opened, autocast_program(opened.program, options.autocast_b), False)
 
     def compiled(a: Debugger) -> tuple[dict[str, Array], dict[str, str]]:
-        from nncdbg.torch.compiled_program import compiled_program_values
+        from nncdbg.torch.compiled import compiled_program_values
 
         values = compiled_program_values(a, options.compile_b)
         return values, {name: name for name in values}

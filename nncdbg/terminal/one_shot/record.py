@@ -17,7 +17,7 @@ from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
     from nncdbg.torch.journal.recreation import Recreation
-    from nncdbg.torch.script_recording import ScriptStep
+    from nncdbg.torch.script import ScriptStep
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -42,7 +42,7 @@ def _record_step(options: Namespace, script: str, run: Callable[[], None]) -> in
     from nncdbg.opening.folder_writing import check_folder
 
     check_folder(folder)
-    from nncdbg.torch.script_recording import ScriptRecorder, record_script
+    from nncdbg.torch.script import ScriptRecorder, record_script
 
     return record_script(script, run, ScriptRecorder(options.step or 1), partial(_save, folder))
 
@@ -53,7 +53,7 @@ def _record_at(options: Namespace, script: str, run: Callable[[], None]) -> int:
     from nncdbg.presentation.screen import Screen
     from nncdbg.torch.journal.recreation import RecreatedStepRecorder, recreation_of
     from nncdbg.torch.ranks import await_ranks
-    from nncdbg.torch.script_recording import record_script
+    from nncdbg.torch.script import record_script
 
     recreation = recreation_of(options.at)
     # Beside the journal of the rank, which has another name on each rank.

@@ -7,6 +7,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from nncdbg.opening.journal.ranks import INF, NAN, RECEIVED
 from nncdbg.presentation.screen import Screen
 from nncdbg.process.ranks import journal_of_rank
 from nncdbg.torch.guard import Guard
+from nncdbg.torch.guard_findings import LOSS, STATES, GuardTrip, StepObserver
 from nncdbg.torch.journal.recorded_ranks import RecordedRanks
 from nncdbg.torch.journal.resuming import Resumed, resume
 from nncdbg.torch.journal.run_journal import (
@@ -42,48 +45,39 @@ from nncdbg.torch.named_models import Models, Optimizers
 from nncdbg.torch.ranks import rank_of_process
 from nncdbg.torch.recorded_step import RecordedStep
 from nncdbg.torch.step_state import RandomState
-from nncdbg.torch.trips import LOSS, STATES, GuardTrip, StepObserver
 
 _BATCHES = ("reference", "value", None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecorderOptions:
+    """The options of `flight_recorder`, as they are used."""
+
+    keep: int
+    policy: CheckpointPolicy | None
+    spike: SpikeRule | None
+    batch: str | None
+    fetch_every: int
+    skip_bad_updates: bool
+    resumed: Resumed | None
+    name: str | None
+    configuration: Mapping[str, Any]
+    note: str | None
+    stops: bool
+    """Whether an error of the journal ends the training."""
 
 
 class FlightRecorder(StepObserver):
     """Records a training while it is entered, or between `start` and `stop`; see `flight_recorder`."""
 
-    def __init__(
-        self,
-        objects: TrainingObjects,
-        path: str,
-        *,
-        keep: int,
-        policy: CheckpointPolicy | None,
-        spike: SpikeRule | None,
-        batch: str | None,
-        fetch_every: int,
-        skip_bad_updates: bool,
-        resumed: Resumed | None,
-        name: str | None,
-        configuration: Mapping[str, Any],
-        note: str | None,
-        stops: bool,
-    ) -> None:
+    def __init__(self, objects: TrainingObjects, path: str, options: RecorderOptions) -> None:
         self.path = path
         self.memory = 0
         """The bytes of the starts that are kept, once a step with moments has begun."""
         self._objects = objects
-        self._keep = keep
-        self._policy = policy
-        self._spikes = None if spike is None else SpikeDetector(spike)
-        self._batch = batch
-        self._fetch_every = fetch_every
-        self._skips = skip_bad_updates
-        self._resumed = resumed
-        self._name = name
-        self._configuration = dict(configuration)
-        self._note = note
-        self._stops = stops
-        """Whether an error of the journal ends the training."""
-        self._next = 0 if resumed is None else resumed.step
+        self._options = options
+        self._spikes = None if options.spike is None else SpikeDetector(options.spike)
+        self._next = 0 if options.resumed is None else options.resumed.step
         """The number of the next step to begin, or of the one that runs."""
         self._step = -1
         """The number of the last step that began."""
@@ -129,24 +123,23 @@ class FlightRecorder(StepObserver):
         with ExitStack() as entering:
             self._guard = Guard(self._objects.models, self._objects.optimizers, self._found, observer=self)
             entering.enter_context(self._guard)
-            resumed = self._resumed
-            parent = None
-            if resumed is not None and os.path.realpath(self.path) == os.path.realpath(resumed.path):
-                parent = resumed.run  # In another journal, the run is no fork.
+            options, parent = self._options, self._options.resumed
+            if parent is not None and os.path.realpath(self.path) != os.path.realpath(parent.path):
+                parent = None  # In another journal, the run is no fork.
             self._ranks = RecordedRanks.join()
             member = {} if self._ranks is None else self._ranks.member.as_configuration()
             self._journal = RunJournal(
                 self.path,
                 new_run(
-                    {**self._configuration, **member},
-                    name=self._name,
-                    parent=parent,
-                    parent_step=None if parent is None or resumed is None else resumed.step,
+                    {**options.configuration, **member},
+                    name=options.name,
+                    parent=None if parent is None else parent.run,
+                    parent_step=None if parent is None else parent.step,
                 ),
-                stops=self._stops,
+                stops=options.stops,
             )
             self._findings = Findings(self._journal)
-            self._values = TrackedValues(self._journal.value, self._fetch_every)
+            self._values = TrackedValues(partial(self._journal.write, "value"), options.fetch_every)
             self._terminating = TerminationHandler(self._terminated, self._journal.when_free)
             entering.callback(self._terminating.remove)
             ACTIVE.append(self)
@@ -156,8 +149,8 @@ class FlightRecorder(StepObserver):
                 loader.before_batch, loader.after_batch = self._before_batch, self._after_batch
                 entering.callback(loader.follow_no_longer)
             self._entered = entering.pop_all()
-        if self._note:
-            self._journal.note(self._note)
+        if options.note:
+            self._journal.write("note", options.note)
         Screen().note(f"run {self.number} is recorded in {self.path}")
 
     def stop(self, error: BaseException | None = None) -> None:
@@ -201,7 +194,11 @@ class FlightRecorder(StepObserver):
                 self._findings.save_starts([*self._starts])
         else:
             self._status = "failed"
-            self._add("exception", _message_of(error), self._guard.record_step, self._last)
+            # Of several lines, the first and the last one: the message of an error in a worker of a
+            # DataLoader has the traceback of the worker.
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            message = lines[0] if len(lines) == 1 else " ... ".join([*lines[:1], *lines[-1:]])
+            self._add("exception", f"{type(error).__name__}: {message}", self._guard.record_step, self._last)
 
     def leave_process(self) -> None:
         """Record nothing: this process is a fork, such as a worker of a DataLoader."""
@@ -229,7 +226,7 @@ class FlightRecorder(StepObserver):
                 f"{name} cannot be tracked before the first step",
                 hint="track values after the forward pass of a step",
             )
-        with self._guard.own_work():
+        with self._guard.own_work:
             if callable(value) and not isinstance(value, torch.Tensor):
                 value = value()
             self._values.add(name, self._step, value, part, weight)
@@ -242,16 +239,16 @@ class FlightRecorder(StepObserver):
     def _before_batch(self) -> None:
         """Begin a step where its first batch is fetched: a restart fetches it again."""
         if self._guard.here and not (self._begun and self._fetched):
-            with self._guard.own_work():
+            with self._guard.own_work:
                 self._begin(RandomState(), self._objects.loader.position)
 
     def _after_batch(self, batch: Any) -> None:
         if self._guard.here:
-            if self._batch == "value":
+            if self._options.batch == "value":
                 self._starts[-1].batches.append(batch)
             if not self._fetched:
                 self._fetched = True
-                with self._guard.own_work():
+                with self._guard.own_work:
                     self._save_if_due()
 
     def _begin(self, random: RandomState, position: Any) -> None:
@@ -262,29 +259,26 @@ class FlightRecorder(StepObserver):
         self._values.begin_step(self._step)
         starts = self._starts
         if not starts or starts[-1].step != self._step:
-            starts.append(starts.popleft() if len(starts) == self._keep else KeptStart(self._objects))
+            full = len(starts) == self._options.keep
+            starts.append(starts.popleft() if full else KeptStart(self._objects))
         starts[-1].capture(self._step, random, position)
-        self._report_memory(starts[-1])
+        # How much memory the kept starts take is known once there are moments.
+        if not self._reported_memory and any(each.state for each in self._objects.optimizers):
+            from rich.filesize import decimal
+
+            self._reported_memory, keep = True, self._options.keep
+            self.memory = starts[-1].size * keep
+            Screen().note(f"the starts of the last {keep} steps take {decimal(self.memory)} of memory")
         self._began_at = time.perf_counter()
 
     def _save_if_due(self) -> None:
         """Write the start of this step as a checkpoint, if it is time for one."""
-        start, policy = self._starts[-1], self._policy
+        start, policy = self._starts[-1], self._options.policy
         if policy is None or not self._journal.writes or not policy.due(start.step, start.epoch or 0):
             return
         save_start(self._journal, start)
         for step in policy.written(start.step, start.epoch or 0, start.size):
-            self._journal.remove_checkpoint(step)
-
-    def _report_memory(self, start: KeptStart) -> None:
-        """Print how much memory the kept starts take, once there are moments."""
-        has_moments = any(each.state for each in self._objects.optimizers)
-        if not self._reported_memory and has_moments:
-            from rich.filesize import decimal
-
-            self._reported_memory = True
-            self.memory = start.size * self._keep
-            Screen().note(f"the starts of the last {self._keep} steps take {decimal(self.memory)} of memory")
+            self._journal.write("remove_checkpoint", step)
 
     def losses(self, losses: Iterable[Any]) -> None:
         if self._updating and self._losses:
@@ -299,7 +293,7 @@ class FlightRecorder(StepObserver):
             self._save_if_due()
         if self._spikes is None or not self._losses:
             return
-        loss = float(self._loss())
+        loss = float(total_loss(self._losses, self._objects.scaler))
         score = self._spikes.score(loss)
         if score is not None and not self._spiked:
             self._add("spike", f"the loss {loss:.6g} is a spike: score {score:.3g}", self._guard.record_step)
@@ -307,16 +301,15 @@ class FlightRecorder(StepObserver):
 
     def update_ended(self, optimizer: torch.optim.Optimizer) -> None:
         if self._losses:
-            self._values.add("loss", self._next, self._loss(), "train", 1)
+            loss = total_loss(self._losses, self._objects.scaler)
+            self._values.add("loss", self._next, loss, "train", 1)
         epoch = None if self._objects.loader is None else self._objects.loader.epoch
-        self._journal.step(self._next, epoch, time.perf_counter() - self._began_at)
+        seconds = time.perf_counter() - self._began_at
+        self._journal.write("step", self._next, epoch=epoch, seconds=seconds)
         self._next += 1
         self._begun = self._updating = False
         self._losses = []
         self._journal.check()
-
-    def _loss(self) -> Any:
-        return total_loss(self._losses, self._objects.scaler)
 
     # -- findings ----------------------------------------------------------------------------
 
@@ -324,31 +317,29 @@ class FlightRecorder(StepObserver):
         """Save the step of a NaN or Inf; return whether to leave out the update."""
         if trip.where == STATES and not any("NaN" in counts for counts in trip.bad.values()):
             return False  # An Inf in a state may be intended, such as a mask.
-        skips = self._skips and trip.where != "update"
+        skips = self._options.skip_bad_updates and trip.where != "update"
         if trip.follows:
             if not self._followed:
                 self._followed = True
-                self._journal.event(self._nan_kind, self._next, "NaN or Inf of an earlier step, from here on")
+                message = "NaN or Inf of an earlier step, from here on"
+                self._journal.write("event", self._nan_kind, self._next, message)
             return skips
 
         def recorded(notes: list[str]) -> RecordedStep | None:
             notes += trip.notes
             return trip.recorded
 
-        own = NAN if any("NaN" in counts for counts in trip.bad.values()) else INF
-        self._nan_kind = RECEIVED if self._is_received(trip) else own
-        self._add(self._nan_kind, _described(trip), recorded)
-        return skips
-
-    def _is_received(self, trip: GuardTrip) -> bool:
-        """Return whether another rank has sent the NaN or Inf: this one alone computes finite gradients."""
         alone = trip.recorded
-        return trip.received or (
-            self._ranks is not None
-            and trip.where != LOSS
-            and alone is not None
-            and alone.bad_gradients is False
-        )
+        finite_alone = trip.where != LOSS and alone is not None and alone.bad_gradients is False
+        if trip.received or (self._ranks is not None and finite_alone):
+            self._nan_kind = RECEIVED  # Another rank has sent the NaN or Inf.
+        else:
+            self._nan_kind = NAN if any("NaN" in counts for counts in trip.bad.values()) else INF
+        (name, counts), *others = trip.bad.items()
+        more = f", as {len(others)} more have NaN or Inf" if others else ""
+        place = f", at {os.path.basename(trip.lines[0][0])}:{trip.lines[0][1]}" if trip.lines else ""
+        self._add(self._nan_kind, f"{name} has {counts}{more}{place}", recorded)
+        return skips
 
     def _add(
         self,
@@ -363,27 +354,9 @@ class FlightRecorder(StepObserver):
         """Save the kept starts at once: after SIGTERM, SIGKILL may follow soon."""
         self._status = "interrupted"
         self._findings.save_starts([*self._starts])
-        self._journal.event("signal", self._last, "SIGTERM")
+        self._journal.write("event", "signal", self._last, "SIGTERM")
         self._values.fetch()
-        self._journal.flush()
-
-
-def _message_of(error: BaseException) -> str:
-    """Return class and message of an error; of several lines, the first and the last one.
-
-    The message of an error in a worker of a DataLoader has the traceback of the worker.
-    """
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    message = lines[0] if len(lines) == 1 else " ... ".join([*lines[:1], *lines[-1:]])
-    return f"{type(error).__name__}: {message}"
-
-
-def _described(trip: GuardTrip) -> str:
-    """Return ``"loss has 1 NaN of 1, at train.py:20"``."""
-    (name, counts), *others = trip.bad.items()
-    more = f", as {len(others)} more have NaN or Inf" if others else ""
-    place = f", at {os.path.basename(trip.lines[0][0])}:{trip.lines[0][1]}" if trip.lines else ""
-    return f"{name} has {counts}{more}{place}"
+        self._journal.write("flush")
 
 
 def flight_recorder(
@@ -445,9 +418,7 @@ def flight_recorder(
     if checkpoint_every is not None:
         policy = CheckpointPolicy.of(str(checkpoint_every), checkpoint_budget)
     rank, ranks = rank_of_process()
-    return FlightRecorder(
-        objects,
-        os.fspath(path) if ranks == 1 else journal_of_rank(os.fspath(path), rank),
+    options = RecorderOptions(
         keep=keep,
         policy=policy,
         spike=SpikeRule.of(spike),
@@ -456,10 +427,12 @@ def flight_recorder(
         skip_bad_updates=skip_bad_updates,
         resumed=resumed,
         name=name,
-        configuration=configuration or {},
+        configuration=dict(configuration or {}),
         note=note,
         stops=on_journal_error == "stop",
     )
+    file = os.fspath(path)
+    return FlightRecorder(objects, file if ranks == 1 else journal_of_rank(file, rank), options)
 
 
 class RecordedTraining:

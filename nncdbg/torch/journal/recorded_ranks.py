@@ -146,28 +146,26 @@ class RecordedRanks:
             return
         found = self._await(path, range(self.member.ranks), own, terminated, began)
         if any(each.kind or each.status not in _GOOD for each in found):
-            _print(found)
+            screen = Screen()
+            for line in rank_lines(found):
+                screen.note(line.plain)
 
     def _await(
         self, path: str, ranks: range, own: RankStatus, terminated: Callable[[], bool], began: float
     ) -> Sequence[RankStatus]:
         """Return the states of ranks, as soon as no recorded one runs, or at the end of the patience."""
+
+        def is_awaited(rank: int) -> bool:
+            patient = own.status in _GOOD or self._has(rank, "ends")
+            return time.monotonic() - began < (PATIENCE if patient else PATIENCE_AFTER_ERROR)
+
         while True:
             found = [self._status(path, rank) for rank in ranks]
-            waited = time.monotonic() - began
-            awaited = [
-                each.rank
-                for each in found
-                if each.status in _UNFINISHED
-                and self._has(each.rank, "joined")
-                and waited < self._patience(each.rank, own)
-            ]
+            running = [each.rank for each in found if each.status in _UNFINISHED]
+            awaited = any(self._has(rank, "joined") and is_awaited(rank) for rank in running)
             if not awaited or terminated():
                 return found
             time.sleep(_INTERVAL)
-
-    def _patience(self, rank: int, own: RankStatus) -> float:
-        return PATIENCE if own.status in _GOOD or self._has(rank, "ends") else PATIENCE_AFTER_ERROR
 
     def _claims_report(self) -> bool:
         """Return whether no other rank has claimed the report."""
@@ -177,9 +175,3 @@ class RecordedRanks:
         except torch.distributed.DistNetworkError:
             return True
         return bool(found == name.encode())
-
-
-def _print(statuses: Sequence[RankStatus]) -> None:
-    screen = Screen()
-    for line in rank_lines(statuses):
-        screen.note(line.plain)

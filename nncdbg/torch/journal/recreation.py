@@ -19,7 +19,7 @@ from nncdbg.torch.journal.tracked_loader import TrackedLoader
 from nncdbg.torch.journal.tracking import RECREATIONS, scalar_losses, total_loss
 from nncdbg.torch.journal.training_objects import TrainingObjects, restore
 from nncdbg.torch.named_models import live_objects, models_of
-from nncdbg.torch.script_recording import ScriptRecorder, on_module_call
+from nncdbg.torch.script import ScriptRecorder, on_module_call
 from nncdbg.torch.step_call import tensors_in
 
 
@@ -72,11 +72,14 @@ class Recreation:
             position = {**position, "loader": None}
         elif position["loader"] is None:
             loader = None
+        schedulers = live_objects(torch.optim.lr_scheduler.LRScheduler)
+        # Those of a SequentialLR, for example.
+        inside = {id(each) for one in schedulers for each in getattr(one, "_schedulers", ())}
         self._restore(
             TrainingObjects(
                 {name: each for name, each in models_of(optimizers).items() if self._has(name, each)},
                 optimizers,
-                scheduler=_outermost(live_objects(torch.optim.lr_scheduler.LRScheduler)),
+                scheduler=[each for each in schedulers if id(each) not in inside],
                 scaler=next(iter(live_objects(torch.amp.GradScaler)), None),
                 loader=loader,
             ),
@@ -157,12 +160,6 @@ def recreation_of(text: str) -> Recreation:
             numbers, values = journal.values(run, "loss")
             losses = dict(zip(numbers.tolist(), values.tolist(), strict=True))
     return Recreation(saved, losses)
-
-
-def _outermost(schedulers: list[Any]) -> list[Any]:
-    """Leave out the schedulers inside of others, such as those of a SequentialLR."""
-    inside = {id(each) for scheduler in schedulers for each in getattr(scheduler, "_schedulers", ())}
-    return [each for each in schedulers if id(each) not in inside]
 
 
 # -- the recorder of the step --------------------------------------------------------------

@@ -59,37 +59,19 @@ class RunJournal:
         """Whether the run is still written."""
         return self._writer is not None
 
-    def step(self, number: int, epoch: int | None, seconds: float) -> None:
-        self._call(lambda writer: writer.step(number, epoch=epoch, seconds=seconds))
-
-    def value(self, name: str, step: int, value: float, part: str) -> None:
-        self._call(lambda writer: writer.value(name, step, value, part))
-
-    def checkpoint(
-        self, step: int, epoch: int | None, position: dict[str, Any], tensors: dict[str, Any]
-    ) -> None:
-        self._call(lambda writer: writer.checkpoint(step, epoch=epoch, position=position, tensors=tensors))
-
-    def remove_checkpoint(self, step: int) -> None:
-        self._call(lambda writer: writer.remove_checkpoint(step))
-
-    def event(self, kind: str, step: int, message: str) -> None:
-        self._call(lambda writer: writer.event(kind, step, message))
-
-    def note(self, text: str) -> None:
-        self._call(lambda writer: writer.note(text))
-
-    def flush(self) -> None:
-        """Wait until all is in the file."""
-        self._call(lambda writer: writer.flush())
+    def write(self, method: str, *values: Any, **options: Any) -> None:
+        """Call a method of the writer of the run, such as ``event``; nothing if the writing has ended."""
+        if self._writer is not None:
+            self._call(partial(getattr(self._writer, method), *values, **options))
 
     def end(self, status: str) -> None:
         """End the run and close the file."""
         if self.failure is not None and not self._stops:
             Screen().note(f"run {self.number} in {self.path} is incomplete: {self.failure.message}")
         self._has_ended = True
-        self._call(lambda writer: writer.end(status))
-        self._call(lambda _: self._journal.close())
+        self.write("end", status)
+        if self._writer is not None:
+            self._call(self._journal.close)
         self._writer = None
 
     def check(self) -> None:
@@ -111,28 +93,23 @@ class RunJournal:
         else:
             function()
 
-    def _call(self, write: Callable[[Any], None]) -> None:
-        if self._writer is None:
-            return
+    def _call(self, function: Callable[[], None]) -> None:
         self._calling = True
         try:
-            write(self._writer)
+            function()
         except (NncdbgError, OSError) as error:
-            self._fail(error)
+            # The writing ends here.
+            message = self.failed(error).message
+            rest = "" if self._has_ended else f", and the training {'stops' if self._stops else 'continues'}"
+            Screen().note(f"the journal {self.path} ends here{rest}: {message}")
+            self._writer = None
+            with suppress(NncdbgError, OSError):  # It repeats the error that was reported.
+                self._journal.close()
         finally:
             self._calling = False
         interruption, self._interruption = self._interruption, None
         if interruption is not None:
             interruption()
-
-    def _fail(self, error: NncdbgError | OSError) -> None:
-        """End the writing of the run, and report why."""
-        message = self.failed(error).message
-        rest = "" if self._has_ended else f", and the training {'stops' if self._stops else 'continues'}"
-        Screen().note(f"the journal {self.path} ends here{rest}: {message}")
-        self._writer = None
-        with suppress(NncdbgError, OSError):  # It repeats the error that was reported.
-            self._journal.close()
 
     def failed(self, error: Exception) -> NncdbgError:
         """Keep the first error for which a part of the run is not in its files; return this one."""
@@ -194,11 +171,11 @@ class Findings:
         """
         journal = self._journal
         if len(self.lines) >= MOST:
-            journal.event(kind, step, message)
+            journal.write("event", kind, step, message)
             return
         self.save_starts(starts)
-        journal.event(kind, step, message)
-        journal.flush()
+        journal.write("event", kind, step, message)
+        journal.write("flush")
         self.lines.append(f"step {step}: {message}")
         Screen().note(f"step {step}: {message}")
         self.save_step(step, message, record)
@@ -249,7 +226,7 @@ def save_start(journal: RunJournal, start: KeptStart) -> None:
         return
     if not start.saved:  # A handler of SIGTERM may have saved it meanwhile.
         start.saved = True
-        journal.checkpoint(start.step, start.epoch, position, tensors)
+        journal.write("checkpoint", start.step, epoch=start.epoch, position=position, tensors=tensors)
 
 
 # -- SIGTERM -------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -66,7 +66,8 @@ class TrackedLoader:
         """Called before each batch is fetched."""
         self.after_batch: Callable[[Any], None] | None = None
         """Called with each batch that was fetched."""
-        self._beginning: tuple[RandomState, list[torch.Tensor], int | None, int | None] | None = None
+        self._beginning: LoaderPosition | None = None
+        """The position at the beginning of the epoch."""
         self._batches = 0
         self._reads_ahead = False
         """Whether fetching a batch may load the next one as well."""
@@ -97,10 +98,7 @@ class TrackedLoader:
     def position(self) -> LoaderPosition:
         """The position before the next batch."""
         assert self._beginning is not None
-        random, generators, sampler_epoch, sampler_seed = self._beginning
-        return LoaderPosition(
-            self.epoch, self._batches, random, generators, sampler_epoch, sampler_seed, self._ahead
-        )
+        return replace(self._beginning, epoch=self.epoch, batches=self._batches, ahead=self._ahead)
 
     def restore(
         self, position: Mapping[str, Any], then: Callable[[], None], kept: Sequence[Any] = ()
@@ -152,7 +150,13 @@ class TrackedLoader:
     def _begin_epoch(self) -> Iterator[Any]:
         states = [each.get_state() for each in self._generators()]
         seed = next((each.initial_seed for each in self._samplers() if hasattr(each, "initial_seed")), None)
-        self._beginning = RandomState(), states, self._sampler_epoch(), seed
+        # A loader that gives the epoch to its samplers counts it itself.
+        loader, samplers = self.loader, self._samplers()
+        if hasattr(loader, "set_epoch") and hasattr(loader, "iteration"):
+            epoch = int(loader.iteration)
+        else:
+            epoch = next((each.epoch for each in samplers if hasattr(each, "set_epoch")), None)
+        self._beginning = LoaderPosition(self.epoch, 0, RandomState(), states, epoch, seed, None)
         batches = iter(self.loader)
         self._reads_ahead = not isinstance(batches, own_batches)
         return batches
@@ -221,12 +225,6 @@ class TrackedLoader:
         for each in (self.loader, *self._samplers()):
             if hasattr(each, "set_epoch"):
                 each.set_epoch(epoch)
-
-    def _sampler_epoch(self) -> int | None:
-        """Return the epoch of the loader, if it gives it to its samplers, otherwise that of a sampler."""
-        if hasattr(self.loader, "set_epoch") and hasattr(self.loader, "iteration"):
-            return int(self.loader.iteration)
-        return next((each.epoch for each in self._samplers() if hasattr(each, "set_epoch")), None)
 
     def _generators(self) -> list[torch.Generator]:
         """Return the generators that loader and samplers have of their own, each once.

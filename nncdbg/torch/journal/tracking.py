@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,22 +17,10 @@ from nncdbg.errors import UsageError
 
 if TYPE_CHECKING:
     from nncdbg.torch.journal.flight_recorder import FlightRecorder
-    from nncdbg.torch.journal.resuming import SavedState
+    from nncdbg.torch.journal.recreation import Recreation
 
 
-class ActiveRecreation(Protocol):
-    """What flight recorders, `resume` and tracked loaders use of a `Recreation`."""
-
-    saved: SavedState
-
-    def begin(self, objects: Any) -> None:
-        """Restore the objects that the script passes, unless it has passed some already."""
-
-    def find(self, loader: Any = None) -> bool:
-        """Restore the objects that the script has, if it has an optimizer; return whether it has one."""
-
-
-RECREATIONS: list[ActiveRecreation] = []
+RECREATIONS: list[Recreation] = []
 """The active re-creation, if any: flight recorders write nothing then, and `resume` continues there."""
 
 
@@ -168,7 +156,14 @@ def total_loss(losses: list[Any], scaler: Any) -> Any:
 
     A number, or a tensor if a loss is one.
     """
-    total = sum(_wide(each) if isinstance(each, torch.Tensor) else each for each in losses)
+    total = sum(
+        each
+        if not isinstance(each, torch.Tensor)
+        else each.float()
+        if each.device.type == "mps"
+        else each.double()
+        for each in losses
+    )
     return total if scaler is None or not scaler.is_enabled() else total / scaler.get_scale()
 
 
@@ -185,10 +180,6 @@ def scalar_losses(tensors: Iterable[Any]) -> list[Any]:
         for each in tensors
         if each.numel() == 1 and not each.is_complex()
     ]
-
-
-def _wide(loss: Any) -> Any:
-    return loss.double() if loss.device.type != "mps" else loss.float()
 
 
 # -- spikes of the loss, by a robust z-score -----------------------------------------------

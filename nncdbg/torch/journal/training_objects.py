@@ -49,7 +49,9 @@ class TrainingObjects:
             name: _inside_of_parallel(each) for name, each in named_models(model).items()
         }
         self.optimizers = listed_optimizers(optimizer)
-        self.schedulers = _listed(scheduler)
+        self.schedulers = [scheduler] if scheduler is not None else []
+        if isinstance(scheduler, Iterable):
+            self.schedulers = list(scheduler)
         self.scaler = scaler
         self.loader = loader
         for each in (*self.schedulers, *([] if scaler is None else [scaler])):
@@ -83,12 +85,6 @@ class TrainingObjects:
             for number, parameter in enumerate(parameters_of(optimizer)):
                 names.setdefault(id(parameter), f"{prefix}parameter{number}")
         return names
-
-
-def _listed(given: Any) -> list[Any]:
-    if given is None:
-        return []
-    return list(given) if isinstance(given, Iterable) else [given]
 
 
 def _inside_of_parallel(model: torch.nn.Module) -> torch.nn.Module:
@@ -271,7 +267,7 @@ def restore(
     random = from_json(position["random"], tensors)
     with torch.no_grad():
         for name, tensor in objects.named().items():
-            tensor.copy_(_tensor(tensors, name))
+            tensor.copy_(as_tensor(np.asarray(tensors[name])))
     for optimizer, saved, states in zip(objects.optimizers, position["optimizers"], moments, strict=True):
         optimizer.state.clear()
         optimizer.state.update(states)
@@ -474,10 +470,6 @@ def _moved(value: Any, parameter: torch.Tensor, counts: torch.optim.Optimizer | 
     if moved.shape == parameter.shape and moved.stride() != parameter.stride():
         moved = torch.empty_like(parameter, dtype=moved.dtype).copy_(moved)
     return moved
-
-
-def _tensor(tensors: Mapping[str, Any], name: str) -> torch.Tensor:
-    return as_tensor(np.asarray(tensors[name]))
 
 
 def _short(name: str) -> str:

@@ -91,15 +91,56 @@ class LiveBreakpoint:
 
         `names` maps identities to names, `calls` those of modules to the number of their calls so far.
         """
-        if self.kind == "module":
-            there = _in_module(self, operator, names, calls)
+        if self.kind == "op":
+            return True  # Only operators that match come here.
+        if self.kind == "parameter":
+            # It writes the parameter, or adds to its gradient.
+            if _accumulates(operator):
+                return f"{names.get(id(operator.node.variable))}.grad" == self.target
+            return any(names.get(id(each)) == self.target for each in operator.written)
+        if self.kind == "phase":
+            there = int(operator.phase == self.target)
+        elif self.kind == "module":
+            there = self._call_of_module(operator, names, calls)
         elif self.kind == "module backward":
-            there = _in_backward_of_module(self, operator, names, calls)
+            there = self._call_of_derived_module(operator, names, calls)
         else:
-            there = int(_AT[self.kind](self, operator, names))
-        first = there and (self.kind in ("op", "parameter") or there != self.inside)
+            place = split_source(self.target)
+            assert place is not None
+            file, line = place
+            there = int(any(at == line and _is_file(known, file) for known, at in operator.lines))
+        first = there and there != self.inside
         self.inside = there
         return bool(first)
+
+    def _call_of_module(self, operator: Operator, names: Mapping[int, str], calls: Mapping[int, int]) -> int:
+        """Return the number of the call of the module that an operator is in; 0 outside of it."""
+        around = map(id, operator.modules if operator.node is None else ())
+        return next((calls.get(each) or 1 for each in around if names.get(each) == self.target), 0)
+
+    def _call_of_derived_module(
+        self, operator: Operator, names: Mapping[int, str], calls: Mapping[int, int]
+    ) -> int:
+        """Return the number of the call of the module that an operator derives; 0 for other operators.
+
+        A gradient that is added to that of a parameter does not leave the call.
+        """
+        if operator.node is not None:
+            return self.inside if _accumulates(operator) else self.sequences.get(operator.sequence, 0)
+        if call := self._call_of_module(operator, names, calls):
+            self.sequences[next_sequence_number() - 1] = call
+        elif operator.phase == OPTIMIZER:
+            self.sequences.clear()
+        return 0
+
+
+def _accumulates(operator: Operator) -> bool:
+    return operator.node is not None and operator.node.name().endswith("AccumulateGrad")
+
+
+@cache
+def _is_file(known: str, asked: str) -> bool:
+    return same_file(realpath(known), asked)
 
 
 def parse_breakpoint(
@@ -131,7 +172,10 @@ def live_breakpoint(
         )
     if kind == "name":
         kind = "op"
-        target = _known_operator(target)
+        if target not in _all_names():
+            near = difflib.get_close_matches(target, _all_names(), 1)
+            hint = f"did you mean {near[0]}?" if near else "name it as in a recorded step: aten.addmm"
+            raise UsageError(f"torch has no operator {target}", hint=hint)
     elif kind == "graph":
         kind = "phase" if target in PHASES else "module"
         if target.endswith(".backward"):
@@ -148,7 +192,8 @@ def live_breakpoint(
 
 def parse_condition(text: str) -> Expression:
     """Parse a condition on an operator.  Raises ExpressionError."""
-    return check_condition(parse(text, _may_be_a_name))
+    # A name with a dot may be that of a parameter, which are unknown before the script has made them.
+    return check_condition(parse(text, lambda name: "." in name))
 
 
 def holds(found: LiveBreakpoint, operator: Operator, named: Mapping[str, Any]) -> tuple[bool, str]:
@@ -175,84 +220,7 @@ def message_of(found: LiveBreakpoint, operator: Operator, named: Mapping[str, An
     return text + rest
 
 
-# -- places --------------------------------------------------------------------------------
-
-
-def _at_operator(found: LiveBreakpoint, operator: Operator, names: Mapping[int, str]) -> bool:
-    return True  # Only operators that match come here.
-
-
-def _at_phase(found: LiveBreakpoint, operator: Operator, names: Mapping[int, str]) -> bool:
-    return operator.phase == found.target
-
-
-def _in_module(
-    found: LiveBreakpoint, operator: Operator, names: Mapping[int, str], calls: Mapping[int, int]
-) -> int:
-    """Return the number of the call of the module that an operator is in; 0 outside of it."""
-    around = map(id, operator.modules if operator.node is None else ())
-    return next((calls.get(each) or 1 for each in around if names.get(each) == found.target), 0)
-
-
-def _in_backward_of_module(
-    found: LiveBreakpoint, operator: Operator, names: Mapping[int, str], calls: Mapping[int, int]
-) -> int:
-    """Return the number of the call of the module that an operator derives; 0 for other operators.
-
-    A gradient that is added to that of a parameter does not leave the call.
-    """
-    if operator.node is not None:
-        if _accumulates(operator):
-            return found.inside
-        return found.sequences.get(operator.sequence, 0)
-    if call := _in_module(found, operator, names, calls):
-        found.sequences[next_sequence_number() - 1] = call
-    elif operator.phase == OPTIMIZER:
-        found.sequences.clear()
-    return 0
-
-
-def _accumulates(operator: Operator) -> bool:
-    return operator.node is not None and operator.node.name().endswith("AccumulateGrad")
-
-
-def _at_parameter(found: LiveBreakpoint, operator: Operator, names: Mapping[int, str]) -> bool:
-    """Return whether an operator writes a parameter or adds to its gradient."""
-    if _accumulates(operator):
-        return f"{names.get(id(operator.node.variable))}.grad" == found.target
-    return any(names.get(id(each)) == found.target for each in operator.written)
-
-
-def _at_line(found: LiveBreakpoint, operator: Operator, names: Mapping[int, str]) -> bool:
-    place = split_source(found.target)
-    assert place is not None
-    file, line = place
-    return any(at == line and _is_file(known, file) for known, at in operator.lines)
-
-
-_AT = {
-    "op": _at_operator,
-    "phase": _at_phase,
-    "parameter": _at_parameter,
-    "source": _at_line,
-}
-
-
-@cache
-def _is_file(known: str, asked: str) -> bool:
-    return same_file(realpath(known), asked)
-
-
 # -- names ---------------------------------------------------------------------------------
-
-
-def _known_operator(name: str) -> str:
-    """Return the name of an operator of torch.  Raises UsageError for an unknown one."""
-    if name not in _all_names():
-        near = difflib.get_close_matches(name, _all_names(), 1)
-        hint = f"did you mean {near[0]}?" if near else "name it as in a recorded step: aten.addmm"
-        raise UsageError(f"torch has no operator {name}", hint=hint)
-    return name
 
 
 @cache
@@ -263,11 +231,6 @@ def _all_names() -> frozenset[str]:
         name, _, overload = rest.partition(".")
         names |= stop_names(text_name(namespace, name, overload))
     return frozenset(names)
-
-
-def _may_be_a_name(name: str) -> bool:
-    """Return whether a name may be that of a parameter, which are unknown before the script has made them."""
-    return "." in name
 
 
 def names_of_modules(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[int, str]]:

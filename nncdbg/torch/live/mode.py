@@ -24,10 +24,7 @@ from nncdbg.torch.finiteness import is_finite
 from nncdbg.torch.live.breakpoints import LiveBreakpoint, holds, message_of
 from nncdbg.torch.live.operators import Operator, OperatorScope
 from nncdbg.torch.recording import UNSEEN, Recorder
-from nncdbg.torch.sharded_tensors import wrapping
-
-_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
-"""Tensors with numbers: a compiler traces with tensors of other classes."""
+from nncdbg.torch.sharded_tensors import PLAIN, wrapping
 
 Goal = Callable[[Operator], bool]
 """Whether a step ends at an operator."""
@@ -107,14 +104,18 @@ class LiveMode(DispatchMode):
     @property
     def idle(self) -> bool:
         """Whether no operator can stop the script, and none is recorded."""
-        watched = any(each.enabled for each in self.breakpoints) or bool(self.catches)
-        return not (watched or self.goal is not None or self.pausing or self.recorder is not None)
+        return not (self.catches or self._needs_all)
 
     @property
     def only_catches(self) -> bool:
         """Whether NaN and Inf alone can stop the script, and no operator is recorded."""
-        others = any(each.enabled for each in self.breakpoints) or self.goal is not None or self.pausing
-        return bool(self.catches) and not others and self.recorder is None
+        return bool(self.catches) and not self._needs_all
+
+    @property
+    def _needs_all(self) -> bool:
+        """Whether operators are recorded, or may stop the script although they make no NaN and no Inf."""
+        stops = any(each.enabled for each in self.breakpoints) or self.goal is not None or self.pausing
+        return bool(stops) or self.recorder is not None
 
     def changed(self) -> None:
         """Use breakpoints and catches that were changed."""
@@ -189,14 +190,12 @@ class LiveMode(DispatchMode):
                 each for each in self.breakpoints if each.enabled and each.kind == "op" and each.matches(func)
             )
             signature = signature_of(func)
-            checked = bool(self.catches) and _computes(signature)
+            operator = torch_operator(signature.name)
+            # One that allocates, copies or makes a view computes no numbers.
+            moves = operator.keeps_finite or signature.views or takes_memory(signature.name)
+            checked = bool(self.catches) and not moves
             if own or self._everywhere or checked:
-                plan = _Plan(
-                    signature,
-                    (*own, *self._everywhere),
-                    checked,
-                    torch_operator(signature.name).harmless_number,
-                )
+                plan = _Plan(signature, (*own, *self._everywhere), checked, operator.harmless_number)
         self._plans[func] = plan
         return plan
 
@@ -255,11 +254,15 @@ class LiveMode(DispatchMode):
         tests: dict[str, Callable[[Any], Any]] = {"nan": torch.isnan, "inf": torch.isinf}
         for kind, when in self.catches.items():
             test = tests[kind]
-            if not _some(operator.results, test) or _some(_others(operator), test):
+            # The operands that the operator writes to were checked before it ran.
+            written = {id(each) for each in operator.written}
+            read = (each for each in operator.operands if id(each) not in written)
+            if not _some(operator.results, test) or _some(read, test):
                 continue
             self._explained = True
-            if _is_given(operator):
-                continue
+            numbers = [*operator.args, *operator.kwargs.values()]
+            if any(isinstance(each, (float, complex)) and not math.isfinite(abs(each)) for each in numbers):
+                continue  # The user gave it, as in a mask.
             detail = ""
             if when is not None:
                 try:
@@ -273,12 +276,6 @@ class LiveMode(DispatchMode):
         return ""
 
 
-def _computes(signature: Signature) -> bool:
-    """Return whether an operator computes numbers: not one that allocates, copies or makes a view."""
-    known = torch_operator(signature.name).keeps_finite
-    return not (known or signature.views or takes_memory(signature.name))
-
-
 _FLOATS = frozenset(dtype for dtype, name in DTYPES.items() if name in FLOATS)
 
 
@@ -290,20 +287,9 @@ def is_harmless(rule: Callable[[float], bool], args: Sequence[Any], kwargs: Mapp
     return all(isinstance(each, torch.Tensor) and each.dtype in _FLOATS for each in tensors)
 
 
-def _others(operator: Operator) -> Iterable[Any]:
-    """Return the operands that the operator does not write to: the others are checked before it runs."""
-    written = {id(each) for each in operator.written}
-    return [each for each in operator.operands if each is not None and id(each) not in written]
-
-
-def _is_given(operator: Operator) -> bool:
-    """Return whether the user gave an NaN or Inf as a number, as in a mask."""
-    numbers = [*operator.args, *operator.kwargs.values()]
-    return any(isinstance(each, (float, complex)) and not math.isfinite(abs(each)) for each in numbers)
-
-
 def _all_finite(tensors: Iterable[Any]) -> bool:
-    return all(each.__class__ not in _TENSORS or is_finite(each) for each in tensors)
+    # A compiler traces with tensors of other classes.
+    return all(each.__class__ not in PLAIN or is_finite(each) for each in tensors)
 
 
 def _some(tensors: Iterable[Any], test: Callable[[Any], Any]) -> bool:

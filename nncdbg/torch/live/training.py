@@ -12,7 +12,6 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from nncdbg.engine.ops.aten.internals import (
     compiles_body,
@@ -23,15 +22,19 @@ from nncdbg.engine.ops.aten.internals import (
     without_dispatch,
 )
 from nncdbg.errors import NncdbgError, RunError, UsageError
+from nncdbg.presentation.screen import Screen
 from nncdbg.stats import prepare
-from nncdbg.torch.hooks import on_compiled_call, on_module_calls, on_skipped_step
+from nncdbg.torch.guard_findings import ERROR, RESULTS, GuardTrip
+from nncdbg.torch.hooks import on_compiled_call, on_module_calls, on_updates
 from nncdbg.torch.live.breakpoints import LiveBreakpoint, check_kinds, names_of_modules
 from nncdbg.torch.live.debugger import FINISH, NEXT, STEP, LiveDebugger
 from nncdbg.torch.live.mode import Goal, LiveMode, LiveStop
 from nncdbg.torch.live.operators import Operator
+from nncdbg.torch.module_states import ModuleStates, named_states
 from nncdbg.torch.named_models import (
     Models,
     Optimizers,
+    Trained,
     listed_optimizers,
     live_objects,
     models_of,
@@ -40,9 +43,9 @@ from nncdbg.torch.named_models import (
     tensors_by_name,
 )
 from nncdbg.torch.recorded_step import RecordedStep
-from nncdbg.torch.recording import BACKWARD, Event, Recorder
-from nncdbg.torch.script_recording import on_module_call, running_modules
-from nncdbg.torch.source_lines import compiled_calls
+from nncdbg.torch.recording import BACKWARD, Recorder
+from nncdbg.torch.script import on_module_call
+from nncdbg.torch.source_lines import calling_modules, compiled_calls
 from nncdbg.torch.step_recording import recording_with, step_so_far
 from nncdbg.torch.step_state import RandomState
 from nncdbg.torch.tape import FEW_EVALUATIONS, FORGOTTEN, MUCH_EVALUATED
@@ -139,9 +142,7 @@ class LiveTraining:
         _ACTIVE.append(self)
         entered.callback(_ACTIVE.remove, self)
         prepare()
-        entered.callback(register_optimizer_step_pre_hook(self._before_update).remove)
-        entered.callback(register_optimizer_step_post_hook(self._after_update).remove)
-        entered.callback(on_skipped_step(self._end_step))
+        on_updates(entered, self._before_update, self._after_update, self._end_step)
         entered.callback(on_module_call(self._before_first_module, self._thread))
         if self.history:
             entered.callback(on_module_calls(self._limit_evaluations))
@@ -271,17 +272,16 @@ class LiveTraining:
         """Whether the present thread is the one that is debugged."""
         return threading.get_ident() == self._thread
 
-    def leave_fork(self) -> None:
+    def leave_process(self) -> None:
         """Run without stops in this forked process, such as a worker of a DataLoader."""
         self._thread, self.mode.asleep = None, True
 
     def _before_first_module(self) -> None:
         """Begin the first step, unless its history began with the training, whose models were known."""
         if self._evaluates:
-            self._evaluates = False
             self._models, self._optimizers = {}, []
-            self.begin_anew()
-        elif self.mode.recorder is None:
+        if self._evaluates or self.mode.recorder is None:
+            self._evaluates = False
             self.begin_anew()
 
     def _before_evaluation(self) -> None:
@@ -302,9 +302,11 @@ class LiveTraining:
         if torch.is_grad_enabled():
             self._trains = True
             return
-        self._evaluated += sum(map(_bytes_made, recorder.events[self._counted :]))
+        made = (key for event in recorder.events[self._counted :] for key in event.results)
+        # Counted again for views.
+        self._evaluated += sum(math.prod(key[2]) * key[4].itemsize for key in made if key is not None)
         self._counted = len(recorder.events)
-        if self._evaluated < MUCH_EVALUATED or [*running_modules(sys._getframe(1))]:
+        if self._evaluated < MUCH_EVALUATED or [*calling_modules(sys._getframe(1), traced=True)]:
             return
         self._evaluations += 1
         if self._evaluations > FEW_EVALUATIONS:
@@ -427,25 +429,23 @@ class LiveTraining:
     def _say_limits(self, debugger: LiveDebugger) -> None:
         """Say what a stop cannot show; the same note once."""
         recorder = self.mode.recorder
+        notes = list(debugger.recorded.notes)
         if recorder is None:
             debugger.control.no_past = _NO_PAST, _HISTORY
-            self._note(f"{_NO_PAST}; {_HISTORY}")
+            notes.insert(0, f"{_NO_PAST}; {_HISTORY}")
         elif recorder.failure is not None:
             debugger.control.no_past = recorder.failure.message, recorder.failure.hint or ""
-            self._note(recorder.failure.message)
+            notes.insert(0, recorder.failure.message)
         else:
             start = f"this is the start of step {self.mode.step}: earlier steps are not recorded"
             start = FORGOTTEN if self._has_forgotten else start
             debugger.control.no_past = start, "step forward first"
-        for note in debugger.recorded.notes:
-            self._note(note)
         if compiled_calls() > self._compiled:
-            self._note(_EAGER)
-
-    def _note(self, text: str) -> None:
-        if text not in self._notes:
-            self._notes.add(text)
-            self._said(text)
+            notes.append(_EAGER)
+        for note in notes:
+            if note not in self._notes:
+                self._notes.add(note)
+                self._said(note)
 
     def _so_far(self, operator: Operator) -> RecordedStep:
         recorder = self.mode.recorder
@@ -461,11 +461,6 @@ class LiveTraining:
             )
         # `_say_limits` reports compiled functions.
         return step_so_far(recorder, self._models, self._optimizers, compiled_calls())
-
-
-def _bytes_made(event: Event) -> int:
-    """Return the bytes of the results of an operator, counted again for views."""
-    return sum(math.prod(key[2]) * key[4].itemsize for key in event.results if key is not None)
 
 
 def _goal(wanted: str, start: Operator) -> Goal | None:
@@ -491,7 +486,7 @@ _ACTIVE: list[LiveTraining] = []
 
 def _forked() -> None:
     for training in _ACTIVE:
-        training.leave_fork()
+        training.leave_process()
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -500,3 +495,92 @@ os.register_at_fork(after_in_child=_forked)
 def active() -> LiveTraining | None:
     """Return the training that runs under the debugger in this process; None if none does."""
     return _ACTIVE[-1] if _ACTIVE else None
+
+
+# -- recordings of a watch -----------------------------------------------------------------
+
+_MOST_STEPS = 16
+"""The most updates in one recording, if one of several optimizers makes none, or passes without one."""
+
+
+class RecordingWatch:
+    """Records the operators of this thread while it is entered and `active`.
+
+    A recording ends with the update after which the guard forgets the calls of the step.
+    """
+
+    checks_updates = True
+    skips_safe_updates = False
+
+    def __init__(self, trained: Trained, states: ModuleStates) -> None:
+        self._trained, self._states = trained, states
+        self._forgets = False
+        """Whether the guard forgot the calls of the step, since the last update began."""
+        self._updating = False
+        self.idle = False
+        self._steps = 0
+        """The number of updates in this recording; in a training without an optimizer, of finite passes."""
+        self._training = LiveTraining(
+            lambda stop: Screen().note(f"{stop.live.detail} does not stop under `watch`: use `nncdbg debug`"),
+            Screen().note,
+            history=True,
+            model=trained.models,
+            optimizer=trained.optimizers,
+            ends=self._ends,
+            compiles=True,
+        )
+        self._entered = ExitStack()
+
+    def __enter__(self) -> RecordingWatch:
+        self._entered.enter_context(self._training)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._entered.close()
+
+    @property
+    def active(self) -> bool:
+        """Whether operators are recorded: those of nncdbg itself are not."""
+        return not self._training.mode.suspended
+
+    @active.setter
+    def active(self, value: bool) -> None:
+        self._training.mode.suspended = not value
+
+    @property
+    def updating(self) -> bool:
+        """Whether an optimizer runs."""
+        return self._updating
+
+    @updating.setter
+    def updating(self, value: bool) -> None:
+        self._updating = value
+        self._forgets &= not value
+
+    def forget(self) -> None:
+        """End the recording with the present update; parts of an accumulated gradient are in one program."""
+        self._forgets = True
+
+    def _ends(self) -> bool:
+        """Return whether the recording ends with the update that has just ended."""
+        self._steps += 1
+        ends = self._forgets or self._steps >= _MOST_STEPS
+        if ends:
+            self._forgets, self._steps = False, 0
+        return ends
+
+    def pass_ended(self) -> None:
+        """Begin a new recording from time to time, as no update ends one: this pass has no NaN and no Inf."""
+        self._steps += self._training.mode.recorder is not None
+        if self._steps >= _MOST_STEPS:
+            self._steps = 0
+            self._training.begin_anew()
+
+    def name_origin(self, trip: GuardTrip, paths: Mapping[int, str]) -> None:
+        """Enter the step so far in a trip, or a note if it was not recorded."""
+        try:
+            models = self._trained.models_of(self._trained.parameters())
+            states = named_states(self._states.others, models)
+            trip.recorded = self._training.step_so_far(states, failed=trip.where in (RESULTS, ERROR))
+        except NncdbgError as error:
+            trip.notes.append(error.message)

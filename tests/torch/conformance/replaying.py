@@ -8,7 +8,7 @@ import torch
 
 import nncdbg
 from nncdbg.engine.ops.aten.arrays import host_array
-from nncdbg.torch.program import RecordedProgram
+from nncdbg.torch.recorded_step import RecordedProgram
 
 FAILURES = (AssertionError, RuntimeError, TypeError, ValueError, KeyError, nncdbg.NncdbgError)
 """What a sample that does not replay raises."""

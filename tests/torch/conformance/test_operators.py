@@ -10,7 +10,7 @@ pytest.importorskip("expecttest", reason="torch's samples need the package expec
 
 from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
 
-from nncdbg.torch.program import program_of  # noqa: E402
+from nncdbg.torch.recorded_step import program_of  # noqa: E402
 from nncdbg.torch.recording import Recorder  # noqa: E402
 from tests.torch.conformance.exemptions import (  # noqa: E402
     EXEMPT,

@@ -24,7 +24,7 @@ from nncdbg.errors import NncdbgError
 # Each process would import them again.
 from nncdbg.nan_watch.training import watching  # noqa: F401
 from nncdbg.torch import second_run, step_recording  # noqa: F401
-from nncdbg.torch.live import recording_watch  # noqa: F401
+from nncdbg.torch.live import training  # noqa: F401
 
 LIMIT = 120
 """Seconds after which a program is killed."""

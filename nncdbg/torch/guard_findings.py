@@ -16,20 +16,42 @@ if TYPE_CHECKING:
     from nncdbg.torch.operator_watch import BadOperator
 
 
-class UserPlace:
-    """A finding with the user's `lines`, innermost first."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadOrigin:
+    """A module or an operator with NaN or Inf, the first of its kind in a step."""
 
-    __slots__ = ()
+    phase: str
+    """``forward``, ``backward`` or ``optimizer``."""
+    value: str
+    """``NaN`` or ``Inf``."""
+    path: str = ""
+    """The path of the innermost module; empty outside of modules, and for the model itself."""
+    type: str
+    """The class of this module; empty without one."""
+    counts: str
+    """NaN and Inf in the result, the output or its gradient: ``2 NaN of 12``."""
     lines: Lines
+    """The user's lines, innermost first."""
+    operands: Mapping[str, str] = field(default_factory=dict)
+    """The operands with NaN or Inf, and their counts; of a module its inputs, parameters and buffers."""
 
     @property
     def location(self) -> tuple[str, int] | None:
         """Return file and line of the user's code."""
         return self.lines[0] if self.lines else None
 
-    def location_as_dict(self) -> dict[str, Any] | None:
-        """Return the location as a JSON object."""
+    @property
+    def _location_as_dict(self) -> dict[str, Any] | None:
         return None if self.location is None else {"file": self.location[0], "line": self.location[1]}
+
+    @property
+    def _operands_text(self) -> str:
+        return ", ".join(f"{name} has {counts}" for name, counts in self.operands.items())
+
+
+def module_label(path: str, type_name: str) -> str:
+    """Return the text for a module: its path and class; without a path its class."""
+    return f"{path} ({type_name})" if path else type_name
 
 
 class OriginWatch(Protocol):
