@@ -45,10 +45,6 @@ def _sigmoid(x: Any) -> Any:
     return np.where(array >= 0, 1 / (1 + small), small / (1 + small)).astype(array.dtype)[()]
 
 
-def _relu(x: Any) -> Any:
-    return np.maximum(number(x), np.asarray(number(x)).dtype.type(0))
-
-
 def _softmax(x: Any, axis: Any = -1) -> Any:
     array = _as_float(array_of(x))
     along = axes_of(axis, array.ndim)
@@ -89,11 +85,9 @@ def _allclose(a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: Any
     return bool(np.all(_isclose(a, b, rtol, atol, equal_nan)))
 
 
-_CLOSE = ("a", "b", "rtol", "atol", "equal_nan")
-
 ELEMENTWISE: dict[str, Function] = {
     **{
-        name: Function(("x",), 1, _elementwise(name), help)
+        name: Function.of(_elementwise(name), help)
         for name, help in {
             "abs": "the absolute value",
             "sign": "-1, 0 or 1",
@@ -106,7 +100,7 @@ ELEMENTWISE: dict[str, Function] = {
         }.items()
     },
     **{
-        name: Function(("x",), 1, _real(name), help)
+        name: Function.of(_real(name), help)
         for name, help in {
             "sqrt": "the square root",
             "exp": "e to the power x",
@@ -120,17 +114,18 @@ ELEMENTWISE: dict[str, Function] = {
             "tanh": "the hyperbolic tangent",
         }.items()
     },
-    "sigmoid": Function(("x",), 1, _sigmoid, "1 / (1 + exp(-x)), computed in f64"),
-    "relu": Function(("x",), 1, _relu, "the larger of x and 0; NaN is kept"),
-    "softmax": Function(
-        ("x", "axis"), 1, _softmax, "exp(x) / sum(exp(x)) along the axis (default: -1), in f64"
+    "sigmoid": Function.of(_sigmoid, "1 / (1 + exp(-x)), computed in f64"),
+    "relu": Function.of(
+        lambda x: np.maximum(number(x), np.asarray(number(x)).dtype.type(0)),
+        "the larger of x and 0; NaN is kept",
     ),
-    "round": Function(("x", "decimals"), 1, _round, "x rounded; halves round to even"),
-    "mod": Function(("a", "b"), 2, remainder, "the remainder of a // b, with the sign of b"),
-    "maximum": Function(("a", "b"), 2, _pairwise("maximum"), "the larger of a and b; NaN if either is NaN"),
-    "minimum": Function(("a", "b"), 2, _pairwise("minimum"), "the smaller of a and b; NaN if either is NaN"),
-    "where": Function(("condition", "a", "b"), 3, _where, "a where the condition is true, otherwise b"),
-    "clip": Function(("x", "min", "max"), 1, _clip, "x limited to min and max; None means no limit"),
-    "isclose": Function(_CLOSE, 2, _isclose, "whether |a - b| <= atol + rtol * |b|"),
-    "allclose": Function(_CLOSE, 2, _allclose, "whether all elements are close; rtol 1e-5, atol 1e-8"),
+    "softmax": Function.of(_softmax, "exp(x) / sum(exp(x)) along the axis (default: -1), in f64"),
+    "round": Function.of(_round, "x rounded; halves round to even"),
+    "mod": Function.of(remainder, "the remainder of a // b, with the sign of b"),
+    "maximum": Function.of(_pairwise("maximum"), "the larger of a and b; NaN if either is NaN"),
+    "minimum": Function.of(_pairwise("minimum"), "the smaller of a and b; NaN if either is NaN"),
+    "where": Function.of(_where, "a where the condition is true, otherwise b"),
+    "clip": Function.of(_clip, "x limited to min and max; None means no limit"),
+    "isclose": Function.of(_isclose, "whether |a - b| <= atol + rtol * |b|"),
+    "allclose": Function.of(_allclose, "whether all elements are close; rtol 1e-5, atol 1e-8"),
 }
