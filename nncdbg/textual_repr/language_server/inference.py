@@ -214,7 +214,7 @@ class _Inference(TypeRules):
         header = self.reading.header
         if header is not None:
             # Every statement of the graph and its blocks sees the states.
-            self.types[header].update(self.reading.states)
+            self.types[header].update(self.reading.state_types)
         line, count = 0, len(self.lines)
         while line < count:
             end = min(count, line + MOST)
@@ -296,7 +296,7 @@ class _Inference(TypeRules):
         entry.asked = types
         completed = types if entry.plain else self.literal_types(node, types)
         if node.kind is Kind.UPDATE:
-            states = self.reading.states
+            states = self.reading.state_types
             outputs = tuple(replace(value, type=states.get(value.name)) for value in node.outputs)
             node = replace(node, outputs=outputs)
         entry.results = self.results(node, completed)
