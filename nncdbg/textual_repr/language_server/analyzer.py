@@ -25,7 +25,12 @@ from nncdbg.textual_repr.language_server.graph_reading import (
     GraphReading,
     StatementEntry,
 )
-from nncdbg.textual_repr.language_server.inference import GraphTypes, HeaderSignature, infer, unused_values
+from nncdbg.textual_repr.language_server.inference import (
+    GraphInference,
+    GraphTypes,
+    HeaderSignature,
+    unused_values,
+)
 from nncdbg.textual_repr.language_server.tokens import Problem, Span, problem_of, whole_line
 from nncdbg.textual_repr.parser import parse
 from nncdbg.textual_repr.resolution import Suggestions, backward_signatures, shown, wrong_calls, wrong_tracks
@@ -184,7 +189,7 @@ class Analyzer:
         asked = tuple(signatures.values())
         if part.asked != asked:
             known = {name: signature for name, signature in signatures.items() if signature is not None}
-            part.types = yield from infer(part.reading, part.lines, self._memory, known)
+            part.types = yield from GraphInference(part.reading, part.lines, self._memory, known).steps()
             part.signature = _signature(part.reading, part.types)
             part.unused = tuple(unused_values(part.reading, part.lines))
             part.asked = asked

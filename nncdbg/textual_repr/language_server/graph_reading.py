@@ -348,13 +348,10 @@ class GraphReading(TextParser):
         for name in entry.defines:
             if name in names or name in self.state_lines:
                 return False
-        if len(entry.defines) == 1:
-            names[entry.defines[0]] = number
-        elif len(set(entry.defines)) < len(entry.defines):
+        if len(entry.defines) > 1 and len(set(entry.defines)) < len(entry.defines):
             return False
-        else:
-            for name in entry.defines:
-                names[name] = number
+        for name in entry.defines:
+            names[name] = number
         block.nodes.append(entry.content)  # type: ignore[arg-type]
         block.lines.append(number)
         self.used[block].update(entry.uses)

@@ -48,29 +48,25 @@ def problems_of(
     assert isinstance(node, Node)
     assert entry.mark is not None
     op = Span(0, entry.mark.start, entry.mark.start + entry.mark.width)
-    found = [_problem(error, entry, node, text, op, opsets) for error in errors]
-    return (*found, *(_unknown_op(node, op, opsets) if node.called is None else ()))
+    known = schema(node.op, version_of(node.op, opsets)) if errors else None
+    problems = []
+    for error in errors:
+        code = error.code if isinstance(error, GraphError) else "type"
+        span, hint = _span(error, code, entry, node, text), error.hint
+        if known is not None and error.attribute is not None and error.attribute not in known.attributes:
+            span = Span(0, *arguments(text).names[error.attribute])
+            hint = nearest(error.attribute, known.attributes) or hint
+        problems.append(Problem(span or op, error.message, code, hint=hint))
+    return (*problems, *(_unknown_op(node, op, opsets) if node.called is None else ()))
 
 
-def _problem(
-    error: NncdbgError, entry: StatementEntry, node: Node, text: str, op: Span, opsets: Mapping[str, int]
-) -> Problem:
-    code = error.code if isinstance(error, GraphError) else "type"
-    span, hint = _span(error, code, entry, node, text, op), error.hint
-    known = schema(node.op, version_of(node.op, opsets))
-    if known is not None and error.attribute is not None and error.attribute not in known.attributes:
-        span = Span(0, *arguments(text).names[error.attribute])
-        hint = nearest(error.attribute, known.attributes) or hint
-    return Problem(span, error.message, code, hint=hint)
-
-
-def _span(error: NncdbgError, code: str, entry: StatementEntry, node: Node, text: str, op: Span) -> Span:
-    """Return the operand, attribute or output that an error names, else the op."""
+def _span(error: NncdbgError, code: str, entry: StatementEntry, node: Node, text: str) -> Span | None:
+    """Return the operand, attribute or output that an error names; None if it names none."""
     if error.output is not None:
         name = node.outputs[error.output].name
         mark = next((mark for mark in entry.names.defines if mark.name == name), None)
         if mark is None:
-            return op
+            return None
         return Span(0, mark.start, mark.start + mark.width) if code == "arity" else type_span(text, 0, name)
     pieces = arguments(text)
     if error.attribute is not None and error.attribute in pieces.attributes:
@@ -81,7 +77,7 @@ def _span(error: NncdbgError, code: str, entry: StatementEntry, node: Node, text
         if code == "arity" and node.inputs[error.operand] is not None:
             end = columns[-1][1]  # all excess operands
         return Span(0, start, end)
-    return Span(0, *columns[0]) if len(columns) == 1 and code == "type" else op
+    return Span(0, *columns[0]) if len(columns) == 1 and code == "type" else None
 
 
 def type_span(text: str, line: int, name: str) -> Span:
@@ -180,17 +176,9 @@ class GraphTypes:
         return None
 
 
-def infer(
-    reading: GraphReading,
-    lines: Sequence[str],
-    memory: AnalysisMemory,
-    signatures: Mapping[str, HeaderSignature],
-) -> Generator[None, None, GraphTypes]:
-    """Infer the types of the graph `reading`, in steps; `signatures` are those of its callees."""
-    return _Inference(reading, lines, memory, signatures).steps()
+class GraphInference(TypeRules):
+    """Infers the types of the graph `reading`, in steps; `signatures` are those of its callees."""
 
-
-class _Inference(TypeRules):
     def __init__(
         self,
         reading: GraphReading,
