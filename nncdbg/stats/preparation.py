@@ -88,21 +88,18 @@ class _Preparation:
 
     def _work(self) -> None:
         try:
-            self._compile()
+            from nncdbg.stats import compiled
+
+            with _warnings_of_others():
+                self.address = parsed(compiled.build_address)
+                for name in NAMES:
+                    if self.stopping.is_set():
+                        return
+                    kernels[dtypes.NUMPY[name]] = parsed(partial(compiled.build, name))
         except Exception as error:  # noqa: BLE001  fall back to the plain pass; `failure()` says why
             self.failure = f"{type(error).__name__}: {error}"
         finally:
             self.finished.set()
-
-    def _compile(self) -> None:
-        from nncdbg.stats import compiled
-
-        with _warnings_of_others():
-            self.address = parsed(compiled.build_address)
-            for name in NAMES:
-                if self.stopping.is_set():
-                    return
-                kernels[dtypes.NUMPY[name]] = parsed(partial(compiled.build, name))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nncdbg.opening.corpus.cases import CaseRun
-from nncdbg.process.last_words import read_box, sentence
+from nncdbg.process.crash_report_reader import read_box, sentence
 
 _CODE = """
 import json, sys
