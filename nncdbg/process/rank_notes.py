@@ -219,7 +219,7 @@ def reports_of_job(folder: Path) -> list[RankReport]:
 
 def find_job(name: str | None) -> Path:
     """Return the folder of a running job; without `name`, of the only one.  Raises UsageError."""
-    running = {path.name: path for path in _running_jobs()}
+    running = {path.name: path for path in sorted(jobs_folder().glob("*")) if _is_job_running(path)}
     known = ", ".join(sorted(running)) or "none"
     if name is not None:
         if name not in running:
@@ -238,15 +238,12 @@ def find_job(name: str | None) -> Path:
 def remove_ended_jobs(own: Path) -> None:
     """Remove the folders of jobs without a process, except that of this job, whose ranks begin now."""
     for folder in jobs_folder().glob("*"):
-        if folder != own and not any(each.exists for each in reports_of_job(folder)):
+        if folder != own and not _is_job_running(folder):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _running_jobs() -> Iterator[Path]:
-    """Yield the folders of jobs with a process."""
-    for folder in sorted(jobs_folder().glob("*")):
-        if any(each.exists for each in reports_of_job(folder)):
-            yield folder
+def _is_job_running(folder: Path) -> bool:
+    return any(report.exists for report in reports_of_job(folder))
 
 
 @dataclass(frozen=True, slots=True)

@@ -288,19 +288,19 @@ class StatementLines:
         name = read.label(cursor)
         location, margin = cursor.suffix("{")
         self.resolve(names, number)
-        header = BlockHeader("if", (condition,), number, location, self.take_comment(), placement=margin)
+        node = Node("if", (condition,), (), {}, (), location, self.take_comment(), margin)
+        header = BlockHeader(node, number)
         self.open(Block("then", number, self.nested_path(outer), outer, header, name), Names())
 
     def loop(self, cursor: Cursor, number: int) -> None:
         outer = self.inside(cursor)
         uses, defined = Names(), Names()
-        loop = read.while_header(cursor, uses, defined)
+        name, initial, inputs = read.while_header(cursor, uses, defined)
         location, margin = cursor.suffix("{")
         self.resolve(uses, number)
-        initial = (loop.times, *loop.initial)
-        header = BlockHeader("while", initial, number, location, self.take_comment(), placement=margin)
-        inputs = (loop.counter, *loop.carried)
-        self.open(Block("body", number, self.nested_path(outer), outer, header, loop.name, inputs), defined)
+        node = Node("while", initial, (), {}, (), location, self.take_comment(), margin)
+        header = BlockHeader(node, number)
+        self.open(Block("body", number, self.nested_path(outer), outer, header, name, inputs), defined)
 
     def close(self, cursor: Cursor, number: int) -> None:
         """Parse ``}``, ``} else @name {`` or ``} -> (...)``."""
@@ -351,8 +351,7 @@ class StatementLines:
         self.leave_block(block)
         self.define(names, number)
         bodies = (block.graph(),) if header.branch is None else (header.branch.graph(), block.graph())
-        at = header.location, header.comment, header.placement
-        outer.nodes.append(Node(header.op, header.inputs, outputs, {}, bodies, *at))
+        outer.nodes.append(replace(header.node, outputs=outputs, subgraphs=bodies))
         outer.lines.append(header.line)
 
     def results(self, block: Block, cursor: Cursor, names: Names) -> tuple[Value, ...]:

@@ -35,7 +35,7 @@ from nncdbg.textual_repr.language_server.tokens import (
     type_after,
     whole_line,
 )
-from nncdbg.textual_repr.resolution import Block, BlockHeader, shown
+from nncdbg.textual_repr.resolution import Block, shown
 
 # -- spans of errors -------------------------------------------------------------------------------
 
@@ -102,7 +102,7 @@ def span_in_block(
     if isinstance(event, BlockEnded) and block is not None and error.operand is not None:
         operand = (block.results or ())[error.operand].name
     elif isinstance(event, Opened) and event.block.header is not None:
-        operand = event.block.header.inputs[0]
+        operand = event.block.header.node.inputs[0]
     elif isinstance(event, LoopExit):
         operand = event.node.inputs[0]
     named = [mention for mention in mentions(text, prefixes) if mention.name == operand]
@@ -295,8 +295,7 @@ class GraphInference(TypeRules):
                 self.memory.known_ops.add(node.op)
             self.errors.clear()
 
-    def operands(self, node: Node | BlockHeader, block: Block | None) -> tuple[Type | None, ...]:
-        node = Node(node.op, node.inputs)
+    def operands(self, node: Node, block: Block | None) -> tuple[Type | None, ...]:
         return self.operand_types(node, partial(self.found.of, block))
 
     # -- blocks --------------------------------------------------------------------------------
@@ -306,11 +305,11 @@ class GraphInference(TypeRules):
         if block.kind == "graph":
             known.update({value.name: value.type for value in block.inputs})
         elif block.kind == "body" and block.header is not None:
-            types = self.loop_inputs(block.inputs, self.operands(block.header, outer)[1:])
+            types = self.loop_inputs(block.inputs, self.operands(block.header.node, outer)[1:])
             known.update(zip([value.name for value in block.inputs], types, strict=True))
             known.pop("", None)
         elif block.kind == "then" and block.header is not None:
-            self.check_condition(self.operands(block.header, outer)[0])
+            self.check_condition(self.operands(block.header.node, outer)[0])
 
     def ended(self, block: Block) -> None:
         """Check what a graph returns and the types of the next loop-carried values."""
