@@ -39,13 +39,9 @@ def check_derivative(text: str, function: str, arguments: dict[str, ExpressionNo
     nested = isinstance(y, nodes.CallExpression) and y.function in DERIVATIVES
     for part, fits in ((y, nested or isinstance(y, nodes.Name)), (x, isinstance(x, nodes.Name))):
         if not fits:
-            raise fault(
-                text,
-                part.start,
-                part.end,
-                f"`{function}` needs the name of a value",
-                hint=f"write {function}(%loss, %h{', ...' if len(arguments) > 2 else ''})",
-            )
+            hint = f"write {function}(%loss, %h{', ...' if len(arguments) > 2 else ''})"
+            message = f"`{function}` needs the name of a value"
+            raise fault(text, part.start, part.end, message, hint=hint)
 
 
 def derivative_of(
