@@ -13,8 +13,7 @@ import numpy as np
 
 from nncdbg.errors import ExpressionError
 from nncdbg.expression import nodes
-from nncdbg.expression.derivatives import DERIVATIVES, DerivativeRequest, derivative_of
-from nncdbg.expression.functions import FUNCTIONS
+from nncdbg.expression.functions import DERIVATIVES, FUNCTIONS, DerivativeRequest, derivative_of
 from nncdbg.expression.nodes import ExpressionNode, fault
 from nncdbg.expression.operators import (
     OperandError,

@@ -13,8 +13,16 @@ from typing import Any
 
 from nncdbg.errors import ExpressionError
 from nncdbg.expression import nodes
-from nncdbg.expression.derivatives import DERIVATIVES, check_derivative
-from nncdbg.expression.functions import ATTRIBUTES, FUNCTIONS, PARAMETERS, PREFIXES, SPELLINGS, function_name
+from nncdbg.expression.functions import (
+    ATTRIBUTES,
+    DERIVATIVES,
+    FUNCTIONS,
+    PARAMETERS,
+    PREFIXES,
+    SPELLINGS,
+    check_derivative,
+    function_name,
+)
 from nncdbg.expression.nodes import MAX_DEPTH, ExpressionNode
 from nncdbg.expression.operators import Function
 from nncdbg.expression.shapes import dtype_name

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from nncdbg.expression import Expression, nodes, parse
-from nncdbg.expression.derivatives import DERIVATIVES
+from nncdbg.expression.functions import DERIVATIVES
 from nncdbg.expression.nodes import fault, walk
 from nncdbg.expression.tokens import nearest
 from nncdbg.text.lexemes import BARE, NO_PREFIXES, PREFIX_END, STRING, Flaw, Prefixes, unquote

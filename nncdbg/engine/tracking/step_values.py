@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.expression import Expression, evaluate
-from nncdbg.expression.derivatives import DerivativeRequest
+from nncdbg.expression.functions import DerivativeRequest
 from nncdbg.expression.nodes import fault
 from nncdbg.expression.operators import OperandError, number
 from nncdbg.expression.tracked import VARIABLES

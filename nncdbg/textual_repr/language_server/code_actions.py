@@ -324,10 +324,8 @@ def group(document: Document, selection: Selection) -> list[types.TextEdit]:
         "}",
     ]
     below = last_line(analysis.chunk_at(selection.first))
-    return [
-        replace_lines(document, selection.first, selection.last, [call]),
-        insert_below(document, below, graph),
-    ]
+    edit = replace_lines(document, selection.first, selection.last, [call])
+    return [edit, insert_below(document, below, graph)]
 
 
 def _inputs(analysis: Analysis, selection: Selection) -> list[Value]:

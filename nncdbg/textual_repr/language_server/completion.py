@@ -22,8 +22,7 @@ from nncdbg.engine.ops.schema import (
     split,
     version_of,
 )
-from nncdbg.expression.derivatives import DERIVATIVES
-from nncdbg.expression.functions import FUNCTIONS
+from nncdbg.expression.functions import DERIVATIVES, FUNCTIONS
 from nncdbg.ir.records import TensorType, Type, Value
 from nncdbg.text.lexemes import key_text, name_text, op_text, quote
 from nncdbg.text.types import print_type

@@ -106,35 +106,33 @@ class Stretch:
     uses: frozenset[str]
     free: tuple[str, ...]
     """Names that are defined before the stretch."""
-    names: tuple[str, ...]
-    defined: frozenset[str]
-    places: tuple[int, ...]
-    """The defining line of each of `names`; 0 is the first line of the stretch."""
+    places: dict[str, int]
+    """The defining line of each name; 0 is the first line of the stretch."""
     nodes: list[Node]
     node_places: tuple[int, ...]
     constants: list[Constant]
     answers: deque[tuple[Types, Types]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-    """Maps types of `free` to the types of `names`, for cases without errors."""
+    """Maps types of `free` to the types of the names, for cases without errors."""
 
     def fits(self, block: Block) -> bool:
         """Return True if `block` provides all names that the stretch uses and none that it defines."""
         missing: Sequence[str] = self.free
         for each in block.outwards():
             names = each.names
-            if each.kind == "broken" or not names.keys().isdisjoint(self.defined):
+            if each.kind == "broken" or not names.keys().isdisjoint(self.places.keys()):
                 return False
             missing = [name for name in missing if name not in names]
         return not missing
 
     def enter(self, block: Block, number: int) -> None:
         """Add the stretch to `block`; `number` is the number of its first line."""
-        block.names.update(zip(self.names, [number + place for place in self.places], strict=True))
+        block.names.update({name: number + place for name, place in self.places.items()})
         block.nodes.extend(self.nodes)
         block.lines.extend([number + place for place in self.node_places])
         block.constants.extend(self.constants)
 
     def answer(self, asked: Types) -> Types | None:
-        """Return the types of `names` for these types of `free`, or None if they are not cached."""
+        """Return the types of the names for these types of `free`, or None if they are not cached."""
         return next((found for known, found in self.answers if known == asked), None)
 
 
@@ -160,9 +158,7 @@ def stretch_of(lines: list[str], events: list[Event]) -> Stretch | None:
         events,
         frozenset(uses),
         tuple(free),
-        tuple(places),
-        frozenset(places),
-        tuple(places.values()),
+        places,
         [node for _, node in nodes],
         tuple(at for at, _ in nodes),
         [e.content for _, e in statements if isinstance(e.content, Constant)],

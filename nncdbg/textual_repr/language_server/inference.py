@@ -230,9 +230,9 @@ class GraphInference(TypeRules):
             for own in range(line, line + len(stretch.lines)):
                 self.event(own)
             if len(self.problems) == problems:
-                stretch.answers.append((asked, [known.get(name) for name in stretch.names]))
+                stretch.answers.append((asked, [known.get(name) for name in stretch.places]))
         else:
-            known.update(zip(stretch.names, types, strict=True))
+            known.update(zip(stretch.places, types, strict=True))
 
     def event(self, line: int) -> None:
         event, block = self.reading.events[line], self.reading.blocks[line]
