@@ -82,10 +82,6 @@ class _Preparation:
         if self.thread is not None:
             self.thread.join()
 
-    def abandon(self) -> None:
-        self.stopping.set()
-        atexit.unregister(self.stop)
-
     def _work(self) -> None:
         try:
             from nncdbg.stats import compiled
@@ -146,7 +142,8 @@ def prepare(wait: bool = False) -> None:
 
 def abandon() -> None:
     """Do not wait for a compilation at exit; `os._exit` must end the process."""
-    _preparation.abandon()
+    _preparation.stopping.set()
+    atexit.unregister(_preparation.stop)
 
 
 def ready() -> bool:
