@@ -16,6 +16,9 @@ from nncdbg.expression.shapes import SHAPES
 from nncdbg.ir.records import Array
 
 
+# -- element by element ----------------------------------------------------------------------------
+
+
 def _elementwise(name: str) -> Callable[..., Any]:
     function = getattr(np, name)
     return lambda x: function(number(x))
@@ -135,6 +138,8 @@ ELEMENTWISE: dict[str, Function] = {
 }
 
 
+# -- derivatives, which the debugger computes as graphs --------------------------------------------
+
 DERIVATIVES: dict[str, Function] = {
     "grad": Function(("y", "x"), 2, None, "the gradient of sum(y) with respect to x, at the current values"),
     "vjp": Function(
@@ -182,6 +187,8 @@ def derivative_of(
         vectors.append(value(vector))
     return DerivativeRequest(call.function, source, x.name, len(vectors) - 1 if rest else None)
 
+
+# -- all functions ---------------------------------------------------------------------------------
 
 ATTRIBUTES = ("shape", "dtype", "size", "ndim", "nbytes", "T")
 """Functions that can also be written without parentheses, as in `%h.shape`."""

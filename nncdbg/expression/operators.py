@@ -369,6 +369,9 @@ def _check_chosen(kept: list[int], chosen: list[tuple[int, ...]], size: int) -> 
         raise OperandError(f"the index selects {elements} elements, too many for an expression")
 
 
+# -- functions -------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Function:
     """A function `run(**arguments)` with `parameters`, of which the first `needed` are required.

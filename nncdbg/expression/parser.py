@@ -343,6 +343,9 @@ def _attribute_hint(name: str) -> str:
     return FOREIGN.get(name) or nearest(name, [*_METHODS, *SPELLINGS]) or _LISTED
 
 
+# -- arguments: by position, by name, or spread as in `zeros(2, 3)` --------------------------------
+
+
 @dataclass(slots=True)
 class _Call:
     """The arguments read so far, by parameter; `tail` holds those of the spread parameter."""

@@ -146,6 +146,9 @@ REDUCTIONS: dict[str, Function] = {
 }
 
 
+# -- order and position ----------------------------------------------------------------------------
+
+
 def _along(x: Array, axis: Any) -> int:
     """Return an axis of a tensor as a nonnegative integer.  Raises Fact if it is out of range."""
     along = integer(axis, "an axis")

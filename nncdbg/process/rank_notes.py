@@ -2,6 +2,9 @@
 
 A rank maps its file into memory and writes notes into it.  A note is a record of fixed size with a checksum,
 so that a reader recognizes a note that is being written.
+
+The notes show which ranks wait for which.  For each step that it digests, a rank also appends a line of JSON to
+another file: digests of its gradients and parameters, which show the first step at which a rank differs.
 """
 
 from __future__ import annotations
@@ -246,6 +249,9 @@ def _is_job_running(folder: Path) -> bool:
     return any(report.exists for report in reports_of_job(folder))
 
 
+# -- waits -----------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Wait:
     """A collective that some ranks have started, and others not."""
@@ -334,6 +340,8 @@ def _mismatch(name: str, group: _Group) -> Mismatch | None:
 def _calls_at(group: _Group, number: int) -> Iterator[tuple[int, Collective]]:
     return ((rank, calls[number]) for rank, calls in group.items() if number in calls)
 
+
+# -- digests ---------------------------------------------------------------------------------
 
 FIRST, EVERY = 10, 10
 """The steps that are digested: the first ones, then each one that is a multiple of `EVERY`."""

@@ -168,6 +168,10 @@ def nearest(word: str, words: object, sigil: str = "") -> str | None:
 _in_line = re.compile(rf"(?P<sigil>%?)(?P<name>{PREFIXED})|%?{STRING}|#.*")
 
 
+# -- prefixes --------------------------------------------------------------------------------------
+# Names share prefixes: after `prefix rnn "/decoder/rnn/"`, `%rnn::Add_1` is `/decoder/rnn/Add_1`.
+
+
 class UndeclaredPrefix(Exception):
     """A name uses a prefix label that the text does not declare."""
 
