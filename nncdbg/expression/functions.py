@@ -15,7 +15,6 @@ from nncdbg.expression.reductions import ORDERING, REDUCTIONS, accumulator, arra
 from nncdbg.expression.shapes import SHAPES
 from nncdbg.ir.records import Array
 
-
 # -- element by element ----------------------------------------------------------------------------
 
 

@@ -3,8 +3,8 @@
 A rank maps its file into memory and writes notes into it.  A note is a record of fixed size with a checksum,
 so that a reader recognizes a note that is being written.
 
-The notes show which ranks wait for which.  For each step that it digests, a rank also appends a line of JSON to
-another file: digests of its gradients and parameters, which show the first step at which a rank differs.
+The notes show which ranks wait for which.  For each step that it digests, a rank also appends a line of JSON
+to another file: digests of its gradients and parameters, which show the first step at which a rank differs.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ from nncdbg.textual_repr.statements import Names, NameSpan, attributes_of
 
 # -- plain lines -----------------------------------------------------------------------------------
 # Fast path for the most common line, ``%y: f32[2] = Op(%x, %w, name=value) loc("net.py":12)``: one regular
-# expression matches the whole line. Lines that do not match, or contain an error, are left to the full parser,
-# which produces the same nodes for the same lines.
+# expression matches the whole line. Lines that do not match, or contain an error, are left to the full
+# parser, which produces the same nodes for the same lines.
 
 SEPARATOR = ", %"
 """The separator of operand names."""
