@@ -8,7 +8,7 @@ import signal
 import sys
 
 from nncdbg.dap_server.transport.framing import frame
-from nncdbg.process.last_words import read_box, sentence
+from nncdbg.process.crash_report_reader import read_box, sentence
 
 
 def main() -> None:

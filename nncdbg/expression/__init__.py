@@ -141,12 +141,9 @@ def check_condition(condition: Expression, value: str = "$out") -> Expression:
     root = condition.root
     while isinstance(root, nodes.Unary):
         root = root.operand
-    if (
-        isinstance(root, nodes.LiteralExpression)
-        and isinstance(root.data, float)
-        and not math.isfinite(root.data)
-    ):
-        test = "isnan" if math.isnan(root.data) else "isinf"
+    data = root.data if isinstance(root, nodes.LiteralExpression) else None
+    if isinstance(data, float) and not math.isfinite(data):
+        test = "isnan" if math.isnan(data) else "isinf"
         message = f"`{condition.text.strip()}` is a constant, not a test of a value"
         raise fault(condition.text, root.start, root.end, message, hint=f"write any({test}({value}))")
     return condition

@@ -13,8 +13,7 @@ import numpy as np
 
 from nncdbg.errors import ExpressionError
 from nncdbg.expression import nodes
-from nncdbg.expression.derivatives import DERIVATIVES, DerivativeRequest, derivative_of
-from nncdbg.expression.functions import FUNCTIONS
+from nncdbg.expression.functions import DERIVATIVES, FUNCTIONS, DerivativeRequest, derivative_of
 from nncdbg.expression.nodes import ExpressionNode, fault
 from nncdbg.expression.operators import (
     OperandError,
@@ -116,40 +115,25 @@ class Evaluator:
         parts: Iterable[ExpressionNode],
         values: list[Any],
     ) -> Any:
+        hint = None
         try:
             return compute()
         except OperandError as fact:
-            raise self._error(node, str(fact), parts, values, fact.hint) from None
+            message, hint = str(fact), fact.hint
         except TypeError:
-            types = " and ".join(map(type_text, values))
-            raise self._error(node, f"this operation does not accept {types}", parts, values) from None
+            message = f"this operation does not accept {' and '.join(map(type_text, values))}"
         except MemoryError:
-            raise self._error(node, "there is not enough memory for the result", parts, values) from None
+            message = "there is not enough memory for the result"
         except (ValueError, IndexError, OverflowError) as error:
-            raise self._error(node, str(error), parts, values) from None
-
-    def _error(
-        self,
-        node: ExpressionNode,
-        message: str,
-        parts: Iterable[ExpressionNode],
-        values: list[Any],
-        hint: str | None = None,
-    ) -> ExpressionError:
+            message = str(error)
         operands = [
             f"{shortened(self._text[part.start : part.end])}: {type_text(value)}"
             for part, value in zip(parts, values, strict=True)
             if not isinstance(part, nodes.LiteralExpression)
         ]
-        return fault(self._text, node.start, node.end, message, operands=operands[:_OPERANDS], hint=hint)
+        raise fault(self._text, node.start, node.end, message, operands=operands[:_OPERANDS], hint=hint)
 
     # -- one per node ----------------------------------------------------------------------------
-
-    def _literal(self, node: nodes.LiteralExpression) -> Any:
-        return node.data
-
-    def _name(self, node: nodes.Name) -> Any:
-        return self._scope.value(node.name)
 
     def _variable(self, node: nodes.VariableExpression) -> Any:
         try:
@@ -188,9 +172,6 @@ class Evaluator:
         if self._truth(node.left) is (node.symbol == "or"):
             return node.symbol == "or"
         return self._truth(node.right)
-
-    def _conditional(self, node: nodes.Conditional) -> Any:
-        return self._value(node.then if self._truth(node.condition) else node.otherwise)
 
     def _call(self, node: nodes.CallExpression) -> Any:
         if node.function == "prev":
@@ -257,15 +238,17 @@ def _indexed(value: Any, items: tuple[Any, ...]) -> Any:
 
 
 _EVALUATE: dict[type[ExpressionNode], Callable[[Evaluator, Any], Any]] = {
-    nodes.LiteralExpression: Evaluator._literal,
-    nodes.Name: Evaluator._name,
+    nodes.LiteralExpression: lambda _, node: node.data,
+    nodes.Name: lambda evaluator, node: evaluator._scope.value(node.name),
     nodes.VariableExpression: Evaluator._variable,
     nodes.Sequence: Evaluator._sequence,
     nodes.Unary: Evaluator._unary,
     nodes.Binary: Evaluator._binary,
     nodes.Compare: Evaluator._comparison,
     nodes.Boolean: Evaluator._boolean,
-    nodes.Conditional: Evaluator._conditional,
+    nodes.Conditional: lambda evaluator, node: evaluator._value(
+        node.then if evaluator._truth(node.condition) else node.otherwise
+    ),
     nodes.CallExpression: Evaluator._call,
     nodes.Field: Evaluator._field,
     nodes.IndexExpression: Evaluator._index,

@@ -67,7 +67,9 @@ def number(value: Any) -> Number:
     if isinstance(value, bool | int | float):
         return value
     if isinstance(value, tuple):
-        return _stacked(value)
+        if any(item is None or isinstance(item, slice) for item in value):
+            raise OperandError("a tuple with None is not a tensor")
+        return stack(value)
     if not isinstance(value, np.ndarray | np.generic) or is_text(value):
         raise OperandError(f"{type_text(value)} is not a tensor of numbers")
     if value.dtype.isbuiltin != 2:
@@ -77,12 +79,6 @@ def number(value: Any) -> Number:
     name = dtypes.name_of(value.dtype)
     wide = np.float32 if name in dtypes.FLOATS else np.int8 if name in dtypes.SIGNED else np.uint8
     return value.astype(wide)
-
-
-def _stacked(items: Sequence[Any]) -> Array:
-    if any(item is None or isinstance(item, slice) for item in items):
-        raise OperandError("a tuple with None is not a tensor")
-    return stack(items)
 
 
 def stack(items: Sequence[Any]) -> Array:
@@ -291,14 +287,13 @@ def compare(symbol: str, left: Any, right: Any) -> Any:
 def _compare_tuples(symbol: str, left: Any, right: Any) -> bool:
     if symbol not in ("==", "!="):
         raise OperandError("tuples support only == and !=")
-    a, b = (_as_tuple(side) for side in (left, right))
+    a, b = (
+        tuple(side.tolist()) if isinstance(side, np.ndarray) and side.ndim == 1 else side
+        for side in (left, right)
+    )
     if not (isinstance(a, tuple) and isinstance(b, tuple)):
         raise OperandError(f"{type_text(left)} and {type_text(right)} cannot be compared")
     return (a == b) is (symbol == "==")
-
-
-def _as_tuple(side: Any) -> Any:
-    return tuple(side.tolist()) if isinstance(side, np.ndarray) and side.ndim == 1 else side
 
 
 def unary(symbol: str, value: Any) -> Any:
@@ -374,6 +369,9 @@ def _check_chosen(kept: list[int], chosen: list[tuple[int, ...]], size: int) -> 
         raise OperandError(f"the index selects {elements} elements, too many for an expression")
 
 
+# -- functions -------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Function:
     """A function `run(**arguments)` with `parameters`, of which the first `needed` are required.
@@ -390,6 +388,13 @@ class Function:
     help: str
     spread: str = ""
     torch: str = ""
+
+    @classmethod
+    def of(cls, run: Callable[..., Any], help: str, **hints: str) -> Function:
+        """Return the declaration of a Python function, with its parameters."""
+        code, defaults = run.__code__, run.__defaults__ or ()
+        count = code.co_argcount
+        return cls(code.co_varnames[:count], count - len(defaults), run, help, **hints)
 
     def usage(self, name: str) -> str:
         """Return the usage, such as `topk(x, k, [axis], [largest])`."""

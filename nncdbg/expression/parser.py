@@ -13,8 +13,16 @@ from typing import Any
 
 from nncdbg.errors import ExpressionError
 from nncdbg.expression import nodes
-from nncdbg.expression.derivatives import DERIVATIVES, check_derivative
-from nncdbg.expression.functions import ATTRIBUTES, FUNCTIONS, PARAMETERS, PREFIXES, SPELLINGS, function_name
+from nncdbg.expression.functions import (
+    ATTRIBUTES,
+    DERIVATIVES,
+    FUNCTIONS,
+    PARAMETERS,
+    PREFIXES,
+    SPELLINGS,
+    check_derivative,
+    function_name,
+)
 from nncdbg.expression.nodes import MAX_DEPTH, ExpressionNode
 from nncdbg.expression.operators import Function
 from nncdbg.expression.shapes import dtype_name
@@ -246,33 +254,27 @@ class ExpressionParser(Tokens):
             raise self.fault("expected the name of a method after `.`")
         name = match.group()
         self.position = match.end()
-        if (
-            isinstance(operand, nodes.CallExpression)
-            and operand.function == "stats"
-            and name in SUMMARY_FIELDS
-        ):
-            return nodes.Field(operand.start, match.end(), operand, name)
-        if isinstance(operand, nodes.CallExpression) and name in _PARTS.get(operand.function, ()):
-            return self._part(operand, start, match.end(), _PARTS[operand.function].index(name))
+        end = match.end()
+        if isinstance(operand, nodes.CallExpression):
+            if operand.function == "stats" and name in SUMMARY_FIELDS:
+                return nodes.Field(operand.start, end, operand, name)
+            if name in _PARTS.get(operand.function, ()):
+                return self._part(operand, start, end, _PARTS[operand.function].index(name))
         function = function_name(name)
         if function is not None and function != "prev" and self.peek() == "(":
             return read_call(self, function, operand.start, start, (operand,))
         if name in ATTRIBUTES:
-            return nodes.CallExpression(operand.start, match.end(), name, ("x",), (operand,))
-        self.position = start
+            return nodes.CallExpression(operand.start, end, name, ("x",), (operand,))
         if function is not None and function != "prev":
-            raise self.fault(
-                f"`{name}` is a method and needs parentheses", width=len(name), hint=f"write .{name}()"
-            )
-        raise self.fault(
-            f"there is no attribute `{shortened(name)}`", width=len(name), hint=_attribute_hint(name)
-        )
+            message = f"`{name}` is a method and needs parentheses"
+            raise self.fault_at(start, end, message, f"write .{name}()")
+        message = f"there is no attribute `{shortened(name)}`"
+        raise self.fault_at(start, end, message, _attribute_hint(name))
 
     def _part(self, call: nodes.CallExpression, start: int, end: int, number: int) -> ExpressionNode:
         if call.function == "unique" and "return_counts" not in call.parameters:
             hint = "write unique(x, return_counts=true).counts"
-            self.position = start
-            raise self.fault("this `unique` returns one tensor", width=end - start, hint=hint)
+            raise self.fault_at(start, end, "this `unique` returns one tensor", hint)
         item = nodes.Sequence(start, end, (nodes.LiteralExpression(start, end, number),), is_list=False)
         return nodes.IndexExpression(call.start, end, call, item)
 
@@ -294,11 +296,10 @@ class ExpressionParser(Tokens):
             return self._of_library(word, start)
         if function_name(word) is None and (name := self.meant(word, start, parts=False)):
             return nodes.Name(start, end, name, plain=True)
-        self.position = start
         if function_name(word) is not None:
-            raise self.fault(f"`{word}` is a function", width=end - start, hint=f"write {word}(%x)")
+            raise self.fault_at(start, end, f"`{word}` is a function", f"write {word}(%x)")
         hint = self.path_hint(start, end) or _word_hint(word) or self.nearest_value(word)
-        raise self.fault(f"there is no value or function `{shortened(word)}`", width=end - start, hint=hint)
+        raise self.fault_at(start, end, f"there is no value or function `{shortened(word)}`", hint)
 
     def _of_library(self, library: str, start: int) -> ExpressionNode:
         """Parse `np.abs(%h)`, `torch.softmax(%h, dim=-1)`, `np.float16` or `np.inf` as without the prefix."""
@@ -310,26 +311,21 @@ class ExpressionParser(Tokens):
         if function is not None and self.peek() == "(":
             unlike = FUNCTIONS[function].torch if library == "torch" and word not in SPELLINGS else ""
             if unlike:
-                self.position = start
-                raise self.fault(f"{library}.{word} computes other values", width=end - start, hint=unlike)
+                raise self.fault_at(start, end, f"{library}.{word} computes other values", unlike)
             return read_call(self, function, start, start, ())
         if word in _CONSTANTS:
             return nodes.LiteralExpression(start, end, _WORDS[word])
         if dtype is not None and function is None:
             return nodes.LiteralExpression(start, end, dtype)
-        self.position = start
         hint = f"write {word}(%x)" if function else _word_hint(word) or _LISTED
-        raise self.fault(
-            f"there is no function `{library}.{shortened(word)}` here", width=end - start, hint=hint
-        )
+        raise self.fault_at(start, end, f"there is no function `{library}.{shortened(word)}` here", hint)
 
     def _variable(self) -> ExpressionNode:
         start = self.position
         match = VARIABLE.match(self.text, start + 1)
         if match is None:
-            raise self.fault(
-                "expected the name of a variable after `$`", hint="write a name such as $out, $in0 or $iter"
-            )
+            hint = "write a name such as $out, $in0 or $iter"
+            raise self.fault("expected the name of a variable after `$`", hint=hint)
         name = match.group()
         self.position = match.end()
         return nodes.VariableExpression(start, self.position, name)
@@ -345,6 +341,9 @@ def _attribute_hint(name: str) -> str:
     if name in SUMMARY_FIELDS:
         return f"write stats(%x).{name}"
     return FOREIGN.get(name) or nearest(name, [*_METHODS, *SPELLINGS]) or _LISTED
+
+
+# -- arguments: by position, by name, or spread as in `zeros(2, 3)` --------------------------------
 
 
 @dataclass(slots=True)
@@ -415,35 +414,28 @@ def _assign(parser: ExpressionParser, call: _Call, argument: ExpressionNode) -> 
 def _keyword(parser: ExpressionParser, call: _Call, match: re.Match[str]) -> str:
     known = call.function.parameters
     written = match.group(1)
-    parser.position = match.start(1)
     parameter = written if written in known else PARAMETERS.get(written, written)
     if parameter not in known or parameter in call.given:
         problem = "has no argument" if parameter not in known else "has two values for the argument"
-        raise parser.fault(
-            f"`{call.name}` {problem} `{shortened(written)}`",
-            width=len(written),
-            hint="use the arguments " + ", ".join(known),
-        )
+        message = f"`{call.name}` {problem} `{shortened(written)}`"
+        raise parser.fault_at(*match.span(1), message, "use the arguments " + ", ".join(known))
     parser.position = match.end()
     return parameter
 
 
 def _check(parser: ExpressionParser, call: _Call, name_start: int) -> None:
     function = call.function
-    missing = [
-        parameter for parameter in function.parameters[: function.needed] if parameter not in call.given
-    ]
+    needed = function.parameters[: function.needed]
+    missing = [parameter for parameter in needed if parameter not in call.given]
     if missing:
-        parser.position = name_start
         message = f"`{call.name}` needs its argument `{missing[0]}`"
-        usage = f"write {call.name}({', '.join(function.parameters[: function.needed])})"
-        raise parser.fault(message, width=len(call.name), hint=usage)
+        usage = f"write {call.name}({', '.join(needed)})"
+        raise parser.fault_at(name_start, name_start + len(call.name), message, usage)
     if call.name in DERIVATIVES:
         check_derivative(parser.text, call.name, call.given)
     argument = call.given["x"] if call.name == "prev" else None
     if argument is not None and not isinstance(argument, nodes.Name):
-        parser.position = argument.start
-        raise parser.fault("`prev` needs the name of a value", width=argument.end - argument.start)
+        raise parser.fault_at(argument.start, argument.end, "`prev` needs the name of a value")
 
 
 def _too_many(parser: ExpressionParser, call: _Call) -> ExpressionError:

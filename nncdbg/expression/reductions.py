@@ -1,4 +1,4 @@
-"""Functions that reduce a tensor along axes: sums, means, quantiles, positions."""
+"""Functions along axes of a tensor: sums, means, quantiles, positions, sorting, cumulative sums."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def accumulator(x: Array) -> Any:
     return np.complex128 if x.dtype.kind == "c" else None
 
 
-def _reduction(name: str, widened: bool) -> Callable[..., Any]:
+def _reduction(name: str, widened: bool = False) -> Callable[..., Any]:
     reduce = getattr(np, name)
 
     def apply(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
@@ -81,10 +81,6 @@ def _variance(x: Any, axis: Any = None, keepdims: Any = False, ddof: Any = 0) ->
     return squares / np.float64(_counted(array, along) - integer(ddof, "ddof"))
 
 
-def _std(x: Any, axis: Any = None, keepdims: Any = False, ddof: Any = 0) -> Any:
-    return np.sqrt(_variance(x, axis, keepdims, ddof))
-
-
 def _norm(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
     array = array_of(x)
     zero = np.complex128(0) if array.dtype.kind == "c" else np.float64(0)
@@ -103,14 +99,6 @@ def _quantile(x: Any, q: Any, axis: Any = None, keepdims: Any = False) -> Any:
     return np.quantile(wide, levels, axis=along, keepdims=truth(keepdims))
 
 
-def _percentile(x: Any, q: Any, axis: Any = None, keepdims: Any = False) -> Any:
-    return _quantile(x, np.asarray(number(q), dtype=np.float64) / 100, axis, keepdims)
-
-
-def _median(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
-    return _quantile(x, 0.5, axis, keepdims)
-
-
 def _position(name: str) -> Callable[..., Any]:
     find = getattr(np, name)
 
@@ -121,53 +109,44 @@ def _position(name: str) -> Callable[..., Any]:
     return apply
 
 
-_REDUCED = ("x", "axis", "keepdims")
 _DIVISOR = "PyTorch divides by N - 1: write {}(x, ddof=1)"
 
-
-def _declared(run: Callable[..., Any], help: str) -> Function:
-    return Function(_REDUCED, 1, run, help)
-
-
 REDUCTIONS: dict[str, Function] = {
-    "min": _declared(_reduction("min", widened=False), "the smallest element; NaN if any element is NaN"),
-    "max": _declared(_reduction("max", widened=False), "the largest element; NaN if any element is NaN"),
-    "mean": _declared(_mean, "the mean, in f64"),
-    "median": Function(
-        _REDUCED, 1, _median, "the median, in f64", torch="PyTorch returns the lower middle element"
+    "min": Function.of(_reduction("min"), "the smallest element; NaN if any element is NaN"),
+    "max": Function.of(_reduction("max"), "the largest element; NaN if any element is NaN"),
+    "mean": Function.of(_mean, "the mean, in f64"),
+    "median": Function.of(
+        lambda x, axis=None, keepdims=False: _quantile(x, 0.5, axis, keepdims),
+        "the median, in f64",
+        torch="PyTorch returns the lower middle element",
     ),
-    "std": Function(
-        (*_REDUCED, "ddof"),
-        1,
-        _std,
+    "std": Function.of(
+        lambda x, axis=None, keepdims=False, ddof=0: np.sqrt(_variance(x, axis, keepdims, ddof)),
         "the standard deviation, in f64; the divisor is N - ddof (default: 0)",
         torch=_DIVISOR.format("std"),
     ),
-    "var": Function(
-        (*_REDUCED, "ddof"),
-        1,
+    "var": Function.of(
         _variance,
         "the variance, in f64; the divisor is N - ddof (default: 0)",
         torch=_DIVISOR.format("var"),
     ),
-    "sum": _declared(_reduction("sum", widened=True), "the sum; in f64 for floats"),
-    "prod": _declared(_reduction("prod", widened=True), "the product; in f64 for floats"),
-    "norm": _declared(_norm, "the square root of the sum of squares, in f64"),
-    "any": _declared(_reduction("any", widened=False), "whether any element is true"),
-    "all": _declared(_reduction("all", widened=False), "whether all elements are true"),
-    "count": _declared(_reduction("count_nonzero", widened=False), "the number of true or nonzero elements"),
-    "argmin": _declared(_position("argmin"), "the position of the smallest element"),
-    "argmax": _declared(_position("argmax"), "the position of the largest element"),
-    "quantile": Function(
-        ("x", "q", "axis", "keepdims"), 2, _quantile, "the quantile q (0 to 1); if q is a list, one for each"
-    ),
-    "percentile": Function(
-        ("x", "q", "axis", "keepdims"),
-        2,
-        _percentile,
+    "sum": Function.of(_reduction("sum", widened=True), "the sum; in f64 for floats"),
+    "prod": Function.of(_reduction("prod", widened=True), "the product; in f64 for floats"),
+    "norm": Function.of(_norm, "the square root of the sum of squares, in f64"),
+    "any": Function.of(_reduction("any"), "whether any element is true"),
+    "all": Function.of(_reduction("all"), "whether all elements are true"),
+    "count": Function.of(_reduction("count_nonzero"), "the number of true or nonzero elements"),
+    "argmin": Function.of(_position("argmin"), "the position of the smallest element"),
+    "argmax": Function.of(_position("argmax"), "the position of the largest element"),
+    "quantile": Function.of(_quantile, "the quantile q (0 to 1); if q is a list, one for each"),
+    "percentile": Function.of(
+        lambda x, q, axis=None, keepdims=False: _quantile(x, np.float64(number(q)) / 100, axis, keepdims),
         "the percentile q (0 to 100); if q is a list, one for each",
     ),
 }
+
+
+# -- order and position ----------------------------------------------------------------------------
 
 
 def _along(x: Array, axis: Any) -> int:
@@ -229,31 +208,18 @@ def _cumulative(name: str) -> Callable[..., Any]:
     return apply
 
 
-_SORTED = ("x", "axis", "descending")
-
 ORDERING: dict[str, Function] = {
-    "sort": Function(_SORTED, 1, _sort, "the elements sorted along the axis (default: -1); NaN last"),
-    "argsort": Function(_SORTED, 1, _argsort, "the indices that sort x along the axis (default: -1)"),
-    "topk": Function(
-        ("x", "k", "axis", "largest"),
-        2,
-        _topk,
-        "the k largest elements along the axis (default: -1), as `.values` and `.indices`",
+    "sort": Function.of(_sort, "the elements sorted along the axis (default: -1); NaN last"),
+    "argsort": Function.of(_argsort, "the indices that sort x along the axis (default: -1)"),
+    "topk": Function.of(
+        _topk, "the k largest elements along the axis (default: -1), as `.values` and `.indices`"
     ),
-    "unique": Function(
-        ("x", "return_counts"),
-        1,
-        _unique,
-        "the distinct elements, or `.values` and `.counts` with return_counts=true",
+    "unique": Function.of(
+        _unique, "the distinct elements, or `.values` and `.counts` with return_counts=true"
     ),
-    "argwhere": Function(("x",), 1, _argwhere, "the indices of the true or nonzero elements"),
-    "cumsum": Function(
-        ("x", "axis"), 1, _cumulative("cumsum"), "the cumulative sums along the axis, or over all elements"
-    ),
-    "cumprod": Function(
-        ("x", "axis"),
-        1,
-        _cumulative("cumprod"),
-        "the cumulative products along the axis, or over all elements",
+    "argwhere": Function.of(_argwhere, "the indices of the true or nonzero elements"),
+    "cumsum": Function.of(_cumulative("cumsum"), "the cumulative sums along the axis, or over all elements"),
+    "cumprod": Function.of(
+        _cumulative("cumprod"), "the cumulative products along the axis, or over all elements"
     ),
 }

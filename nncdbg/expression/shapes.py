@@ -64,18 +64,10 @@ def _sizes(shape: Any) -> tuple[int, ...]:
 # -- facts -----------------------------------------------------------------------------------------
 
 
-def _shape(x: Any) -> tuple[int, ...]:
-    return _tensor(x).shape
-
-
 def _size(x: Any, axis: Any = None) -> int:
     array = _tensor(x)
     along = axes_of(axis, array.ndim)
     return array.size if along is None else math.prod(array.shape[one] for one in along)
-
-
-def _dtype(x: Any) -> str:
-    return dtypes.name_of(_tensor(x).dtype)
 
 
 def _nbytes(x: Any) -> int:
@@ -118,10 +110,6 @@ def _reshape(x: Any, shape: Any) -> Array:
         ) from None
 
 
-def _flatten(x: Any) -> Array:
-    return _tensor(x).reshape(-1)
-
-
 def _transpose(x: Any, axes: Any = None) -> Array:
     array = _tensor(x)
     order = axes_of(axes, array.ndim)
@@ -131,17 +119,9 @@ def _transpose(x: Any, axes: Any = None) -> Array:
     return array.transpose(order)
 
 
-def _swapaxes(x: Any, a: Any, b: Any) -> Array:
-    return np.swapaxes(_tensor(x), integer(a, "an axis"), integer(b, "an axis"))
-
-
 def _squeeze(x: Any, axis: Any = None) -> Array:
     array = _tensor(x)
     return np.squeeze(array, axes_of(axis, array.ndim))
-
-
-def _unsqueeze(x: Any, axis: Any) -> Array:
-    return np.expand_dims(_tensor(x), integer(axis, "an axis"))
 
 
 def _flip(x: Any, axis: Any = None) -> Array:
@@ -169,14 +149,6 @@ def _new(shape: Any, dtype: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     return sizes, type_
 
 
-def _zeros(shape: Any, dtype: Any = "f32") -> Array:
-    return np.zeros(*_new(shape, dtype))
-
-
-def _ones(shape: Any, dtype: Any = "f32") -> Array:
-    return np.ones(*_new(shape, dtype))
-
-
 def _full(shape: Any, value: Any, dtype: Any = None) -> Array:
     number_ = array_of(value)
     if number_.ndim:
@@ -200,38 +172,43 @@ def _arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> A
 
 
 SHAPES: dict[str, Function] = {
-    "shape": Function(("x",), 1, _shape, "the sizes, as a tuple"),
-    "dtype": Function(("x",), 1, _dtype, 'the element type as text: "f32"'),
-    "size": Function(("x", "axis"), 1, _size, "the number of elements, in total or along an axis"),
-    "ndim": Function(("x",), 1, lambda x: _tensor(x).ndim, "the number of axes"),
-    "nbytes": Function(("x",), 1, _nbytes, "the size of the elements in bytes"),
-    "len": Function(("x",), 1, _len, "the size of the first axis"),
-    "item": Function(("x",), 1, _item, "the only element of a tensor, as a number"),
-    "T": Function(("x",), 1, lambda x: _tensor(x).T, "the tensor with its axes reversed"),
-    "reshape": Function(
-        ("x", "shape"), 2, _reshape, "the tensor in another shape; a size of -1 is inferred", spread="shape"
-    ),
-    "flatten": Function(("x",), 1, _flatten, "the elements as a tensor of one axis"),
-    "transpose": Function(
-        ("x", "axes"),
-        1,
+    "shape": Function.of(lambda x: _tensor(x).shape, "the sizes, as a tuple"),
+    "dtype": Function.of(lambda x: dtypes.name_of(_tensor(x).dtype), 'the element type as text: "f32"'),
+    "size": Function.of(_size, "the number of elements, in total or along an axis"),
+    "ndim": Function.of(lambda x: _tensor(x).ndim, "the number of axes"),
+    "nbytes": Function.of(_nbytes, "the size of the elements in bytes"),
+    "len": Function.of(_len, "the size of the first axis"),
+    "item": Function.of(_item, "the only element of a tensor, as a number"),
+    "T": Function.of(lambda x: _tensor(x).T, "the tensor with its axes reversed"),
+    "reshape": Function.of(_reshape, "the tensor in another shape; a size of -1 is inferred", spread="shape"),
+    "flatten": Function.of(lambda x: _tensor(x).reshape(-1), "the elements as a tensor of one axis"),
+    "transpose": Function.of(
         _transpose,
         "x with permuted axes; reversed by default",
         spread="axes",
         torch="PyTorch's transpose exchanges two axes: write swapaxes(x, 0, 1)",
     ),
-    "swapaxes": Function(("x", "a", "b"), 3, _swapaxes, "x with two axes exchanged"),
-    "squeeze": Function(("x", "axis"), 1, _squeeze, "x without its axes of size 1, or without one of them"),
-    "unsqueeze": Function(("x", "axis"), 2, _unsqueeze, "the tensor with a new axis of size 1"),
-    "flip": Function(("x", "axis"), 1, _flip, "the elements in reverse order along the axes"),
-    "astype": Function(("x", "dtype"), 2, _astype, 'the tensor converted to another type: %h.astype("f16")'),
-    "zeros": Function(("shape", "dtype"), 1, _zeros, "a tensor of zeros (default: f32)", spread="shape"),
-    "ones": Function(("shape", "dtype"), 1, _ones, "a tensor of ones (default: f32)", spread="shape"),
-    "full": Function(("shape", "value", "dtype"), 2, _full, "a tensor filled with one value"),
-    "arange": Function(
-        ("start", "stop", "step", "dtype"),
-        1,
-        _arange,
-        "the numbers from start (default: 0) to stop, excluding stop",
+    "swapaxes": Function.of(
+        lambda x, a, b: np.swapaxes(_tensor(x), integer(a, "an axis"), integer(b, "an axis")),
+        "x with two axes exchanged",
     ),
+    "squeeze": Function.of(_squeeze, "x without its axes of size 1, or without one of them"),
+    "unsqueeze": Function.of(
+        lambda x, axis: np.expand_dims(_tensor(x), integer(axis, "an axis")),
+        "the tensor with a new axis of size 1",
+    ),
+    "flip": Function.of(_flip, "the elements in reverse order along the axes"),
+    "astype": Function.of(_astype, 'the tensor converted to another type: %h.astype("f16")'),
+    "zeros": Function.of(
+        lambda shape, dtype="f32": np.zeros(*_new(shape, dtype)),
+        "a tensor of zeros (default: f32)",
+        spread="shape",
+    ),
+    "ones": Function.of(
+        lambda shape, dtype="f32": np.ones(*_new(shape, dtype)),
+        "a tensor of ones (default: f32)",
+        spread="shape",
+    ),
+    "full": Function.of(_full, "a tensor filled with one value"),
+    "arange": Function.of(_arange, "the numbers from start (default: 0) to stop, excluding stop"),
 }

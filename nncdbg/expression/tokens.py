@@ -91,8 +91,7 @@ class Tokens:
         try:
             string = unquote(match.group(), start)
         except Flaw as flaw:
-            self.position = flaw.start
-            raise self.fault(flaw.message, flaw.width, flaw.hint) from None
+            raise self.fault_at(flaw.start, flaw.start + flaw.width, flaw.message, flaw.hint) from None
         self.position = match.end()
         return string
 
@@ -129,6 +128,10 @@ class Tokens:
         """Return an error at the `width` characters from the position, without raising it."""
         return fault(self.text, self.position, self.position + width, message, hint=hint)
 
+    def fault_at(self, start: int, end: int, message: str, hint: str | None = None) -> ExpressionError:
+        """Return an error at these characters, without raising it."""
+        return fault(self.text, start, end, message, hint=hint)
+
     def nearest_value(self, name: str) -> str | None:
         """Return a hint with the known value most similar to `name`, or to `name` before its last dot."""
         if self._names is None:
@@ -160,12 +163,8 @@ class Tokens:
             # 40 characters hold any 64-bit integer; longer ones are not converted.
             value = int(digits, base) if len(digits) <= 40 else 2**64
             if value >= 2**64:
-                self.position = start
-                raise self.fault(
-                    "the integer does not fit in 64 bits",
-                    width=end - start,
-                    hint="write the integer as a float: 1e30",
-                )
+                hint = "write the integer as a float: 1e30"
+                raise self.fault_at(start, end, "the integer does not fit in 64 bits", hint)
             return nodes.LiteralExpression(start, end, value)
         return nodes.LiteralExpression(start, end, float(digits))
 
@@ -185,11 +184,8 @@ class Tokens:
             return written
         match = _BARE_NAME.match(self.text, self.position)
         if match is None:
-            self.position = start
-            raise self.fault(
-                "expected the name of a value after `%`",
-                hint='quote a name with special characters: %"conv:0"',
-            )
+            hint = 'quote a name with special characters: %"conv:0"'
+            raise self.fault_at(start, start + 1, "expected the name of a value after `%`", hint)
         return self._bare_name(match, start)
 
     def _bare_name(self, match: re.Match[str], start: int) -> str:
@@ -241,9 +237,8 @@ class Tokens:
             return None
         found = meant(text, self._names(), parts=parts)
         if len(found) > 1:
-            width = self.position + len(text) - start
-            self.position = start
-            raise self.fault(f"`{shortened(text)}` is ambiguous", width=width, hint=choices(found))
+            message = f"`{shortened(text)}` is ambiguous"
+            raise self.fault_at(start, self.position + len(text), message, choices(found))
         return found[0] if found else None
 
     def any_name(self) -> str:
@@ -259,12 +254,10 @@ class Tokens:
 
     def unknown_name(self, name: str, start: int, end: int) -> ExpressionError:
         """Return the error for an unknown value name, read from `start` to `end`."""
-        self.position = start
         hint = self.path_hint(start, end) or self.nearest_value(name)
         if hint is None and self.text[start] != "%" and WORD.fullmatch(name) is None:
             hint = _MARKED
-        written = shortened(self.text[start:end])
-        return self.fault(f"there is no value `{written}` here", width=end - start, hint=hint)
+        return self.fault_at(start, end, f"there is no value `{shortened(self.text[start:end])}` here", hint)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

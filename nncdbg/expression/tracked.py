@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from nncdbg.expression import Expression, nodes, parse
-from nncdbg.expression.derivatives import DERIVATIVES
+from nncdbg.expression.functions import DERIVATIVES
 from nncdbg.expression.nodes import fault, walk
 from nncdbg.expression.tokens import nearest
 from nncdbg.text.lexemes import BARE, NO_PREFIXES, PREFIX_END, STRING, Flaw, Prefixes, unquote
@@ -59,15 +59,11 @@ def _names(text: str, known: Collection[str]) -> list[str]:
 def _check(expression: Expression) -> None:
     for node, _ in walk(expression.root):
         if isinstance(node, nodes.VariableExpression) and node.name not in VARIABLES:
+            message = f"a track cannot read `${node.name}`"
             hint = nearest(node.name, VARIABLES) or "the variables of a track are $step and $epoch"
-            raise fault(
-                expression.text, node.start, node.end, f"a track cannot read `${node.name}`", hint=hint
-            )
-        if isinstance(node, nodes.CallExpression) and node.function in {"prev", *DERIVATIVES}:
-            raise fault(
-                expression.text,
-                node.start,
-                node.end,
-                f"a track cannot use `{node.function}`",
-                hint="compute the value in the graph, and track that value",
-            )
+        elif isinstance(node, nodes.CallExpression) and node.function in {"prev", *DERIVATIVES}:
+            message = f"a track cannot use `{node.function}`"
+            hint = "compute the value in the graph, and track that value"
+        else:
+            continue
+        raise fault(expression.text, node.start, node.end, message, hint=hint)

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nncdbg.process.rank_digests import StepDigests, digested_steps, find_divergences
-from nncdbg.process.rank_notes import Collective, Mismatch, RankReport, Wait, find_mismatches, find_waits
+from nncdbg.process.rank_notes import (
+    Collective,
+    Mismatch,
+    RankReport,
+    StepDigests,
+    Wait,
+    digested_steps,
+    find_divergences,
+    find_mismatches,
+    find_waits,
+)
 from nncdbg.text.lexemes import name_text
 
 TOPICS = ("ranks", "collectives", "divergence")

@@ -1,4 +1,7 @@
-"""Atomic file writes."""
+"""Files: atomic writes, reads of regular files only, and folders for files that outlive a run.
+
+A pipe or device that a user or another file names would block its reader.
+"""
 
 from __future__ import annotations
 

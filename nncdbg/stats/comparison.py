@@ -137,10 +137,6 @@ def compare(a: npt.ArrayLike, b: npt.ArrayLike, between: Between = lambda: None)
             between()
             end = start + _BLOCK
             distance.add(start, flat_left[start:end], flat_right[start:end], ulps)
-    return _result(distance, left.shape, ulps)
-
-
-def _result(distance: _Distance, shape: tuple[int, ...], ulps: bool) -> Comparison:
     place = distance.worst if distance.worst_odd is None else distance.worst_odd
     known = distance.finite > 0
     return Comparison(
@@ -152,8 +148,8 @@ def _result(distance: _Distance, shape: tuple[int, ...], ulps: bool) -> Comparis
         mismatched=distance.mismatched,
         nan_mismatch=distance.nan,
         inf_mismatch=distance.inf,
-        count=math.prod(shape),
-        worst=_index(place, shape),
+        count=left.size,
+        worst=_index(place, left.shape),
     )
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -515,46 +515,27 @@ def _table(name: str) -> int:
     return int(_TABLES[name].ctypes.data)
 
 
-def _fill(name: str) -> int:
-    return -1 if name == "bool" else 0x80 if name.endswith("fnuz") else -2
-
-
-_Choice: TypeAlias = "tuple[Any, tuple[Any, ...], tuple[int | float, ...]]"
-"""A function, the machine types of its leading arguments, and those arguments."""
-
-
-def _byte_kernel(name: str) -> _Choice:
-    return single_bytes, (types.intp, types.intp), (_table(name), _fill(name))
-
-
-def _float_kernel(name: str) -> _Choice:
-    limits = ml_dtypes.finfo(dtypes.NUMPY[name])
-    bits = limits.bits
-    signed, word = getattr(types, f"int{bits}"), getattr(types, f"uint{bits}")
-    value = types.float64 if name == "f64" else types.float32
-    first = 1 << limits.nmant  # The smallest normal number: exponent bits not all zero.
-    infinity = ((1 << (bits - 1 - limits.nmant)) - 1) * first
-    return (
-        floats,
-        (signed, word, value, signed, types.intp),
-        (infinity, 0, 0.0, first, _KIND.get(name, _NATIVE)),
-    )
-
-
-def _integer_kernel(name: str) -> _Choice:
-    bits = dtypes.NUMPY[name].itemsize * 8
-    signed, word = getattr(types, f"int{bits}"), getattr(types, f"uint{bits}")
-    return integers, (signed, word, word if name[0] == "u" else signed, types.intp), (0, 0, 0)
-
-
 def build(name: str) -> Kernel:
     """Compile (or load from numba's cache) the pass for one dtype of `preparation.NAMES`."""
-    if dtypes.NUMPY[name].itemsize == 1:
-        function, machine, leading = _byte_kernel(name)
+    bits = dtypes.NUMPY[name].itemsize * 8
+    signed, word = getattr(types, f"int{bits}"), getattr(types, f"uint{bits}")
+    function: Any
+    machine: tuple[Any, ...]
+    leading: tuple[int | float, ...]
+    # A function, the machine types of its leading arguments, and those arguments.
+    if bits == 8:
+        fill = -1 if name == "bool" else 0x80 if name.endswith("fnuz") else -2
+        function, machine, leading = single_bytes, (types.intp, types.intp), (_table(name), fill)
     elif name in dtypes.FLOATS:
-        function, machine, leading = _float_kernel(name)
+        limits = ml_dtypes.finfo(dtypes.NUMPY[name])
+        first = 1 << limits.nmant  # The smallest normal number: exponent bits not all zero.
+        infinity = ((1 << (bits - 1 - limits.nmant)) - 1) * first
+        value = types.float64 if name == "f64" else types.float32
+        function, machine = floats, (signed, word, value, signed, types.intp)
+        leading = (infinity, 0, 0.0, first, _KIND.get(name, _NATIVE))
     else:
-        function, machine, leading = _integer_kernel(name)
+        function, machine = integers, (signed, word, word if name[0] == "u" else signed, types.intp)
+        leading = (0, 0, 0)
     signature = (*machine, *(types.intp,) * 4)
     function.compile(signature)
     # The entry point bypasses the dispatcher, which inspects argument types.

@@ -51,16 +51,11 @@ def histogram(
     if tensor.dtype.kind in "OUST":
         raise UsageError("strings have no histogram", hint="pass a tensor of numbers")
     _check(bins, range)
-    summary = summarize(tensor)
+    of = summarize(tensor)
     with np.errstate(over="ignore", invalid="ignore"):
         edges, counts = _spread(_finite_numbers(tensor), bins, range)
-    return Histogram(
-        np.asarray(edges, np.float64),
-        np.asarray(counts, np.int64),
-        summary.nan,
-        summary.posinf,
-        summary.neginf,
-    )
+    edges, counts = np.asarray(edges, np.float64), np.asarray(counts, np.int64)
+    return Histogram(edges, counts, of.nan, of.posinf, of.neginf)
 
 
 def _check(bins: int | Sequence[float], limits: tuple[float, float] | None) -> None:

@@ -60,9 +60,7 @@ def inspector(dtype_name: str) -> Inspector | None:
     kernel = kernel_of(dtype_name)
     if kernel is None:
         return None
-    return (
-        partial(kernel.entry, *kernel.leading, 0) if kernel.exact else partial(kernel.entry, *kernel.leading)
-    )
+    return partial(kernel.entry, *kernel.leading, *(0,) * kernel.exact)
 
 
 class Inspectors(dict[np.dtype[Any], "Inspector | None"]):
@@ -115,8 +113,8 @@ def inspect_plain(
         row[:] = row_of(summary)
     flags = Flag.NAN * bool(summary.nan) | Flag.INF * bool(summary.posinf or summary.neginf)
     flags |= Flag.UNWRITTEN * bool(is_pattern(array).any())
-    flags |= Flag.GUARD_BEFORE * (not _holds_pattern(before).all())
-    flags |= Flag.GUARD_AFTER * (not _holds_pattern(after).all())
+    flags |= Flag.GUARD_BEFORE * (not np.all(before == _expected_bytes(before)))
+    flags |= Flag.GUARD_AFTER * (not np.all(after == _expected_bytes(after)))
     return int(flags)
 
 
@@ -179,10 +177,6 @@ def _words_match(array: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         return np.asarray(array.view(f"u{width}") == wanted)
     halves = array.view([("real", f"u{width}"), ("imag", f"u{width}")])
     return np.asarray((halves["real"] == wanted) & (halves["imag"] == wanted))
-
-
-def _holds_pattern(raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-    return np.asarray(raw == _expected_bytes(raw))
 
 
 def _expected_bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

@@ -82,27 +82,20 @@ class _Preparation:
         if self.thread is not None:
             self.thread.join()
 
-    def abandon(self) -> None:
-        self.stopping.set()
-        atexit.unregister(self.stop)
-
     def _work(self) -> None:
         try:
-            self._compile()
+            from nncdbg.stats import compiled
+
+            with _warnings_of_others():
+                self.address = parsed(compiled.build_address)
+                for name in NAMES:
+                    if self.stopping.is_set():
+                        return
+                    kernels[dtypes.NUMPY[name]] = parsed(partial(compiled.build, name))
         except Exception as error:  # noqa: BLE001  fall back to the plain pass; `failure()` says why
             self.failure = f"{type(error).__name__}: {error}"
         finally:
             self.finished.set()
-
-    def _compile(self) -> None:
-        from nncdbg.stats import compiled
-
-        with _warnings_of_others():
-            self.address = parsed(compiled.build_address)
-            for name in NAMES:
-                if self.stopping.is_set():
-                    return
-                kernels[dtypes.NUMPY[name]] = parsed(partial(compiled.build, name))
 
 
 @contextmanager
@@ -149,7 +142,8 @@ def prepare(wait: bool = False) -> None:
 
 def abandon() -> None:
     """Do not wait for a compilation at exit; `os._exit` must end the process."""
-    _preparation.abandon()
+    _preparation.stopping.set()
+    atexit.unregister(_preparation.stop)
 
 
 def ready() -> bool:

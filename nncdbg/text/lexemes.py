@@ -9,6 +9,7 @@ import difflib
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
@@ -51,28 +52,21 @@ def integer_of(text: str) -> int | None:
     return int(text) if _is_whole(text) else None
 
 
+@dataclass(eq=False)
 class Flaw(Exception):
     """An error at character `start` of a line (0-based), `width` characters wide."""
 
-    def __init__(
-        self,
-        message: str,
-        start: int,
-        width: int = 1,
-        hint: str | None = None,
-        *,
-        code: str = "syntax",
-        related: int | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.start = start
-        self.width = width
-        self.hint = hint
-        self.code = code
-        """The code of the error, for an editor."""
-        self.related = related
-        """The related line, such as that of the first definition."""
+    message: str
+    start: int
+    width: int = 1
+    hint: str | None = None
+    code: str = field(default="syntax", kw_only=True)
+    """The code of the error, for an editor."""
+    related: int | None = field(default=None, kw_only=True)
+    """The related line, such as that of the first definition."""
+
+    def __str__(self) -> str:
+        return self.message
 
 
 _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
@@ -172,6 +166,10 @@ def nearest(word: str, words: object, sigil: str = "") -> str | None:
 
 
 _in_line = re.compile(rf"(?P<sigil>%?)(?P<name>{PREFIXED})|%?{STRING}|#.*")
+
+
+# -- prefixes --------------------------------------------------------------------------------------
+# Names share prefixes: after `prefix rnn "/decoder/rnn/"`, `%rnn::Add_1` is `/decoder/rnn/Add_1`.
 
 
 class UndeclaredPrefix(Exception):

@@ -129,6 +129,12 @@ class Listing:
         return max(around, key=self.headers.__getitem__, default=None)
 
 
+# -- driver ----------------------------------------------------------------------------------------
+# The graph that gives states their first values and calls the other graphs. It is not written in the text:
+# its statements are the lines ``state`` and ``run``. Without a ``run`` line it calls the entry graph once,
+# and the header of that graph is the line of the call.
+
+
 def has_driver(program: Program) -> bool:
     """Return whether a program has states or runs."""
     return bool(program.states or program.runs)

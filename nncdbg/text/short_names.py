@@ -112,7 +112,8 @@ class ProgramNames(ShortNames):
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        super().__init__(_all_names(program))
+        states = (state.value for state in program.states)
+        super().__init__(value.name for value in (*states, *all_defined(program)))
         self._visible: dict[tuple[str | int, ...], Sequence[str]] = {}
 
     def visible(self, path: tuple[str | int, ...]) -> Sequence[str]:
@@ -141,15 +142,6 @@ def names_of(program: Program) -> ProgramNames:
     return program.kept["names"]  # type: ignore[no-any-return]
 
 
-def _all_names(program: Program) -> Iterator[str]:
-    yield from (state.value.name for state in program.states)
-    yield from (value.name for value in all_defined(program))
-
-
-def _no_name(text: str) -> None:
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class Scopes:
     """Names in tiers, the nearest first.
@@ -158,7 +150,7 @@ class Scopes:
     """
 
     tiers: Sequence[Iterable[str]]
-    without_prefix: Callable[[str], str | None] = _no_name
+    without_prefix: Callable[[str], str | None] = lambda _: None
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys(name for tier in self.tiers for name in tier if name))

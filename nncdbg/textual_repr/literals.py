@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from nncdbg.dtypes import COMPLEX, FLOATS, INTEGERS, NUMPY, name_of
+from nncdbg.dtypes import COMPLEX, FLOATS, INTEGERS, NUMPY, integer_range, name_of
 from nncdbg.ir.records import Array, Inline, MapType, OptionalType, SequenceType, TensorType
 from nncdbg.text.lexemes import quote, quote_bytes
 from nncdbg.text.rounding import lost
@@ -54,20 +54,18 @@ def single(value: float) -> float | None:
     return rounded
 
 
-def float_attribute_text(value: float) -> str:
-    """Return the text of a float attribute: the shortest f32 text, or with ``:f64`` if inexact in f32."""
-    if not math.isfinite(value):
-        return repr(value)
-    if single(value) != value:
-        return f"{value!r}:f64"
-    short = str(np.float32(value))
-    return short if single(float(short)) == value else repr(value)
-
-
 def attribute_text(value: Any) -> str:
-    """Return the text of an attribute value; lists are nested, tensors and types are marked as such."""
+    """Return the text of an attribute value; lists are nested, tensors and types are marked as such.
+
+    A float has its shortest f32 text, or one with ``:f64`` if it is inexact in f32.
+    """
     if isinstance(value, float):
-        return float_attribute_text(value)
+        if not math.isfinite(value):
+            return repr(value)
+        if single(value) != value:
+            return f"{value!r}:f64"
+        short = str(np.float32(value))
+        return short if single(float(short)) == value else repr(value)
     if isinstance(value, tuple):
         return f"[{','.join(map(attribute_text, value))}]"
     if isinstance(value, bytes):
@@ -215,10 +213,8 @@ def _flatten(data: Any) -> tuple[list[Any], tuple[int, ...]]:
             raise Misfit("numbers and lists are mixed", "use the same depth in all rows")
         lengths = {len(item) for item in flat}
         if len(lengths) > 1:
-            raise Misfit(
-                "the rows of the array differ in length",
-                f"use rows of equal length; the lengths are {sorted(lengths)}",
-            )
+            hint = f"use rows of equal length; the lengths are {sorted(lengths)}"
+            raise Misfit("the rows of the array differ in length", hint)
         sizes.append(lengths.pop())
         flat = [element for item in flat for element in item]
     return flat, tuple(sizes)
@@ -255,7 +251,12 @@ def _flat_array(flat: list[Any], dtype: str) -> Array:
         real = np.dtype(np.float32 if dtype == "c64" else np.float64)
         return _floats(parts, real).view(NUMPY[dtype])
     if dtype == "str":
-        return _objects(flat)
+        for item in flat:
+            if not isinstance(item, (str, bytes)):
+                raise Misfit(f"{_shown(item)} is not a string", f"write {quote(_shown(item))}")
+        array = np.empty(len(flat), np.object_)
+        array[:] = flat
+        return array
     wanted = bool if dtype == "bool" else int
     for item in flat:
         if type(item) is not wanted:
@@ -263,30 +264,16 @@ def _flat_array(flat: list[Any], dtype: str) -> Array:
             if item in (0, 1) or (wanted is int and isinstance(item, float) and item.is_integer()):
                 hint += f": write {literal_text(wanted(item))}"
             raise Misfit(f"{_shown(item)} is not {_ELEMENTS[wanted]}", hint)
-    if wanted is int:
-        _check_range(flat, dtype)
-        return np.array(flat, np.uint64 if dtype == "u64" else np.int64).astype(NUMPY[dtype])
-    return np.array(flat, np.bool_)
-
-
-_ELEMENTS = {bool: "true or false", int: "an integer"}
-
-
-def _objects(flat: list[Any]) -> Array:
-    for item in flat:
-        if not isinstance(item, (str, bytes)):
-            raise Misfit(f"{_shown(item)} is not a string", f"write {quote(_shown(item))}")
-    array = np.empty(len(flat), np.object_)
-    array[:] = flat
-    return array
-
-
-def _check_range(flat: Iterable[int], dtype: str) -> None:
-    limits = ml_dtypes.iinfo(NUMPY[dtype])
-    low, high = int(limits.min), int(limits.max)
+    if wanted is bool:
+        return np.array(flat, np.bool_)
+    low, high = integer_range(dtype)
     for item in flat:
         if not low <= item <= high:
             raise Misfit(f"{item} is out of range for {dtype}", f"use a number from {low} to {high}")
+    return np.array(flat, np.uint64 if dtype == "u64" else np.int64).astype(NUMPY[dtype])
+
+
+_ELEMENTS = {bool: "true or false", int: "an integer"}
 
 
 def _floats(flat: list[Any], dtype: np.dtype[Any]) -> Array:
@@ -299,10 +286,9 @@ def _floats(flat: list[Any], dtype: np.dtype[Any]) -> Array:
     nan_lost = np.isnan(values) & ~np.isnan(back)
     inf_lost = np.isinf(values) & (back != values)
     lost = (np.isfinite(values) & ~np.isfinite(back)) | saturated | nan_lost | inf_lost
-    for index in np.flatnonzero(lost).tolist():
-        raise Misfit(
-            f"{name_of(dtype)} cannot represent {_shown(flat[index])}", "choose a wider element type"
-        )
+    if lost.any():
+        number = _shown(flat[int(lost.argmax())])
+        raise Misfit(f"{name_of(dtype)} cannot represent {number}", "choose a wider element type")
     for index, item in enumerate(flat):
         if isinstance(item, NanBits):
             array[index : index + 1] = _nan_of(item.bits, dtype)
@@ -312,14 +298,13 @@ def _floats(flat: list[Any], dtype: np.dtype[Any]) -> Array:
 def _float(item: Any) -> float:
     if isinstance(item, NanBits):
         return math.nan
+    hint = "write a number such as 1.5, -0.0, inf or nan"
     if type(item) not in (int, float):
-        raise Misfit(f"{_shown(item)} is not a float", "write a number such as 1.5, -0.0, inf or nan")
+        raise Misfit(f"{_shown(item)} is not a float", hint)
     try:
         return float(item)
     except OverflowError as error:
-        raise Misfit(
-            "the number is too large for a float", "write a number such as 1.5, -0.0, inf or nan"
-        ) from error
+        raise Misfit("the number is too large for a float", hint) from error
 
 
 def _nan_of(bits: int, dtype: np.dtype[Any]) -> Array:

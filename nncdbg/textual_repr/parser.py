@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
 
 from nncdbg.errors import ParseError, UsageError
 from nncdbg.ir.kinds import called_graph
@@ -56,6 +55,11 @@ from nncdbg.textual_repr.resolution import (
 )
 from nncdbg.textual_repr.statement_lines import StatementLines, salvaged
 from nncdbg.textual_repr.statements import Names, NameSpan, attributes_of
+
+# -- plain lines -----------------------------------------------------------------------------------
+# Fast path for the most common line, ``%y: f32[2] = Op(%x, %w, name=value) loc("net.py":12)``: one regular
+# expression matches the whole line. Lines that do not match, or contain an error, are left to the full
+# parser, which produces the same nodes for the same lines.
 
 SEPARATOR = ", %"
 """The separator of operand names."""
@@ -338,29 +342,6 @@ def split_lines(text: str) -> list[str]:
 class TextParser(ProgramLines):
     """Selects the reader of each line by its first word."""
 
-    @cached_property
-    def readers(self) -> Mapping[str, Callable[[Cursor, int], None]]:
-        """The reader of a line by its first word."""
-        return {
-            "opset": self.opset,
-            "store": self.store,
-            "prefix": self.prefix,
-            "state": self.state,
-            "run": self.run,
-            "evaluate": self.evaluate,
-            "track": self.track,
-            "backward": self.backward,
-            "stream": self.stream,
-            "update": self.update,
-            "graph": self.graph,
-            "if": self.branches,
-            "while": self.loop,
-            "break": self.leave,
-            "return": partial(self.last, "return"),
-            "yield": partial(self.last, "yield"),
-            "next": partial(self.last, "next"),
-        }
-
     def program(self) -> tuple[Program, Listing]:
         lines = self.lines
         index = 0
@@ -424,12 +405,12 @@ class TextParser(ProgramLines):
             elif text.startswith("}", start):
                 self.close(cursor, number)
             elif start < len(text):
-                reader = self.readers.get(cursor.peek_word())
+                reader = _READERS.get(cursor.peek_word())
                 if reader is None:
                     self.statement(cursor, number)
                 else:
                     cursor.position += len(cursor.peek_word())
-                    reader(cursor, number)
+                    reader(self, cursor, number)
         except Flaw as flaw:
             self.report(number, flaw)
             self.salvage(text, number)
@@ -447,6 +428,28 @@ class TextParser(ProgramLines):
             self.block.comment.append(_comment(text[start + 3 :]))
         elif text.startswith("##", start):
             self.comment.append(_comment(text[start + 2 :]))
+
+
+_READERS: Mapping[str, Callable[[TextParser, Cursor, int], None]] = {
+    "opset": TextParser.opset,
+    "store": TextParser.store,
+    "prefix": TextParser.prefix,
+    "state": TextParser.state,
+    "run": TextParser.run,
+    "evaluate": TextParser.evaluate,
+    "track": TextParser.track,
+    "backward": TextParser.backward,
+    "stream": TextParser.stream,
+    "update": TextParser.update,
+    "graph": TextParser.graph,
+    "if": TextParser.branches,
+    "while": TextParser.loop,
+    "break": TextParser.leave,
+    "return": TextParser.last,
+    "yield": TextParser.last,
+    "next": TextParser.last,
+}
+"""The reader of a line by its first word."""
 
 
 def _comment(rest: str) -> str:

@@ -12,7 +12,7 @@ from functools import cache, partial
 
 from nncdbg.errors import ExpressionError
 from nncdbg.expression.tracked import parse_tracked
-from nncdbg.ir.records import BackwardLine, Constant, Graph, Location, Node, Operand, Path, Placement, Value
+from nncdbg.ir.records import BackwardLine, Constant, Graph, Node, Path, Placement, Value
 from nncdbg.ir.walk import blocks, walk_nodes
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import Flaw, Prefixes, name_text, nearest, quote
@@ -26,16 +26,12 @@ CALLED = {"graph": "a graph", "then": "a branch", "else": "a branch", "body": "a
 
 @dataclass(slots=True)
 class BlockHeader:
-    """The first line of an ``if`` or ``while``: the parts of its Node needed when the blocks close."""
+    """The first line of an ``if`` or ``while``: its Node without results and blocks, until these close."""
 
-    op: str
-    inputs: tuple[Operand, ...]
+    node: Node
     line: int
-    location: Location | None
-    comment: str
     branch: Block | None = None
     """The first branch, after it has closed."""
-    placement: Placement | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -79,7 +79,7 @@ class StatementLines:
         self.comment: list[str] = []
         self.graphs: dict[str, Graph] = {}
         self.broken: set[str] = set()
-        self.blocks: list[Block] = []
+        self.graph_blocks: list[Block] = []
         self.unresolved: list[Unresolved] = []
         self.statements: dict[Path, tuple[int, ...]] = {}
         self.headers: dict[Path, int] = {}
@@ -121,7 +121,7 @@ class StatementLines:
         if len(block.path) // 2 >= DEEPEST:
             raise self.nested_too_deeply(block.line)
         self.block = block
-        self.blocks.append(block)
+        self.graph_blocks.append(block)
         self.headers[block.path] = block.line
         self.define(names, block.line)
 
@@ -154,10 +154,10 @@ class StatementLines:
             self.broken.add(block.name)
         elif block.name not in self.graphs:
             self.graphs[block.name] = block.graph()
-        for line, flaw in explain_all(self.unresolved, self.blocks):
+        for line, flaw in explain_all(self.unresolved, self.graph_blocks):
             self.report(line, flaw)
         self.unresolved.clear()
-        self.blocks.clear()
+        self.graph_blocks.clear()
 
     def close_unclosed(self, number: int) -> None:
         """Report unclosed blocks at the end of the text or the next graph, at line `number` + 1."""
@@ -238,7 +238,7 @@ class StatementLines:
             self.report(number, self.nested_too_deeply(number))
             return
         self.block = Block("broken", number, path, outer, None, graph)
-        self.blocks.append(self.block)
+        self.graph_blocks.append(self.block)
         self.take_names(text, number)
 
     def take_names(self, text: str, number: int) -> None:
@@ -288,19 +288,19 @@ class StatementLines:
         name = read.label(cursor)
         location, margin = cursor.suffix("{")
         self.resolve(names, number)
-        header = BlockHeader("if", (condition,), number, location, self.take_comment(), placement=margin)
+        node = Node("if", (condition,), (), {}, (), location, self.take_comment(), margin)
+        header = BlockHeader(node, number)
         self.open(Block("then", number, self.nested_path(outer), outer, header, name), Names())
 
     def loop(self, cursor: Cursor, number: int) -> None:
         outer = self.inside(cursor)
         uses, defined = Names(), Names()
-        loop = read.while_header(cursor, uses, defined)
+        name, initial, inputs = read.while_header(cursor, uses, defined)
         location, margin = cursor.suffix("{")
         self.resolve(uses, number)
-        initial = (loop.times, *loop.initial)
-        header = BlockHeader("while", initial, number, location, self.take_comment(), placement=margin)
-        inputs = (loop.counter, *loop.carried)
-        self.open(Block("body", number, self.nested_path(outer), outer, header, loop.name, inputs), defined)
+        node = Node("while", initial, (), {}, (), location, self.take_comment(), margin)
+        header = BlockHeader(node, number)
+        self.open(Block("body", number, self.nested_path(outer), outer, header, name, inputs), defined)
 
     def close(self, cursor: Cursor, number: int) -> None:
         """Parse ``}``, ``} else @name {`` or ``} -> (...)``."""
@@ -351,8 +351,7 @@ class StatementLines:
         self.leave_block(block)
         self.define(names, number)
         bodies = (block.graph(),) if header.branch is None else (header.branch.graph(), block.graph())
-        at = header.location, header.comment, header.placement
-        outer.nodes.append(Node(header.op, header.inputs, outputs, {}, bodies, *at))
+        outer.nodes.append(replace(header.node, outputs=outputs, subgraphs=bodies))
         outer.lines.append(header.line)
 
     def results(self, block: Block, cursor: Cursor, names: Names) -> tuple[Value, ...]:
@@ -470,8 +469,9 @@ class StatementLines:
         block.nodes.append(Node("break", (condition,), (), {}, (), location, self.take_comment(), margin))
         block.lines.append(number)
 
-    def last(self, word: str, cursor: Cursor, number: int) -> None:
+    def last(self, cursor: Cursor, number: int) -> None:
         """Parse ``return``, ``yield`` or ``next``."""
+        word = Cursor(cursor.line).peek_word()
         block = self.inside(cursor)
         self.comment.clear()
         if block.kind == "broken":

@@ -171,19 +171,14 @@ def label(cursor: Cursor) -> str:
     return cursor.name("@") if cursor.at("@") else ""
 
 
-@dataclass(slots=True)
-class WhileHeader:
-    """The header ``while @body (%s: T = init) count %i: T times %n``."""
+def while_header(
+    cursor: Cursor, outer: Names, inner: Names
+) -> tuple[str, tuple[Operand, ...], tuple[Value, ...]]:
+    """Read ``@body (%s: T = init) count %i: T times %n`` after ``while``.
 
-    name: str
-    initial: tuple[Operand, ...]
-    times: Operand
-    carried: tuple[Value, ...]
-    counter: Value
-
-
-def while_header(cursor: Cursor, outer: Names, inner: Names) -> WhileHeader:
-    """Read the rest after ``while``; uses belong to the enclosing block, definitions to the body."""
+    Uses belong to the enclosing block, definitions to the body. Return the name, the operands of the loop and
+    the inputs of its body: `times` and `count` first.
+    """
     name = label(cursor)
     cursor.expect("(")
     carried: list[Value] = []
@@ -199,7 +194,7 @@ def while_header(cursor: Cursor, outer: Names, inner: Names) -> WhileHeader:
     cursor.sequence(pair, ")")
     counter = definition(cursor, inner) if cursor.accept_word("count") else Value("")
     times = operand(cursor, outer) if cursor.accept_word("times") else None
-    return WhileHeader(name, tuple(initial), times, tuple(carried), counter)
+    return name, (times, *initial), (counter, *carried)
 
 
 def value_list(cursor: Cursor, names: Names) -> tuple[Value, ...]:

@@ -24,8 +24,7 @@ from nncdbg.engine.ops.aten.internals import (
     without_dispatch,
 )
 from nncdbg.engine.ops.aten.signatures import DTYPES
-from nncdbg.process.rank_digests import DigestFile, StepDigests, is_digested
-from nncdbg.process.rank_notes import Collective, RankNotes, type_texts
+from nncdbg.process.rank_notes import Collective, DigestFile, RankNotes, StepDigests, is_digested, type_texts
 from nncdbg.process.ranks import rank_in_environment
 from nncdbg.torch.named_models import parameters_of
 from nncdbg.torch.sharded_tensors import PLAIN, local_part, meshes_of, shard_of

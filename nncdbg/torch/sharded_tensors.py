@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from nncdbg.engine.ops.aten.signatures import DTYPES
-from nncdbg.process.rank_digests import SHARD
+from nncdbg.process.rank_notes import SHARD
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 """Classes of tensors that have memory of their own."""

@@ -16,7 +16,7 @@ import pytest
 import nncdbg
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.execution.crash_log import CrashLog, last_run
-from nncdbg.process.last_words import read_box, sentence
+from nncdbg.process.crash_report_reader import read_box, sentence
 from tests.dap_server.client import TIMEOUT, Client, stdio_client
 
 DEATHS = {

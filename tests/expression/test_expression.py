@@ -26,8 +26,7 @@ from nncdbg.expression import (
     split_assignment,
     split_target,
 )
-from nncdbg.expression.derivatives import DERIVATIVES, DerivativeRequest
-from nncdbg.expression.functions import FUNCTIONS, SPELLINGS
+from nncdbg.expression.functions import DERIVATIVES, FUNCTIONS, SPELLINGS, DerivativeRequest
 from nncdbg.expression.operators import OperandError
 
 H = np.array([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]], dtype=np.float32)

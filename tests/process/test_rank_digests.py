@@ -3,7 +3,7 @@
 import pytest
 
 from nncdbg.presentation.ranks import divergence_lines
-from nncdbg.process.rank_digests import (
+from nncdbg.process.rank_notes import (
     DigestFile,
     StepDigests,
     find_divergences,

@@ -13,7 +13,7 @@ import nncdbg  # noqa: E402
 import nncdbg.journal  # noqa: E402
 import nncdbg.torch  # noqa: E402
 from nncdbg.engine.ops.aten.arrays import host_array  # noqa: E402
-from nncdbg.process.rank_digests import SHARD, find_divergences, read_digests  # noqa: E402
+from nncdbg.process.rank_notes import SHARD, find_divergences, read_digests  # noqa: E402
 from nncdbg.process.ranks import journal_of_rank  # noqa: E402
 from nncdbg.torch.named_models import named_models, tensors_by_name  # noqa: E402
 from nncdbg.torch.operator_watch import BadOperator  # noqa: E402

@@ -21,8 +21,7 @@ from nncdbg.dap_server.messages import Request
 from nncdbg.errors import NncdbgError
 from nncdbg.escaping import printable
 from nncdbg.presentation.ranks import TOPICS, topic_lines
-from nncdbg.process.rank_digests import read_digests
-from nncdbg.process.rank_notes import RankReport, reports_of_job
+from nncdbg.process.rank_notes import RankReport, read_digests, reports_of_job
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session

@@ -36,7 +36,7 @@ from nncdbg.engine.values.differentiation import Budget, BudgetExceeded
 from nncdbg.engine.values.losses import loss_at
 from nncdbg.errors import ExpressionError, NotComputed
 from nncdbg.expression import spelled
-from nncdbg.expression.derivatives import DerivativeRequest
+from nncdbg.expression.functions import DerivativeRequest
 from nncdbg.expression.nodes import Name
 from nncdbg.expression.operators import OperandError
 from nncdbg.presentation.buffers import buffer_text

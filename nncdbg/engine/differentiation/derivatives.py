@@ -15,7 +15,7 @@ from nncdbg.dtypes import FLOATS
 from nncdbg.engine.differentiation.backward import BackwardBuilder
 from nncdbg.engine.differentiation.backward_pass import BackwardPass, Copies, inner_names, raise_gaps
 from nncdbg.errors import GraphError, UnsupportedOp
-from nncdbg.expression.derivatives import DerivativeRequest
+from nncdbg.expression.functions import DerivativeRequest
 from nncdbg.ir.names import claimed_name, free_names, needed_nodes, reads
 from nncdbg.ir.records import Constant, Graph, Node, Operand, Type, Value, tensor_only
 from nncdbg.text.lexemes import name_text

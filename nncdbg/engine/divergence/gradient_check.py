@@ -15,7 +15,7 @@ from nncdbg.engine.execution.linking import Allocation, Linker
 from nncdbg.engine.execution.loaded import Loaded, run_apart
 from nncdbg.engine.execution.machine import Running
 from nncdbg.engine.execution.random_streams import generator_of
-from nncdbg.expression.derivatives import DerivativeRequest
+from nncdbg.expression.functions import DerivativeRequest
 from nncdbg.expression.operators import OperandError
 from nncdbg.ir.records import Array, Type, tensor_only, type_of
 from nncdbg.text.lexemes import name_text

@@ -26,7 +26,7 @@ from nncdbg.engine.values.values import copied
 from nncdbg.errors import NncdbgError
 from nncdbg.escaping import printable
 from nncdbg.expression import Expression, evaluate
-from nncdbg.expression.derivatives import DerivativeRequest
+from nncdbg.expression.functions import DerivativeRequest
 from nncdbg.expression.nodes import fault
 from nncdbg.expression.operators import OperandError, number
 from nncdbg.expression.tracked import VARIABLES

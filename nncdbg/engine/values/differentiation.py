@@ -22,7 +22,7 @@ from nncdbg.engine.execution.machine import Running
 from nncdbg.engine.execution.random_streams import generator_of
 from nncdbg.engine.values.straight_line import ActiveBlock, Source, StraightLine
 from nncdbg.errors import GraphError, NncdbgError, StoppedRun
-from nncdbg.expression.derivatives import DerivativeRequest
+from nncdbg.expression.functions import DerivativeRequest
 from nncdbg.expression.operators import OperandError
 from nncdbg.ir.names import fresh_name
 from nncdbg.ir.records import (

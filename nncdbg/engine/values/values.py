@@ -28,7 +28,7 @@ from nncdbg.engine.values.straight_line import Source, slot_in_caller
 from nncdbg.errors import ExpressionError, NotComputed, UsageError
 from nncdbg.escaping import printable
 from nncdbg.expression import FACTS, STATEMENT_VARIABLE, Expression, check_variables, evaluate, parse
-from nncdbg.expression.derivatives import DerivativeRequest
+from nncdbg.expression.functions import DerivativeRequest
 from nncdbg.expression.operators import OperandError
 from nncdbg.ir.records import Array
 from nncdbg.representation import RichOutput

@@ -29,7 +29,7 @@ from nncdbg.errors import RunError, UsageError
 from nncdbg.opening.corpus.cases import CRASHED, NOT_RUN, Case, CaseResult, CaseRun, case_files
 from nncdbg.opening.corpus.engines import PROCESSES, checked_name, cores, open_engine, thread_shares
 from nncdbg.opening.corpus.worker import CorpusTask, Ready, Refused, SentTask, TaskMissing, run_batch
-from nncdbg.process.last_words import read_box, sentence
+from nncdbg.process.crash_report_reader import read_box, sentence
 
 # -- own processes ---------------------------------------------------------------------------------
 

@@ -25,8 +25,14 @@ from nncdbg.presentation.ranks import (
     report_document,
     wait_lines,
 )
-from nncdbg.process.rank_digests import read_digests
-from nncdbg.process.rank_notes import RankReport, find_job, find_mismatches, find_waits, reports_of_job
+from nncdbg.process.rank_notes import (
+    RankReport,
+    find_job,
+    find_mismatches,
+    find_waits,
+    read_digests,
+    reports_of_job,
+)
 from nncdbg.process.ranks import choose_rank
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.escaping import printable, printable_styled
 from nncdbg.presentation.ranks import TOPICS, rank_names, topic_lines
 from nncdbg.presentation.screen import Screen
-from nncdbg.process.rank_digests import read_digests
-from nncdbg.process.rank_notes import RankReport, reports_of_job
+from nncdbg.process.rank_notes import RankReport, read_digests, reports_of_job
 from nncdbg.process.threads import BackgroundThread
 from nncdbg.terminal.ranks.comparison import comparison_lines
 from nncdbg.terminal.ranks.connection import Message, RankConnection

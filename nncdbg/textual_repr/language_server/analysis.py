@@ -253,8 +253,8 @@ class Analysis:
                 continue
             line = chunk.start + own
             for mention in self.mentions(line):
-                named = mention.name == definition.name
-                if named and owner(self.scope_of(line, mention), mention.name) is definition.block:
+                same = mention.name == definition.name
+                if same and owner(self.scope_of(line, mention), mention.name) is definition.block:
                     found.append(Span(line, mention.start, mention.end))
         for line in self.track_lines():
             for mention in self.mentions(line):

@@ -22,11 +22,15 @@ from nncdbg.text.lexemes import NO_PREFIXES, name_text
 from nncdbg.textual_repr.language_server.analysis import Analysis, Chunk
 from nncdbg.textual_repr.language_server.graph_reading import (
     AnalysisMemory,
-    GraphReader,
     GraphReading,
     StatementEntry,
 )
-from nncdbg.textual_repr.language_server.inference import GraphTypes, HeaderSignature, infer, unused_values
+from nncdbg.textual_repr.language_server.inference import (
+    GraphInference,
+    GraphTypes,
+    HeaderSignature,
+    unused_values,
+)
 from nncdbg.textual_repr.language_server.tokens import Problem, Span, problem_of, whole_line
 from nncdbg.textual_repr.parser import parse
 from nncdbg.textual_repr.resolution import Suggestions, backward_signatures, shown, wrong_calls, wrong_tracks
@@ -40,7 +44,7 @@ def track_problems(analysis: Analysis) -> Iterator[Problem]:
         for track in chunk.reading.tracks:
             line = chunk.line_of(track.line)
             # The states, and the values of the graphs of a step.
-            names = set(analysis.chunks[0].reading.states)
+            names = set(analysis.chunks[0].reading.state_types)
             for graph in analysis.tracked_graphs(line):
                 names.update(graph.block.names if graph.block is not None else ())
             flaws = [flaw for _, flaw in wrong_tracks([track], names.copy, analysis.prefixes)]
@@ -167,14 +171,14 @@ class Analyzer:
             else:
                 above = self._prefixes if placed else NO_PREFIXES
                 states = (self._states, placed[0][1].reading.state_lines) if placed else ({}, {})
-                part = _Part(own, (yield from GraphReader(own, start, self._memory, above, states).steps()))
+                part = _Part(own, (yield from GraphReading(own, start, self._memory, above, states).steps()))
             if not placed and (
                 part.reading.prefixes.declared != self._prefixes.declared
-                or part.reading.states != self._states
+                or part.reading.state_types != self._states
             ):
                 # The names below have other meanings now.
                 self._prefixes, self._memory, self._parts = part.reading.prefixes, AnalysisMemory(), []
-                self._states = part.reading.states
+                self._states = part.reading.state_types
                 old.clear()
             placed.append((start, part))
         return placed
@@ -185,7 +189,7 @@ class Analyzer:
         asked = tuple(signatures.values())
         if part.asked != asked:
             known = {name: signature for name, signature in signatures.items() if signature is not None}
-            part.types = yield from infer(part.reading, part.lines, self._memory, known)
+            part.types = yield from GraphInference(part.reading, part.lines, self._memory, known).steps()
             part.signature = _signature(part.reading, part.types)
             part.unused = tuple(unused_values(part.reading, part.lines))
             part.asked = asked

@@ -137,10 +137,6 @@ class _Flattening:
     def spell(self, name: str) -> str:
         return self.analysis.prefixes.spell(name)
 
-    def fresh(self, name: str) -> str:
-        """Return a name similar to `name` that the caller does not use."""
-        return claimed_name(name, self.taken)
-
     def take_inputs(self, node: Node) -> None:
         for value, operand in zip(self.block.inputs, node.inputs, strict=True):
             if isinstance(operand, str):
@@ -159,7 +155,7 @@ class _Flattening:
             known = type_of_array(literal_array(literal, dtype))
         except GraphError as error:
             raise CannotMove from error
-        self.renamed[self.block, name] = named = self.fresh(name)
+        self.renamed[self.block, name] = named = claimed_name(name, self.taken)
         self.before.append(f"%{self.spell(named)}: {print_type(known)} = {literal_text(literal.data)}")
         return known
 
@@ -211,7 +207,7 @@ class _Flattening:
                     raise CannotMove
                 key = definition.block, definition.name
                 if key not in self.renamed:
-                    self.renamed[key] = self.fresh(definition.name)
+                    self.renamed[key] = claimed_name(definition.name, self.taken)
                 name = self.renamed[key]
                 out.append(f"%{self.spell(name)}")
                 pending = self.written.get(name) if mark.defines else None
@@ -219,18 +215,16 @@ class _Flattening:
                     out.append(f": {print_type(pending)}")
                     pending = None
             elif token.kind == "type":
-                out.append(print_type(pending) if pending is not None else self.type_text(text, token))
+                if pending is None:
+                    try:
+                        pending = with_symbols(parse_type(text[token.start : token.end]), self.sizes)
+                    except Flaw as flaw:
+                        raise CannotMove from flaw
+                out.append(print_type(pending))
                 pending = None
             else:
                 out.append(text[token.start : token.end])
         return "".join(out) + text[end:]
-
-    def type_text(self, text: str, token: Token) -> str:
-        try:
-            known = parse_type(text[token.start : token.end])
-        except Flaw as flaw:
-            raise CannotMove from flaw
-        return print_type(with_symbols(known, self.sizes))
 
 
 def random_note(chunks: Mapping[str, Chunk], opsets: Mapping[str, int], *names: str) -> str:
@@ -324,10 +318,8 @@ def group(document: Document, selection: Selection) -> list[types.TextEdit]:
         "}",
     ]
     below = last_line(analysis.chunk_at(selection.first))
-    return [
-        replace_lines(document, selection.first, selection.last, [call]),
-        insert_below(document, below, graph),
-    ]
+    edit = replace_lines(document, selection.first, selection.last, [call])
+    return [edit, insert_below(document, below, graph)]
 
 
 def _inputs(analysis: Analysis, selection: Selection) -> list[Value]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -22,8 +22,7 @@ from nncdbg.engine.ops.schema import (
     split,
     version_of,
 )
-from nncdbg.expression.derivatives import DERIVATIVES
-from nncdbg.expression.functions import FUNCTIONS
+from nncdbg.expression.functions import DERIVATIVES, FUNCTIONS
 from nncdbg.ir.records import TensorType, Type, Value
 from nncdbg.text.lexemes import key_text, name_text, op_text, quote
 from nncdbg.text.types import print_type
@@ -60,14 +59,29 @@ _Kind = types.CompletionItemKind
 class CompletionTarget:
     """The span that an accepted item replaces; `typed` is its text left of the cursor.
 
-    `cut` is set if items were omitted.
+    `before` are the tokens left of it, and `current` is its own. `cut` is set if items were omitted.
     """
 
     place: Place
-    span: Span
-    typed: str
     snippets: bool
+    before: Sequence[Token]
+    current: Token | None
+    span: Span = field(init=False)
+    typed: str = field(init=False)
     cut: bool = False
+
+    def __post_init__(self) -> None:
+        """Find the token, up to the end of its word."""
+        column = self.place.column
+        start = self.current.start if self.current is not None else column
+        self.typed = self.text[start:column]
+        rest = (_rest_of_string if '"' in self.typed else _rest_of_word)(self.text, column)
+        self.span = Span(self.place.line, start, rest.end() if rest is not None else column)
+
+    @property
+    def text(self) -> str:
+        """Return the line of the cursor."""
+        return self.place.document.lines[self.place.line]
 
     @property
     def sigil(self) -> str:
@@ -107,6 +121,14 @@ class CompletionTarget:
             data=data,
         )
 
+    def value(
+        self, name: str, known: Type | None, *, after: str = "", rank: int = 0, order: int
+    ) -> types.CompletionItem:
+        """Return an item that inserts the name of a value."""
+        text = f"%{self.place.analysis.prefixes.spell(name)}"
+        detail = print_type(known) if known is not None else None
+        return self.item(text + after, _Kind.Variable, detail, rank=rank, order=order, shown=text)
+
 
 # -- values ----------------------------------------------------------------------------------------
 
@@ -132,8 +154,7 @@ def values(
         target.cut = True
         del found[MOST_VALUES:]
     for rank, distance, name, known in found:
-        detail = print_type(known) if known is not None else None
-        item = target.item(f"%{spell(name)}", _Kind.Variable, detail, rank=rank, order=distance)
+        item = target.value(name, known, rank=rank, order=distance)
         if item.filter_text is not None and not letters.search(spell(name)):
             item.filter_text = f"{target.sigil}{name}"
         yield item
@@ -158,9 +179,7 @@ def names(target: CompletionTarget, wanted: Iterable[str], after: str = "") -> I
         return
     for order, name in enumerate(wanted):
         known = target.place.analysis.type_of(target.place.line, name)
-        text = f"%{target.place.analysis.prefixes.spell(name)}"
-        detail = print_type(known) if known is not None else None
-        yield target.item(text + after, _Kind.Variable, detail, rank=0, order=order, shown=text)
+        yield target.value(name, known, after=after, order=order)
 
 
 def conditions(target: CompletionTarget) -> Iterator[types.CompletionItem]:
@@ -190,11 +209,11 @@ def tracked(target: CompletionTarget) -> Iterator[types.CompletionItem]:
         if chunk.block is not None:
             known = chunk.types.types.get(chunk.block, {})
             found = {**{name: known.get(name) for name in chunk.block.names}, **found}
-    found |= {name: each for name, each in analysis.chunks[0].reading.states.items() if name not in found}
+    found |= {
+        name: each for name, each in analysis.chunks[0].reading.state_types.items() if name not in found
+    }
     for order, (name, type_) in enumerate(found.items()):
-        text = f"%{analysis.prefixes.spell(name)}"
-        detail = print_type(type_) if type_ is not None else None
-        yield target.item(text, _Kind.Variable, detail, rank=0, order=order)
+        yield target.value(name, type_, order=order)
     if not target.sigil:
         for order, (name, function) in enumerate(FUNCTIONS.items()):
             if name != "prev" and name not in DERIVATIVES:
@@ -252,12 +271,6 @@ def keywords(target: CompletionTarget, words: Sequence[str]) -> Iterator[types.C
         return
     for order, word in enumerate(words):
         yield target.item(word, _Kind.Keyword, _WORDS[word], rank=3, order=order, snippet=_SNIPPETS.get(word))
-
-
-def bound_streams(target: CompletionTarget) -> Iterator[types.CompletionItem]:
-    """Yield the numbers of the streams that the text declares, for use after ``s3->``."""
-    for order, (number, device) in enumerate(sorted(target.place.analysis.streams.items())):
-        yield target.item(str(number), _Kind.Constant, f"stream s{number}, {device}", rank=1, order=order)
 
 
 def endings(target: CompletionTarget, word: str, block: Block) -> Iterator[types.CompletionItem]:
@@ -335,16 +348,12 @@ def attributes(
     analysis = target.place.analysis
     version = version_of(found.name, analysis.opsets)
     follows = target.place.document.lines[target.span.line][target.span.end :].lstrip()[:1]
+    op = {"op": found.name, "domain": split(found.name)[0], "version": version}
     for order, attribute in enumerate(found.attributes):
         if attribute.name in call.attributes - {call.key}:
             continue
         text = key_text(attribute.name)
-        data = {
-            "op": found.name,
-            "domain": split(found.name)[0],
-            "version": version,
-            "attribute": attribute.name,
-        }
+        data = op | {"attribute": attribute.name}
         yield target.item(
             text if follows == "=" else f"{text}=",
             _Kind.Property,
@@ -357,11 +366,9 @@ def attributes(
 
 
 def _attribute_detail(attribute: AttributeFormal) -> str:
-    if attribute.required:
-        return f"{attribute.kind}, required".removeprefix(", ")
-    if attribute.default is None:
-        return f"{attribute.kind}, optional".removeprefix(", ")
-    return f"{attribute.kind} = {attribute.default}"
+    if attribute.default is not None and not attribute.required:
+        return f"{attribute.kind} = {attribute.default}"
+    return f"{attribute.kind}, {'required' if attribute.required else 'optional'}".removeprefix(", ")
 
 
 def attribute_values(
@@ -376,7 +383,10 @@ def attribute_values(
     if attribute.default is not None:
         offered[attribute.default] = "the default"
     if attribute.kind == "STRING":
-        offered.update((quote(word), "") for word in _listed_values(attribute) if quote(word) not in offered)
+        # The words in ONNX's description are the only place that contains the values.
+        words = dict.fromkeys(match[1] or match[2] for match in _quoted.finditer(attribute.doc))
+        values = (quote(word) for word in words if len(word) > 1 and word not in (attribute.name, "ONNX"))
+        offered.update((value, "") for value in values if value not in offered)
     elif attribute.kind == "INT":
         offered = {**offered, **_integers(attribute, call, analysis, line)}
     for order, (text, detail) in enumerate(offered.items()):
@@ -384,12 +394,6 @@ def attribute_values(
 
 
 _quoted = re.compile(r"[`'\"]+([A-Za-z_][A-Za-z0-9_]*)[`'\"]+|\b([A-Z][A-Z_]{3,})\b")
-
-
-def _listed_values(attribute: AttributeFormal) -> list[str]:
-    """Return the words listed in ONNX's description, the only place that contains them."""
-    found = (match[1] or match[2] for match in _quoted.finditer(attribute.doc))
-    return [word for word in dict.fromkeys(found) if len(word) > 1 and word not in (attribute.name, "ONNX")]
 
 
 def _integers(attribute: AttributeFormal, call: OpenCall, analysis: Analysis, line: int) -> dict[str, str]:
@@ -464,114 +468,97 @@ def completions(place: Place, *, snippets: bool = False) -> types.CompletionList
         before.pop()
     else:
         current = None
-    return _Offer(place, text, before, current, snippets).list()
+    offer = _Offer(place, snippets, before, current)
+    found = list(offer.items())
+    return types.CompletionList(offer.cut, found)
 
 
-@dataclass(slots=True)
-class _Offer:
-    """The completion at one cursor: `current` is the token being typed, `before` those left of it."""
-
-    place: Place
-    text: str
-    before: list[Token]
-    current: Token | None
-    snippets: bool
-
-    @property
-    def target(self) -> CompletionTarget:
-        """Return the span that an accepted item replaces: the token, up to the end of its word."""
-        column = self.place.column
-        start = self.current.start if self.current is not None else column
-        typed = self.text[start:column]
-        rest = (_rest_of_string if '"' in typed else _rest_of_word)(self.text, column)
-        end = rest.end() if rest is not None else column
-        return CompletionTarget(self.place, Span(self.place.line, start, end), typed, self.snippets)
-
-    def list(self) -> types.CompletionList:
-        target = self.target
-        found = list(self.items(target))
-        return types.CompletionList(target.cut, found)
+class _Offer(CompletionTarget):
+    """The completion at one cursor, by the tokens before it."""
 
     def last(self) -> str:
         """Return the token left of the one being typed."""
         return self.before[-1].name if self.before else ""
 
-    def items(self, target: CompletionTarget) -> Iterator[types.CompletionItem]:
+    def items(self) -> Iterator[types.CompletionItem]:
         analysis, line = self.place.analysis, self.place.line
         call = open_call(self.text, self.place.column, analysis.prefixes)
         if self.place.column == 0 and self.text.strip() and analysis.block_at(line) is not None:
             # No statement starts at column 0: VS Code completes conditions and log messages there.
-            yield from conditions(target)
+            yield from conditions(self)
             return
         if kind_of_line(self.text) == "track" and any(t.name == "=" for t in self.before):
-            yield from tracked(target)
+            yield from tracked(self)
             return
         if self.current is not None and self.current.kind == "string":
             if call is not None and call.attribute is not None:
-                yield from attribute_values(target, call, analysis, line)
+                yield from attribute_values(self, call, analysis, line)
             return
         if any(token.name == "|" and token.kind == "operator" for token in self.before):
-            yield from (bound_streams(target) if self.last() == "->" else keywords(target, MARGIN_WORDS))
+            if self.last() != "->":
+                yield from keywords(self, MARGIN_WORDS)
+                return
+            for order, (number, device) in enumerate(sorted(analysis.streams.items())):
+                detail = f"stream s{number}, {device}"
+                yield self.item(str(number), _Kind.Constant, detail, rank=1, order=order)
             return
         if self.last() == ":" and not any(t.name == "loc" for t in self.before):
-            yield from dtypes(target)
+            yield from dtypes(self)
         elif call is not None:
-            yield from self.argument(target)
+            yield from self.argument(call)
         elif analysis.block_at(line) is None and kind_of_line(self.text) != "graph":
             if not self.before:
                 more = ("track",) if analysis.tracked_graphs(line) else ()
-                yield from keywords(target, ("graph", "opset", "store", "prefix", "stream", *more))
+                yield from keywords(self, ("graph", "opset", "store", "prefix", "stream", *more))
         else:
-            yield from self.by_line(target)
+            yield from self.by_line()
 
-    def argument(self, target: CompletionTarget) -> Iterator[types.CompletionItem]:
+    def argument(self, call: OpenCall) -> Iterator[types.CompletionItem]:
         """Offer an operand, an attribute name or an attribute value."""
         analysis, line = self.place.analysis, self.place.line
-        call = open_call(self.text, self.place.column, analysis.prefixes)
-        assert call is not None
         found = signature(analysis, call.name)
         if call.attribute is not None:
-            yield from attribute_values(target, call, analysis, line)
+            yield from attribute_values(self, call, analysis, line)
             return
         formal = found.operand(call.argument) if found is not None else _ANY
         bound = bound_variables(call, found, analysis, line) if found is not None else {}
         if formal is not None and not call.named:
-            yield from values(target, formal, bound)
+            yield from values(self, formal, bound)
             if formal.optional:
-                yield from missing(target)
-        if found is not None and not target.sigil:
-            yield from attributes(target, found, call)
+                yield from missing(self)
+        if found is not None and not self.sigil:
+            yield from attributes(self, found, call)
 
-    def by_line(self, target: CompletionTarget) -> Iterator[types.CompletionItem]:
+    def by_line(self) -> Iterator[types.CompletionItem]:
         """Offer items outside of a call, as determined by the first word of the line."""
         kind = kind_of_line(self.text) if self.before else ""
         if kind in ("if", "while", "break"):
-            yield from self.header(target, kind)
+            yield from self.header(kind)
         elif kind in ("next", "yield", "return"):
-            yield from self.end(target, kind)
+            yield from self.end(kind)
         elif kind == "}":
-            yield from self.close(target)
+            yield from self.close()
         elif not self.before:
-            yield from self.statement(target)
+            yield from self.statement()
         elif self.last() == "=" and not any(t.name == "(" for t in self.before):
-            yield from operations(target)
+            yield from operations(self)
         elif self.last() == ")" and not any(t.name == "loc" for t in self.before):
-            yield from keywords(target, ("loc",))
+            yield from keywords(self, ("loc",))
 
-    def statement(self, target: CompletionTarget) -> Iterator[types.CompletionItem]:
+    def statement(self) -> Iterator[types.CompletionItem]:
         """Offer the first word of a statement, except names, which would be new definitions."""
         block = self.place.analysis.block_at(self.place.line)
-        if target.sigil == "%" or block is None:
+        if self.sigil == "%" or block is None:
             return
-        if not target.sigil:
+        if not self.sigil:
             end = ENDS.get(block.kind)
             if end is not None:
-                yield from endings(target, end, block)
+                yield from endings(self, end, block)
             words = ("if", "while", "break unless") if block.kind == "body" else ("if", "while")
-            yield from keywords(target, words)
-        yield from operations(target, constants=False)
+            yield from keywords(self, words)
+        yield from operations(self, constants=False)
 
-    def header(self, target: CompletionTarget, kind: str) -> Iterator[types.CompletionItem]:
+    def header(self, kind: str) -> Iterator[types.CompletionItem]:
         """Complete the header of an ``if`` or ``while``, or a ``break``.
 
         For example, ``if %c @then {``, ``while @body (%s: T = %first) count %i times %n {`` or ``break
@@ -580,20 +567,20 @@ class _Offer:
         last = self.last()
         if kind == "if":
             if len(self.before) == 1:
-                yield from values(target, _BOOL, {})
+                yield from values(self, _BOOL, {})
         elif kind == "break":
             if last == "unless":
-                yield from values(target, _BOOL, {})
+                yield from values(self, _BOOL, {})
             elif last == "break":
-                yield from keywords(target, ("unless",))
+                yield from keywords(self, ("unless",))
         elif last == "times":
-            yield from values(target, _INTEGER, {})
+            yield from values(self, _INTEGER, {})
         elif last == "=":
-            yield from values(target, self.carried_formal(), {})
+            yield from values(self, self.carried_formal(), {})
         elif last == ")":
-            yield from keywords(target, ("count", "times"))
-        elif last not in ("(", ",", "count", "while", "{") and not target.sigil:
-            yield from keywords(target, ("times",))
+            yield from keywords(self, ("count", "times"))
+        elif last not in ("(", ",", "count", "while", "{") and not self.sigil:
+            yield from keywords(self, ("times",))
 
     def carried_formal(self) -> Formal:
         """Return the formal of an initial carried value: its written type."""
@@ -603,7 +590,7 @@ class _Offer:
             return _ANY
         return Formal("", dtypes=frozenset({self.text[written.start : written.end].split("[")[0]}))
 
-    def end(self, target: CompletionTarget, kind: str) -> Iterator[types.CompletionItem]:
+    def end(self, kind: str) -> Iterator[types.CompletionItem]:
         """Complete the last line of a block."""
         block = self.place.analysis.block_at(self.place.line)
         if block is None:
@@ -611,19 +598,19 @@ class _Offer:
         if kind == "return":
             position = sum(token.name == "," for token in self.before)
             wanted = block.outputs[position : position + 1]
-            yield from names(target, (value.name for value in wanted))
+            yield from names(self, (value.name for value in wanted))
         elif kind == "yield":
-            yield from values(target, _ANY, {})
+            yield from values(self, _ANY, {})
         elif self.last() == "=":
-            yield from values(target, self.next_formal(), {})
+            yield from values(self, self.next_formal(), {})
         elif any(token.name == "collect" for token in self.before):
-            yield from values(target, _ANY, {})
+            yield from values(self, _ANY, {})
         elif self.last() in ("next", ","):
             given = {t.name for t in self.before if t.kind == "value"}
             carried = (value.name for value in block.inputs[1:] if value.name not in given)
-            yield from names(target, carried, " = ")
-        if kind == "next" and self.before[-1].kind == "value" and not target.sigil:
-            yield from keywords(target, ("collect",))
+            yield from names(self, carried, " = ")
+        if kind == "next" and self.before[-1].kind == "value" and not self.sigil:
+            yield from keywords(self, ("collect",))
 
     def next_formal(self) -> Formal:
         """Return the formal of a next carried value: the same type."""
@@ -631,21 +618,21 @@ class _Offer:
         known = self.place.analysis.type_of(self.place.line, carried.name) if carried is not None else None
         return Formal("", dtypes=frozenset({known.dtype})) if isinstance(known, TensorType) else _ANY
 
-    def close(self, target: CompletionTarget) -> Iterator[types.CompletionItem]:
+    def close(self) -> Iterator[types.CompletionItem]:
         """Complete ``} else {`` or ``} -> (%y = %s)``."""
         chunk = self.place.analysis.chunk_at(self.place.line)
         block = chunk.reading.blocks[self.place.line - chunk.start]
-        if block is None or target.sigil == "@":
+        if block is None or self.sigil == "@":
             return
         if self.last() == "}" and block.kind == "then":
-            yield from keywords(target, ("else",))
+            yield from keywords(self, ("else",))
         elif self.last() == "=" and block.kind == "body":
             carried = block.inputs[1:]
-            yield from names(target, (value.name for value in carried))
-            if not target.sigil:
+            yield from names(self, (value.name for value in carried))
+            if not self.sigil:
                 collected: tuple[Value, ...] = (block.results or ())[len(carried) :]
                 for index, value in enumerate(collected):
-                    yield target.item(
+                    yield self.item(
                         f"collect[{index}]",
                         types.CompletionItemKind.Field,
                         f"%{name_text(value.name)}, stacked",

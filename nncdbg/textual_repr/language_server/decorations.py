@@ -18,7 +18,7 @@ from nncdbg.process.collector import collector_paused
 from nncdbg.text.counting import counted
 from nncdbg.text.types import print_type
 from nncdbg.textual_repr.language_server.analysis import Analysis, Chunk, owner
-from nncdbg.textual_repr.language_server.document import ColumnEncoding, Document
+from nncdbg.textual_repr.language_server.document import ColumnEncoding, Document, changed_part
 from nncdbg.textual_repr.language_server.tokens import Definition, Mention, Span, Token, kind_of_line, tokens
 
 if TYPE_CHECKING:
@@ -104,19 +104,11 @@ async def _whole(document: Document) -> array[int]:
 
 def _edits(before: array[int], after: array[int]) -> list[types.SemanticTokensEdit]:
     """Return one edit, from the first difference to the last."""
-    start = _same(before, after)
-    same = _same(before[start:][::-1], after[start:][::-1])
-    removed, inserted = len(before) - same - start, after[start : len(after) - same]
+    old, new = changed_part(before, after)
+    removed, inserted = old.stop - old.start, after[new]
     if not removed and not inserted:
         return []
-    return [types.SemanticTokensEdit(start, removed, inserted.tolist())]
-
-
-def _same(a: array[int], b: array[int]) -> int:
-    """Return the length of the common prefix of two number sequences."""
-    most, step = min(len(a), len(b)), 4096
-    near = next((i for i in range(0, most, step) if a[i : i + step] != b[i : i + step]), most)
-    return next((i for i in range(near, most) if a[i] != b[i]), most)
+    return [types.SemanticTokensEdit(old.start, removed, inserted.tolist())]
 
 
 @collector_paused()

@@ -33,7 +33,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from lsprotocol import types
 
@@ -213,6 +213,20 @@ def split(text: str) -> list[str]:
 
 
 # -- edits -----------------------------------------------------------------------------------------
+
+
+def changed_part(before: Sequence[Any], after: Sequence[Any]) -> tuple[slice, slice]:
+    """Return the part of each sequence between their common start and their common end."""
+    start = _same(before, after)
+    same = _same(before[start:][::-1], after[start:][::-1])
+    return slice(start, len(before) - same), slice(start, len(after) - same)
+
+
+def _same(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """Return the length of the common start of two sequences."""
+    most, step = min(len(a), len(b)), 4096
+    near = next((i for i in range(0, most, step) if a[i : i + step] != b[i : i + step]), most)
+    return next((i for i in range(near, most) if a[i] != b[i]), most)
 
 
 def replace_span(document: Document, span: Span, text: str) -> types.TextEdit:

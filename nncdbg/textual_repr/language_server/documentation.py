@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from lsprotocol import types
@@ -21,6 +22,7 @@ from nncdbg.engine.ops.schema import (
 )
 from nncdbg.expression.functions import FUNCTIONS, function_name
 from nncdbg.ir.records import Constant, Inline, TensorType, Type
+from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import Prefixes, name_text, op_text
 from nncdbg.text.types import print_type, value_text
 from nncdbg.textual_repr.language_server.analysis import Analysis, Chunk
@@ -30,6 +32,7 @@ from nncdbg.textual_repr.language_server.tokens import (
     Span,
     Token,
     kind_of_line,
+    split_arguments,
     stream_at,
     tokens,
 )
@@ -144,8 +147,8 @@ def _hover_text(place: Place, token: Token) -> str | None:
     analysis = place.analysis
     if token.kind == "value":
         mention = analysis.mention_at(place.line, token.start)
-        found = analysis.definition_of(place.line, mention) if mention is not None else None
-        return _value(place, found) if found is not None else None
+        definition = analysis.definition_of(place.line, mention) if mention is not None else None
+        return _value(place, definition) if definition is not None else None
     if token.kind == "graph":
         chunk = analysis.graphs.get(token.name)
         return _graph(place, chunk) if chunk is not None else None
@@ -157,20 +160,12 @@ def _hover_text(place: Place, token: Token) -> str | None:
     if token.kind == "word" and kind_of_line(analysis.lines[place.line]) == "track":
         name = function_name(token.name)
         return f"```nnc\n{FUNCTIONS[name].usage(name)}\n```\n\n{FUNCTIONS[name].help}" if name else None
-    if token.kind == "number":
-        return _stream(place, token)
+    if token.kind == "number" and (found := stream_at(analysis.lines[place.line], token.start)) is not None:
+        logical, number = found
+        device = analysis.streams.get(number)
+        on = f"stream {number}" + (f", on {device}" if device else "")
+        return on if logical is None else f"logical stream {logical}, bound to {on}"
     return _WORDS.get(token.name) if token.kind == "keyword" else None
-
-
-def _stream(place: Place, token: Token) -> str | None:
-    """Return the number and the device of a stream in a margin, and of its logical stream."""
-    found = stream_at(place.analysis.lines[place.line], token.start)
-    if found is None:
-        return None
-    logical, number = found
-    device = place.analysis.streams.get(number)
-    on = f"stream {number}" + (f", on {device}" if device else "")
-    return on if logical is None else f"logical stream {logical}, bound to {on}"
 
 
 def _value(place: Place, found: Definition) -> str:
@@ -202,12 +197,9 @@ def _data(place: Place, constant: Constant) -> str:
         from nncdbg.stats.summary import summarize_plain
 
         return str(summarize_plain(data.array))
-    stores = place.analysis.chunks[0].reading.stores
-    file = (
-        f"`{stores[data.store]}`"
-        if data.store < len(stores)
-        else f"store {data.store}, which is not declared"
-    )
+    file, stores = f"store {data.store}, which is not declared", place.analysis.chunks[0].reading.stores
+    if data.store < len(stores):
+        file = f"`{stores[data.store]}`"
     return f"`{data.key}` in {file}"
 
 
@@ -220,22 +212,16 @@ def _graph(place: Place, chunk: Chunk) -> str:
     inputs = ", ".join(map(value_text, signature.inputs))
     outputs = ", ".join(map(value_text, signature.outputs))
     parts = [f"```nnc\ngraph @{name_text(chunk.name)}({inputs}) -> ({outputs})\n```"]
-    parts.extend(_comment(place, chunk))
+    above = (text.strip() for text in reversed(analysis.lines[: chunk.start]))
+    comment = [
+        text.removeprefix("##").strip() for text in takewhile(lambda text: text.startswith("##"), above)
+    ]
+    if comment:
+        parts.append("\n".join(reversed(comment)))
     count = sum(1 for _ in analysis.calls_of(chunk.name))
     entry = next(iter(analysis.graphs)) == chunk.name
-    parts.append("the entry" if entry else f"called {count} time{'' if count == 1 else 's'}")
+    parts.append("the entry" if entry else f"called {counted(count, 'time')}")
     return "\n\n".join(parts)
-
-
-def _comment(place: Place, chunk: Chunk) -> list[str]:
-    """Return the ``##`` lines right above a graph."""
-    found: list[str] = []
-    for line in range(chunk.start - 1, -1, -1):
-        text = place.analysis.lines[line].strip()
-        if not text.startswith("##"):
-            break
-        found.append(text.removeprefix("##").strip())
-    return ["\n".join(reversed(found))] if found else []
 
 
 # -- the call around a cursor ----------------------------------------------------------------------
@@ -272,27 +258,11 @@ def open_call(text: str, column: int, prefixes: Prefixes) -> OpenCall | None:
 
 
 def _open(name: str, found: Sequence[Token], column: int) -> OpenCall | None:
-    parts: list[list[Token]] = [[]]
-    here = 0
-    depth = 0
-    for token in found:
-        if token.kind == "operator":
-            depth += (token.name in "([") - (token.name in ")]")
-            if depth < 0:
-                if token.start < column:
-                    return None
-                break
-            if depth == 0 and token.name == ",":
-                parts.append([])
-                here += token.start < column
-                continue
-        parts[-1].append(token)
-    if any(t.kind == "comment" and t.start < column for t in parts[-1]):
+    parts, commas, close = split_arguments(found)
+    commented = any(token.kind == "comment" and token.start < column for token in parts[-1])
+    if commented or (close is not None and close.start < column):
         return None
-    return _described(name, parts, here, column)
-
-
-def _described(name: str, parts: Sequence[Sequence[Token]], here: int, column: int) -> OpenCall:
+    here = sum(comma < column for comma in commas)
     keys = {at: part[0].name for at, part in enumerate(parts) if part and part[0].kind == "attribute"}
     values = {at: part[0].name for at, part in enumerate(parts) if len(part) == 1 and part[0].kind == "value"}
     written = here in keys and len(parts[here]) > 1 and parts[here][1].end <= column

@@ -13,7 +13,7 @@ from nncdbg.errors import GraphError
 from nncdbg.ir.records import Path
 from nncdbg.process.collector import collector_paused
 from nncdbg.text.listing import Listing
-from nncdbg.textual_repr.language_server.document import Document, replace_lines
+from nncdbg.textual_repr.language_server.document import Document, changed_part, replace_lines
 from nncdbg.textual_repr.language_server.tokens import kind_of_line, tokens
 from nncdbg.textual_repr.parser import parse_with_listing
 from nncdbg.textual_repr.printer import listing
@@ -147,10 +147,8 @@ def formatted(lines: Sequence[str]) -> list[str]:
 
 def _edits(document: Document, wanted: Sequence[str]) -> Iterator[types.TextEdit]:
     """Yield the edits that turn the lines of the document into the wanted lines."""
-    lines = document.lines
-    head = _same(lines, wanted)
-    tail = _same(lines[head:][::-1], wanted[head:][::-1])
-    old, new = lines[head : len(lines) - tail], wanted[head : len(wanted) - tail]
+    part, place = changed_part(document.lines, wanted)
+    head, old, new = part.start, document.lines[part], wanted[place]
     if len(old) + len(new) > _LARGEST:
         yield _edit(document, head, head + len(old), new)
         return
@@ -158,11 +156,6 @@ def _edits(document: Document, wanted: Sequence[str]) -> Iterator[types.TextEdit
     for tag, first, last, start, end in matcher.get_opcodes():
         if tag != "equal":
             yield _edit(document, head + first, head + last, new[start:end])
-
-
-def _same(a: Sequence[str], b: Sequence[str]) -> int:
-    """Return the length of the common prefix of two lists of lines."""
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def _edit(document: Document, first: int, last: int, new: Sequence[str]) -> types.TextEdit:

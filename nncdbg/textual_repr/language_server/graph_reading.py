@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from nncdbg.engine.inference.graphs import Answers
-from nncdbg.ir.records import BackwardLine, Constant, Literal, Node, Type
-from nncdbg.text.lexemes import NO_PREFIXES, Flaw, Prefixes
+from nncdbg.ir.records import Constant, Literal, Node, Type
+from nncdbg.text.lexemes import Flaw, Prefixes
 from nncdbg.textual_repr.language_server.tokens import Problem, Span, mentions, problem_of
 from nncdbg.textual_repr.parser import SEPARATOR, TextParser, plain_statement
-from nncdbg.textual_repr.resolution import Block, WrittenCall, WrittenTrack
+from nncdbg.textual_repr.resolution import Block
 from nncdbg.textual_repr.statements import Names, NameSpan
 
 # -- parse results of a line -----------------------------------------------------------------------
@@ -106,35 +106,33 @@ class Stretch:
     uses: frozenset[str]
     free: tuple[str, ...]
     """Names that are defined before the stretch."""
-    names: tuple[str, ...]
-    defined: frozenset[str]
-    places: tuple[int, ...]
-    """The defining line of each of `names`; 0 is the first line of the stretch."""
+    places: dict[str, int]
+    """The defining line of each name; 0 is the first line of the stretch."""
     nodes: list[Node]
     node_places: tuple[int, ...]
     constants: list[Constant]
     answers: deque[tuple[Types, Types]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-    """Maps types of `free` to the types of `names`, for cases without errors."""
+    """Maps types of `free` to the types of the names, for cases without errors."""
 
     def fits(self, block: Block) -> bool:
         """Return True if `block` provides all names that the stretch uses and none that it defines."""
         missing: Sequence[str] = self.free
         for each in block.outwards():
             names = each.names
-            if each.kind == "broken" or not names.keys().isdisjoint(self.defined):
+            if each.kind == "broken" or not names.keys().isdisjoint(self.places.keys()):
                 return False
             missing = [name for name in missing if name not in names]
         return not missing
 
     def enter(self, block: Block, number: int) -> None:
         """Add the stretch to `block`; `number` is the number of its first line."""
-        block.names.update(zip(self.names, [number + place for place in self.places], strict=True))
+        block.names.update({name: number + place for name, place in self.places.items()})
         block.nodes.extend(self.nodes)
         block.lines.extend([number + place for place in self.node_places])
         block.constants.extend(self.constants)
 
     def answer(self, asked: Types) -> Types | None:
-        """Return the types of `names` for these types of `free`, or None if they are not cached."""
+        """Return the types of the names for these types of `free`, or None if they are not cached."""
         return next((found for known, found in self.answers if known == asked), None)
 
 
@@ -160,9 +158,7 @@ def stretch_of(lines: list[str], events: list[Event]) -> Stretch | None:
         events,
         frozenset(uses),
         tuple(free),
-        tuple(places),
-        frozenset(places),
-        tuple(places.values()),
+        places,
         [node for _, node in nodes],
         tuple(at for at, _ in nodes),
         [e.content for _, e in statements if isinstance(e.content, Constant)],
@@ -212,39 +208,10 @@ class AnalysisMemory:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, eq=False)
-class GraphReading:
-    """The parse result of the lines of a graph, numbered from 0 at its first line."""
+class GraphReading(TextParser):
+    """Parses the lines from one ``graph`` to the next, numbered from 0 at its first line.
 
-    before: int
-    """Number of preceding lines at the time of parsing; the parser's line numbers include them."""
-    events: list[Event]
-    blocks: list[Block | None]
-    """The block open at the start of each line, plus one entry for the end."""
-    opened: list[Block]
-    """All blocks, in the order of their first lines."""
-    used: dict[Block, set[str]]
-    calls: list[WrittenCall]
-    problems: list[Problem]
-    stretches: dict[int, Stretch]
-    """Stretches by their first lines."""
-    header: Block | None = None
-    broken: bool = False
-    """A missing or invalid line leaves a block open or the header unparsed."""
-    prefixes: Prefixes = NO_PREFIXES
-    opsets: dict[str, int] = field(default_factory=dict)
-    stores: list[str] = field(default_factory=list)
-    states: dict[str, Type | None] = field(default_factory=dict)
-    """The types of the states declared in these lines, or in the lines before the first graph."""
-    state_lines: dict[str, int] = field(default_factory=dict)
-    backwards: list[BackwardLine] = field(default_factory=list)
-    tracks: list[WrittenTrack] = field(default_factory=list)
-    streams: dict[int, str] = field(default_factory=dict)
-
-
-class GraphReader(TextParser):
-    """Parser of the lines from one ``graph`` to the next; `before` lines precede them in the text.
-
+    `before` lines precede them in the text at the time of parsing; the parser's line numbers include them.
     `prefixes` and `states` are those declared earlier in the text, with the types and lines of the states.
     """
 
@@ -258,15 +225,24 @@ class GraphReader(TextParser):
     ) -> None:
         super().__init__(lines, None, before, prefixes)
         self.state_types, self.state_lines = dict(states[0]), dict(states[1])
+        """The types and lines of the states declared in these lines, or before the first graph."""
         self.memory = memory
         self.events: list[Event] = []
-        self.around: list[Block | None] = []
+        self.blocks: list[Block | None] = []
+        """The block open at the start of each line, plus one entry for the end."""
         self.stretches: dict[int, Stretch] = {}
+        """Stretches by their first lines."""
         self.first = 0
         self.problems: list[Problem] = []
         self.opened: list[Block] = []
+        """All blocks, in the order of their first lines."""
         self.used: dict[Block, set[str]] = {}
         self.entered: StatementEntry | None = None
+
+    @property
+    def header(self) -> Block | None:
+        """Return the block of the graph; None without one."""
+        return self.opened[0] if self.opened and self.opened[0].kind in ("graph", "broken") else None
 
     def steps(self) -> Generator[None, None, GraphReading]:
         """Parse all lines, a few hundred at a time; nothing is raised."""
@@ -282,32 +258,14 @@ class GraphReader(TextParser):
                     index += self._take_stretch(stretch, index)
             yield
         self._gather(index)
-        self.around.append(self.block)
+        self.blocks.append(self.block)
         self.close_unclosed(self.before + index)
-        header = self.opened[0] if self.opened and self.opened[0].kind in ("graph", "broken") else None
+        self.graphs.clear()
+        self.state_types |= {state.value.name: state.value.type for state in self.states}
         for block in reversed(self.opened):
             if block.parent is not None:
                 self.used[block.parent].update(self.used[block] - block.names.keys())
-        return GraphReading(
-            self.before,
-            self.events,
-            self.around,
-            self.opened,
-            self.used,
-            self.calls,
-            self.problems,
-            self.stretches,
-            header,
-            bool(self.broken),
-            self.prefixes,
-            self.opsets,
-            self.stores,
-            self.state_types | {state.value.name: state.value.type for state in self.states},
-            self.state_lines,
-            self.backwards,
-            self.tracks,
-            self.streams,
-        )
+        return self
 
     # -- stretches -----------------------------------------------------------------------------
 
@@ -328,7 +286,7 @@ class GraphReader(TextParser):
         stretch.enter(block, self.before + index + 1)
         self.used[block].update(stretch.uses)
         self.events.extend(stretch.events)
-        self.around.extend([block] * count)
+        self.blocks.extend([block] * count)
         self.stretches[index] = stretch
         self.first = index + count
         return count
@@ -338,7 +296,7 @@ class GraphReader(TextParser):
         text, block = self.lines[index], self.block
         entry = self.memory.entries.get(text) or self._fast_parsed(text)
         flaws, commented = len(self.problems), bool(self.comment)
-        self.around.append(block)
+        self.blocks.append(block)
         if entry is not None and block is not None and not block.end:
             if not self._take_plain(block, entry, self.before + index + 1):
                 self._take(block, entry, self.before + index + 1)
@@ -386,13 +344,10 @@ class GraphReader(TextParser):
         for name in entry.defines:
             if name in names or name in self.state_lines:
                 return False
-        if len(entry.defines) == 1:
-            names[entry.defines[0]] = number
-        elif len(set(entry.defines)) < len(entry.defines):
+        if len(entry.defines) > 1 and len(set(entry.defines)) < len(entry.defines):
             return False
-        else:
-            for name in entry.defines:
-                names[name] = number
+        for name in entry.defines:
+            names[name] = number
         block.nodes.append(entry.content)  # type: ignore[arg-type]
         block.lines.append(number)
         self.used[block].update(entry.uses)

@@ -35,7 +35,7 @@ from nncdbg.textual_repr.language_server.tokens import (
     type_after,
     whole_line,
 )
-from nncdbg.textual_repr.resolution import Block, BlockHeader, shown
+from nncdbg.textual_repr.resolution import Block, shown
 
 # -- spans of errors -------------------------------------------------------------------------------
 
@@ -48,29 +48,25 @@ def problems_of(
     assert isinstance(node, Node)
     assert entry.mark is not None
     op = Span(0, entry.mark.start, entry.mark.start + entry.mark.width)
-    found = [_problem(error, entry, node, text, op, opsets) for error in errors]
-    return (*found, *(_unknown_op(node, op, opsets) if node.called is None else ()))
+    known = schema(node.op, version_of(node.op, opsets)) if errors else None
+    problems = []
+    for error in errors:
+        code = error.code if isinstance(error, GraphError) else "type"
+        span, hint = _span(error, code, entry, node, text), error.hint
+        if known is not None and error.attribute is not None and error.attribute not in known.attributes:
+            span = Span(0, *arguments(text).names[error.attribute])
+            hint = nearest(error.attribute, known.attributes) or hint
+        problems.append(Problem(span or op, error.message, code, hint=hint))
+    return (*problems, *(_unknown_op(node, op, opsets) if node.called is None else ()))
 
 
-def _problem(
-    error: NncdbgError, entry: StatementEntry, node: Node, text: str, op: Span, opsets: Mapping[str, int]
-) -> Problem:
-    code = error.code if isinstance(error, GraphError) else "type"
-    span, hint = _span(error, code, entry, node, text, op), error.hint
-    known = schema(node.op, version_of(node.op, opsets))
-    if known is not None and error.attribute is not None and error.attribute not in known.attributes:
-        span = Span(0, *arguments(text).names[error.attribute])
-        hint = nearest(error.attribute, known.attributes) or hint
-    return Problem(span, error.message, code, hint=hint)
-
-
-def _span(error: NncdbgError, code: str, entry: StatementEntry, node: Node, text: str, op: Span) -> Span:
-    """Return the operand, attribute or output that an error names, else the op."""
+def _span(error: NncdbgError, code: str, entry: StatementEntry, node: Node, text: str) -> Span | None:
+    """Return the operand, attribute or output that an error names; None if it names none."""
     if error.output is not None:
         name = node.outputs[error.output].name
         mark = next((mark for mark in entry.names.defines if mark.name == name), None)
         if mark is None:
-            return op
+            return None
         return Span(0, mark.start, mark.start + mark.width) if code == "arity" else type_span(text, 0, name)
     pieces = arguments(text)
     if error.attribute is not None and error.attribute in pieces.attributes:
@@ -81,7 +77,7 @@ def _span(error: NncdbgError, code: str, entry: StatementEntry, node: Node, text
         if code == "arity" and node.inputs[error.operand] is not None:
             end = columns[-1][1]  # all excess operands
         return Span(0, start, end)
-    return Span(0, *columns[0]) if len(columns) == 1 and code == "type" else op
+    return Span(0, *columns[0]) if len(columns) == 1 and code == "type" else None
 
 
 def type_span(text: str, line: int, name: str) -> Span:
@@ -106,7 +102,7 @@ def span_in_block(
     if isinstance(event, BlockEnded) and block is not None and error.operand is not None:
         operand = (block.results or ())[error.operand].name
     elif isinstance(event, Opened) and event.block.header is not None:
-        operand = event.block.header.inputs[0]
+        operand = event.block.header.node.inputs[0]
     elif isinstance(event, LoopExit):
         operand = event.node.inputs[0]
     named = [mention for mention in mentions(text, prefixes) if mention.name == operand]
@@ -180,17 +176,9 @@ class GraphTypes:
         return None
 
 
-def infer(
-    reading: GraphReading,
-    lines: Sequence[str],
-    memory: AnalysisMemory,
-    signatures: Mapping[str, HeaderSignature],
-) -> Generator[None, None, GraphTypes]:
-    """Infer the types of the graph `reading`, in steps; `signatures` are those of its callees."""
-    return _Inference(reading, lines, memory, signatures).steps()
+class GraphInference(TypeRules):
+    """Infers the types of the graph `reading`, in steps; `signatures` are those of its callees."""
 
-
-class _Inference(TypeRules):
     def __init__(
         self,
         reading: GraphReading,
@@ -214,7 +202,7 @@ class _Inference(TypeRules):
         header = self.reading.header
         if header is not None:
             # Every statement of the graph and its blocks sees the states.
-            self.types[header].update(self.reading.states)
+            self.types[header].update(self.reading.state_types)
         line, count = 0, len(self.lines)
         while line < count:
             end = min(count, line + MOST)
@@ -242,9 +230,9 @@ class _Inference(TypeRules):
             for own in range(line, line + len(stretch.lines)):
                 self.event(own)
             if len(self.problems) == problems:
-                stretch.answers.append((asked, [known.get(name) for name in stretch.names]))
+                stretch.answers.append((asked, [known.get(name) for name in stretch.places]))
         else:
-            known.update(zip(stretch.names, types, strict=True))
+            known.update(zip(stretch.places, types, strict=True))
 
     def event(self, line: int) -> None:
         event, block = self.reading.events[line], self.reading.blocks[line]
@@ -296,7 +284,7 @@ class _Inference(TypeRules):
         entry.asked = types
         completed = types if entry.plain else self.literal_types(node, types)
         if node.kind is Kind.UPDATE:
-            states = self.reading.states
+            states = self.reading.state_types
             outputs = tuple(replace(value, type=states.get(value.name)) for value in node.outputs)
             node = replace(node, outputs=outputs)
         entry.results = self.results(node, completed)
@@ -307,8 +295,7 @@ class _Inference(TypeRules):
                 self.memory.known_ops.add(node.op)
             self.errors.clear()
 
-    def operands(self, node: Node | BlockHeader, block: Block | None) -> tuple[Type | None, ...]:
-        node = Node(node.op, node.inputs)
+    def operands(self, node: Node, block: Block | None) -> tuple[Type | None, ...]:
         return self.operand_types(node, partial(self.found.of, block))
 
     # -- blocks --------------------------------------------------------------------------------
@@ -318,11 +305,11 @@ class _Inference(TypeRules):
         if block.kind == "graph":
             known.update({value.name: value.type for value in block.inputs})
         elif block.kind == "body" and block.header is not None:
-            types = self.loop_inputs(block.inputs, self.operands(block.header, outer)[1:])
+            types = self.loop_inputs(block.inputs, self.operands(block.header.node, outer)[1:])
             known.update(zip([value.name for value in block.inputs], types, strict=True))
             known.pop("", None)
         elif block.kind == "then" and block.header is not None:
-            self.check_condition(self.operands(block.header, outer)[0])
+            self.check_condition(self.operands(block.header.node, outer)[0])
 
     def ended(self, block: Block) -> None:
         """Check what a graph returns and the types of the next loop-carried values."""

@@ -86,10 +86,10 @@ def document_links(document: Document, roots: Sequence[Path] = ()) -> Iterator[t
 
     for line, text in enumerate(document.lines):
         if "loc(" in text:
-            for match in _source(text, text.rindex("loc(")):
-                if (uri := target(salvaged(match[1]))) is not None:
+            for source in _source(text, text.rindex("loc(")):
+                if (uri := target(salvaged(source[1]))) is not None:
                     # Editors read the line of a link from its fragment.
-                    yield types.DocumentLink(_quoted_range(document, line, match), f"{uri}#L{match[2]}")
+                    yield types.DocumentLink(_quoted_range(document, line, source), f"{uri}#L{source[2]}")
         elif (match := _store(text)) is not None and (uri := target(salvaged(match[1]))) is not None:
             yield types.DocumentLink(_quoted_range(document, line, match), uri)
 
@@ -393,8 +393,8 @@ def block_ends(chunk: Chunk) -> dict[Block, int]:
 
 def last_line(chunk: Chunk) -> int:
     """Return the last line of a graph: its closing brace, or its last line with text."""
-    ends = block_ends(chunk) if chunk.block is not None else {}
-    return chunk.start + ends.get(chunk.block, len(chunk.lines) - 1)
+    last = len(chunk.lines) - 1
+    return chunk.start + (block_ends(chunk).get(chunk.block, last) if chunk.block is not None else last)
 
 
 # -- workspace -------------------------------------------------------------------------------------

@@ -37,11 +37,6 @@ MOST = 2000
 """Maximum number of diagnostics per document."""
 
 
-def diagnostics(document: Document) -> list[types.Diagnostic]:
-    """Return the diagnostics of a document in line order."""
-    return [_diagnostic(document, problem) for problem in document.analysis.problems[:MOST]]
-
-
 def _diagnostic(document: Document, problem: Problem) -> types.Diagnostic:
     message = f"{problem.message}\n{problem.hint}" if problem.hint else problem.message
     related = [
@@ -196,7 +191,7 @@ class NncServer(LanguageServer):
     async def _send_diagnostics(self, document: Document) -> None:
         start = time.perf_counter()
         await self.settled(document)
-        found = diagnostics(document)
+        found = [_diagnostic(document, problem) for problem in document.analysis.problems[:MOST]]
         if document.uri not in self._took:
             # An open document is long-lived: exclude it from garbage collection at every keystroke.
             gc.freeze()

@@ -338,7 +338,8 @@ def arguments(text: str) -> Arguments:
     operands: list[tuple[int, int]] = []
     attributes: dict[str, tuple[int, int]] = {}
     names: dict[str, tuple[int, int]] = {}
-    for part in _parts(found[start + 2 :]):
+    parts, _, _ = split_arguments([token for token in found[start + 2 :] if token.kind != "comment"])
+    for part in filter(None, parts):
         columns = part[0].start, part[-1].end
         if part[0].kind == "attribute":
             attributes[part[0].name] = columns
@@ -348,21 +349,19 @@ def arguments(text: str) -> Arguments:
     return Arguments(tuple(operands), attributes, names)
 
 
-def _parts(found: Sequence[Token]) -> Iterator[list[Token]]:
-    """Split the outermost list at its commas, up to its ``)``."""
+def split_arguments(found: Sequence[Token]) -> tuple[list[list[Token]], list[int], Token | None]:
+    """Split the outermost list at its commas; return its parts, the columns of the commas, and its ``)``."""
     depth = 0
-    part: list[Token] = []
+    parts: list[list[Token]] = [[]]
+    commas: list[int] = []
     for token in found:
         if token.kind == "operator":
             depth += (token.name in "([") - (token.name in ")]")
-            if depth < 0 or (depth == 0 and token.name == ","):
-                if part:
-                    yield part
-                part = []
-                if depth < 0:
-                    return
+            if depth < 0:
+                return parts, commas, token
+            if depth == 0 and token.name == ",":
+                parts.append([])
+                commas.append(token.start)
                 continue
-        if token.kind != "comment":
-            part.append(token)
-    if part:
-        yield part
+        parts[-1].append(token)
+    return parts, commas, None

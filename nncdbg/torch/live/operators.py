@@ -15,7 +15,7 @@ from nncdbg.engine.ops.aten.internals import current_autograd_node, sequence_num
 from nncdbg.engine.ops.aten.signatures import ArgumentKind, Signature, flat_results, written_tensors
 from nncdbg.errors import ExpressionError, NotComputed
 from nncdbg.expression import STATEMENT_VARIABLE
-from nncdbg.expression.derivatives import DerivativeRequest
+from nncdbg.expression.functions import DerivativeRequest
 from nncdbg.expression.operators import OperandError
 from nncdbg.ir.records import Array
 from nncdbg.stats import summarize

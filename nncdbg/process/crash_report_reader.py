@@ -19,7 +19,7 @@ RECORD = 20
 
 
 @dataclass(frozen=True, slots=True)
-class LastWords:
+class CrashReport:
     """The end of a process.  `record` is None if no kernel was running."""
 
     record: dict[str, Any] | None
@@ -27,13 +27,13 @@ class LastWords:
     sent: int
 
 
-def read_box(path: str) -> LastWords:
+def read_box(path: str) -> CrashReport:
     """Return the content of a box; a corrupt box has no record.  Raises OSError if it cannot be read."""
     with open(path, "rb") as file:
         content = file.read(SIZE).ljust(SIZE, b"\0")
     length = int.from_bytes(content[LENGTH:RECORD], "little")
     record = _record(content[RECORD : RECORD + length]) if content[INSIDE] else None
-    return LastWords(record, bool(content[SENDING]), int.from_bytes(content[SENT:LENGTH], "little"))
+    return CrashReport(record, bool(content[SENDING]), int.from_bytes(content[SENT:LENGTH], "little"))
 
 
 def _record(content: bytes) -> dict[str, Any] | None:
