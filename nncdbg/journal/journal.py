@@ -340,11 +340,12 @@ class Journal(RichOutput):
 
     def notes(self, run: Run | int | None = None) -> list[RunNote]:
         """Return the notes of a run, in the order in which they were written."""
-        return [RunNote(*entry, text) for *entry, _, text in self._entries(run, "note")]
+        return [RunNote(run, step, when, text) for run, step, when, _, text in self._entries(run, "note")]
 
     def commands(self, run: Run | int | None = None) -> list[RunCommand]:
         """Return the commands that were executed in a run."""
-        return [RunCommand(*entry, text) for *entry, _, text in self._entries(run, "command")]
+        entries = self._entries(run, "command")
+        return [RunCommand(run, step, when, text) for run, step, when, _, text in entries]
 
     def edits(self, run: Run | int | None = None) -> list[RunEdit]:
         """Return the values that were changed in a run."""

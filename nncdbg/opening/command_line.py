@@ -312,6 +312,9 @@ def errors_in_json(options: argparse.Namespace) -> Iterator[None]:
         raise
 
 
+# -- corpora and schedules ------------------------------------------------------------------
+
+
 def add_corpus(parser: ArgumentParser, *, runs: bool = False) -> None:
     """Add the folder of cases and where they run; with `runs`, the number of runs of each."""
     add = parser.add_argument

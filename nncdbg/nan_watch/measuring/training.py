@@ -1,4 +1,6 @@
-"""Classify a NaN in a training: bad data, a high learning rate, a large loss scale, or a faulty op.
+"""Classify a NaN in a training, and find the steps that end or disturb it.
+
+A NaN comes from bad data, a high learning rate, a large loss scale, or a faulty op.
 
 The journal of the run holds the carried values of a loop, so this costs nothing until a NaN originates.  For
 the steps of a ``run`` line, these are the states of the training.  The first rule that holds decides:
@@ -305,6 +307,9 @@ def _op(courses: list[CarriedCourse], history: LatestIterations) -> TrainingVerd
     first, last = course.norms[0], course.norms[-1]
     norms = f"the norm of %{name_text(course.name)} went from {first:.4g} to {last:.4g}"
     return TrainingVerdict(OP, f"{OP}: the parameters did not diverge before ({norms})")
+
+
+# -- steps: the first bad one, a wrong index, a reset of a state --------------------------------------
 
 
 class FirstBadStep:

@@ -284,6 +284,9 @@ def _signature(found: Mapping[str, Any]) -> FindingSignature:
     return FindingSignature(found["kind"], found["op"], found["cause"], within, name)
 
 
+# -- repro bundles: the part of a program before a finding, with bounded data, as a program folder -----
+
+
 def write_bundle(
     folder: Path,
     case: ReducedCase,

@@ -94,7 +94,7 @@ CAUSES = {
     "replicas differ": "Compare the operands of the statement in both calls, and the order of its launches.",
     "unknown": "Inspect the operands at that statement: no rule matches.",
 }
-"""Fix per cause: those of `ops.causes.NAMES`, and of `CAUSES` in `ops.contracts` and `memory.wording`."""
+"""Fix per cause: those of `ops.causes.NAMES`, and of `CAUSES` in `ops.contracts` and `memory.comparison`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -293,6 +293,9 @@ _ORDERS = 50
 """The number of orders that are drawn to verify that the points hide the fault."""
 
 
+# -- what a search found, in a report: the first value that differs, the seed, and the sync points -----
+
+
 @dataclass(frozen=True, slots=True)
 class SyncPlace:
     """A point before statement `before`, and after statement `after`, of the graph that the run begins with.
@@ -309,6 +312,10 @@ class SyncPlace:
 
 def smallest_syncs(search: ScheduleSearch) -> list[SyncPlace]:
     """Return the fewest points that hide every race that changes a value.
+
+    At such a point, the host waits for all streams, which orders the launches before it with those after it.
+    A race is hidden exactly if a point lies between its two launches, so the smallest set of points is that
+    of a greedy stabbing of intervals.
 
     A race counts if the order that reverses it, with only what it needs, has another value.  If only several
     reversed races together change a value, all races count.

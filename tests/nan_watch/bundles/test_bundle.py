@@ -147,7 +147,7 @@ graph @main(%x: f32[2]) -> (%y) {
 
 
 def test_a_bundle_starts_behind_large_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nncdbg.nan_watch.reduction.bundles.LARGEST", 100)
+    monkeypatch.setattr("nncdbg.nan_watch.reduction.reducing.LARGEST", 100)
     text = """#nncdbg 1
 graph @main(%x: f32[64,64]) -> (%y) {
   %a = ReduceSum(%x, [0, 1], keepdims=0)

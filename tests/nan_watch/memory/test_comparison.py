@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, given, settings
 
 import nncdbg
 from nncdbg.engine.memory.plan_file import PlacedPlan, parse_plan, plan_text
-from nncdbg.nan_watch.memory.comparison import memory_plan, watch_memory, write_plan
-from nncdbg.nan_watch.memory.wording import CAUSES
+from nncdbg.nan_watch.memory.comparison import CAUSES, memory_plan, watch_memory, write_plan
 from nncdbg.nan_watch.records import Report, WatchFinding
 from tests.bugs.nets import random_net
 from tests.engine.programs import runnable

@@ -14,7 +14,7 @@ import nncdbg
 from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops.causes import NAMES
 from nncdbg.nan_watch.measuring.gates import ReportContext, gate_names
-from nncdbg.nan_watch.memory import wording as memory_words
+from nncdbg.nan_watch.memory import comparison as memory_words
 from nncdbg.nan_watch.records import FindingSite, WatchFinding
 from nncdbg.nan_watch.reports import FORMS
 from nncdbg.nan_watch.reports.rules import CAUSES, rule_of
