@@ -84,7 +84,7 @@ def _used_names(program: Program) -> Iterator[str]:
         for node in graph.nodes:
             for operand in node.inputs:
                 if operand.__class__ is str:
-                    yield operand  # type: ignore[misc]
+                    yield operand
 
 
 def _best(uses: Counter[str]) -> list[str]:
