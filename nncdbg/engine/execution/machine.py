@@ -384,7 +384,6 @@ class Machine:
         self.tick += 1
 
     def _record(self, transfer: Transfer) -> None:
-        """Add a transfer of control to the undo log."""
         if not self.remembers and self.undo_log:
             self.forget()
         self.undo_log.append(transfer)
@@ -458,14 +457,10 @@ class Machine:
         The clone keeps no undo log while it runs, so it can run for any length.
         """
         copy = Machine.__new__(Machine)
-        copy.call_code, copy.running = self.call_code, self.running
-        copy._converts, copy._executing = self._converts, self._executing
-        copy._memory, copy._workspaces, copy._drain = self._memory, self._workspaces, self._drain
-        copy._run_instructions = self._run_instructions
+        copy.__dict__ |= self.__dict__
         copy._retried, copy.remembers = -1, True
-        copy.tick, copy.bound, copy.ended, copy.interrupted = self.tick, math.inf, self.ended, False
-        copy.halt = math.inf
-        copy._disarmed = []
+        copy.bound = copy.halt = math.inf
+        copy.interrupted, copy._disarmed = False, []
         copy.undo_log, copy.floor, copy.listeners = deque(maxlen=0), self.tick, []
         copy.problems = []
         copy.frames = [frame.clone() for frame in self.frames]

@@ -151,7 +151,12 @@ class Conversion:
                 resolved = constant_attribute(node) is None
                 constants.append(self.constant(node.output[0], data, scope, resolved=resolved))
         given = {constant.value.name for constant in constants}
-        inputs = tuple(value for value in _graph_inputs(proto, scope) if value.name not in given)
+        if hasattr(proto, "initializer"):
+            formal = [Value(info.name, type_of_proto(info.type)) for info in proto.input]
+        else:
+            declared = _typed_values(getattr(proto, "value_info", ()))
+            formal = [Value(each, declared.get(each)) for each in proto.input if each not in scope.absent]
+        inputs = tuple(value for value in formal if value.name not in given)
         own = _defined_once(
             [value.name for value in inputs] + [constant.value.name for constant in constants], name
         )
@@ -333,14 +338,6 @@ def _padded(outputs: tuple[Value, ...], count: int, title: str) -> tuple[Value, 
     if len(outputs) > count:
         raise GraphError(f"{title} has {len(outputs)} outputs, but its graph returns {count}")
     return outputs + (Value(""),) * (count - len(outputs))
-
-
-def _graph_inputs(proto: Any, scope: GraphScope) -> list[Value]:
-    """Return the inputs of a GraphProto or FunctionProto, without those that the call omits."""
-    if hasattr(proto, "initializer"):
-        return [Value(info.name, type_of_proto(info.type)) for info in proto.input]
-    types = _typed_values(getattr(proto, "value_info", ()))
-    return [Value(name, types.get(name)) for name in proto.input if name not in scope.absent]
 
 
 def _typed_values(infos: Iterable[Any]) -> dict[str, Type]:

@@ -229,7 +229,10 @@ class Checkpoints:
         self.keep()
         if self._uncounted:
             self._uncounted -= 1
-            self._drop_all()
+            while self.machine.undo_log:
+                self.machine.forget()
+            for frame in self.machine.frames:
+                _drop_dead(frame)
             self._threshold = max(self.budget, self.live_bytes() + self._growth)
             return
         counted = self.recount()
@@ -248,13 +251,6 @@ class Checkpoints:
         self._threshold = max(self.budget, self.live_bytes() + self._growth)
         if self.live_bytes() > goal and counted:
             self._uncounted = UNCOUNTED
-
-    def _drop_all(self) -> None:
-        """Drop all old values, without counting them."""
-        while self.machine.undo_log:
-            self.machine.forget()
-        for frame in self.machine.frames:
-            _drop_dead(frame)
 
     def recount(self) -> int:
         """Make `live_bytes` exact: count the values that the machine, its past and other branches hold.

@@ -184,7 +184,9 @@ class Timeline:
         passed = [edit for edit in edits_of(self.edits) if low < edit.tick <= high]
         if passed:
             self.passed_edits(passed, high > before)
-        self._drop_detours_ahead()
+        # Detours ahead on which no edit depends: the op runs by its kernel next time.
+        while self.edits and isinstance(self.edits[-1], Detour) and self.edits[-1].tick > self.machine.tick:
+            self.checkpoints.forget(self.edits.pop().tick)
 
     def _go_back(self, tick: int) -> None:
         machine = self.machine
@@ -213,11 +215,6 @@ class Timeline:
         for edit in reversed(edits_of(self.edits)):
             if tick <= edit.tick <= self.machine.tick:
                 take_back(self.machine, edit, depth)
-
-    def _drop_detours_ahead(self) -> None:
-        """Drop detours ahead on which no edit depends: the op runs by its kernel next time."""
-        while self.edits and isinstance(self.edits[-1], Detour) and self.edits[-1].tick > self.machine.tick:
-            self.checkpoints.forget(self.edits.pop().tick)
 
     def _restore(self, tick: int) -> None:
         """Restore the last checkpoint at or before `tick` and run on from there.
