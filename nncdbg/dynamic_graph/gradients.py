@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.dynamic_graph.plans import NO_ATTRIBUTES, Attributes
 from nncdbg.dynamic_graph.trace import Symbol, statements, trace_node, wanted_name
 from nncdbg.engine.building.python_lines import locate
-from nncdbg.engine.differentiation.grad import GradientRequest, gradient_graph
+from nncdbg.engine.differentiation.backward_pass import GradientRequest, gradient_graph
 from nncdbg.errors import GraphError
 from nncdbg.ir.names import claimed_name
 from nncdbg.ir.records import Graph, Inline, Literal, Location, TensorType, has_cotangent

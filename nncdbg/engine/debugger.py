@@ -23,8 +23,9 @@ from nncdbg.engine.diagnosis.instrumentation import allocation_on
 from nncdbg.engine.differentiation.expansion import with_backward_graphs
 from nncdbg.engine.execution.findings import HOST_READ, Finding
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.execution.limit import Limit
 from nncdbg.engine.execution.linking import Allocation
+from nncdbg.engine.execution.machine import Limit
+from nncdbg.engine.execution.undo_log import last_visit, left_micro_program
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.inputs.binding import Note, bind
 from nncdbg.engine.inputs.consumers import Consumers
@@ -41,7 +42,6 @@ from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.stopping.supervision import PROCESS, Supervision
 from nncdbg.engine.stopping.traps import Traps
 from nncdbg.engine.time.timeline import Branch, Mark, Timeline
-from nncdbg.engine.time.visits import last_visit, left_micro_program
 from nncdbg.engine.tracking.series import TrackedSeries
 from nncdbg.engine.tracking.tracking import Tracking
 from nncdbg.engine.values.awaited import Awaited

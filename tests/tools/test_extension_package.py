@@ -76,7 +76,7 @@ def test_the_prompt_lists_and_runs_the_command(installed: Path) -> None:
 def test_the_op_has_a_gradient(installed: Path) -> None:
     code = """
 import nncdbg
-from nncdbg.engine.differentiation.grad import GradientRequest, gradient_graph
+from nncdbg.engine.differentiation.backward_pass import GradientRequest, gradient_graph
 program = nncdbg.load("area.calc")
 types = {value.name: value.type for value in program.graph.inputs}
 request = GradientRequest("small", ("r",), ("r",))

@@ -192,9 +192,9 @@ def file_digest(path: Path) -> str:
 
 
 def _recorded(debugger: Debugger, name: str, content: Any) -> RecordedInput:
-    if name not in debugger.inputs.input_arrays:
+    if name not in debugger.inputs.given:
         return RecordedInput(digest(content), drawn=True)
-    data = debugger.inputs.input_arrays[name]
+    data = debugger.inputs.given[name]
     return RecordedInput(digest(content), str(data) if isinstance(data, (str, Path)) else _as_list(content))
 
 

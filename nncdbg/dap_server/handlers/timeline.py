@@ -14,7 +14,7 @@ from nncdbg.dap_server.registry import LIVE, STOPPED, State, request
 from nncdbg.engine.schedules.launches import HOST, Site, stream_name
 from nncdbg.engine.schedules.streams import stream_states
 from nncdbg.engine.schedules.timeline import ScheduleTimeline, planned
-from nncdbg.engine.time.deviations import Edit, edits_of
+from nncdbg.engine.time.checkpoints import Edit, edits_of
 from nncdbg.engine.time.timeline import Mark
 from nncdbg.errors import UsageError
 from nncdbg.expression import spelled

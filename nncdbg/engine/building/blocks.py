@@ -56,8 +56,7 @@ class _Control:
 
     def __init__(self, builder: Builder) -> None:
         self._builder = builder
-        self._location, self._comment = builder._line(), builder._comment
-        builder._comment = ""
+        self._location, self._comment = builder._line(), builder._own_comment()
         self._place = -1
         self._types: list[Type | None] = []
 

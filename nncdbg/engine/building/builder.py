@@ -234,8 +234,7 @@ class Builder:
             count = b.state("count", "i64[]", 0)
         """
         declared = self._type(type) if type is not None else None
-        location, comment = self._line(), self._comment
-        self._comment = ""
+        location, comment = self._line(), self._own_comment()
         value: Node | Inline
         if isinstance(first, str):
             given = {key: attribute_of(each) for key, each in attributes.items() if each is not None}
@@ -275,10 +274,8 @@ class Builder:
             self._fail("the block has ended", "add statements before its last line")
         outputs = tuple(Value(state.name) for state in values)
         operands = tuple(self._operand(each) for each in values.values())
-        block.nodes.append(
-            Node("update", operands, outputs, {}, location=self._line(), comment=self._comment)
-        )
-        self._comment = ""
+        location, comment = self._line(), self._own_comment()
+        block.nodes.append(Node("update", operands, outputs, {}, location=location, comment=comment))
 
     def backward(
         self, name: str, of: str, by: Sequence[GraphValue | str], *, checkpoints: int | None = None
@@ -292,8 +289,7 @@ class Builder:
         names = tuple(each if isinstance(each, str) else each.name for each in by)
         if checkpoints is not None and checkpoints < 1:
             self._fail(f"checkpoints is {checkpoints}", "keep 1 or more")
-        line = BackwardLine(name, of, names, self._comment, checkpoints)
-        self._comment = ""
+        line = BackwardLine(name, of, names, self._own_comment(), checkpoints)
         self._backwards[name] = line
         self._signatures[name] = line.signature(self._graphs[of], self._around.types)
 
@@ -322,10 +318,9 @@ class Builder:
                 shuffle=shuffle,
                 drop_last=drop_last,
                 steps=steps,
-                comment=self._comment,
+                comment=self._own_comment(),
             )
         )
-        self._comment = ""
 
     def _agreed(self, name: str, declared: Type | None, found: Type | None) -> Type | None:
         """Return the declared type of a state, or that of its first value; fail if they differ."""
@@ -430,8 +425,7 @@ class Builder:
         block = self._top()
         if block.outputs is not None:
             self._fail("the block has ended", "add statements before its last line")
-        location, comment = self._line(), self._comment
-        self._comment = ""
+        location, comment = self._line(), self._own_comment()
         outputs = tuple(Value(name or "") for name in names)
         node = Node(op, tuple(operands), outputs, attributes, location=location, comment=comment)
         types = self._inferred(block, node)
@@ -480,6 +474,11 @@ class Builder:
             return parse_type(type)
         except Flaw as flaw:
             self._fail(f"{type!r}: {flaw.message}", flaw.hint)
+
+    def _own_comment(self) -> str:
+        """Return the comment of the next statement, which the later ones do not have."""
+        comment, self._comment = self._comment, ""
+        return comment
 
     def _line(self) -> Location | None:
         """Return the location of the next statement."""

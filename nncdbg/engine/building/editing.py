@@ -85,7 +85,6 @@ class _Reader:
         self.editor.changed(self)
 
     def _set_operands(self, values: Sequence[Any]) -> None:
-        """Replace all operands."""
         operands = [edited_operand(value) for value in values]
         for index in range(len(self._operands)):
             self._release(index)

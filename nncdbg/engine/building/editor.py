@@ -54,7 +54,7 @@ class Editor:
     """
 
     def __init__(self, program: Program) -> None:
-        self._original = program
+        self.original = program
         self._ids = count()
         self._edited: set[str] = set()
         self._rules = TypeRules(program.opsets, program.graphs)
@@ -68,7 +68,7 @@ class Editor:
 
     def graph(self, name: str = "") -> EditedGraph:
         """Return a graph, by default the entry graph.  Raises UsageError for an unknown name."""
-        found = self._graphs.get(name.removeprefix("@") or self._original.entry)
+        found = self._graphs.get(name.removeprefix("@") or self.original.entry)
         if found is None:
             raise UsageError(f"no graph {name}", hint=f"use one of: {', '.join(self._graphs)}")
         return found
@@ -102,12 +102,12 @@ class Editor:
         types of its operands.
         """
         if not self._edited:
-            return self._original
-        graphs = dict(self._original.graphs)
+            return self.original
+        graphs = dict(self.original.graphs)
         for name in self._edited:
             graphs[name] = self._written(self._graphs[name])
-        saved = replace(self._original.saved, origin="", checksums={})
-        made = replace(self._original, graphs=graphs, listing=None, source=None, notes=(), saved=saved)
+        saved = replace(self.original.saved, origin="", checksums={})
+        made = replace(self.original, graphs=graphs, listing=None, source=None, notes=(), saved=saved)
         for name in self._edited:
             graphs[name] = retyped(made, graphs[name])
         return replace(made, graphs=graphs)
@@ -132,15 +132,6 @@ class Editor:
         return inside, after
 
     # -- called by blocks and statements -----------------------------------------------------------
-
-    def has_run(self, graph: str) -> bool:
-        """Return whether a ``run`` or ``evaluate`` line calls a graph."""
-        lines = [each for run in self._original.runs for each in (run, *run.evaluations)]
-        return any(each.graph == graph for each in lines)
-
-    def backward_lines(self, graph: str) -> list[BackwardLine]:
-        """Return the ``backward`` lines that differentiate a graph."""
-        return [line for line in self._original.backwards if line.of == graph]
 
     def infer_types(self, graph: str) -> None:
         """Infer the types of the values of a graph that are not known.  Raises GraphError as `program`."""
@@ -181,7 +172,6 @@ class Editor:
     # -- reading -----------------------------------------------------------------------------------
 
     def _read_graph(self, key: str, graph: Graph) -> EditedGraph:
-        """Return a graph with its statements."""
         self._used[key] = {*self._states, *(value.name for value in all_defined(graph))}
         top = EditedGraph(self, graph, None, key)
         made: dict[Path, EditedBlock] = {}
@@ -238,7 +228,6 @@ class Editor:
     # -- writing -----------------------------------------------------------------------------------
 
     def _written(self, top: EditedBlock) -> Graph:
-        """Return the record of a graph."""
         order = [*_blocks(top)]
         made: dict[EditedBlock, Graph] = {}
         for block in reversed(order):
@@ -338,7 +327,7 @@ class EditedGraph(EditedBlock):
         index = self._index(value, self.inputs, "input")
         self._check_no_run()
         self._check_unread(value)
-        line = next((line for line in self.editor.backward_lines(self.graph) if value.name in line.by), None)
+        line = next((line for line in self._backward_lines if value.name in line.by), None)
         if line is not None:
             raise GraphError(
                 f"@{line.name} is the gradient by %{name_text(value.name)}",
@@ -394,8 +383,12 @@ class EditedGraph(EditedBlock):
             self.editor.changed(call)
         self._set_operands(_without(self.results, index))
 
+    @property
+    def _backward_lines(self) -> list[BackwardLine]:
+        return [line for line in self.editor.original.backwards if line.of == self.graph]
+
     def _backward_calls(self) -> list[EditedStatement]:
-        lines = {f"@{line.name}" for line in self.editor.backward_lines(self.graph)}
+        lines = {f"@{line.name}" for line in self._backward_lines}
         return [each for each in self.editor if each.op in lines]
 
     def _need_type(self, value: EditedValue) -> None:
@@ -409,7 +402,8 @@ class EditedGraph(EditedBlock):
             )
 
     def _check_no_run(self) -> None:
-        if self.editor.has_run(self.graph):
+        lines = (each for run in self.editor.original.runs for each in (run, *run.evaluations))
+        if any(line.graph == self.graph for line in lines):
             raise UsageError(
                 f"a `run` line gives the inputs of @{self.name}", hint="edit the text: both lines must change"
             )

@@ -52,7 +52,7 @@ def partial_run(
         rewiring.supply(name)
     if outputs:
         rewiring.choose([*dict.fromkeys(map(_value_name, outputs))])
-    part = needed_part(rewiring.program)
+    part = _Rebuilding(rewiring.program, _Needs(rewiring.program)).part()
     part = replace(part, places=_before(part.places, lowered.places))
     lowered.kept["part"] = form, part
     return part
@@ -101,12 +101,8 @@ _LISTED = 5
 """Most values in a hint."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A call of a graph: the calling graph and the number of the statement; None inside of a block."""
-
-    caller: str
-    pc: int | None
+_Call: TypeAlias = "tuple[str, int | None]"
+"""A call of a graph: the calling graph and the number of the statement; None inside of a block."""
 
 
 class _Rewiring:
@@ -176,21 +172,21 @@ class _Rewiring:
                     f"%{name_text(name)} is in @{graph}, which is called {len(around)} times",
                     hint="choose a result of one of the calls",
                 )
-            (call,) = around
-            if call.pc is None and call.caller == self.program.entry and self._of_runs:
+            ((caller, pc),) = around
+            if pc is None and caller == self.program.entry and self._of_runs:
                 known = ", ".join(f"%{name_text(each)}" for each in self._of_runs[:_LISTED])
                 raise UsageError(
                     f"%{name_text(name)} has another value in each step of the run",
                     hint=f"choose a result of the run or a state, such as {known}; or stop at "
                     f"`%{name_text(name)} if $step == 0`",
                 )
-            if call.pc is None:
+            if pc is None:
                 raise UsageError(
-                    f"%{name_text(name)} is in @{graph}, which a loop or branch of @{call.caller} calls",
+                    f"%{name_text(name)} is in @{graph}, which a loop or branch of @{caller} calls",
                     hint="choose a result of the loop or branch",
                 )
-            calls.append((call.caller, call.pc))
-            graph = call.caller
+            calls.append((caller, pc))
+            graph = caller
         return found[0], calls
 
     def _fail(self, name: str) -> NoReturn:
@@ -235,7 +231,7 @@ def _calls(graph: Graph, name: str) -> Iterator[tuple[_Call, str]]:
     """Yield the calls in a graph with the names of the called graphs."""
     for path, _, pc, node in walk(graph):
         if (called := node.called) is not None:
-            yield _Call(name, pc if len(path) == 1 else None), called
+            yield (name, pc if len(path) == 1 else None), called
 
 
 def _definition(graph: Graph, name: str) -> Value:
@@ -278,14 +274,6 @@ class Part:
 
     program: Program
     places: Places = field(default_factory=dict)
-
-
-def needed_part(program: Program) -> Part:
-    """Return the statements that the outputs of the entry graph need.
-
-    The lines of the listing stay those of the program.
-    """
-    return _Rebuilding(program, _Needs(program)).part()
 
 
 class _Block:
@@ -403,7 +391,6 @@ class _Needs:
             self._read(path, pc, node.inputs[number])
 
     def _mark_whole(self, graph: Path) -> None:
-        """Mark everything in a graph and its blocks."""
         for path, block in self.blocks.items():
             if path[:1] == graph:
                 every = {each for found in block.definitions.values() for _, each in found}
@@ -415,7 +402,6 @@ class _Needs:
                     self._end(path, index)
 
     def _mark_without_name(self, path: Path, pc: int, node: Node) -> None:
-        """Mark a statement with no named result."""
         if node.outputs:
             self._waiting.append((path, pc, 0))
         elif pc not in self.statements[path]:

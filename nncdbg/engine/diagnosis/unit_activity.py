@@ -25,8 +25,7 @@ from nncdbg.engine.diagnosis.units import (
     usual_axis,
 )
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.execution.undo_log import Finished, Position
-from nncdbg.engine.time.visits import finished_visits
+from nncdbg.engine.execution.undo_log import Finished, Position, finished_visits
 from nncdbg.ir.records import Program
 from nncdbg.ir.walk import graphs_called
 

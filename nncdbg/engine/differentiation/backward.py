@@ -192,19 +192,14 @@ class BackwardBuilder(Statements):
 
     def operands_of(self, node: Node) -> tuple[Operand, ...]:
         """Return the operands of a statement; an array of floats in place becomes a constant with a type."""
-        return tuple(
-            self._as_constant(operand, known)
-            if isinstance(operand, Literal)
-            and isinstance(known, TensorType)
-            and known.shape
-            and known.dtype in FLOATS
-            else operand
-            for operand, known in zip(node.inputs, self.types_at(node), strict=True)
-        )
-
-    def _as_constant(self, operand: Literal, known: TensorType) -> str:
-        constant = Constant(Value("", known), Inline(literal_array(operand, known.dtype)))
-        return self.append_constant(constant, self.fresh(f"{self.prefix}.constant"))
+        operands: list[Operand] = []
+        for operand, known in zip(node.inputs, self.types_at(node), strict=True):
+            floats = isinstance(known, TensorType) and known.shape and known.dtype in FLOATS
+            if isinstance(operand, Literal) and isinstance(known, TensorType) and floats:
+                constant = Constant(Value("", known), Inline(literal_array(operand, known.dtype)))
+                operand = self.append_constant(constant, self.fresh(f"{self.prefix}.constant"))
+            operands.append(operand)
+        return tuple(operands)
 
     def as_value(self, operand: Operand, value: Value) -> Operand:
         """Return an operand that a block may return: inline data become a constant."""

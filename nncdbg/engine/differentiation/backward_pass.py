@@ -10,8 +10,8 @@ The cotangent of a value from outside, such as a weight, is the sum over the ite
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from nncdbg.dtypes import COMPLEX
@@ -23,13 +23,14 @@ from nncdbg.engine.ops.gradient import Applied, nothing
 from nncdbg.engine.ops.schema import complete, version_of
 from nncdbg.errors import Excerpt, GraphError, UnsupportedOp
 from nncdbg.ir.kinds import Kind
-from nncdbg.ir.names import defined, reads
+from nncdbg.ir.names import defined, free_names, reads
 from nncdbg.ir.records import (
     Graph,
     Node,
     Operand,
     SequenceType,
     TensorType,
+    Type,
     Value,
     has_cotangent,
     tensor_only,
@@ -440,3 +441,64 @@ def inner_names(nodes: Iterable[Node]) -> frozenset[str]:
     """Return the names of the values in the blocks of these statements."""
     inside = (block for path, block in blocks(Graph("", nodes=(*nodes,))) if len(path) > 1)
     return frozenset(value.name for block in inside for value in defined(block))
+
+
+@dataclass(frozen=True, slots=True)
+class GradientRequest:
+    """The gradient of `y` by `xs`, with `held` constant; `wanted` are the members of `xs` to return.
+
+    `moved` are the members of `xs` and `held` with values that differ from those of the statements
+    around: their dependents are recomputed.
+    """
+
+    y: str
+    xs: tuple[str, ...]
+    wanted: tuple[str, ...]
+    held: tuple[str, ...] = ()
+    moved: frozenset[str] = frozenset()
+
+    @property
+    def points(self) -> tuple[str, ...]:
+        """The values at which the gradient is evaluated."""
+        return tuple(dict.fromkeys((*self.xs, *self.held)))
+
+
+def gradient_graph(
+    name: str,
+    nodes: Sequence[Node],
+    request: GradientRequest,
+    types: Mapping[str, Type | None],
+    graphs: Mapping[str, Graph],
+    opsets: Mapping[str, int],
+) -> Graph:
+    """Return the graph of the cotangents of `request.wanted`, each of the type of its value.
+
+    `nodes` are in order; `types` are those of the values that no node computes, as far as they are
+    known; `graphs` are those that nodes may call.  Inputs are `request.points`, then the values of the
+    surrounding statements that the graph reads, all under their own names.
+    """
+    points = request.points
+    defined = {*types, *points, *(value.name for node in nodes for value in node.outputs)}
+    builder = BackwardBuilder(opsets, graphs, types, defined)
+    for node in nodes:
+        builder.learn(node)
+    builder.reserved = inner_names(nodes)
+    for point in request.moved:
+        known = builder.types.get(point)
+        builder.types[point] = without_sizes(known) if known is not None else None
+    backward = BackwardPass(builder, request.points, request.xs)
+    backward.repeat(nodes, request.moved)
+    backward.mark(nodes)
+    y = request.y
+    builder.prefix = f"d_{y}"
+    seeds = [(y, builder("nncdbg.FullLike", y, value=1.0))] if backward.varies(y) else []
+    results, kept, constants = builder.finished(backward.run(nodes, seeds, request.wanted))
+    body = Graph(name, (), tuple(map(Value, results)), kept, constants)
+    inputs = dict.fromkeys((*points, *free_names(body)))
+    words = ", ".join(f"%{x}" for x in request.xs)
+    return replace(
+        body,
+        inputs=tuple(Value(key, builder.types.get(key)) for key in inputs),
+        outputs=tuple(Value(key, builder.types.get(key)) for key in results),
+        comment=f"The gradient of %{request.y} by {words}.",
+    )

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, Literal
 
 from nncdbg.dtypes import FLOATS
-from nncdbg.engine.differentiation.grad import GradientRequest, gradient_graph
+from nncdbg.engine.differentiation.backward_pass import GradientRequest, gradient_graph
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.gradient import nothing

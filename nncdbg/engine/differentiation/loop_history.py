@@ -106,7 +106,6 @@ class LoopHistory:
             self.steps = self._emit("Add", self._last_name, Literal(1))
 
     def _last(self) -> Operand:
-        """Return the number of the last iteration."""
         if self._last_name:
             return self._last_name
         if isinstance(self.steps, Literal) and isinstance(self.steps.data, int):
@@ -204,7 +203,6 @@ class _Series:
 
 
 def _only(loop: Node, results: Collection[str]) -> Node:
-    """Return the loop with only these results."""
     body = loop.subgraphs[0]
     count = len(body.inputs) - 1
     outputs = [value if value.name in results else Value("") for value in loop.outputs]

@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -41,7 +42,7 @@ from nncdbg.engine.execution.undo_log import (
     Transfer,
 )
 from nncdbg.engine.inputs.abstract_run import block_results
-from nncdbg.errors import OutOfMemory, RunError
+from nncdbg.errors import OutOfMemory, RunError, UsageError
 from nncdbg.escaping import printable
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import Array, TensorType, tensor_only
@@ -383,7 +384,6 @@ class Machine:
         self.tick += 1
 
     def _record(self, transfer: Transfer) -> None:
-        """Add a transfer of control to the undo log."""
         if not self.remembers and self.undo_log:
             self.forget()
         self.undo_log.append(transfer)
@@ -457,14 +457,10 @@ class Machine:
         The clone keeps no undo log while it runs, so it can run for any length.
         """
         copy = Machine.__new__(Machine)
-        copy.call_code, copy.running = self.call_code, self.running
-        copy._converts, copy._executing = self._converts, self._executing
-        copy._memory, copy._workspaces, copy._drain = self._memory, self._workspaces, self._drain
-        copy._run_instructions = self._run_instructions
+        copy.__dict__ |= self.__dict__
         copy._retried, copy.remembers = -1, True
-        copy.tick, copy.bound, copy.ended, copy.interrupted = self.tick, math.inf, self.ended, False
-        copy.halt = math.inf
-        copy._disarmed = []
+        copy.bound = copy.halt = math.inf
+        copy.interrupted, copy._disarmed = False, []
         copy.undo_log, copy.floor, copy.listeners = deque(maxlen=0), self.tick, []
         copy.problems = []
         copy.frames = [frame.clone() for frame in self.frames]
@@ -543,3 +539,36 @@ def _stacked(items: list[Any]) -> Any:
     except ValueError as error:
         shapes = " and ".join(str(list(shape)) for shape in sorted({np.shape(item) for item in items})[:2])
         raise RunError(f"collected values of shapes {shapes} cannot be stacked") from error
+
+
+@dataclass(slots=True)
+class Limit:
+    """Stops `machine` after every `count` statements.
+
+    The end of the entry graph is not counted: a program of `count` statements ends normally.  A move to
+    another moment resets the count.
+    """
+
+    count: int
+    machine: Machine
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise UsageError(f"max_ops cannot be {self.count}", hint="use 1 or more")
+        self.renew()
+
+    def renew(self) -> None:
+        """Restart the count at this moment."""
+        self.machine.bound = self.machine.tick + self.count
+
+    def taken(self) -> str | None:
+        """Return the message if the limit was reached since the last call, otherwise None."""
+        if not self.machine.bounded:
+            return None
+        self.renew()
+        executed = counted(self.machine.tick, "statement")
+        return f"the program has not ended after {executed} (max-ops {self.count})"
+
+    def failure(self, words: str) -> RunError:
+        """Return the error of a run that the limit ends."""
+        return RunError(words, hint="check the program for an endless loop, or raise --max-ops")

@@ -1,16 +1,21 @@
 """The undo log: one record per transfer of control, with the data to undo it.
 
-Straight-line statements add no record, because their results stay in their slots.
+Straight-line statements add no record, because their results stay in their slots: between two transfers the
+machine runs one block, statement by statement, so tick and pc both rise by one from statement to statement.
+The past, such as the last visit of a statement, can be read without undoing anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.execution.frame import Frame
+
+if TYPE_CHECKING:
+    from nncdbg.engine.execution.machine import Machine
 
 Position: TypeAlias = "tuple[Code, int]"
 """(block, pc of its next statement)."""
@@ -128,3 +133,58 @@ class ProgramEnded:
 Transfer: TypeAlias = "FramePushed | FramePopped | IterationEnded | ProgramEnded"
 Finished: TypeAlias = "FramePopped | IterationEnded"
 """A finished visit of a block: `code` and its last `slots`."""
+
+
+Stretch: TypeAlias = "tuple[Code, int, int, int]"
+"""(block, first pc, last pc, tick at which the last was about to run): consecutive statements."""
+
+
+def last_visit(machine: Machine, wanted: Callable[[Code], bool], pc: int) -> int | None:
+    """Return the last tick before now at which statement `pc` of a wanted block was about to run.
+
+    None if it has not run within the reach of the undo log.
+    """
+    for code, first, last, tick in _stretches(machine):
+        if wanted(code) and first <= pc <= last and tick - (last - pc) < machine.tick:
+            return tick - (last - pc)
+    return None
+
+
+def left_micro_program(machine: Machine) -> bool:
+    """Return whether the last statement was the end of a micro program that was stepped into."""
+    last = machine.last_transfer
+    return isinstance(last, FramePopped) and last.code.formula is not machine.frames[-1].code.formula
+
+
+def finished_visits(machine: Machine) -> Iterator[tuple[tuple[Position, ...], Finished]]:
+    """Yield (calling statements, finished frame or iteration) in the undo log, latest first.
+
+    The calling statements are outermost first, as (block, pc).
+    """
+    for stack, transfer in _undone(machine):
+        if isinstance(transfer, (FramePopped, IterationEnded)):
+            yield tuple(stack[:-1]), transfer
+
+
+def _undone(machine: Machine) -> Iterator[tuple[list[Position], Transfer]]:
+    """Yield the positions of the stack before each transfer in the undo log, latest first."""
+    stack = [(frame.code, frame.pc) for frame in machine.frames]
+    tick = machine.tick
+    for transfer in reversed(machine.undo_log):
+        transfer.undo_position(stack, stack[-1][1] - (tick - transfer.tick))
+        tick = transfer.tick - 1
+        yield stack, transfer
+
+
+def _stretches(machine: Machine) -> Iterator[Stretch]:
+    """Yield the executed stretches, latest first."""
+    stack = [(frame.code, frame.pc) for frame in machine.frames]
+    tick = machine.tick
+    for transfer in reversed(machine.undo_log):
+        code, pc = stack[-1]
+        first = pc - (tick - transfer.tick)
+        yield code, first, pc, tick
+        transfer.undo_position(stack, first)
+        tick = transfer.tick - 1
+    code, pc = stack[-1]
+    yield code, pc - (tick - machine.floor), pc, tick

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TypeAlias, TypeGuard
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 from nncdbg import extensions
 from nncdbg.engine.frontends.file_names import PROGRAM, is_program_folder
@@ -104,7 +104,7 @@ def _load(source: ProgramSource, flat: bool, stores: Iterable[str | os.PathLike[
 
             return load_folder(path)
         found: Callable[..., Any] | None = extensions.find(extensions.FRONTENDS, path.suffix.lower()[1:])
-        frontend = found or _of_journal(path) or _unknown(path, "model", _suffixes())
+        frontend = found or _imported(_JOURNAL)(path) or _unknown(path, "model", _suffixes())
         try:
             program: Program = frontend(path, flat=flat, stores=tuple(map(Path, stores)))
         except Exception as error:
@@ -123,10 +123,11 @@ def _load(source: ProgramSource, flat: bool, stores: Iterable[str | os.PathLike[
         from nncdbg.engine.frontends.exported import from_exported
 
         return from_exported(source, flat=flat)
-    if torch is not None and _is_module_with_arguments(source, torch.nn.Module):
+    pair = isinstance(source, tuple) and len(source) == 2
+    if torch is not None and pair and isinstance(source[0], torch.nn.Module):  # type: ignore[index]
         from nncdbg.engine.frontends.exported import from_module
 
-        return from_module(*source, flat=flat)
+        return from_module(*source, flat=flat)  # type: ignore[misc]
     onnx = sys.modules.get("onnx")
     if onnx is not None and isinstance(source, onnx.ModelProto):
         from nncdbg.engine.frontends.onnx import from_model
@@ -141,7 +142,9 @@ def _load(source: ProgramSource, flat: bool, stores: Iterable[str | os.PathLike[
         return owned
     raise UsageError(
         f"cannot load a program from an object of type {_type_name(source)}",
-        hint=_hint_for(source),
+        hint="pass the module with its arguments: (module, (x,))"
+        if any(each.__module__.startswith("torch.nn.") for each in type(source).__mro__)
+        else f"pass a path to a file ({', '.join(_suffixes())}), an onnx.ModelProto or a nncdbg.Program",
     )
 
 
@@ -163,12 +166,6 @@ def _training(source: ProgramSource, flat: bool) -> Program:
     )
 
 
-def _is_module_with_arguments(source: object, module: type) -> TypeGuard[tuple[Any, Any]]:
-    if not isinstance(source, tuple) or len(source) != 2:
-        return False
-    return isinstance(source[0], module)
-
-
 def _path_of(source: str | os.PathLike[str]) -> Path:
     text = os.fsdecode(source)
     if "\n" in text:
@@ -179,12 +176,6 @@ def _path_of(source: str | os.PathLike[str]) -> Path:
 def _type_name(source: object) -> str:
     kind = type(source)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _hint_for(source: object) -> str:
-    if any(each.__module__.startswith("torch.nn.") for each in type(source).__mro__):
-        return "pass the module with its arguments: (module, (x,))"
-    return f"pass a path to a file ({', '.join(_suffixes())}), an onnx.ModelProto or a nncdbg.Program"
 
 
 def open_stores(names: Sequence[str], folder: Path, allowed: Sequence[Path] = ()) -> tuple[Store, ...]:
@@ -227,19 +218,16 @@ def _suffixes() -> list[str]:
     return [f".{name}" for name in extensions.names(extensions.FRONTENDS)]
 
 
-def _of_journal(path: Path) -> Callable[..., Any] | None:
-    """Return the front-end of an address in a journal, such as ``run.db@nan``; None for another path."""
-    module, _, function = _JOURNAL.partition(":")
-    found: Callable[..., Any] | None = getattr(importlib.import_module(module), function)(path)
-    return found
+def _imported(target: str) -> Callable[[Path], Any]:
+    module, _, function = target.partition(":")
+    return getattr(importlib.import_module(module), function)  # type: ignore[no-any-return]
 
 
 def _open(path: Path) -> Store:
     target = _STORES.get(path.suffix.lower())
     if target is None:
         _unknown(path, "store", list(_STORES))
-    module, _, function = target.partition(":")
-    store: Store = getattr(importlib.import_module(module), function)(path)
+    store: Store = _imported(target)(path)
     return store
 
 

@@ -30,7 +30,7 @@ from nncdbg.ir.records import (
     Type,
     Value,
 )
-from nncdbg.ir.rewrite import renamed, rewrite_node
+from nncdbg.ir.rewrite import renamed, rewrite
 from nncdbg.ir.walk import calls_in, walk_nodes
 from nncdbg.process.collector import collector_paused
 from nncdbg.text.lexemes import name_text
@@ -516,35 +516,26 @@ def with_shared_states(
                 if value.name in shared[callee] and not passed and callee not in roots:
                     shared[callee].remove(value.name)
                     changed = True
-    return {
-        name: _Sharing(graphs, shared, {*states} - shared[name]).graph(graph)
-        for name, graph in graphs.items()
-    }
+    return {name: _sharing(graph, graphs, shared, {*states} - shared[name]) for name, graph in graphs.items()}
 
 
-class _Sharing:
-    """Rewrites one graph, in which `foreign` are the states whose names belong to other values."""
+def _sharing(
+    graph: Graph,
+    graphs: Mapping[str, Graph],
+    shared: Mapping[str, Collection[str]],
+    foreign: Collection[str],
+) -> Graph:
+    """Return a graph with calls without states; `foreign` states have names that belong to other values."""
 
-    def __init__(
-        self, graphs: Mapping[str, Graph], shared: Mapping[str, Collection[str]], foreign: Collection[str]
-    ) -> None:
-        self._graphs = graphs
-        self._shared = shared
-        self._foreign = foreign
-
-    def graph(self, graph: Graph) -> Graph:
-        """Return the graph with its own values renamed, and its calls without states."""
-        used = {value.name for value in all_defined(graph)}
-        new = {name: fresh_name(f"{name}.own", used) for name in used if name in self._foreign}
-        inputs = tuple(value for value in graph.inputs if value.name not in self._shared[graph.name])
-        changed = replace(
-            graph, inputs=inputs, nodes=tuple(rewrite_node(node, self._statement) for node in graph.nodes)
-        )
-        return renamed(changed, new, lambda name: new.get(name, name)) if new else changed
-
-    def _statement(self, node: Node) -> Node:
+    def statement(path: object, pc: int, node: Node) -> Node:
         if (called := node.called) is None:
             return node
-        pairs = zip(self._graphs[called].inputs, node.inputs, strict=True)
-        dropped = self._shared[called]
-        return replace(node, inputs=tuple(operand for value, operand in pairs if value.name not in dropped))
+        pairs = zip(graphs[called].inputs, node.inputs, strict=True)
+        operands = tuple(operand for value, operand in pairs if value.name not in shared[called])
+        return replace(node, inputs=operands)
+
+    used = {value.name for value in all_defined(graph)}
+    new = {name: fresh_name(f"{name}.own", used) for name in used if name in foreign}
+    inputs = tuple(value for value in graph.inputs if value.name not in shared[graph.name])
+    changed = replace(rewrite(graph, statement), inputs=inputs)
+    return renamed(changed, new, lambda name: new.get(name, name)) if new else changed

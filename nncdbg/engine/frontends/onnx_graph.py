@@ -12,6 +12,7 @@ from nncdbg.engine.frontends.layers import all_known, group_layers
 from nncdbg.engine.frontends.onnx_loops import (
     GRADIENT,
     batched_scan_nodes,
+    is_true,
     loop_node,
     scan_nodes,
     with_gradients,
@@ -150,17 +151,24 @@ class Conversion:
                 resolved = constant_attribute(node) is None
                 constants.append(self.constant(node.output[0], data, scope, resolved=resolved))
         given = {constant.value.name for constant in constants}
-        inputs = tuple(value for value in _graph_inputs(proto, scope) if value.name not in given)
+        if hasattr(proto, "initializer"):
+            formal = [Value(info.name, type_of_proto(info.type)) for info in proto.input]
+        else:
+            declared = _typed_values(getattr(proto, "value_info", ()))
+            formal = [Value(each, declared.get(each)) for each in proto.input if each not in scope.absent]
+        inputs = tuple(value for value in formal if value.name not in given)
         own = _defined_once(
             [value.name for value in inputs] + [constant.value.name for constant in constants], name
         )
         results = {output for node in proto.node for output in node.output if output}
-        stated = _stated_types(proto)
+        stated = _typed_values(getattr(proto, "value_info", ()))
+        if hasattr(proto, "initializer"):
+            stated |= _typed_values(proto.output)
         types = {value.name: value.type for value in (*inputs, *(c.value for c in constants))}
         inside = replace(
             scope,
             outer=scope.outer | own | results,
-            true=(scope.true - own - results) | {c.value.name for c in constants if _is_true(c)},
+            true=(scope.true - own - results) | {c.value.name for c in constants if is_true(c.data, bool)},
             types=stated,
             known={**scope.known, **stated, **types},
         )
@@ -174,7 +182,8 @@ class Conversion:
         ordered = in_order(nodes, own, scope.outer, name)
         if any(mine is not other for mine, other in zip(nodes, ordered, strict=True)):
             self.reordered.append(name)
-        outputs = tuple(_output_value(output, inside.types) for output in proto.output)
+        names = [each if isinstance(each, str) else each.name for each in proto.output]
+        outputs = tuple(Value(each, stated.get(each)) for each in names)
         _check_outputs(outputs, inside.outer, name)
         final = with_gradients(ordered, {**scope.known, **types}, self.graphs, self._opsets, self.claim)
         return Graph(name, inputs, outputs, final, tuple(constants)), [modules[id(node)] for node in ordered]
@@ -331,32 +340,10 @@ def _padded(outputs: tuple[Value, ...], count: int, title: str) -> tuple[Value, 
     return outputs + (Value(""),) * (count - len(outputs))
 
 
-def _graph_inputs(proto: Any, scope: GraphScope) -> list[Value]:
-    """Return the inputs of a GraphProto or FunctionProto, without those that the call omits."""
-    if hasattr(proto, "initializer"):
-        return [Value(info.name, type_of_proto(info.type)) for info in proto.input]
-    types = _typed_values(getattr(proto, "value_info", ()))
-    return [Value(name, types.get(name)) for name in proto.input if name not in scope.absent]
-
-
-def _stated_types(proto: Any) -> dict[str, Type]:
-    """Return the types that a GraphProto or FunctionProto states for its values."""
-    types = _typed_values(getattr(proto, "value_info", ()))
-    if hasattr(proto, "initializer"):
-        types |= _typed_values(proto.output)
-    return types
-
-
 def _typed_values(infos: Iterable[Any]) -> dict[str, Type]:
     """Return the types of the ValueInfoProtos that state one, by name."""
     types = ((info.name, type_of_proto(info.type)) for info in infos)
     return {name: known for name, known in types if known is not None}
-
-
-def _output_value(output: Any, types: Mapping[str, Type]) -> Value:
-    """Return an output of a GraphProto or FunctionProto as a Value."""
-    name = output if isinstance(output, str) else output.name
-    return Value(name, types.get(name))
 
 
 def _check_outputs(outputs: Sequence[Value], names: frozenset[str], graph: str) -> None:
@@ -416,17 +403,6 @@ def _without_hiding(graph: Graph) -> Graph:
         return node
 
     return rewrite(graph, statement, enter=enter)
-
-
-def _is_true(constant: Constant) -> bool:
-    """Return whether a constant has one element and that is true."""
-    data = constant.data
-    return (
-        isinstance(data, Inline)
-        and data.array.dtype == bool
-        and data.array.size == 1
-        and bool(data.array.all())
-    )
 
 
 def _attributes_of(op: str) -> set[str]:

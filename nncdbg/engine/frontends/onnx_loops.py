@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.differentiation.grad import GradientRequest, gradient_graph
+from nncdbg.engine.differentiation.backward_pass import GradientRequest, gradient_graph
 from nncdbg.engine.frontends.onnx_node import node_title
 from nncdbg.engine.frontends.order import title
 from nncdbg.errors import GraphError, UnsupportedOp
-from nncdbg.ir.names import claimed_name, defined, reads
+from nncdbg.ir.names import claimed_name, defined, free_names
 from nncdbg.ir.records import (
     Attribute,
     Graph,
@@ -28,6 +28,7 @@ from nncdbg.ir.records import (
     Literal,
     Node,
     Operand,
+    Reference,
     TensorType,
     Type,
     Value,
@@ -71,7 +72,15 @@ def with_gradients(
             continue
         node = replace(node, inputs=node.inputs[:-1])
         here: Collection[str] = {*types, *(value.name for each in done for value in each.outputs)}
-        done.append(_call(node, done, types, graphs, opsets, claim) if request_of(node).y in here else node)
+        request = request_of(node)
+        if request.y in here:
+            graph = gradient_graph(claim("gradient"), done, request, types, graphs, opsets)
+            graphs[graph.name] = graph
+            at = dict(zip((*request.xs, *request.held), node.inputs, strict=True))
+            inputs = tuple(at.get(value.name, value.name) for value in graph.inputs)
+            outputs: tuple[Value, ...] = tuple(value for value in node.outputs if value.name)
+            node = replace(node, op=f"@{graph.name}", inputs=inputs, outputs=outputs, attributes={})
+        done.append(node)
     return tuple(done)
 
 
@@ -96,23 +105,6 @@ def request_of(node: Node) -> GradientRequest:
 def _names_in(node: Node, attribute: str) -> tuple[str, ...]:
     given = node.attributes.get(attribute)
     return tuple(name for name in given if isinstance(name, str)) if isinstance(given, tuple) else ()
-
-
-def _call(
-    node: Node,
-    before: Sequence[Node],
-    types: Mapping[str, Type | None],
-    graphs: dict[str, Graph],
-    opsets: Mapping[str, int],
-    claim: Callable[[str], str],
-) -> Node:
-    request = request_of(node)
-    graph = gradient_graph(claim("gradient"), before, request, types, graphs, opsets)
-    graphs[graph.name] = graph
-    at = dict(zip((*request.xs, *request.held), node.inputs, strict=True))
-    inputs = tuple(at.get(value.name, value.name) for value in graph.inputs)
-    outputs: tuple[Value, ...] = tuple(value for value in node.outputs if value.name)
-    return replace(node, op=f"@{graph.name}", inputs=inputs, outputs=outputs, attributes={})
 
 
 # -- Loop and Scan ---------------------------------------------------------------------------------
@@ -163,7 +155,7 @@ def loop_node(
     if tested:
         body = _with_single_condition(body, names)
         body = replace(body, nodes=(Node("break", (body.inputs[1].name,)), *body.nodes))
-    elif not _reads(body, body.inputs[1].name):
+    elif body.inputs[1].name not in free_names(replace(body, inputs=(), outputs=body.outputs[1:])):
         body = replace(body, inputs=(body.inputs[0], *body.inputs[2:]), outputs=body.outputs[1:])
         _need_names(title, body.inputs[1:])
         return [Node("while", (times, *initial), results, subgraphs=(body,))]
@@ -203,6 +195,13 @@ def _with_single_condition(body: Graph, names: _Names) -> Graph:
     )
 
 
+def is_true(data: Inline | Reference, dtype: type | None = None) -> bool:
+    """Return whether data has one element and that is true; with `dtype`, of this type."""
+    if not isinstance(data, Inline) or data.array.size != 1:
+        return False
+    return (dtype is None or data.array.dtype == dtype) and bool(data.array.all())
+
+
 def _stays_true(body: Graph, true: Collection[str]) -> bool:
     """Return whether the body's condition output is a true constant, or its condition input."""
     name = body.outputs[0].name
@@ -212,16 +211,9 @@ def _stays_true(body: Graph, true: Collection[str]) -> bool:
         name = str(copies[name])
     constants = {constant.value.name: constant.data for constant in body.constants}
     if name in constants:
-        data = constants[name]
-        return isinstance(data, Inline) and data.array.size == 1 and bool(data.array.all())
-    own = {value.name for node in body.nodes for value in node.outputs} | {v.name for v in body.inputs}
+        return is_true(constants[name])
+    own = {value.name for value in defined(body)}
     return name == body.inputs[1].name or (name in true and name not in own)
-
-
-def _reads(body: Graph, name: str) -> bool:
-    """Return whether a statement reads the value, or it is a result besides the condition itself."""
-    used = any(name in reads(node) for node in body.nodes)
-    return used or any(value.name == name for value in body.outputs[1:])
 
 
 def _need_names(title: str, carried: Iterable[Value]) -> None:

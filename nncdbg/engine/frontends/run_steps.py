@@ -8,7 +8,7 @@ from dataclasses import replace
 from nncdbg.engine.compilation.tracked_values import computes_all
 from nncdbg.errors import UsageError
 from nncdbg.ir.records import Program, RunLine, TrackLine
-from nncdbg.text.listing import Listing, lines_of_runs
+from nncdbg.text.listing import lines_of_runs
 from nncdbg.textual_repr.printer import run_text
 
 # -- tracks ----------------------------------------------------------------------------------------
@@ -79,12 +79,7 @@ def with_steps(program: Program, steps: int) -> Program:
         raise UsageError(f"the number of steps cannot be {steps}", hint="use 1 or more")
     listing = program.as_listing()
     changed = replace(program, runs=tuple(replace(run, steps=steps) for run in program.runs))
-    return replace(changed, listing=_with_run_lines(changed, listing))
-
-
-def _with_run_lines(program: Program, listing: Listing) -> Listing:
-    """Return a listing in which the lines of the runs are those of the program."""
     lines = [*listing.lines]
-    for number, run in zip(lines_of_runs(program, listing), program.runs, strict=True):
+    for number, run in zip(lines_of_runs(changed, listing), changed.runs, strict=True):
         lines[number - 1] = run_text(run, listing.prefixes)
-    return replace(listing, lines=tuple(lines))
+    return replace(changed, listing=replace(listing, lines=tuple(lines)))

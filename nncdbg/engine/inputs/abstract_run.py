@@ -282,7 +282,9 @@ class AbstractRun:
                 for index, accepted in op.integers(attributes, types, data).items():
                     if index < len(operands):
                         self._note(operands[index], accepted, node.op, place)
-                        if missed := self._missed(operands[index], accepted):
+                        # Sizes for which indices that do not come from a drawn input would be inside.
+                        indices = None if operands[index].origins else operands[index].data
+                        if indices is not None and (missed := accepted.misses(indices)):
                             failure = Failure(node.op, place, _numbers(node, operands) | missed)
                             raise _Failed(failure)
             made = None
@@ -350,10 +352,6 @@ class AbstractRun:
             made = op.bind(np, arguments)(*arrays)
         listed = list(made) if isinstance(made, tuple) else [made]
         return _Made(listed, known or counts_only) if len(listed) == len(results) else None
-
-    def _missed(self, fact: ValueFacts, accepted: Integers) -> frozenset[int]:
-        """Return sizes for which indices that do not come from a drawn input would be inside."""
-        return accepted.misses(fact.data) if fact.data is not None and not fact.origins else frozenset()
 
     def _note(self, fact: ValueFacts, accepted: Integers, op: str, place: Place) -> None:
         for name, offset in fact.origins:

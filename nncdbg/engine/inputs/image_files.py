@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from nncdbg import dtypes
-from nncdbg.engine.inputs.image_specs import LAYOUTS, Fitting, ImageFile, Linear
+from nncdbg.engine.inputs.data_specs import LAYOUTS, Fitting, ImageFile, Linear
 from nncdbg.engine.inputs.npy import opened
 from nncdbg.errors import InputError, LoadError, UsageError
 from nncdbg.ir.records import Array, Dim, TensorType

@@ -12,9 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from nncdbg import dtypes
-from nncdbg.engine.inputs.data_specs import FORMS, DataFile, Generated, Plain, data_file, read_spec
+from nncdbg.engine.inputs.data_specs import FORMS, DataFile, Generated, ImageFile, Plain, data_file, read_spec
 from nncdbg.engine.inputs.image_files import read_image
-from nncdbg.engine.inputs.image_specs import ImageFile
 from nncdbg.engine.inputs.npy import load_archive
 from nncdbg.errors import InputError, UsageError
 from nncdbg.ir.records import (

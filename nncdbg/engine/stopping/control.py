@@ -17,13 +17,12 @@ from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.execution.events import Ended, Event, Failed, Interrupted, Outcome
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.execution.limit import Limit
-from nncdbg.engine.execution.machine import Machine
+from nncdbg.engine.execution.machine import Limit, Machine
 from nncdbg.engine.execution.undo_log import Position
 from nncdbg.engine.stopping.judging import Judge
 from nncdbg.engine.stopping.stops import Judged, LogMessage, Stop
 from nncdbg.engine.stopping.traps import Traps
-from nncdbg.engine.time.deviations import Edit
+from nncdbg.engine.time.checkpoints import Edit
 from nncdbg.engine.time.timeline import Mark, Timeline
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.ir.kinds import Kind

@@ -20,15 +20,17 @@ from nncdbg.engine.execution.events import Ended, Failed, Interrupted, Outcome
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.execution.undo_log import Transfer
-from nncdbg.engine.time.checkpoints import Checkpoints, begun, held_by
-from nncdbg.engine.time.deviations import (
+from nncdbg.engine.time.checkpoints import (
+    Checkpoints,
     Detour,
     Deviation,
     Edit,
     apply_edits,
+    begun,
     delayed,
     detour_at,
     edits_of,
+    held_by,
     next_halt,
     parted,
     sets,
@@ -39,8 +41,48 @@ from nncdbg.errors import UsageError
 from nncdbg.text.counting import counted
 
 
-class History:
-    """The past of one machine on its present branch; its values are in the buffers of `allocation`."""
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A named moment; `at` is the next statement there.
+
+    `edits` are the deviations of the branch at that time; None: its present deviations.
+    """
+
+    name: str
+    branch: int
+    tick: int
+    edits: tuple[Deviation, ...] | None = field(default=None, repr=False)
+    at: Statement | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedBranch:
+    """The state in which a branch was left, with its own past."""
+
+    machine: Machine
+    undo_log: tuple[Transfer, ...]
+    floor: int
+    edits: tuple[Deviation, ...]
+    checkpoints: tuple[Machine, ...]
+
+
+@dataclass(slots=True)
+class Branch:
+    """One run of the program, which split from its parent after `tick` statements and `steps` of a training.
+
+    `saved` is None for the machine's current branch.
+    """
+
+    number: int
+    parent: int | None
+    tick: int
+    title: str
+    saved: SavedBranch | None = field(default=None, repr=False)
+    steps: int = field(default=0, repr=False)
+
+
+class Timeline:
+    """The history of one machine on all its branches; its values are in the buffers of `allocation`."""
 
     def __init__(self, machine: Machine, budget: int, allocation: Allocation) -> None:
         self.machine = machine
@@ -60,6 +102,15 @@ class History:
         """Called with edits of the branch that take effect again (True), or are ahead again (False)."""
         self.replayed = 0
         """Statements executed again so far to go back: the cost of rewinding."""
+        self.marks: dict[str, Mark] = {}
+        self.branches = {0: Branch(0, None, 0, "the original run")}
+        self.branch = 0
+        self.checkpoints.saved = self._saved_values
+
+    def __repr__(self) -> str:
+        branches = f"{len(self.branches)} branches" if len(self.branches) > 1 else self.branches[0].title
+        marks = ", ".join(self.marks) or "none"
+        return f"<Timeline after {counted(self.tick, 'statement')}; {branches}, marks: {marks}>"
 
     # -- moving ------------------------------------------------------------------------------
 
@@ -133,7 +184,9 @@ class History:
         passed = [edit for edit in edits_of(self.edits) if low < edit.tick <= high]
         if passed:
             self.passed_edits(passed, high > before)
-        self._drop_detours_ahead()
+        # Detours ahead on which no edit depends: the op runs by its kernel next time.
+        while self.edits and isinstance(self.edits[-1], Detour) and self.edits[-1].tick > self.machine.tick:
+            self.checkpoints.forget(self.edits.pop().tick)
 
     def _go_back(self, tick: int) -> None:
         machine = self.machine
@@ -162,11 +215,6 @@ class History:
         for edit in reversed(edits_of(self.edits)):
             if tick <= edit.tick <= self.machine.tick:
                 take_back(self.machine, edit, depth)
-
-    def _drop_detours_ahead(self) -> None:
-        """Drop detours ahead on which no edit depends: the op runs by its kernel next time."""
-        while self.edits and isinstance(self.edits[-1], Detour) and self.edits[-1].tick > self.machine.tick:
-            self.checkpoints.forget(self.edits.pop().tick)
 
     def _restore(self, tick: int) -> None:
         """Restore the last checkpoint at or before `tick` and run on from there.
@@ -331,78 +379,6 @@ class History:
         """Return the edit of this branch that stored this object; None if a statement computed it."""
         return next((edit for edit in edits_of(self.edits) if edit.changes[0][3] is content), None)
 
-
-def _one_statement(machine: Machine, edits: Iterable[Deviation]) -> Outcome | None:
-    """Execute the next statement with these deviations, and apply the edits made after it."""
-    detour = detour_at(edits, machine.tick)
-    outcome = None
-    if detour is None:
-        outcome = machine.step()
-    else:
-        machine.push_formula(detour.code)
-    apply_edits(machine, edits)
-    return outcome
-
-
-def _is_present(slots: Sequence[Any], wanted: Iterable[int]) -> bool:
-    return all(slots[slot] is not EVICTED for slot in wanted)
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A named moment; `at` is the next statement there.
-
-    `edits` are the deviations of the branch at that time; None: its present deviations.
-    """
-
-    name: str
-    branch: int
-    tick: int
-    edits: tuple[Deviation, ...] | None = field(default=None, repr=False)
-    at: Statement | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class SavedBranch:
-    """The state in which a branch was left, with its own past."""
-
-    machine: Machine
-    undo_log: tuple[Transfer, ...]
-    floor: int
-    edits: tuple[Deviation, ...]
-    checkpoints: tuple[Machine, ...]
-
-
-@dataclass(slots=True)
-class Branch:
-    """One run of the program, which split from its parent after `tick` statements and `steps` of a training.
-
-    `saved` is None for the machine's current branch.
-    """
-
-    number: int
-    parent: int | None
-    tick: int
-    title: str
-    saved: SavedBranch | None = field(default=None, repr=False)
-    steps: int = field(default=0, repr=False)
-
-
-class Timeline(History):
-    """The history of one machine on all its branches, with marks."""
-
-    def __init__(self, machine: Machine, budget: int, allocation: Allocation) -> None:
-        super().__init__(machine, budget, allocation)
-        self.marks: dict[str, Mark] = {}
-        self.branches = {0: Branch(0, None, 0, "the original run")}
-        self.branch = 0
-        self.checkpoints.saved = self._saved_values
-
-    def __repr__(self) -> str:
-        branches = f"{len(self.branches)} branches" if len(self.branches) > 1 else self.branches[0].title
-        marks = ", ".join(self.marks) or "none"
-        return f"<Timeline after {counted(self.tick, 'statement')}; {branches}, marks: {marks}>"
-
     # -- marks ---------------------------------------------------------------------------
 
     def mark(self, name: str) -> Mark:
@@ -554,3 +530,19 @@ class Timeline(History):
             machine = begun(saved.checkpoints, tick, saved.edits)
         self._forward(machine, tick, saved.edits)
         return machine
+
+
+def _one_statement(machine: Machine, edits: Iterable[Deviation]) -> Outcome | None:
+    """Execute the next statement with these deviations, and apply the edits made after it."""
+    detour = detour_at(edits, machine.tick)
+    outcome = None
+    if detour is None:
+        outcome = machine.step()
+    else:
+        machine.push_formula(detour.code)
+    apply_edits(machine, edits)
+    return outcome
+
+
+def _is_present(slots: Sequence[Any], wanted: Iterable[int]) -> bool:
+    return all(slots[slot] is not EVICTED for slot in wanted)

@@ -174,7 +174,10 @@ class Tracking:
         if loop is not None:
             self._step_ended(loop, frame, frame.slots, frame.iteration)
             if loop.line.part == "test":
-                self._evaluation_ended(loop, frame)
+                ended = _EvaluationEnded(
+                    loop, self._point_of_run(0), self.timeline.branch, frame.iteration + 1
+                )
+                self._waiting.append(ended)
             self.fetch()
         elif self._graphs.get(id(frame.code.graph)) in self._sources:
             self._read_values(frame)
@@ -266,10 +269,6 @@ class Tracking:
         else:
             point = self._point_of_run(samples)
             self._add(_Step(loop, contents, point, self.timeline.branch, iteration))
-
-    def _evaluation_ended(self, loop: _Loop, frame: Frame) -> None:
-        point = self._point_of_run(0)
-        self._waiting.append(_EvaluationEnded(loop, point, self.timeline.branch, frame.iteration + 1))
 
     def _point_of_run(self, samples: int) -> Point:
         """Return the step of the run around an evaluation, without its number."""

@@ -20,7 +20,7 @@ from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.inputs.input_arrays import EQUAL_ROWS, ragged
 from nncdbg.engine.memory.region import note_change, writable_copy
-from nncdbg.engine.time.deviations import Edit, edits_of
+from nncdbg.engine.time.checkpoints import Edit, edits_of
 from nncdbg.engine.time.timeline import Branch
 from nncdbg.engine.values.host_reads import changed_read, is_host_read
 from nncdbg.engine.values.values import Values

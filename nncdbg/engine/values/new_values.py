@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from nncdbg import dtypes
-from nncdbg.engine.inputs.data_specs import DataFile, Generated, Plain, generate, read_spec
+from nncdbg.engine.inputs.data_specs import DataFile, Generated, ImageFile, Plain, generate, read_spec
 from nncdbg.engine.inputs.image_files import read_image
-from nncdbg.engine.inputs.image_specs import ImageFile
 from nncdbg.engine.ops.valid_integers import known_type
 from nncdbg.engine.values.editing import edited, given_value
 from nncdbg.errors import UsageError

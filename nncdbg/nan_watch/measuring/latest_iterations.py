@@ -14,7 +14,7 @@ import numpy as np
 from nncdbg.dtypes import FLOATS, name_of
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.driver_graph import BATCH
-from nncdbg.engine.compilation.trained import is_changed_by_sum, parameters_of
+from nncdbg.engine.compilation.effects import is_changed_by_sum, parameters_of
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import Sighting
 from nncdbg.engine.execution.undo_log import FramePopped

@@ -11,8 +11,8 @@ import numpy as np
 
 from nncdbg.dtypes import FLOATS, name_of
 from nncdbg.engine.compilation.code import Code, Statement
+from nncdbg.engine.compilation.effects import parameters_of
 from nncdbg.engine.compilation.search import candidates
-from nncdbg.engine.compilation.trained import parameters_of
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import ENTRANCE
 from nncdbg.engine.execution.check_results import NOT_APPLICABLE, NOT_CHECKED, CheckResult

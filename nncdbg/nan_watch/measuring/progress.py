@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.compilation.trained import parameters_of
+from nncdbg.engine.compilation.effects import parameters_of
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.execution.check_results import NOT_APPLICABLE, NOT_CHECKED, CheckResult
 from nncdbg.engine.tracking.series import TrackedSeries, weighted_mean

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.compilation.trained import LearnedState, parameters_of
+from nncdbg.engine.compilation.effects import LearnedState, parameters_of
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.unit_activity import (
     DeadUnits,

@@ -22,7 +22,7 @@ from nncdbg.engine.compilation.tracked_values import tracked_lines
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.execution.findings import NUMERIC, Finding
 from nncdbg.engine.stopping.stops import LogMessage
-from nncdbg.engine.time.deviations import Detour, Edit, edits_of
+from nncdbg.engine.time.checkpoints import Detour, Edit, edits_of
 from nncdbg.engine.time.step_starts import NumberedRun, StepStart, lines_of
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.ir.records import Array

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import nncdbg
-from nncdbg.engine.differentiation.grad import GradientRequest, gradient_graph
+from nncdbg.engine.differentiation.backward_pass import GradientRequest, gradient_graph
 from nncdbg.ir.records import Graph, Node, Program, TensorType, Value, type_of
 from nncdbg.textual_repr.parser import parse
 from tests.presence import present

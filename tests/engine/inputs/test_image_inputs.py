@@ -16,8 +16,8 @@ from PIL import Image
 import nncdbg
 from nncdbg import dtypes
 from nncdbg.engine.inputs.binding import bind
+from nncdbg.engine.inputs.data_specs import Fitting, Linear, image_file
 from nncdbg.engine.inputs.image_files import MOST_PIXELS
-from nncdbg.engine.inputs.image_specs import Fitting, Linear, image_file
 from nncdbg.errors import InputError, LoadError, UsageError
 from nncdbg.ir.records import Graph, SequenceType, TensorType, Value
 

@@ -10,8 +10,8 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.execution.undo_log import last_visit
 from nncdbg.engine.time import checkpoints
-from nncdbg.engine.time.visits import last_visit
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

@@ -237,9 +237,8 @@ class _Records:
             _check(type(data) is kind, place, f"a value of type {kind.__name__} is expected")
             return data
         _check(isinstance(data, dict), place, "an object is expected")
-        return self._union(kind, data, place) if issubclass(kind, _Union) else self._record(kind, data, place)
-
-    def _union(self, kind: Any, data: dict[str, Any], place: str) -> Any:
+        if not issubclass(kind, _Union):
+            return self._record(kind, data, place)
         hints = _hints(kind)
         name = next(iter(data), "")
         _check(len(data) == 1 and name in hints, place, f"unknown kind {name[:40]!r} of {kind.__name__}")

@@ -76,16 +76,6 @@ def user_lines(trace: str) -> list[tuple[str, int]]:
 # -- values ----------------------------------------------------------------------------------------
 
 
-def type_of_node(node: Any) -> TensorType | None:
-    """Return the type of a node's result as `type_of` does; an error has the node's source line."""
-    try:
-        return type_of(node.meta.get("val"))
-    except GraphError as error:
-        location, _ = place_of(node)
-        error.source = str(location) if location is not None else None
-        raise
-
-
 def type_of(value: Any) -> TensorType | None:
     """Return the type of a tensor without data, or of a symbolic number; None for other values.
 
@@ -117,12 +107,16 @@ def _size(size: Any) -> int | str:
     return int(text) if text.isdigit() else text
 
 
+def _source_of(node: Any) -> str | None:
+    location, _ = place_of(node)
+    return str(location) if location is not None else None
+
+
 def refuse(node: Any, reason: str = "this operation is not supported in an exported program") -> NoReturn:
     """Raise GraphError for a node, with its source line."""
-    location, _ = place_of(node)
     raise GraphError(
         f"{node.name} = {node.target}: {reason}",
-        source=str(location) if location is not None else None,
+        source=_source_of(node),
         hint="record a run instead: nncdbg.torch.record",
     )
 
@@ -451,7 +445,11 @@ class ExportedBlock:
             yield Value(result.name) if unsure else result
 
     def _result(self, node: Any) -> Value:
-        type_ = type_of_node(node)
+        try:
+            type_ = type_of(node.meta.get("val"))
+        except GraphError as error:
+            error.source = _source_of(node)
+            raise
         if type_ is None:
             refuse(node)
         name = self.names.of(node, inner=self._inner)

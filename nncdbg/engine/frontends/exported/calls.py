@@ -117,7 +117,7 @@ def _following(running: list[tuple[Any, tuple[Any, ...]]]) -> Iterator[None]:
     from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
     def enter(*call: Any) -> None:
-        running.append(call)  # type: ignore[arg-type]
+        running.append(call)
 
     def leave(*_: Any) -> None:
         running.pop()
