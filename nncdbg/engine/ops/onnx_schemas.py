@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.dtypes import FROM_ONNX
-from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema, documentation, joined, split
+from nncdbg.engine.ops.schema import REQUIRED, Formal, Schema, Schemas, documentation, joined, split
 from nncdbg.ir.records import DEFAULT_DOMAIN
 
 
@@ -81,14 +81,14 @@ def _newest() -> Mapping[tuple[str, str], int]:
     return {(found.domain, found.name): found.since_version for found in onnx.defs.get_all_schemas()}
 
 
-def _parameter(name: str, kind: str, option: str, kinds: frozenset[str], doc: str = "") -> Parameter:
+def _parameter(name: str, kind: str, option: str, kinds: frozenset[str], doc: str = "") -> Formal:
     """Return a formal operand or result; `kinds` are the allowed types, `option` is in lower case."""
     variadic = option in ("variadic", "heterogeneous")
     tensors = all(each.startswith("tensor(") for each in kinds)
-    return Parameter(name, kind, option == "optional", variadic, tensors, dtypes_of(kinds), doc)
+    return Formal(name, kind, option == "optional", variadic, tensors, dtypes_of(kinds), doc)
 
 
-def _formals(formals: Iterable[Any]) -> tuple[Parameter, ...]:
+def _formals(formals: Iterable[Any]) -> tuple[Formal, ...]:
     return tuple(
         _parameter(
             each.name, each.type_str, each.option.name.lower(), frozenset(each.types), each.description
@@ -132,7 +132,7 @@ DOMAINS = ("com.microsoft", "com.microsoft.nchwc")
 """The domains of onnxruntime; it also adds ops to the domain of ONNX."""
 
 
-class MicrosoftSchemas:
+class MicrosoftSchemas(Schemas):
     """The schemas of the ops that onnxruntime adds."""
 
     source = "onnxruntime"
@@ -146,9 +146,6 @@ class MicrosoftSchemas:
 
     def names(self, domain: str) -> Iterable[str]:
         return [name for name, entries in _entries().items() if entries[0]["domain"] == domain]
-
-    def newest(self, domain: str) -> int | None:
-        return None
 
 
 @cache
@@ -174,9 +171,7 @@ def _schema(name: str, version: int, entry: dict[str, Any]) -> Schema:
     )
 
 
-def _microsoft_parameter(
-    types: dict[str, list[str]], name: str, kind: str, option: str = "single"
-) -> Parameter:
+def _microsoft_parameter(types: dict[str, list[str]], name: str, kind: str, option: str = "single") -> Formal:
     return _parameter(name, kind, option, frozenset(types.get(kind, (kind,))))
 
 

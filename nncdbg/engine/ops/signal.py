@@ -15,13 +15,6 @@ from nncdbg.errors import GraphError
 from nncdbg.ir.records import Attribute, Literal, Operand, TensorType
 
 
-def _with_parts(signal: TensorType | None) -> TensorType | None:
-    """Return the type of a signal with its last axis; exporters of PyTorch omit it for a real signal."""
-    if signal is None or signal.shape is None or len(signal.shape) != 2:
-        return signal
-    return TensorType(signal.dtype, (*signal.shape, 1))
-
-
 def _stft_types(attributes: Attributes, types: Types) -> Any:
     need_rank(types, 0, "signal, which needs the shape [batch, length, 1] or [batch, length, 2],", 2, 3)
     signal = at(types, 0)
@@ -33,7 +26,10 @@ def _stft_types(attributes: Attributes, types: Types) -> Any:
                 hint="use the shape [batch, length, 1], or [batch, length, 2] for complex numbers",
                 operand=0,
             )
-    return types_by_onnx("STFT", 17)(attributes, [_with_parts(signal), *types[1:]])
+    elif signal is not None and signal.shape is not None and len(signal.shape) == 2:
+        # Exporters of PyTorch omit the last axis of a real signal.
+        signal = TensorType(signal.dtype, (*signal.shape, 1))
+    return types_by_onnx("STFT", 17)(attributes, [signal, *types[1:]])
 
 
 @composite("STFT", since=17, infer=_stft_types, contract=contracts.frame_step)
