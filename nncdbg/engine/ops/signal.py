@@ -9,7 +9,7 @@ from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops.declaration import composite
 from nncdbg.engine.ops.formula import formula_text, in_precision, type_at
 from nncdbg.engine.ops.gradient import Applied, Emit, cast_like, fitted_like, number, shape_of
-from nncdbg.engine.ops.onnx_messages import types_by_onnx
+from nncdbg.engine.ops.onnx_schemas import types_by_onnx
 from nncdbg.engine.ops.types import Attributes, Types, at, need_rank
 from nncdbg.errors import GraphError
 from nncdbg.ir.records import Attribute, Literal, Operand, TensorType

@@ -8,8 +8,7 @@ from typing import Any
 
 from nncdbg.engine.inference.statements import check_statement
 from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.onnx_messages import types_by_onnx
-from nncdbg.engine.ops.onnx_schemas import OnnxSchemas
+from nncdbg.engine.ops.onnx_schemas import OnnxSchemas, types_by_onnx
 from nncdbg.engine.ops.schema import Schema, complete, schema, version_of
 from nncdbg.errors import NncdbgError, RunError
 from nncdbg.ir.records import Node, TensorType, Type, type_of
