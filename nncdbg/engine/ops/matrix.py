@@ -231,7 +231,12 @@ def gemm(
     left, right, offset = _in_order(xp, widened(xp, a)), _in_order(xp, widened(xp, b)), widened(xp, c)
     left, right = left.T if transA else left, right.T if transB else right
     if left.dtype.kind in "iu":
-        return settled(xp, _gemm_of_integers(xp, left, right, offset, alpha, beta), a.dtype, out)
+        # Integer factors are applied in the integers' own type; others use f64 and truncate.
+        by, share = (int(factor) if factor == int(factor) else factor for factor in (alpha, beta))
+        result = xp.matmul(left, right) * by if by != 1 else xp.matmul(left, right)
+        if offset is not None:
+            result = result + (offset * share if share != 1 else offset)
+        return settled(xp, result, a.dtype, out)
     target = out if out is not None and out.dtype == left.dtype else None
     result = xp.matmul(left, right, out=target)
     if alpha != 1:
@@ -239,15 +244,6 @@ def gemm(
     if offset is not None:
         result += offset if beta == 1 else beta * offset
     return settled(xp, result, a.dtype, out)
-
-
-def _gemm_of_integers(xp: ModuleType, a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:
-    """Integer factors are applied in the integers' own type; others use f64 and truncate."""
-    factors = [int(factor) if factor == int(factor) else factor for factor in (alpha, beta)]
-    result = xp.matmul(a, b) * factors[0] if factors[0] != 1 else xp.matmul(a, b)
-    if c is not None:
-        result = result + (c * factors[1] if factors[1] != 1 else c)
-    return result
 
 
 @other_version("Gemm", 1)

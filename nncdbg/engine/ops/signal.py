@@ -85,7 +85,12 @@ def transformed(emit: Emit, at: Applied) -> Sequence[Operand]:
     A real operand takes the real part; a longer or shorter one, the elements that were transformed.
     """
     inverse, onesided = at.attributes["inverse"], at.attributes["onesided"]
-    along = _axis(at)
+    # The transformed axis is an attribute until opset 19, then an operand with the default -2.
+    along = at.operand(2)
+    if "axis" in at.attributes:
+        along = Literal(at.attributes["axis"])
+    elif along is None:
+        along = Literal(-2)
     length = at.operand(1)
     if length is None:
         length = emit("Gather", shape_of(emit, at.d if inverse else at.x), along)
@@ -101,14 +106,6 @@ def transformed(emit: Emit, at: Applied) -> Sequence[Operand]:
     if inverse and onesided:
         back = emit("Mul", back, _multiplicity(emit, back, along, count))
     return (fitted_like(emit, back, at.x),)
-
-
-def _axis(at: Applied) -> Operand:
-    """Return the transformed axis; an attribute until opset 19, then an operand with the default -2."""
-    if "axis" in at.attributes:
-        return Literal(at.attributes["axis"])
-    given = at.operand(2)
-    return Literal(-2) if given is None else given
 
 
 def _multiplicity(emit: Emit, half: str, axis: Operand, length: Operand) -> str:
