@@ -1,4 +1,4 @@
-"""Composite ops without a kernel of their own run the statements of their formula; kernels of micro programs.
+"""Kernels of composite ops, which run the statements of their formula, and of micro programs."""
 
 from __future__ import annotations
 
