@@ -16,6 +16,7 @@ from nncdbg.engine.ops.influence import PRODUCT, PRODUCT_AND_SUM, Application, I
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.types import (
     Attributes,
+    Shape,
     Types,
     agree,
     at,
@@ -26,6 +27,7 @@ from nncdbg.engine.ops.types import (
     need_rank,
     same_as,
     shape_at,
+    shaped,
     typed,
 )
 from nncdbg.errors import GraphError
@@ -45,8 +47,11 @@ def matmul_shape(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> tuple[Dim,
     return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
 
 
-def matmul_types(attributes: Attributes, inputs: Types) -> Types:
-    return [typed(at(inputs, 0), matmul_shape(shape_at(inputs, 0), shape_at(inputs, 1)))]
+def product_shape(attributes: Attributes, inputs: Types) -> Shape | None:
+    return matmul_shape(shape_at(inputs, 0), shape_at(inputs, 1))
+
+
+matmul_types = shaped(product_shape)
 
 
 def matmul_formula(attributes: Attributes, inputs: Types) -> str:
@@ -140,7 +145,7 @@ def matmul(xp: ModuleType, a: Any, b: Any, *, out: Any = None) -> Any:
 @op(
     "MatMulInteger",
     since=10,
-    infer=fixed("i32", lambda attributes, inputs: matmul_shape(shape_at(inputs, 0), shape_at(inputs, 1))),
+    infer=fixed("i32", product_shape),
     influence=PRODUCT,
     unit_axis=-1,
 )

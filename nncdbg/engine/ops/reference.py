@@ -157,8 +157,7 @@ for _model, _formula in (
     ("Scaler", feature_models.scaler_formula),
 ):
     describe(f"ai.onnx.ml.{_model}", formula=_formula)
-for _choice in ("Binarizer",):
-    describe(f"ai.onnx.ml.{_choice}", vjp=nothing)
+describe("ai.onnx.ml.Binarizer", vjp=nothing)
 describe(
     "ai.onnx.ml.ArrayFeatureExtractor",
     vjp=indices.moved("ai.onnx.ml.ArrayFeatureExtractor"),

@@ -408,45 +408,40 @@ def padding(birth: Birth) -> Cause | None:
     return Cause("bad parameter", evidence, "pad with another value")
 
 
-def _unwritten(words: str, hint: str) -> CauseRule:
-    def rule(birth: Birth) -> Cause | None:
-        many = count(bad(birth.output, birth.kind))
-        return Cause("uninitialized read", f"{elements_text(many, birth.output.size)} {words}", hint)
-
-    return rule
+def uninitialized(birth: Birth) -> Cause | None:
+    many = count(bad(birth.output, birth.kind))
+    evidence = f"{elements_text(many, birth.output.size)} uninitialized"
+    return Cause("uninitialized read", evidence, 'set init="zeros", or write each element before it is read')
 
 
-uninitialized = _unwritten("uninitialized", 'set init="zeros", or write each element before it is read')
-remains = _unwritten(
-    "not written at that moment, or no longer", "order the reader by an event: see `nncdbg races`"
-)
+def remains(birth: Birth) -> Cause | None:
+    many = count(bad(birth.output, birth.kind))
+    evidence = f"{elements_text(many, birth.output.size)} not written at that moment, or no longer"
+    return Cause("uninitialized read", evidence, "order the reader by an event: see `nncdbg races`")
 
 
-def _drawn(first: str, second: str, farthest: Callable[[Decimal, Decimal], Decimal]) -> CauseRule:
-    """Return the rule of a random draw with two attributes; `farthest` is the largest magnitude of a draw."""
-
-    def rule(birth: Birth) -> Cause | None:
-        a, b = birth.attributes[first], birth.attributes[second]
-        words = f"{first} {shown(a)} and {second} {shown(b)}"
-        if not (math.isfinite(a) and math.isfinite(b)):
-            return Cause("bad parameter", f"{birth.op} received {words}", "make both finite")
-        most = farthest(decimal(a), decimal(b))
-        return cause_of_number(birth, most, f"the largest magnitude for {words}")
-
-    return rule
+def normal(birth: Birth) -> Cause | None:
+    """The cause in a normal draw; no draw is more than twelve deviations from the mean."""
+    mean, scale = birth.attributes["mean"], birth.attributes["scale"]
+    words = f"mean {shown(mean)} and scale {shown(scale)}"
+    if not (math.isfinite(mean) and math.isfinite(scale)):
+        return _not_finite(birth, words)
+    farthest = EXACT.add(decimal(abs(mean)), EXACT.multiply(decimal(abs(scale)), decimal(12)))
+    return cause_of_number(birth, farthest, f"the largest magnitude for {words}")
 
 
-# No draw is more than twelve deviations from the mean.
-normal = _drawn(
-    "mean",
-    "scale",
-    lambda mean, scale: EXACT.add(EXACT.abs(mean), EXACT.multiply(EXACT.abs(scale), decimal(12))),
-)
-uniform = _drawn(
-    "low",
-    "high",
-    lambda low, high: max(EXACT.abs(low), EXACT.abs(high), EXACT.abs(EXACT.subtract(high, low))),
-)
+def uniform(birth: Birth) -> Cause | None:
+    low, high = birth.attributes["low"], birth.attributes["high"]
+    words = f"low {shown(low)} and high {shown(high)}"
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return _not_finite(birth, words)
+    width = EXACT.subtract(decimal(high), decimal(low))
+    farthest = max(decimal(abs(low)), decimal(abs(high)), EXACT.abs(width))
+    return cause_of_number(birth, farthest, f"the largest magnitude for {words}")
+
+
+def _not_finite(birth: Birth, words: str) -> Cause:
+    return Cause("bad parameter", f"{birth.op} received {words}", "make both finite")
 
 
 def dropout(birth: Birth) -> Cause | None:
