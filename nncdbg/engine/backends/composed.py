@@ -1,4 +1,4 @@
-"""Composite ops without a kernel of their own: run the statements of their formula in order."""
+"""Kernels of composite ops, which run the statements of their formula, and of micro programs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.backends import Call, Kernels
+from nncdbg.engine.backends import Backend, Call, Kernels, backend
+from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.compilation.code import Code, Compiler, Instruction, gatherer, initial_data
 from nncdbg.engine.frontends.formula import formula_of
 from nncdbg.engine.inference.types import type_of_array
 from nncdbg.engine.ops import Op, lookup
+from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.schema import complete, split, version_of
 from nncdbg.errors import UnsupportedOp
 from nncdbg.ir.records import Node, TensorType
@@ -93,3 +95,40 @@ def call_for(
     op = lookup(node.op, version) or Op(node.op, kernel=None)
     attributes = op.arguments(complete(node.op, version, node.attributes), version, len(node.outputs))
     return Call(node, op, version, attributes, several, constants, generator, fresh)
+
+
+class MicroKernels(Backend):
+    """Kernels on NumPy arrays, which torch's operators share."""
+
+    name = "numpy"
+    runs_op_kernels = True
+
+    def __init__(self) -> None:
+        self._numpy = NumPy()
+        self._torch: Backend | None = None
+
+    def bind(self, call: Call) -> Kernels:
+        if not is_torch(call.node.op):
+            return self._numpy.bind(call)
+        self._torch = torch = self._torch or backend("torch")
+        run = torch.bind(call).run
+
+        def on_host(*inputs: Any) -> Any:
+            return torch.to_host(run(*map(torch.to_device, inputs)))
+
+        return Kernels(on_host)
+
+
+def run_definition(code: Code, pc: int, inputs: Sequence[Any]) -> Sequence[Any]:
+    """Return the results of a statement's definition over these NumPy arrays; its op must not be random.
+
+    Raises NncdbgError if there is no definition, or if it fails.
+    """
+    call = call_of(code, pc, _no_generator)
+    with np.errstate(all="ignore"):
+        results = MicroKernels().bind(call).run(*inputs)
+    return results if call.several or isinstance(results, tuple) else (results,)
+
+
+def _no_generator(seed: float | None) -> Any:
+    raise AssertionError("random ops are not computed again")

@@ -18,7 +18,7 @@ from nncdbg.dtypes import FROM_ONNX, NUMPY, ONNX, name_of
 from nncdbg.engine.backends import Backend, Call, Kernels, refusal, way_past
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.ops.declaration import measure_of, result_of
-from nncdbg.engine.ops.onnx_messages import attribute_data, type_proto
+from nncdbg.engine.ops.onnx_schemas import attribute_data, type_proto
 from nncdbg.engine.ops.schema import schema, split
 from nncdbg.errors import NncdbgError, RunError, UnsupportedOp, UsageError
 from nncdbg.ir.records import Inline, Map, Node, SequenceType, TensorType, Type

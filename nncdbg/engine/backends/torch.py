@@ -24,7 +24,7 @@ from nncdbg.engine.backends import (
     way_past,
 )
 from nncdbg.engine.backends.numpy import NumPy
-from nncdbg.engine.ops.aten.names import is_torch
+from nncdbg.engine.ops.aten.names import check_version, installed, is_torch
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.ir.kinds import Kind
 from nncdbg.stats import summarize
@@ -150,13 +150,9 @@ class Torch:
 
 
 def _check_installed() -> None:
-    from nncdbg.engine.ops.aten.names import installed
-
     if not installed():
         raise UsageError(
             "the backend torch needs the package torch, which is not installed",
             hint="pip install nncdbg[torch]",
         )
-    from nncdbg.engine.ops.aten.versions import check_version
-
     check_version()

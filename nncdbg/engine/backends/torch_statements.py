@@ -16,7 +16,7 @@ from nncdbg.engine.ops.aten.signatures import Signature
 
 if TYPE_CHECKING:
     from nncdbg.engine.backends import Call, Execute
-    from nncdbg.engine.backends.torch_calls import ArgumentSource, CallArguments
+    from nncdbg.engine.backends.torch_calls import CallArguments
 
 LIBRARY = OptionalLibrary(
     Path(__file__).with_name("torch_kernels.cpp"),
@@ -40,7 +40,12 @@ def kernel_of(
     library = LIBRARY.module()
     if library is None or found.random or found.allocates or not _TENSORS.issuperset(found.results):
         return None
-    sources = _sources(found, arguments)
+    # In the order of the schema, None for the default.
+    positional = iter(arguments.positional)
+    sources = [
+        arguments.keywords.get(argument.name) if argument.keyword_only else next(positional)
+        for argument in found.arguments
+    ]
     if any(source is not None and source.numbers for source in sources):
         return None
     replaces = direct and found.in_place
@@ -49,7 +54,12 @@ def kernel_of(
         kernel: Execute = library.Kernel(
             operator=_name(found.overload),
             into=None if into is None else _name(into),
-            sources=tuple([None if each is None else _encoded(each) for each in sources]),
+            sources=tuple(
+                [
+                    each and (each.start, each.stop, each.written, each.several, each.constant)
+                    for each in sources
+                ]
+            ),
             operands=len(call.node.inputs),
             outputs=len(call.node.outputs) if call.several else -1,
             overwrites=replaces and overwrites(found.name),
@@ -61,19 +71,6 @@ def kernel_of(
     except (TypeError, ValueError, RuntimeError):
         # Torch does not accept an argument: `otherwise` raises its error when the statement runs.
         return None
-
-
-def _sources(found: Signature, arguments: CallArguments) -> list[ArgumentSource | None]:
-    """Return the source of each argument in the order of the schema, None for its default."""
-    positional = iter(arguments.positional)
-    return [
-        arguments.keywords.get(each.name) if each.keyword_only else next(positional)
-        for each in found.arguments
-    ]
-
-
-def _encoded(source: ArgumentSource) -> tuple[int, int, bool, bool, Any]:
-    return source.start, source.stop, source.written, source.several, source.constant
 
 
 def _name(overload: Any) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.backends.micro import run_definition
+from nncdbg.engine.backends.composed import run_definition
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.aten.names import is_torch

@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from nncdbg.dtypes import FLOATS, name_of
-from nncdbg.engine.backends.micro import run_definition
+from nncdbg.engine.backends.composed import run_definition
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks
 from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.diagnosis.step import Step

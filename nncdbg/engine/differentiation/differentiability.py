@@ -15,7 +15,7 @@ from nncdbg.engine.differentiation.backward_pass import GradientRequest, gradien
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.gradient import nothing
-from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema, schema, version_of
+from nncdbg.engine.ops.schema import REQUIRED, Formal, Schema, schema, version_of
 from nncdbg.errors import NncdbgError
 from nncdbg.ir.records import Node, TensorType, Value
 
@@ -162,11 +162,11 @@ def _sample(known: Schema, types: dict[str, TensorType], rank: int) -> tuple[Nod
     return Node(known.name, tuple(types), results, _attributes(known, rank)), types
 
 
-def _floats(formal: Parameter) -> bool:
+def _floats(formal: Formal) -> bool:
     return formal.tensor if formal.dtypes is None else bool(formal.dtypes & FLOATS)
 
 
-def _sample_dtype(formal: Parameter) -> str:
+def _sample_dtype(formal: Formal) -> str:
     if formal.dtypes is None or "f32" in formal.dtypes:
         return "f32"
     return "i64" if "i64" in formal.dtypes else min(formal.dtypes)

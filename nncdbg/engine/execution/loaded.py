@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nncdbg.engine.backends.micro import MicroKernels
+from nncdbg.engine.backends.composed import MicroKernels
 from nncdbg.engine.compilation.code import Code, Compiler, initial_data, walk
 from nncdbg.engine.execution.events import Failed, Interrupted, Outcome
 from nncdbg.engine.execution.frame import Frame

@@ -47,7 +47,7 @@ def function_body(
 
     from nncdbg.engine.frontends.onnx_graph import Conversion
     from nncdbg.engine.frontends.onnx_node import domain_of
-    from nncdbg.engine.ops.onnx_messages import node_proto
+    from nncdbg.engine.ops.onnx_schemas import node_proto
 
     domain, local = split(op)
     try:
@@ -85,7 +85,7 @@ def _body(schema: Any, version: int, node: Any, input_types: Sequence[Type | Non
 
     A body written in a later opset than the op imports that opset, and has the same meaning.
     """
-    from nncdbg.engine.ops.onnx_messages import type_proto
+    from nncdbg.engine.ops.onnx_schemas import type_proto
 
     plain = schema.function_opset_versions
     if plain:

@@ -45,7 +45,7 @@ from nncdbg.engine.frontends.onnx_store import (
     subgraphs_of,
 )
 from nncdbg.engine.frontends.order import in_order
-from nncdbg.engine.ops.onnx_messages import type_of_proto
+from nncdbg.engine.ops.onnx_schemas import type_of_proto
 from nncdbg.engine.ops.schema import schema, versions_of
 from nncdbg.errors import GraphError
 from nncdbg.ir.names import claimed_name

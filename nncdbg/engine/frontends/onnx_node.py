@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 from nncdbg.engine.frontends.onnx_store import ExternalData, GraphPath, array_of
-from nncdbg.engine.ops.onnx_messages import type_of_proto
+from nncdbg.engine.ops.onnx_schemas import type_of_proto
 from nncdbg.errors import GraphError
 from nncdbg.ir.records import Attribute, Inline, Location, Node, Operand, Type, Value
 from nncdbg.process.threads import parsed

@@ -134,7 +134,7 @@ def literal_dtype(
         return kind
 
     def variable(position: int) -> str:
-        return found.inputs[min(position, len(found.inputs) - 1)].type
+        return found.inputs[min(position, len(found.inputs) - 1)].kind
 
     for position, other in enumerate(map(tensor_only, types)):
         if other is not None and position != index and variable(position) == variable(index):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.dtypes import FLOATS, name_of
-from nncdbg.engine.backends.micro import run_definition
+from nncdbg.engine.backends.composed import run_definition
 from nncdbg.engine.execution.findings import Finding, Report
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.ops.causes import RuleFailed, contained

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.backends.micro import run_definition
+from nncdbg.engine.backends.composed import run_definition
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.ops.causes import RuleFailed, contained

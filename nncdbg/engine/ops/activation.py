@@ -206,17 +206,16 @@ def prelu_by_channel(xp: ModuleType, x: Any, slope: Any) -> Any:
     return prelu(xp, x, slope)
 
 
-@_activation(
-    "Elu",
-    6,
+_CURVE = (
     "%below = Min(%x.wide, 0)",
     "%exp = Exp(%below)",
     "%less = Sub(%exp, 1)",
     "%curve = Mul(%less, {alpha})",
     "%positive = Greater(%x.wide, 0)",
-    "%y.wide = Where(%positive, %x.wide, %curve)",
-    cause="pointwise.gated",
 )
+
+
+@_activation("Elu", 6, *_CURVE, "%y.wide = Where(%positive, %x.wide, %curve)", cause="pointwise.gated")
 def elu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
     """x above 0, alpha (exp(x) - 1) below."""
     wide = widened(xp, x)
@@ -226,11 +225,7 @@ def elu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
 @_activation(
     "Selu",
     6,
-    "%below = Min(%x.wide, 0)",
-    "%exp = Exp(%below)",
-    "%less = Sub(%exp, 1)",
-    "%curve = Mul(%less, {alpha})",
-    "%positive = Greater(%x.wide, 0)",
+    *_CURVE,
     "%unscaled = Where(%positive, %x.wide, %curve)",
     "%y.wide = Mul(%unscaled, {gamma})",
     cause="pointwise.gated",

@@ -299,8 +299,9 @@ probabilities = in_range(
 )
 
 
-def first_of(*checks: FindBrokenContract) -> FindBrokenContract:
-    """Return the check that returns what the first of the failing checks finds."""
+def _none_negative(operands: Sequence[int], cause: str, rule: str, hint: str) -> FindBrokenContract:
+    """Return the check of several operands; it finds the negative elements of the first with some."""
+    checks = [in_range(operand, cause, lambda x: x >= 0, rule, hint) for operand in operands]
 
     def find(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
         return next(filter(None, (check(attributes, inputs) for check in checks)), None)
@@ -311,9 +312,7 @@ def first_of(*checks: FindBrokenContract) -> FindBrokenContract:
 def positive_scales(*operands: int) -> FindBrokenContract:
     """Return the check of the scales of an op.  A scale of 0 is an integer fault or a division by zero."""
     hint = "check the calibration: use the absolute value of the scale"
-    return first_of(
-        *(in_range(each, SCALE, lambda x: x >= 0, "a scale must be positive", hint) for each in operands)
-    )
+    return _none_negative(operands, SCALE, "a scale must be positive", hint)
 
 
 def joined_scales(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:
@@ -324,9 +323,7 @@ def joined_scales(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> Broke
 def not_negative(*operands: int) -> FindBrokenContract:
     """Return the check of indices of an op that does not count from the end."""
     hint = "use indices from 0 on; nncdbg counts negative ones from the end, as Gather does"
-    return first_of(
-        *(in_range(each, INDEX, lambda x: x >= 0, "an index must be 0 or more", hint) for each in operands)
-    )
+    return _none_negative(operands, INDEX, "an index must be 0 or more", hint)
 
 
 def classes(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> BrokenContract | None:

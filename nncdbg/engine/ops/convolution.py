@@ -186,28 +186,15 @@ def conv(
     target = out if fits else xp.empty(shape, image.dtype)
     image = padded(xp, image, [a.padding(n) for a, n in zip(axes, x.shape[2:], strict=True)], 0)
     if all(axis.kernel == 1 for axis in axes):
-        _pointwise(xp, image, filters, group, axes, counts, target)
+        seen = image[(..., *(axis.tap(0, n) for axis, n in zip(axes, counts, strict=True)))]
+        columns = xp.ascontiguousarray(seen).reshape(x.shape[0], group, weight.shape[1], math.prod(counts))
+        rows = filters.reshape(group, weight.shape[0] // group, weight.shape[1])
+        xp.matmul(rows, columns, out=target.reshape(x.shape[0], *rows.shape[:2], math.prod(counts)))
     else:
         _by_strips(xp, image, filters, group, axes, counts, target)
     if offset is not None:
         target += offset.reshape(-1, *[1] * len(axes))
     return settled(xp, target, x.dtype, out)
-
-
-def _pointwise(
-    xp: ModuleType,
-    x: Any,
-    weight: Any,
-    group: int,
-    axes: Sequence[WindowAxis],
-    counts: Sequence[int],
-    target: Any,
-) -> None:
-    seen = x[(..., *(axis.tap(0, n) for axis, n in zip(axes, counts, strict=True)))]
-    batch, features, places = x.shape[0], weight.shape[0], math.prod(counts)
-    columns = xp.ascontiguousarray(seen).reshape(batch, group, weight.shape[1], places)
-    rows = weight.reshape(group, features // group, weight.shape[1])
-    xp.matmul(rows, columns, out=target.reshape(batch, group, features // group, places))
 
 
 def _by_strips(

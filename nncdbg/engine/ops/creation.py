@@ -80,14 +80,9 @@ def constant(xp: Any, **attributes: Any) -> Any:
     return xp.asarray(_constant_array(attributes))
 
 
-def _filler(value: Any) -> Any:
-    """Return the single element of the attribute `value`; 0.0 in f32 by default."""
-    return np.zeros(1, np.float32) if value is None else value
-
-
 def _constant_of_shape_types(attributes: Attributes, types: Types) -> Types:
-    name = name_of(_filler(attributes["value"]).dtype)
-    return (TensorType(name, ranked(0)(attributes, types)),)
+    value = attributes["value"]
+    return (TensorType("f32" if value is None else name_of(value.dtype), ranked(0)(attributes, types)),)
 
 
 @op(
@@ -106,7 +101,7 @@ def _constant_of_shape_types(attributes: Attributes, types: Types) -> Types:
 )
 def constant_of_shape(xp: Any, shape: Any, *, value: Any, out: Any = None) -> Any:
     """A tensor of shape `shape`, filled with `value`.  ONNX ConstantOfShape since 9."""
-    filler = _filler(value)
+    filler = np.zeros(1, np.float32) if value is None else value
     result = xp.empty(sizes_of(shape.tolist()), filler.dtype) if out is None else out
     result[...] = filler.reshape(-1)[0]
     return result

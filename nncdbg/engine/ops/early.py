@@ -109,10 +109,6 @@ def _recurrent(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"linear_before_reset": 0, **attributes, "direction": direction}
 
 
-def _without_gate(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {key: value for key, value in _recurrent(attributes).items() if key != "linear_before_reset"}
-
-
 def _pooled(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
     if attributes["kernel_shape"] is None:
         raise GraphError(
@@ -133,8 +129,8 @@ for _name in ("BatchNormalization", "GlobalLpPool", "InstanceNormalization"):
 _declare("LpPool", 1, _pooled)
 _declare("GRU", 3, _recurrent)
 _declare("GRU", 1, _recurrent)
-_declare("LSTM", 1, _without_gate)
-_declare("RNN", 1, _without_gate)
+_declare("LSTM", 1, _recurrent)
+_declare("RNN", 1, _recurrent)
 _declare("Upsample", 1, _upsampled)
 
 

@@ -19,7 +19,7 @@ from nncdbg.engine.ops.cast import cast_to as cast_to_type
 from nncdbg.engine.ops.declaration import composite, op
 from nncdbg.engine.ops.formula import cast, formula_text, sizes_at, type_at
 from nncdbg.engine.ops.gradient import nothing
-from nncdbg.engine.ops.onnx_messages import types_by_onnx
+from nncdbg.engine.ops.onnx_schemas import types_by_onnx
 from nncdbg.engine.ops.trees import labels_constant, labels_of, rows_of, transform_lines, transformed
 from nncdbg.engine.ops.types import Attributes, Types
 from nncdbg.errors import GraphError

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from nncdbg.dtypes import ONNX
@@ -172,22 +173,16 @@ Slope: TypeAlias = Callable[[Emit, Operand, str], Operand]
 """The derivative of an output with respect to its operand, from operand and output."""
 
 
-def sloped(slope: Slope) -> Vjp:
-    """Return the rule that multiplies the cotangent by a slope."""
+def _chained(op: str, slope: Slope) -> Vjp:
+    """Return the rule that multiplies the cotangent by a slope, or divides it by the inverse."""
 
     def vjp(emit: Emit, at: Applied) -> Sequence[Operand]:
-        return (emit("Mul", at.d, slope(emit, at.x, at.y)),)
+        return (emit(op, at.d, slope(emit, at.x, at.y)),)
 
     return vjp
 
 
-def over(divisor: Slope) -> Vjp:
-    """Return the rule that divides the cotangent by a divisor."""
-
-    def vjp(emit: Emit, at: Applied) -> Sequence[Operand]:
-        return (emit("Div", at.d, divisor(emit, at.x, at.y)),)
-
-    return vjp
+sloped, over = partial(_chained, "Mul"), partial(_chained, "Div")
 
 
 def _square(emit: Emit, x: Operand) -> str:

@@ -15,7 +15,7 @@ from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import composite, op
 from nncdbg.engine.ops.formula import cast, formula, sizes_at, type_at, wide_formula, wide_name
 from nncdbg.engine.ops.influence import RESIZED, Content, probed
-from nncdbg.engine.ops.onnx_messages import types_by_onnx
+from nncdbg.engine.ops.onnx_schemas import types_by_onnx
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.types import Attributes, Types, at, need_rank, shape_at, typed
 from nncdbg.errors import GraphError, RunError

@@ -260,11 +260,12 @@ def probed(*data: int, every: bool = False) -> Influence:
 
     def find(application: Application) -> Sequence[Marked]:
         chosen = range(len(application.operands)) if every else data
-        read = [i for i in chosen if _is_number(application.operand(i))]
+        dtypes = [getattr(value, "dtype", None) for value in application.operands]
+        # NaN can replace an element of a number; a mask of bools cannot hold NaN.
+        read = [i for i in chosen if i < len(dtypes) and dtypes[i] is not None and dtypes[i] != np.bool_]
         if any(marks is not None for i, marks in enumerate(application.marked) if i not in read):
             return resized(application.results)
-        floats = [value for value in application.operands if getattr(value, "dtype", None) is not None]
-        dtype = np.dtype(np.float64 if any(v.dtype == np.float64 for v in floats) else np.float32)
+        dtype = np.dtype(np.float64 if np.float64 in dtypes else np.float32)
         operands = [
             _probe(value, application.marks(i), dtype) if i in read else value
             for i, value in enumerate(application.operands)
@@ -275,11 +276,6 @@ def probed(*data: int, every: bool = False) -> Influence:
         ]
 
     return Influence("all results that become NaN if a test run sets the element to NaN", find, exact=False)
-
-
-def _is_number(value: Any) -> bool:
-    """Return True if NaN can replace an element; a mask of bools cannot hold NaN."""
-    return getattr(value, "dtype", None) is not None and value.dtype != np.bool_
 
 
 def _probe(value: Array, marks: Marked, dtype: np.dtype[Any]) -> Array:

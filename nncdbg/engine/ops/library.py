@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 from nncdbg.engine.ops.aten import names
@@ -63,21 +64,14 @@ def _execute(file: Path) -> None:
     except LoadError:
         raise
     except Exception as error:
+        lines = [
+            line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == str(file)
+        ]
+        innermost = f" (line {lines[-1]})" if lines else ""
         raise LoadError(
-            f"the op library {file} failed: {type(error).__name__}: {error}{_line_in(file, error)}",
+            f"the op library {file} failed: {type(error).__name__}: {error}{innermost}",
             hint="correct the file, and test it with `python FILE.py`",
         ) from error
-
-
-def _line_in(file: Path, error: Exception) -> str:
-    """Return the innermost line of the library in a traceback."""
-    place = ""
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(file):
-            place = f" (line {trace.tb_lineno})"
-        trace = trace.tb_next
-    return place
 
 
 def _torch_operators(file: Path) -> set[str]:

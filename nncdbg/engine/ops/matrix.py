@@ -16,6 +16,7 @@ from nncdbg.engine.ops.influence import PRODUCT, PRODUCT_AND_SUM, Application, I
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.types import (
     Attributes,
+    Shape,
     Types,
     agree,
     at,
@@ -26,6 +27,7 @@ from nncdbg.engine.ops.types import (
     need_rank,
     same_as,
     shape_at,
+    shaped,
     typed,
 )
 from nncdbg.errors import GraphError
@@ -45,8 +47,11 @@ def matmul_shape(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> tuple[Dim,
     return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
 
 
-def matmul_types(attributes: Attributes, inputs: Types) -> Types:
-    return [typed(at(inputs, 0), matmul_shape(shape_at(inputs, 0), shape_at(inputs, 1)))]
+def product_shape(attributes: Attributes, inputs: Types) -> Shape | None:
+    return matmul_shape(shape_at(inputs, 0), shape_at(inputs, 1))
+
+
+matmul_types = shaped(product_shape)
 
 
 def matmul_formula(attributes: Attributes, inputs: Types) -> str:
@@ -140,7 +145,7 @@ def matmul(xp: ModuleType, a: Any, b: Any, *, out: Any = None) -> Any:
 @op(
     "MatMulInteger",
     since=10,
-    infer=fixed("i32", lambda attributes, inputs: matmul_shape(shape_at(inputs, 0), shape_at(inputs, 1))),
+    infer=fixed("i32", product_shape),
     influence=PRODUCT,
     unit_axis=-1,
 )
@@ -231,7 +236,12 @@ def gemm(
     left, right, offset = _in_order(xp, widened(xp, a)), _in_order(xp, widened(xp, b)), widened(xp, c)
     left, right = left.T if transA else left, right.T if transB else right
     if left.dtype.kind in "iu":
-        return settled(xp, _gemm_of_integers(xp, left, right, offset, alpha, beta), a.dtype, out)
+        # Integer factors are applied in the integers' own type; others use f64 and truncate.
+        by, share = (int(factor) if factor == int(factor) else factor for factor in (alpha, beta))
+        result = xp.matmul(left, right) * by if by != 1 else xp.matmul(left, right)
+        if offset is not None:
+            result = result + (offset * share if share != 1 else offset)
+        return settled(xp, result, a.dtype, out)
     target = out if out is not None and out.dtype == left.dtype else None
     result = xp.matmul(left, right, out=target)
     if alpha != 1:
@@ -239,15 +249,6 @@ def gemm(
     if offset is not None:
         result += offset if beta == 1 else beta * offset
     return settled(xp, result, a.dtype, out)
-
-
-def _gemm_of_integers(xp: ModuleType, a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:
-    """Integer factors are applied in the integers' own type; others use f64 and truncate."""
-    factors = [int(factor) if factor == int(factor) else factor for factor in (alpha, beta)]
-    result = xp.matmul(a, b) * factors[0] if factors[0] != 1 else xp.matmul(a, b)
-    if c is not None:
-        result = result + (c * factors[1] if factors[1] != 1 else c)
-    return result
 
 
 @other_version("Gemm", 1)

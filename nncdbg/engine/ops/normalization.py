@@ -453,12 +453,13 @@ def running_lines(momentum: float) -> list[str]:
 
 
 def batch_normalized(
-    xp: ModuleType, x: Any, scale: Any, bias: Any, mean: Any, var: Any, epsilon: float, out: Any = None
+    xp: ModuleType, x: Any, parameters: Sequence[Any], epsilon: float, out: Any = None
 ) -> Any:
     """Normalize in two passes over x, from a factor and an offset computed per channel first."""
     rank, wide = x.ndim, widened(xp, x)
-    factor = widened(xp, scale) / xp.sqrt(widened(xp, var) + epsilon)
-    offset = widened(xp, bias) - widened(xp, mean) * factor
+    scale, bias, mean, var = (widened(xp, parameter) for parameter in parameters)
+    factor = scale / xp.sqrt(var + epsilon)
+    offset = bias - mean * factor
     direct = out if out is not None and out.dtype == wide.dtype == factor.dtype else None
     result = xp.multiply(wide, by_channel(factor, rank), out=direct)
     result += by_channel(offset, rank)
@@ -503,11 +504,7 @@ def _variance(statement: remarks.Evaluated) -> str:
 def batch_normalization(
     xp: ModuleType,
     x: Any,
-    scale: Any,
-    bias: Any,
-    mean: Any,
-    var: Any,
-    *,
+    *parameters: Any,
     epsilon: float,
     momentum: float,
     training_mode: int,
@@ -519,13 +516,13 @@ def batch_normalization(
     Training uses the batch's own mean and population variance; the running mean and variance, updated
     with `momentum`, are the second and third output.
     """
-    if not training_mode:
-        result = batch_normalized(xp, x, scale, bias, mean, var, epsilon, out)
-        return result if outputs_count == 1 else (result, mean, var)
-    axes = (0, *range(2, x.ndim))
-    own_mean, own_var, running_mean, running_var = trained(xp, x, mean, var, axes, momentum)
-    result = batch_normalized(xp, x, scale, bias, own_mean, own_var, epsilon, out)
-    return result if outputs_count == 1 else (result, running_mean, running_var)
+    *affine, mean, var = parameters
+    statistics = [mean, var]
+    if training_mode:
+        own_mean, own_var, *statistics = trained(xp, x, mean, var, (0, *range(2, x.ndim)), momentum)
+        parameters = (*affine, own_mean, own_var)
+    result = batch_normalized(xp, x, parameters, epsilon, out)
+    return result if outputs_count == 1 else (result, *statistics)
 
 
 def _trains_over_planes(attributes: Attributes) -> bool:
@@ -541,11 +538,7 @@ def _trains_over_planes(attributes: Attributes) -> bool:
 def batch_normalization_by_outputs(
     xp: ModuleType,
     x: Any,
-    scale: Any,
-    bias: Any,
-    mean: Any,
-    var: Any,
-    *,
+    *parameters: Any,
     epsilon: float,
     momentum: float,
     outputs_count: int = 1,
@@ -557,12 +550,13 @@ def batch_normalization_by_outputs(
     `spatial` 0 (opset 7) keeps separate statistics for each position within a sample.
     """
     if outputs_count == 1:
-        return batch_normalized(xp, x, scale, bias, mean, var, epsilon, out)
+        return batch_normalized(xp, x, parameters, epsilon, out)
+    *affine, mean, var = parameters
     axes = (0, *range(2, x.ndim)) if spatial else (0,)
-    own_mean, own_var, running_mean, running_var = trained(xp, x, mean, var, axes, momentum)
-    result = batch_normalized(xp, x, scale, bias, own_mean, own_var, epsilon, out)
+    own_mean, own_var, *running = trained(xp, x, mean, var, axes, momentum)
+    result = batch_normalized(xp, x, (*affine, own_mean, own_var), epsilon, out)
     saved = [settled(xp, own_mean, mean.dtype), settled(xp, own_var, var.dtype)]
-    return (result, running_mean, running_var, *saved)[:outputs_count]
+    return (result, *running, *saved)[:outputs_count]
 
 
 @other_version(

@@ -178,15 +178,6 @@ def _indices(
     return (chosen[..., 0] + planes * plane.size).reshape(result.shape)
 
 
-def window_counts(axis: WindowAxis, size: int, include: bool) -> list[int]:
-    """Return the divisor of each window's average: its input elements, optionally with padding."""
-    begin, end = axis.declared(size)
-    low, high = (-begin, size + end) if include else (0, size)
-    starts = [window * axis.stride - begin for window in range(axis.count(size))]
-    steps = [index * axis.dilation for index in range(axis.kernel)]
-    return [sum(low <= start + step < high for step in steps) for start in starts]
-
-
 def divisors(attributes: Attributes, axes: Sequence[WindowAxis], sizes: Sequence[int]) -> Any:
     """Return the number of elements that each window averages over: a NumPy f64 array over the windows."""
     return _divisors(bool(attributes.get("count_include_pad", 0)), tuple(axes), tuple(sizes))
@@ -196,7 +187,11 @@ def divisors(attributes: Attributes, axes: Sequence[WindowAxis], sizes: Sequence
 def _divisors(include: bool, axes: tuple[WindowAxis, ...], sizes: tuple[int, ...]) -> Any:
     result: Any = np.ones((), np.float64)
     for axis, size in zip(axes, sizes, strict=True):
-        result = np.multiply.outer(result, np.array(window_counts(axis, size, include), np.float64))
+        begin, end = axis.declared(size)
+        low, high = (-begin, size + end) if include else (0, size)
+        starts = np.arange(axis.count(size))[:, None] * axis.stride - begin
+        places = starts + np.arange(axis.kernel) * axis.dilation
+        result = np.multiply.outer(result, ((low <= places) & (places < high)).sum(axis=1, dtype=np.float64))
     result.setflags(write=False)
     return result
 

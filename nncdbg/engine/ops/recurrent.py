@@ -171,7 +171,13 @@ def recurrent_formula(
         lines += weights_lines(d, inputs)
         for state in states:
             type_ = TensorType(wide_name(given.dtype), (batch, hidden))
-            lines += initial_lines(state, d, inputs, layout, type_)
+            if at(inputs, INPUTS.index(f"initial_{state}")) is not None:
+                lines.append(
+                    f"%{state}0.d{d} = Gather(%initial_{state}.wide, {d}, axis={1 if layout else 0})"
+                )
+                continue
+            lines.append(f"%{state}0.d{d}.zero = CastLike(0, %series)")
+            lines.append(f"%{state}0.d{d}: {type_} = Expand(%{state}0.d{d}.zero, {[*(type_.shape or ())]})")
         lines += loop_lines(d, time, states, cell(f".d{d}", gates[d]), at(inputs, 4) is not None, reverse)
     lines += joined_lines(len(reverses), states, layout)
     floats = [key for index, key in enumerate(INPUTS) if at(inputs, index) is not None and index != 4]
@@ -193,16 +199,6 @@ def weights_lines(d: int, inputs: Types) -> list[str]:
         lines.append(f"%P.d{d} = Gather(%P.wide, {d})")
         lines.append(f"%Pi.d{d}, %Po.d{d}, %Pf.d{d} = Split(%P.d{d}, num_outputs=3)")
     return lines
-
-
-def initial_lines(state: str, d: int, inputs: Types, layout: int, type_: TensorType) -> list[str]:
-    """Compute `%h0.d0`: the given initial state, or zeros."""
-    if at(inputs, INPUTS.index(f"initial_{state}")) is not None:
-        return [f"%{state}0.d{d} = Gather(%initial_{state}.wide, {d}, axis={1 if layout else 0})"]
-    return [
-        f"%{state}0.d{d}.zero = CastLike(0, %series)",
-        f"%{state}0.d{d}: {type_} = Expand(%{state}0.d{d}.zero, {[*(type_.shape or ())]})",
-    ]
 
 
 def loop_lines(

@@ -24,7 +24,7 @@ from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import Op, describe, facts_of
 from nncdbg.engine.ops.gradient import affine_grid, nothing
 from nncdbg.engine.ops.influence import Content, Infinities, probed
-from nncdbg.engine.ops.onnx_messages import node_proto, type_proto, types_by_onnx
+from nncdbg.engine.ops.onnx_schemas import node_proto, type_proto, types_by_onnx
 from nncdbg.engine.ops.schema import complete, schema, split
 from nncdbg.engine.ops.signal import transformed
 from nncdbg.errors import GraphError, RunError, UnsupportedOp
@@ -157,8 +157,7 @@ for _model, _formula in (
     ("Scaler", feature_models.scaler_formula),
 ):
     describe(f"ai.onnx.ml.{_model}", formula=_formula)
-for _choice in ("Binarizer",):
-    describe(f"ai.onnx.ml.{_choice}", vjp=nothing)
+describe("ai.onnx.ml.Binarizer", vjp=nothing)
 describe(
     "ai.onnx.ml.ArrayFeatureExtractor",
     vjp=indices.moved("ai.onnx.ml.ArrayFeatureExtractor"),

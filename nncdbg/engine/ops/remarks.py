@@ -409,7 +409,13 @@ class Squares:
 
         Computes a dot product per operand.
         """
-        return any(_may_overflow(inputs[index]) for index in self._given(inputs))
+        for index in self._given(inputs):
+            x = inputs[index]
+            limit = _LIMITS.get(name_of(x.dtype))
+            wide = x.astype(np.float32) if x.dtype.itemsize < 4 else x
+            if limit is not None and not float(np.vdot(wide, wide)) < limit:
+                return True
+        return False
 
     def scaled(self, inputs: Sequence[Any]) -> list[Any]:
         """Return the inputs (NumPy arrays) divided by a power of 2.
@@ -429,11 +435,3 @@ class Squares:
 
     def _given(self, inputs: Sequence[Any]) -> list[int]:
         return [index for index in self.operands if index < len(inputs) and inputs[index] is not None]
-
-
-def _may_overflow(x: Any) -> bool:
-    limit = _LIMITS.get(name_of(x.dtype))
-    if limit is None:
-        return False
-    wide = x.astype(np.float32) if x.dtype.itemsize < 4 else x
-    return not float(np.vdot(wide, wide)) < limit

@@ -179,7 +179,10 @@ def _axes(
         count = "neither" if given is None else str(len(given))
         raise RunError(f"Resize needs scales or sizes for {len(numbers)} axes, not {count}")
     if scales is None:
-        scales, lengths = _from_sizes(old, sizes, policy)
+        scales, lengths = [new / size if size else 0.0 for new, size in zip(sizes, old, strict=True)], sizes
+        if policy != "stretch":
+            scale = min(scales) if policy == "not_larger" else max(scales)
+            scales, lengths = [scale] * len(old), [int(scale * size + 0.5) for size in old]
     else:
         lengths = [math.floor(size * scale) for size, scale in zip(old, scales, strict=True)]
     if any(scale < 0 or (scale == 0 and size) for scale, size in zip(scales, old, strict=True)):
@@ -193,14 +196,6 @@ def _axes(
     return [
         ResizedAxis(*each, float(parts[i]), float(parts[len(numbers) + i])) for i, each in enumerate(made)
     ]
-
-
-def _from_sizes(old: Sequence[int], sizes: Sequence[int], policy: str) -> tuple[list[float], list[int]]:
-    scales = [new / size if size else 0.0 for new, size in zip(sizes, old, strict=True)]
-    if policy == "stretch":
-        return scales, list(sizes)
-    chosen = min(scales) if policy == "not_larger" else max(scales)
-    return [chosen] * len(old), [int(chosen * size + 0.5) for size in old]
 
 
 def _resize_vjp(emit: Emit, at: Applied) -> Sequence[Operand]:

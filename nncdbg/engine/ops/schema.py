@@ -27,11 +27,15 @@ _WIDE_FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
-    """A formal input or output.  `type` is a type variable (``T``) or an ONNX type string."""
+class Formal:
+    """A formal operand or result.
+
+    `kind` is the type variable of an op's schema (``T``; formals of one variable have one type) or a type as
+    text; `type` is that of a graph's input.
+    """
 
     name: str
-    type: str
+    kind: str = ""
     optional: bool = False
     variadic: bool = False
     tensor: bool = True
@@ -39,6 +43,7 @@ class Parameter:
     dtypes: frozenset[str] | None = None
     """The allowed element types of tensors; None for all."""
     doc: str = ""
+    type: Type | None = None
 
     @property
     def only_float(self) -> str | None:
@@ -46,14 +51,19 @@ class Parameter:
         floats = self.dtypes & _WIDE_FLOATS if self.dtypes is not None else ()
         return next(iter(floats)) if len(floats) == 1 else None
 
+    def text(self) -> str:
+        """Format the formal as in a signature: ``X: T``, ``B?: T``, ``inputs...: T``."""
+        mark = "..." if self.variadic else "?" if self.optional else ""
+        return f"{self.name}{mark}: {self.kind}" if self.kind else f"{self.name}{mark}"
+
 
 @dataclass(frozen=True, slots=True)
 class Schema:
     """The signature of an op in one opset version."""
 
     name: str
-    inputs: tuple[Parameter, ...]
-    outputs: tuple[Parameter, ...]
+    inputs: tuple[Formal, ...]
+    outputs: tuple[Formal, ...]
     attributes: dict[str, Any] = field(default_factory=dict)
     """Name to default: `REQUIRED` if it must be given, None for an optional attribute without default."""
     kinds: dict[str, str] = field(default_factory=dict)
@@ -91,9 +101,11 @@ class Schemas(Protocol):
 
     def names(self, domain: str) -> Iterable[str]:
         """Return the names of all ops of a domain."""
+        return ()
 
     def newest(self, domain: str) -> int | None:
         """Return the newest version of a domain, None if any version is accepted."""
+        return None
 
 
 _ANNOTATED = {
@@ -111,7 +123,7 @@ _BEYOND_TENSORS = frozenset({"S", "V"})
 """The type variables of sequences, and of tensors and sequences, as in ONNX's schemas."""
 
 
-class KernelSchemas:
+class KernelSchemas(Schemas):
     """Signatures derived from the kernels of declared ops."""
 
     source = "nncdbg"
@@ -131,7 +143,7 @@ class KernelSchemas:
         return Schema(
             name=name,
             inputs=tuple(
-                Parameter(
+                Formal(
                     p.name,
                     types.get(p.name, "T"),
                     p.default is None,
@@ -141,7 +153,7 @@ class KernelSchemas:
                 for p in positional
             ),
             outputs=tuple(
-                Parameter(each.removesuffix("..."), types.get(each, "T"), variadic=each.endswith("..."))
+                Formal(each.removesuffix("..."), types.get(each, "T"), variadic=each.endswith("..."))
                 for each in entries[-1].results
             ),
             attributes={p.name: _default(p) for p in keywords},
@@ -151,12 +163,6 @@ class KernelSchemas:
 
     def versions(self, name: str) -> tuple[int, ...]:
         return tuple(entry.since for entry in declared(name))
-
-    def names(self, domain: str) -> Iterable[str]:
-        return ()
-
-    def newest(self, domain: str) -> int | None:
-        return None
 
 
 def _default(parameter: inspect.Parameter) -> Any:
@@ -402,28 +408,6 @@ def version_of(name: str, opsets: Mapping[str, int]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Formal:
-    """A formal operand or output.
-
-    `kind` is the type variable of an op's schema (formals of one variable have one type) or a type as text;
-    `dtypes` are the allowed element types, None for all; `type` is that of a graph's input.
-    """
-
-    name: str
-    kind: str = ""
-    optional: bool = False
-    variadic: bool = False
-    dtypes: frozenset[str] | None = None
-    type: Type | None = None
-    doc: str = ""
-
-    def text(self) -> str:
-        """Format the formal as in a signature: ``X: T``, ``B?: T``, ``inputs...: T``."""
-        mark = "..." if self.variadic else "?" if self.optional else ""
-        return f"{self.name}{mark}: {self.kind}" if self.kind else f"{self.name}{mark}"
-
-
-@dataclass(frozen=True, slots=True)
 class AttributeFormal:
     """An attribute of an op: `kind` is ONNX's name (``INTS``), `default` is text or None."""
 
@@ -469,21 +453,10 @@ def op_signature(name: str, version: int) -> OpSignature | None:
     attributes = [_attribute(found, key) for key in found.attributes]
     return OpSignature(
         name,
-        tuple(map(_formal, found.inputs)),
-        tuple(map(_formal, found.outputs)),
+        found.inputs,
+        found.outputs,
         tuple(sorted(attributes, key=lambda attribute: not attribute.required)),
         found.doc,
-    )
-
-
-def _formal(parameter: Parameter) -> Formal:
-    return Formal(
-        parameter.name,
-        parameter.type,
-        parameter.optional,
-        parameter.variadic,
-        parameter.dtypes,
-        doc=parameter.doc,
     )
 
 
@@ -501,13 +474,8 @@ def op_names(opsets: frozenset[tuple[str, int]]) -> tuple[str, ...]:
     held = dict(opsets)
     own = (name for name in declared_names() if "." in name)
     known = schema_names({DEFAULT_DOMAIN, *held})
-    return tuple(sorted(name for name in {*known, *own} if _is_current(name, held)))
-
-
-def _is_current(name: str, opsets: Mapping[str, int]) -> bool:
-    version = version_of(name, opsets)
-    found = schema(name, version)
-    return found is not None and not found.deprecated
+    signatures = ((name, schema(name, version_of(name, held))) for name in {*known, *own})
+    return tuple(sorted(name for name, found in signatures if found is not None and not found.deprecated))
 
 
 def one_line(text: str) -> str:

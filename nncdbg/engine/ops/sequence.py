@@ -13,7 +13,7 @@ from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.gradient_shape import identity
 from nncdbg.engine.ops.influence import ALL_MOVED, MOVED, NOTHING, Content, moved
-from nncdbg.engine.ops.onnx_messages import types_by_onnx
+from nncdbg.engine.ops.onnx_schemas import types_by_onnx
 from nncdbg.engine.ops.types import Attributes, element_type, normal_axis
 from nncdbg.errors import GraphError, RunError
 from nncdbg.ir.records import OptionalType, SequenceType, TensorType, Type, without_sizes

@@ -9,17 +9,10 @@ from nncdbg.engine.ops import contracts
 from nncdbg.engine.ops.declaration import composite
 from nncdbg.engine.ops.formula import formula_text, in_precision, type_at
 from nncdbg.engine.ops.gradient import Applied, Emit, cast_like, fitted_like, number, shape_of
-from nncdbg.engine.ops.onnx_messages import types_by_onnx
+from nncdbg.engine.ops.onnx_schemas import types_by_onnx
 from nncdbg.engine.ops.types import Attributes, Types, at, need_rank
 from nncdbg.errors import GraphError
 from nncdbg.ir.records import Attribute, Literal, Operand, TensorType
-
-
-def _with_parts(signal: TensorType | None) -> TensorType | None:
-    """Return the type of a signal with its last axis; exporters of PyTorch omit it for a real signal."""
-    if signal is None or signal.shape is None or len(signal.shape) != 2:
-        return signal
-    return TensorType(signal.dtype, (*signal.shape, 1))
 
 
 def _stft_types(attributes: Attributes, types: Types) -> Any:
@@ -33,7 +26,10 @@ def _stft_types(attributes: Attributes, types: Types) -> Any:
                 hint="use the shape [batch, length, 1], or [batch, length, 2] for complex numbers",
                 operand=0,
             )
-    return types_by_onnx("STFT", 17)(attributes, [_with_parts(signal), *types[1:]])
+    elif signal is not None and signal.shape is not None and len(signal.shape) == 2:
+        # Exporters of PyTorch omit the last axis of a real signal.
+        signal = TensorType(signal.dtype, (*signal.shape, 1))
+    return types_by_onnx("STFT", 17)(attributes, [signal, *types[1:]])
 
 
 @composite("STFT", since=17, infer=_stft_types, contract=contracts.frame_step)
@@ -89,7 +85,12 @@ def transformed(emit: Emit, at: Applied) -> Sequence[Operand]:
     A real operand takes the real part; a longer or shorter one, the elements that were transformed.
     """
     inverse, onesided = at.attributes["inverse"], at.attributes["onesided"]
-    along = _axis(at)
+    # The transformed axis is an attribute until opset 19, then an operand with the default -2.
+    along = at.operand(2)
+    if "axis" in at.attributes:
+        along = Literal(at.attributes["axis"])
+    elif along is None:
+        along = Literal(-2)
     length = at.operand(1)
     if length is None:
         length = emit("Gather", shape_of(emit, at.d if inverse else at.x), along)
@@ -105,14 +106,6 @@ def transformed(emit: Emit, at: Applied) -> Sequence[Operand]:
     if inverse and onesided:
         back = emit("Mul", back, _multiplicity(emit, back, along, count))
     return (fitted_like(emit, back, at.x),)
-
-
-def _axis(at: Applied) -> Operand:
-    """Return the transformed axis; an attribute until opset 19, then an operand with the default -2."""
-    if "axis" in at.attributes:
-        return Literal(at.attributes["axis"])
-    given = at.operand(2)
-    return Literal(-2) if given is None else given
 
 
 def _multiplicity(emit: Emit, half: str, axis: Operand, length: Operand) -> str:

@@ -266,9 +266,7 @@ def softmax_cross_entropy_loss(
 
     ONNX SoftmaxCrossEntropyLoss since 12.
     """
-    wide = widened(xp, scores)
-    shifted = wide - wide.max(axis=1, keepdims=True)
-    log_prob = shifted - xp.log(xp.exp(shifted).sum(axis=1, keepdims=True))
+    log_prob = log_softmax(xp, widened(xp, scores), axis=1)
     loss = settled(
         xp, _loss(xp, log_prob, labels, widened(xp, weights), ignore_index, reduction), scores.dtype
     )

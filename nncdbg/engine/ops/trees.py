@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.ops.declaration import op
-from nncdbg.engine.ops.onnx_messages import types_by_onnx
+from nncdbg.engine.ops.onnx_schemas import types_by_onnx
 from nncdbg.errors import GraphError
 
 WINITZKI = 0.147

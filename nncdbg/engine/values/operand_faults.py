@@ -8,8 +8,7 @@ from typing import Any
 
 from nncdbg.engine.inference.statements import check_statement
 from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.onnx_messages import types_by_onnx
-from nncdbg.engine.ops.onnx_schemas import OnnxSchemas
+from nncdbg.engine.ops.onnx_schemas import OnnxSchemas, types_by_onnx
 from nncdbg.engine.ops.schema import Schema, complete, schema, version_of
 from nncdbg.errors import NncdbgError, RunError
 from nncdbg.ir.records import Node, TensorType, Type, type_of
@@ -151,8 +150,8 @@ def _wrong_elements(
         if parameter.dtypes is not None and known.dtype not in parameter.dtypes:
             accepted = ", ".join(sorted(parameter.dtypes)) or "no tensor"
             yield f"{_named(node, index)} is {known}, but {parameter.name} is one of {accepted}", "add a Cast"
-        first, dtype = seen.setdefault(parameter.type, (index, known.dtype))
-        if dtype != known.dtype and not parameter.type.startswith("tensor(") and parameter.dtypes is not None:
+        first, dtype = seen.setdefault(parameter.kind, (index, known.dtype))
+        if dtype != known.dtype and not parameter.kind.startswith("tensor(") and parameter.dtypes is not None:
             both = f"{_named(node, first)} is {dtype}, but {_named(node, index)} is {known.dtype}"
             yield (
                 f"{both}, and both must have one element type",

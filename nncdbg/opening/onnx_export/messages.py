@@ -12,7 +12,7 @@ from nncdbg.dtypes import NUMPY
 from nncdbg.engine.compilation.code import initial_data
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.inference.statements import literal_dtype
-from nncdbg.engine.ops.onnx_messages import named_node_proto, type_proto
+from nncdbg.engine.ops.onnx_schemas import named_node_proto, type_proto
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.errors import GraphError
 from nncdbg.ir.kinds import Kind

@@ -16,7 +16,7 @@ from nncdbg.escaping import printable
 from nncdbg.opening.command_line import ArgumentParser
 
 if TYPE_CHECKING:
-    from nncdbg.engine.ops.schema import Parameter, Schema
+    from nncdbg.engine.ops.schema import Formal, Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +212,10 @@ def _fields(signature: Schema | None) -> dict[str, Any]:
     }
 
 
-def _parameter_fields(parameter: Parameter) -> dict[str, Any]:
-    names = ("name", "type", "optional", "variadic", "tensor", "only_float")
-    return {name: getattr(parameter, name) for name in names}
+def _parameter_fields(parameter: Formal) -> dict[str, Any]:
+    names = ("optional", "variadic", "tensor", "only_float")
+    fields = {"name": parameter.name, "type": parameter.kind}
+    return {**fields, **{name: getattr(parameter, name) for name in names}}
 
 
 def _json_default(default: Any) -> Any:

@@ -9,7 +9,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.ops import schema as schemas
-from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema, label, op_signature, register_schemas
+from nncdbg.engine.ops.schema import REQUIRED, Formal, Schema, label, op_signature, register_schemas
 from nncdbg.terminal.main import main
 
 DOMAIN = "org.example.sound"
@@ -22,11 +22,11 @@ class SoundSchemas:
     def schema(self, name: str, version: int) -> Schema | None:
         if name != NAME:
             return None
-        signal = Parameter("signal", "T", dtypes=frozenset({"f32"}), doc="samples over time")
+        signal = Formal("signal", "T", dtypes=frozenset({"f32"}), doc="samples over time")
         return Schema(
             name,
             (signal,),
-            (Parameter("output", "T"),),
+            (Formal("output", "T"),),
             {"delay": REQUIRED, "gain": 0.5},
             {"delay": "INT", "gain": "FLOAT"},
             {"delay": "in samples"},

@@ -168,7 +168,7 @@ def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Prog
         )
     if not os.path.isfile(path):
         raise LoadError(f"{path} does not exist", hint="save one with torch.export.save(program, path)")
-    from nncdbg.engine.ops.aten.versions import check_version
+    from nncdbg.engine.ops.aten.names import check_version
 
     try:
         check_version()

@@ -222,7 +222,7 @@ def with_formula(name: str, declared: Op | None) -> Op | None:
 def formula_of(name: str) -> Formula | None:
     """Return the formula of an operator by its name in program text; None for one that has none."""
     found = signature(name)
-    if found is None or "empty" in name or (found.random and name not in RULES):
+    if found is None or found.allocates or (found.random and name not in RULES):
         return None
     function = _function(found)
     return None if function is None else partial(_formula_text, found, function)

@@ -137,7 +137,8 @@ def _experiment(application: Application) -> Sequence[Marked]:
     rounds = [[None] * len(hidden)]
     rounds += [hidden] if any(each is not None for each in hidden) else []
     found: list[Any] = [None if each is None else whole(each, False) for each in application.results]
-    finite = [i for i in chosen if _some_finite(application.operands[i], application.marked[i])]
+    tested = [(application.operands[i], application.marked[i]) for i in chosen]
+    finite = any(not _is_float(value) or np.isfinite(value[marks]).any() for value, marks in tested)
     for calmed in rounds:
         given = application.results if calmed is rounds[0] else _run(application, calmed, [], 0.0)
         for probe in _PROBES if finite else (*_PROBES, math.nan):
@@ -149,10 +150,6 @@ def _experiment(application: Application) -> Sequence[Marked]:
             if all(each is None or each.all() for each in found):
                 return found  # More runs can only mark more.
     return found
-
-
-def _some_finite(value: Any, marks: Any) -> bool:
-    return not _is_float(value) or bool(np.isfinite(value[marks]).any())
 
 
 def _others(value: Any, marks: Marked) -> Marked:
@@ -263,6 +260,8 @@ class OperatorFacts:
 
     allocates: bool = False
     """It allocates memory without writing it."""
+    takes_memory: bool = False
+    """It only allocates memory, or takes over numbers of the user."""
     views: bool = False
     """Its result is, most often, memory of its operand: it reads no element."""
     moves: bool = False
@@ -306,7 +305,13 @@ _MASKED_FIRST = BY_EXPERIMENT.taking(Infinities.ABSORBED, masks=(0,))
 # as in ``x[i] = 0``, are allowed.
 FACTS: Mapping[str, OperatorFacts] = _merged(
     (
-        {"allocates": True, "influence": NOTHING},
+        {"takes_memory": True},
+        ("_empty_affine_quantized", "_empty_per_channel_affine_quantized", "lift", "lift_fresh")
+        + ("lift_fresh_copy", "resize", "resize_as", "resize_as_sparse", "resize_storage_bytes", "set")
+        + ("set_data",),
+    ),
+    (
+        {"allocates": True, "takes_memory": True, "influence": NOTHING},
         ("empty", "empty_like", "empty_permuted", "empty_quantized", "empty_strided", "new_empty")
         + ("new_empty_strided",),
     ),
@@ -420,7 +425,7 @@ def allocates_only(op: str) -> bool:
 
 def takes_memory(op: str) -> bool:
     """Return whether an operator only allocates memory, or takes over numbers of the user."""
-    return op.split(".")[-2].startswith(("empty", "new_empty", "_empty", "resize", "set_", "lift"))
+    return facts_of(op).takes_memory
 
 
 def overwrites(op: str) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nncdbg.engine.ops.aten.names import NUMBER, OWN, READ, RECORDED, VIEW, WRITE, installed
-from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema
+from nncdbg.engine.ops.schema import REQUIRED, Formal, Schema, Schemas
 
 _LAYOUT = {"size": REQUIRED, "stride": REQUIRED, "offset": 0}
 
 
-class TorchSchemas:
+class TorchSchemas(Schemas):
     """The schemas of the installed torch; none without torch."""
 
     @property
@@ -40,46 +40,43 @@ class TorchSchemas:
 
         return operator_names(domain)
 
-    def newest(self, domain: str) -> int | None:
-        return None
-
 
 _OWN_SCHEMAS = {
     VIEW: Schema(
         VIEW,
-        (Parameter("base", "Tensor"),),
-        (Parameter("view", "Tensor"),),
+        (Formal("base", "Tensor"),),
+        (Formal("view", "Tensor"),),
         {**_LAYOUT, "dtype": None},
         doc="A view of the memory of `base`: sizes and strides in elements of `dtype`, by default that of "
         "`base`, from the element `offset` on.",
     ),
     WRITE: Schema(
         WRITE,
-        (Parameter("base", "Tensor"), Parameter("part", "Tensor")),
-        (Parameter("result", "Tensor"),),
+        (Formal("base", "Tensor"), Formal("part", "Tensor")),
+        (Formal("result", "Tensor"),),
         {**_LAYOUT, "dtype": None},
         doc="A copy of `base` with `part` written to the view that these sizes and strides describe.",
     ),
     READ: Schema(
         READ,
-        (Parameter("tensor", "Tensor"),),
-        (Parameter("number", "Tensor"),),
+        (Formal("tensor", "Tensor"),),
+        (Formal("number", "Tensor"),),
         {"value": REQUIRED},
         doc="The number that Python read from a tensor of one element, as `item()` does.  `value` is the "
         "recorded number; with another one Python might have taken another path.",
     ),
     NUMBER: Schema(
         NUMBER,
-        (Parameter("numbers", "Tensor", variadic=True),),
-        (Parameter("result", "Tensor"),),
+        (Formal("numbers", "Tensor", variadic=True),),
+        (Formal("result", "Tensor"),),
         {"function": REQUIRED},
         doc="A function of numbers, as Python computes it: of the module `operator`, such as `floordiv` and "
         "`ge`, of `math`, or `sym_max` and others of torch.  The result is an i64, f64 or bool.",
     ),
     RECORDED: Schema(
         RECORDED,
-        (Parameter("result", "T"), Parameter("sent", "Tensor", variadic=True)),
-        (Parameter("result", "T"),),
+        (Formal("result", "T"), Formal("sent", "Tensor", variadic=True)),
+        (Formal("result", "T"),),
         {"op": REQUIRED, "reason": None},
         doc="The recorded result of an operator that is not run again, such as a collective.  `sent` is what "
         "this rank gave to a collective.",

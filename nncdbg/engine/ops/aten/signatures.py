@@ -45,7 +45,7 @@ from nncdbg.engine.ops.aten.internals import (
 )
 from nncdbg.engine.ops.aten.names import DOMAINS, OPERAND, OWN, text_name
 from nncdbg.engine.ops.aten.operators import allocates_only, facts_of
-from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema
+from nncdbg.engine.ops.schema import REQUIRED, Formal, Schema
 from nncdbg.errors import GraphError
 
 RANDOM = "random"
@@ -444,27 +444,27 @@ def _add_attributes(argument: Argument, attributes: dict[str, Any], kinds: dict[
     kinds[argument.name] = _ATTRIBUTE_KINDS.get(argument.type, "")
 
 
-def _operands(found: Signature) -> tuple[Parameter, ...]:
+def _operands(found: Signature) -> tuple[Formal, ...]:
     """Return the formal operands; all from the first list on are one variadic operand."""
-    formal: list[Parameter] = []
+    formal: list[Formal] = []
     arguments = list(found.tensor_arguments)
     for index, argument in enumerate(arguments):
         if argument.kind is ArgumentKind.TENSORS:
             names = ", ".join(each.name for each in arguments[index:])
-            return (*formal, Parameter(names, "Tensor", variadic=True))
+            return (*formal, Formal(names, "Tensor", variadic=True))
         # A number may be given as an attribute instead.
-        formal.append(Parameter(argument.name, "Tensor", optional=True))
+        formal.append(Formal(argument.name, "Tensor", optional=True))
     if found.random:
-        formal.append(Parameter("random_state", "tensor(uint8)", optional=True))
+        formal.append(Formal("random_state", "tensor(uint8)", optional=True))
     return tuple(formal)
 
 
-def _results(found: Signature) -> tuple[Parameter, ...]:
+def _results(found: Signature) -> tuple[Formal, ...]:
     """Return the formal results: fresh ones, then the new values of what the operator writes to."""
     several = any(type.startswith("List[") for type in found.results)
     written = [each for each in found.arguments if each.written]
     if several or found.random or written or any(each.kind is ArgumentKind.TENSORS for each in written):
-        return (Parameter("results", "Tensor", variadic=True),)
+        return (Formal("results", "Tensor", variadic=True),)
     if len(found.results) == 1:
-        return (Parameter("result", "Tensor"),)
-    return tuple(Parameter(f"result{index}", "Tensor", True) for index in range(len(found.results)))
+        return (Formal("result", "Tensor"),)
+    return tuple(Formal(f"result{index}", "Tensor", True) for index in range(len(found.results)))

@@ -278,9 +278,9 @@ def _of_running_statistics(birth: Birth, index: Index) -> Cause | None:
             return zero_times_infinity(f"{words}{at(index)} is {shown(a)}, and its factor is {shown(b)}")
     terms = np.array([number * factor, bias, -mean * factor], np.float64)
     words = f"{shown(number)} * {shown(factor)} + {shown(bias)} - {shown(mean)} * {shown(factor)}{at(index)}"
-    cause = cause_of_sum(birth, sum_of(terms), words)
-    if cause is not None or not math.isfinite(factor):
-        return cause
+    of_terms = cause_of_sum(birth, sum_of(terms), words)
+    if of_terms is not None or not math.isfinite(factor):
+        return of_terms
     return cause_of_number(birth, decimal(factor), f"the scale over the root of {name}")
 
 

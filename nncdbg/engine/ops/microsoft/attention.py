@@ -417,7 +417,11 @@ def multi_head_attention(attributes: Attributes, types: Types) -> str:
         else:
             lines.append(f"%{name} = Concat(%{past}.wide, %own_{name}, axis=2)")
     past_length = sizes_at(types, 6)[2] if at(types, 6) is not None else 0
-    keys = _key_count(types) + past_length
+    if len(sizes_at(types, 0)) == 5:
+        keys = sizes_at(types, 0)[1] + past_length
+    else:
+        key = sizes_at(types, 1)
+        keys = key[2 if len(key) == 4 else 1] + past_length
     lines += [
         *_masked_lines(attributes, types, query, keys, past_length, 4, 5),
         "%y.wide = Identity(%result)",
@@ -427,13 +431,6 @@ def multi_head_attention(attributes: Attributes, types: Types) -> str:
     ]
     results = ["y", "present_key", "present_value", "qk"]
     return wide_formula("MultiHeadAttention", _MULTI, types, lines, results)
-
-
-def _key_count(types: Types) -> int:
-    if len(sizes_at(types, 0)) == 5:
-        return sizes_at(types, 0)[1]
-    key = sizes_at(types, 1)
-    return key[2] if len(key) == 4 else key[1]
 
 
 # One step of a decoder ---------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from nncdbg.engine.ops.pooling import pool_shape
 from nncdbg.engine.ops.recurrent import activation_lines
 from nncdbg.engine.ops.types import Attributes, Shape, Types, at, one_per_plane, shape_at, shaped, typed
 from nncdbg.errors import GraphError
-from nncdbg.ir.records import Dim
 
 WINDOWS = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 """The attributes of Conv."""
@@ -162,12 +161,8 @@ def _input_shape(attributes: Attributes, types: Types) -> Shape | None:
         return None
     batch, *rest = x
     *sizes, channels = rest if attributes["channels_last"] else [*rest[1:], rest[0]]
-    return (batch, _padded(channels), *sizes)
-
-
-def _padded(channels: Dim) -> Dim:
     block = _machine_block()
-    return -(-channels // block) * block if isinstance(channels, int) else None
+    return (batch, -(-channels // block) * block if isinstance(channels, int) else None, *sizes)
 
 
 @composite("com.microsoft.nchwc.ReorderInput", infer=shaped(_input_shape))

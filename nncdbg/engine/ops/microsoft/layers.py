@@ -221,14 +221,10 @@ def scale(attributes: Attributes, types: Types) -> str:
 
 def _types(attributes: Attributes, types: Types) -> Types:
     """The types of LSTM, with transposed weights."""
-    turned = [_transposed(types, index) for index in (1, 2)]
-    lstm = [at(types, 0), *turned, *types[3:8]]
-    return recurrent_types(4, 3)(attributes, lstm)
-
-
-def _transposed(types: Types, index: int) -> Any:
-    shape = shape_at(types, index)
-    return typed(at(types, 0), (shape[0], shape[2], shape[1]) if shape and len(shape) == 3 else None)
+    shapes = [shape_at(types, index) for index in (1, 2)]
+    turned = [(shape[0], shape[2], shape[1]) if shape and len(shape) == 3 else None for shape in shapes]
+    weights = [typed(at(types, 0), shape) for shape in turned]
+    return recurrent_types(4, 3)(attributes, [at(types, 0), *weights, *types[3:8]])
 
 
 def requantized(xp: ModuleType, x: Any) -> Any:

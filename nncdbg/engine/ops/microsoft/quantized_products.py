@@ -19,7 +19,7 @@ from nncdbg.engine.ops.formula import (
     wide_formula,
 )
 from nncdbg.engine.ops.gradient import nothing
-from nncdbg.engine.ops.matrix import gemm_types, matmul_shape, matmul_types
+from nncdbg.engine.ops.matrix import gemm_types, matmul_shape, matmul_types, product_shape
 from nncdbg.engine.ops.microsoft.convolution import WINDOWS
 from nncdbg.engine.ops.microsoft.quantized import (
     element_of,
@@ -176,10 +176,6 @@ def qgemm(attributes: Attributes, types: Types) -> str:
 # To floats --------------------------------------------------------------------------------------
 
 
-def _to_float_types(attributes: Attributes, types: Types) -> Types:
-    return [typed(at(types, 2), matmul_shape(shape_at(types, 0), shape_at(types, 1)))]
-
-
 def _factor_lines(types: Types, b_index: int, bias: int) -> list[str]:
     """Compute `%y` from `%sums`, `%a_factor`, the scale of b and the bias."""
     lines = [
@@ -193,7 +189,9 @@ def _factor_lines(types: Types, b_index: int, bias: int) -> list[str]:
 
 
 @composite(
-    "com.microsoft.MatMulIntegerToFloat", infer=_to_float_types, contract=contracts.positive_scales(2, 3)
+    "com.microsoft.MatMulIntegerToFloat",
+    infer=lambda attributes, types: [typed(at(types, 2), product_shape(attributes, types))],
+    contract=contracts.positive_scales(2, 3),
 )
 def matmul_integer_to_float(attributes: Attributes, types: Types) -> str:
     """MatMulInteger, times both scales (of b also per column), plus a bias."""
@@ -219,10 +217,7 @@ def dynamic_quantize_matmul(attributes: Attributes, types: Types) -> str:
     return formula("DynamicQuantizeMatMul", names, types, lines)
 
 
-@composite(
-    "com.microsoft.MatMulInteger16",
-    infer=fixed("i32", lambda attributes, types: matmul_shape(shape_at(types, 0), shape_at(types, 1))),
-)
+@composite("com.microsoft.MatMulInteger16", infer=fixed("i32", product_shape))
 def matmul_integer_16(attributes: Attributes, types: Types) -> str:
     """MatMul of 16-bit integers in i32."""
     lines = [cast("left", "a", "i32"), cast("right", "b", "i32"), "%y = MatMul(%left, %right)"]

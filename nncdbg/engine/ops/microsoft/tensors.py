@@ -15,6 +15,7 @@ from nncdbg.engine.ops.types import (
     Types,
     at,
     broadcast_shapes,
+    fixed,
     need_rank,
     normal_axis,
     same_as,
@@ -100,12 +101,12 @@ def inverse(xp: ModuleType, x: Any) -> Any:
         raise RunError(f"the input contains a singular matrix: {error}") from None
 
 
-def _distances(attributes: Attributes, types: Types) -> Types:
+def _distances(attributes: Attributes, types: Types) -> Shape | None:
     a, b = shape_at(types, 0), shape_at(types, 1)
-    return [typed(at(types, 0), None if a is None or b is None else (a[0], b[0]))]
+    return None if a is None or b is None else (a[0], b[0])
 
 
-@composite("com.microsoft.CDist", infer=_distances)
+@composite("com.microsoft.CDist", infer=shaped(_distances))
 def distances(attributes: Attributes, types: Types) -> str:
     """The distance of each row of a to each row of b: euclidean, or its square (`sqeuclidean`)."""
     metric = attributes["metric"]
@@ -164,9 +165,7 @@ def dynamic_slice(attributes: Attributes, types: Types) -> str:
 
 @composite(
     "com.microsoft.MulInteger",
-    infer=lambda attributes, types: [
-        TensorType("i32", broadcast_shapes([shape_at(types, 0), shape_at(types, 2)]))
-    ],
+    infer=fixed("i32", lambda attributes, types: broadcast_shapes([shape_at(types, 0), shape_at(types, 2)])),
 )
 def mul_integer(attributes: Attributes, types: Types) -> str:
     """(a - a_zero) (b - b_zero) in i32."""
@@ -180,20 +179,18 @@ def mul_integer(attributes: Attributes, types: Types) -> str:
     return formula("MulInteger", names, types, [*lines, "%y = Mul(%a_shifted, %b_shifted)"])
 
 
-@composite(
-    "com.microsoft.GridSample", infer=lambda attributes, types: [typed(at(types, 0), _sampled_shape(types))]
-)
+def _sampled_shape(attributes: Attributes, types: Types) -> Shape | None:
+    image, grid = shape_at(types, 0), shape_at(types, 1)
+    return None if image is None or grid is None else (*image[:2], *grid[1:-1])
+
+
+@composite("com.microsoft.GridSample", infer=shaped(_sampled_shape))
 def grid_sample(attributes: Attributes, types: Types) -> str:
     """GridSample of ONNX over images [N, C, H, W]."""
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(attributes["mode"], attributes["mode"])
     stated = f'align_corners={attributes["align_corners"]}, padding_mode="{attributes["padding_mode"]}"'
     line = f'%y = GridSample(%x, %grid, mode="{mode}", {stated})'
     return formula("GridSample", ["x", "grid"], types, [line])
-
-
-def _sampled_shape(types: Types) -> Shape | None:
-    image, grid = shape_at(types, 0), shape_at(types, 1)
-    return None if image is None or grid is None else (*image[:2], *grid[1:-1])
 
 
 def _cropped_types(attributes: Attributes, types: Types) -> Types:

@@ -349,6 +349,15 @@ def rounded_line(target: str, source: str, types: Types) -> str:
     return f"%{target} = Cast(%{source}, to={ONNX[wide_name(type_at(types, 0).dtype)]})"
 
 
+def descent_lines(direction: str, source: str, types: Types, start: str = "%parameter.wide") -> list[str]:
+    """The new parameter: `start` less the direction times the learning rate `source`, rounded."""
+    return [
+        rounded_line("rounded_lr", source, types),
+        f"%update = Mul({direction}, %rounded_lr)",
+        f"%new_parameter.wide = Sub({start}, %update)",
+    ]
+
+
 def regularized_lines(weight_decay: float) -> tuple[list[str], str]:
     """The gradient plus the gradient of weight_decay / 2 * |parameter|^2, and the name of the sum."""
     if not weight_decay:

@@ -25,6 +25,7 @@ from nncdbg.engine.ops.optimizers.statement import (
     average_lines,
     correction_lines,
     declare_optimizer,
+    descent_lines,
     optimizer_formula,
     rate_line,
     regularized_lines,
@@ -142,12 +143,7 @@ def _sgd_formula(attributes: Attributes, types: Types) -> str:
                 f"%direction = Add({direction}, %ahead)",
             ]
         direction = "%direction" if given["nesterov"] else "%new_velocity.wide"
-    lines += [
-        rate_line(given["lr"]),
-        rounded_line("rounded_lr", "lr", types),
-        f"%update = Mul({direction}, %rounded_lr)",
-        "%new_parameter.wide = Sub(%parameter.wide, %update)",
-    ]
+    lines += [rate_line(given["lr"]), *descent_lines(direction, "lr", types)]
     return optimizer_formula(SGD, types, lines)
 
 
@@ -400,9 +396,7 @@ def _lamb_formula(attributes: Attributes, types: Types) -> str:
         "%trust_ratio = Div(%dividend, %divisor_norm)",
         rate_line(given["lr"]),
         "%layer_lr = Mul(%lr, %trust_ratio)",
-        rounded_line("rounded_lr", "layer_lr", types),
-        f"%update = Mul({direction}, %rounded_lr)",
-        "%new_parameter.wide = Sub(%parameter.wide, %update)",
+        *descent_lines(direction, "layer_lr", types),
     ]
     return optimizer_formula(LAMB, types, lines)
 
@@ -516,12 +510,7 @@ def _rmsprop_formula(attributes: Attributes, types: Types) -> str:
             "%new_velocity.wide = Add(%kept, %direction)",
         ]
         direction = "%new_velocity.wide"
-    lines += [
-        rate_line(given["lr"]),
-        rounded_line("rounded_lr", "lr", types),
-        f"%update = Mul({direction}, %rounded_lr)",
-        "%new_parameter.wide = Sub(%parameter.wide, %update)",
-    ]
+    lines += [rate_line(given["lr"]), *descent_lines(direction, "lr", types)]
     return optimizer_formula(RMSPROP, types, lines)
 
 
