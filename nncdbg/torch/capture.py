@@ -306,7 +306,6 @@ class _Choice:
                 self._lower.update(value.name for value in node.outputs if value.name in wide)
 
     def _is_lower(self, node: Node, wide: Set[str], *, backward: bool) -> bool:
-        """Return whether a statement runs in the lower precision."""
         floats = [each for each in node.inputs if isinstance(each, str) and each in wide]
         if not floats or not is_torch(node.op) or node.op in OWN or "dtype" in node.attributes:
             return False

@@ -252,7 +252,7 @@ class Guard:
         Why it could not run again is appended to `notes`.  None if nothing ran.
         """
         parameters = self._trained.parameters()
-        trip = GuardTrip(LOSS, self._number, None, {}, (), notes=rank_notes(parameters))
+        trip = self._trip(LOSS, {}, None, ())
         with self._tape.left():
             self._record_again(trip, parameters, self._tape_or_function())
         notes += trip.notes
@@ -352,7 +352,6 @@ class Guard:
             self._tape.resume()
 
     def _passes(self) -> list[StepCall]:
-        """Return the calls of the tape that are backward passes."""
         names = (BACKWARD, GRADIENT) if self._alone else (BACKWARD,)
         return [
             each for each in self._tape.calls if each.name in names and not each.kwargs.get("create_graph")
@@ -497,7 +496,6 @@ class Guard:
             self._check_states(optimizer, self._tape)
 
     def _has_lost(self) -> bool:
-        """Return whether a loss of this step is NaN."""
         return any("NaN" in not_finite(each) for each in self._losses())
 
     @not_compiled
@@ -581,20 +579,12 @@ class Guard:
             level = (_FOLLOWS if spoiled and where != STATES else _LOST if lost else _NEW) if new else 0
             levels = levels_of_ranks(parameters, level) if sharded else {}
             if new or levels:
-                follows = max(levels.values(), default=level) == _FOLLOWS
                 bad |= {} if new else {f"a value of rank {rank}": "NaN or Inf" for rank in levels}
-                received = level != _LOST and _LOST in levels.values()
-                self._report(
-                    where,
-                    bad,
-                    states,
-                    optimizer,
-                    lines(),
-                    again,
-                    follows=follows,
-                    agreed=sharded,
-                    received=received,
-                )
+                trip = self._trip(where, bad, optimizer, lines())
+                trip.follows = max(levels.values(), default=level) == _FOLLOWS
+                trip.communicates = sharded
+                trip.received = level != _LOST and _LOST in levels.values()
+                self._report(trip, states, again)
             elif bad:
                 self._tripped = True
         return gradients if moderate and not large else ()
@@ -619,7 +609,7 @@ class Guard:
             if states:
                 # Of the last write of the script to one of the states.
                 lines = next((each.call.lines for each in states if isinstance(each, WrittenState)), ())
-                self._report(STATES, {}, states, optimizer, lines, again)
+                self._report(self._trip(STATES, {}, optimizer, lines), states, again)
 
     def _newly_bad(self) -> list[ModuleState | WrittenState]:
         """Return the states that became NaN or Inf since the last check."""
@@ -648,36 +638,27 @@ class Guard:
                 passed = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)][::-1]
                 lines = tuple((code.co_filename, line) for code, line in passed if is_user_code(code))
             if bad or states or (error is not None and may_be_of_nan(error)):
-                where = RESULTS if error is None else ERROR
-                self._report(where, bad, states, None, lines, self._tape_or_function(), error)
+                trip = self._trip(RESULTS if error is None else ERROR, bad, None, lines)
+                trip.follows = bool(self._spoiled(self._trained.named(self._trained.parameters())))
+                trip.error = "" if error is None else type(error).__name__
+                self._report(trip, states, self._tape_or_function())
 
     def _parameters_of(self, optimizer: torch.optim.Optimizer | None) -> list[Any]:
         return self._trained.parameters() if optimizer is None else parameters_of(optimizer)
 
-    def _report(
-        self,
-        where: str,
-        bad: dict[str, str],
-        states: Sequence[ModuleState | WrittenState],
-        optimizer: torch.optim.Optimizer | None,
-        lines: Lines,
-        again: Any,
-        error: BaseException | None = None,
-        *,
-        follows: bool | None = None,
-        agreed: bool = False,
-        received: bool = False,
-    ) -> None:
-        """Search the origin of what is bad in this step, and of bad `states`, and react to it.
+    def _trip(
+        self, where: str, bad: dict[str, str], optimizer: torch.optim.Optimizer | None, lines: Lines
+    ) -> GuardTrip:
+        notes = rank_notes(self._parameters_of(optimizer))
+        return GuardTrip(
+            where, self._number, optimizer, bad, lines, compiler=self._tape.compiler, notes=notes
+        )
 
-        `error` has ended the step.  The value `follows` from an earlier one, if that is known.  With
-        `agreed`, all ranks with shards of the parameters call this; it is `received` if the loss of another
-        one is NaN.
-        """
+    def _report(self, trip: GuardTrip, states: Sequence[ModuleState | WrittenState], again: Any) -> None:
+        """Search the origin of what is bad in this step, and of bad `states`, and react to it."""
+        optimizer, bad = trip.optimizer, trip.bad
         parameters = self._parameters_of(optimizer)
         named = self._trained.named(parameters)
-        if follows is None:
-            follows = where != STATES and bool(self._spoiled(named))
         self._found_alone = self._alone
         new: set[str] = set()
         if states:
@@ -685,13 +666,8 @@ class Guard:
             bad |= {name: not_finite(each) for name, each in found.items()}
             new = found.keys() - self._updates.spoiled
             self._updates.spoiled |= new
-        trip = GuardTrip(where, self._number, optimizer, bad, lines, notes=rank_notes(parameters))
         bad_gradients = [(name, each) for name, each in named if f"{name}.grad" in bad]
         trip.notes += bucket_notes({*self._calls.modules, *self._trained.modules}, bad_gradients)
-        trip.compiler = self._tape.compiler
-        trip.communicates, trip.received = agreed, received
-        trip.error = "" if error is None else type(error).__name__
-        trip.follows = follows
         if not trip.follows:
             trained = self._trained.named(self._trained.parameters())
             trip.before = {
@@ -704,7 +680,7 @@ class Guard:
             self._name_origin(trip, parameters)
         with searching():
             if not trip.follows and self._runs_again:
-                self._record_again(trip, parameters, again, states, agreed=agreed)
+                self._record_again(trip, parameters, again, states)
             try:
                 skips = self._on_trip(trip)
             except BaseException:
@@ -729,11 +705,9 @@ class Guard:
         parameters: Sequence[Any],
         again: Any,
         states: Sequence[ModuleState | WrittenState] = (),
-        *,
-        agreed: bool = False,
     ) -> None:
-        """Record a second run of the step; with `agreed`, all ranks with shards of parameters call this."""
-        if not agreed and meshes_of(parameters):
+        """Record a second run of the step; if it communicates, all ranks with shards of them call this."""
+        if not trip.communicates and meshes_of(parameters):
             trip.notes.append(_ONE_RANK)
             return
         if current_autograd_node() is not None:
@@ -806,7 +780,6 @@ class Guard:
                 updates.undo(optimizer, new)
 
     def _losses(self) -> list[Any]:
-        """Return the tensors from which the backward passes of this step started."""
         return [loss for call in self._passes() for loss in _losses_of(call)]
 
 
@@ -840,7 +813,6 @@ def may_be_of_nan(error: BaseException) -> bool:
 
 
 def _values(frame: FrameType) -> list[Any]:
-    """Return the values of the variables of a frame."""
     variables = frame.f_locals
     values = [*variables.values()]
     if type(variables) is dict and frame.f_code.co_flags & CO_OPTIMIZED:

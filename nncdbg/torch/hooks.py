@@ -335,7 +335,6 @@ def _replace_reduce() -> None:
 
 
 def _without_hidden(module: torch.nn.Module, state: Any) -> Any:
-    """Return the attributes of a module without the hidden hooks."""
     if not isinstance(state, dict):
         return state
     hidden: dict[int, set[int]] = {}
@@ -407,7 +406,7 @@ def on_updates(
     after: Callable[..., Any],
     skipped: Callable[[Any], None],
 ) -> None:
-    """Call functions before and after each update, and `skipped` as `on_skipped_step`, until a stack closes."""
+    """Call functions before and after each update, and as `on_skipped_step` does, until a stack is closed."""
     entered.callback(register_optimizer_step_pre_hook(before).remove)
     entered.callback(register_optimizer_step_post_hook(after).remove)
     entered.callback(on_skipped_step(skipped))

@@ -171,7 +171,6 @@ def await_ranks(seconds: float = 10) -> str | None:
 
 
 def _await_keys(store: Any, keys: Sequence[str], seconds: float) -> None:
-    """Wait for the keys of all ranks."""
     begun = time.monotonic()
     while not store.check(keys) and (waited := time.monotonic() - begun) < _LONGEST_SEARCH:
         if waited >= seconds and not any(

@@ -341,7 +341,6 @@ class RecordedStep(RichOutput):
 
     @property
     def _inputs(self) -> dict[str, np.ndarray[Any, Any]]:
-        """The inputs of the program."""
         return {name: host_array(tensor) for name, tensor in self._complete().inputs.items()}
 
     @property

@@ -679,7 +679,6 @@ class Recorder(DispatchMode):
         return [self._made(part, event) for part in (tensor._indices(), tensor._values())]
 
     def _made(self, tensor: Any, event: Event) -> Key | None:
-        """Return the memory of a result."""
         key = self._usual_key(tensor) or _supported_key(tensor, event)
         if key is None:
             return None

@@ -201,7 +201,6 @@ def _complete(
     named: Iterable[NamedTensor],
     checksums: Mapping[Key, str | np.ndarray[Any, Any]] | None = None,
 ) -> None:
-    """Complete a step with what was recorded until now."""
     step._build = partial(
         program_of,
         recorder.events[:],

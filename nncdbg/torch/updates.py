@@ -116,7 +116,6 @@ class SafeUpdates:
             self._known[optimizer] = moderate
 
     def _wait(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Return False for some updates."""
         self._waiting[id(optimizer)] = _PATIENCE
         return False
 

@@ -185,7 +185,6 @@ class FlightRecorder(StepObserver):
             self._journal.check()
 
     def _save_failed(self, error: BaseException) -> None:
-        """Save the step in which the training ended with an error."""
         if isinstance(error, Terminated):
             self._findings.save_step(self._last, "interrupted by SIGTERM", self._guard.record_step)
         elif isinstance(error, (KeyboardInterrupt, SystemExit)):
@@ -272,7 +271,6 @@ class FlightRecorder(StepObserver):
         self._began_at = time.perf_counter()
 
     def _save_if_due(self) -> None:
-        """Write the start of this step as a checkpoint, if it is time for one."""
         start, policy = self._starts[-1], self._options.policy
         if policy is None or not self._journal.writes or not policy.due(start.step, start.epoch or 0):
             return

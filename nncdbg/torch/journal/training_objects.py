@@ -201,7 +201,6 @@ class KeptStart:
         }
 
     def _optimizers(self, tensors: dict[str, Any]) -> list[Any]:
-        """Return the states and options of the optimizers as JSON."""
         names = self._objects.names_of_parameters()
         result = []
         for index, optimizer in enumerate(self._objects.optimizers):
