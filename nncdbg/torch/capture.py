@@ -132,8 +132,8 @@ class _Capture:
         parts = ((FORWARD, slice(0, cut)), (BACKWARD, slice(cut, None)))
         phases = [(name, block.nodes[part], block.scopes[part]) for name, part in parts if block.nodes[part]]
         names = FreeNames()
-        for name in ("main", *(phase for phase, *_ in phases)):
-            names.fresh(name)
+        for taken in ("main", *(phase for phase, *_ in phases)):
+            names.fresh(taken)
         types = {name: type_of(node.meta.get("val")) for node in self._inputs if (name := self._given(node))}
         for statement in block.nodes:
             for value in statement.outputs:

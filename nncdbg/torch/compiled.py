@@ -353,7 +353,10 @@ class ProgramRun:
         execute: _Execute,
         call: Callable[[str, Sequence[Any]], Sequence[Any]] | None = None,
     ) -> Sequence[Any]:
-        """Return the results of a graph, whose statements `execute` runs; `call` its calls, if that differs."""
+        """Return the results of a graph.  `execute` runs its statements and those of graphs that it calls.
+
+        With `call`, that runs the graphs that it calls.
+        """
         call = call or partial(self.results, execute=execute)
         code = self._codes.get(name)
         if code is None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -26,7 +26,7 @@ from nncdbg.presentation.screen import Screen
 from nncdbg.stats import prepare
 from nncdbg.torch.guard_findings import ERROR, RESULTS, GuardTrip
 from nncdbg.torch.hooks import on_compiled_call, on_module_calls, on_updates
-from nncdbg.torch.live.breakpoints import LiveBreakpoint, check_kinds, names_of_modules
+from nncdbg.torch.live.breakpoints import KINDS, LiveBreakpoint
 from nncdbg.torch.live.debugger import FINISH, NEXT, STEP, LiveDebugger
 from nncdbg.torch.live.mode import Goal, LiveMode, LiveStop
 from nncdbg.torch.live.operators import Operator
@@ -39,7 +39,9 @@ from nncdbg.torch.named_models import (
     live_objects,
     models_of,
     named_models,
+    own_tensors,
     parameters_of,
+    submodules,
     tensors_by_name,
 )
 from nncdbg.torch.recorded_step import RecordedStep
@@ -132,7 +134,7 @@ class LiveTraining:
         self._records_step = False
         """Whether a whole step was requested, at the end of which the script stops."""
 
-    def __enter__(self) -> LiveTraining:
+    def __enter__(self) -> Self:
         if _ACTIVE:
             raise UsageError("the live debugger is active already", hint="call nncdbg.torch.debug once")
         entered = self._entered
@@ -214,7 +216,12 @@ class LiveTraining:
 
         Raises UsageError for other kinds.
         """
-        check_kinds(kinds)
+        for kind in kinds:
+            if kind not in KINDS:
+                raise UsageError(
+                    f"a running script cannot catch {kind!r}: it can catch {' and '.join(KINDS)}",
+                    hint="`nncdbg record` records a step, in which all kinds can be caught",
+                )
         self.mode.catches.update(kinds)
         self.mode.changed()
 
@@ -330,7 +337,8 @@ class LiveTraining:
         if not self._models or not self._optimizers or not self.mode.names:
             self._optimizers = self._optimizers or live_objects(torch.optim.Optimizer)
             self._models = self._models or models_of(self._optimizers)
-            self.mode.names = dict(names_of_modules(self._models))
+            named = *submodules(self._models), *own_tensors(self._models)
+            self.mode.names = {id(each): name for name, each in named}
         self._ran_compiled = False
         if self.history or self._records_step:
             recorder = Recorder()
