@@ -115,11 +115,16 @@ class _Capture:
         ]
         self._plain = [each for _, each in self._described if _kind(each) == "PlainAOTOutput"]
         given = {node: claimed_name(self._input_name(node), self._taken) for node in self._inputs}
-        renamed = self._result_names(nodes)
+        self._calls = [node for node in nodes if node.op in ("call_function", "get_attr")]
+        wanted = {node.name: self._result_name(described) for node, described in reversed(self._described)}
+        # The names of results come first.
+        results = sorted(self._calls, key=lambda node: wanted.get(node.name) is None)
+        renamed = {
+            node.name: claimed_name(wanted.get(node.name) or node.name, self._taken) for node in results
+        }
         self._block = ExportedBlock(traced, ExportedNames(self._taken, renamed), self._arrays)
         for node, name in given.items():
             self._block.bind(node, name)
-        self._calls = [node for node in nodes if node.op in ("call_function", "get_attr")]
 
     def program(self) -> Program:
         """Return the program.  Raises GraphError for what it cannot hold."""

@@ -434,11 +434,11 @@ class CompiledPart:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the part as a JSON object."""
-        places = [node.location for node in self.nodes]
         return {
             "statements": [
                 {"op": node.op, "file": place and place.file, "line": place and place.line}
-                for node, place in zip(self.nodes, places, strict=True)
+                for node in self.nodes
+                for place in (node.location,)
             ],
             "counts": self.counts,
             "complete": self.complete,

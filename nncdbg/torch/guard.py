@@ -7,7 +7,7 @@ import re
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from inspect import CO_OPTIMIZED
@@ -125,7 +125,7 @@ class Guard:
             gradients=lambda: () if self._alone else gradients_of(self._trained.all_parameters()),
             repeatable=tier != "live",
         )
-        self._tape = self._calls.tape
+        self.tape = self._calls.tape
         self._runs_again = tier != "live"
         self._trained = Trained(model, optimizer, self._calls.modules)
         self._states = ModuleStates(
@@ -169,7 +169,7 @@ class Guard:
         on_updates(entered, self._before_update, self._after_update, self._after_skip)
         if self._watch is not None:
             # Before the tape, whose dispatch mode must be the innermost one so that it can be left.
-            self._tape.own_work.watch = self._watch
+            self.tape.own_work.watch = self._watch
             entered.enter_context(self._watch)
         entered.enter_context(self._calls)
         return self
@@ -182,9 +182,9 @@ class Guard:
             if error is not None and not self._updating and not self._observes:
                 if isinstance(error, (Exception, SystemExit)) and not isinstance(error, NncdbgError):
                     self._check_results(error)
-            elif kind is None and not self._tape.paused:
+            elif kind is None and not self.tape.paused:
                 self._check_written()
-                self._check_states(None, self._tape)
+                self._check_states(None, self.tape)
 
     def _release(self) -> None:
         """Let go of the objects of the user: this object and its parts stay until a garbage collection."""
@@ -196,7 +196,7 @@ class Guard:
         """Call a function that is a whole training step."""
         if self._running is not None or self._rerunning or not self._runs_again or not self._calls.here:
             return function(*args, **kwargs)
-        with self._tape.own_work:
+        with self.tape.own_work:
             kept = self._with_other_states([*map(self._buffers.of, self._trained.modules)])
         zeroed = [each for each in self._trained.parameters() if each.grad is not None]
         self._running = StepFunction(function, args, kwargs, RandomState(), kept, zeroed, self.counts.steps)
@@ -211,7 +211,7 @@ class Guard:
         if not self._calls.here or self._calls.marked or self._rerunning:
             yield
             return
-        updates, tape = self.counts.steps, self._tape
+        updates, tape = self.counts.steps, self.tape
         self._calls.marked = True
         try:
             yield
@@ -230,15 +230,6 @@ class Guard:
         """Whether this is the thread of the training."""
         return self._calls.here
 
-    @property
-    def own_work(self) -> AbstractContextManager[None]:
-        """A block whose operators are no part of the training."""
-        return self._tape.own_work
-
-    def random_state(self) -> RandomState:
-        """Return the state of the random generators, before a step or in it."""
-        return self._tape.random_state()
-
     def leave_process(self) -> None:
         """Stop watching: this process is a fork, such as a worker of a DataLoader."""
         if self._watch is not None:
@@ -253,7 +244,7 @@ class Guard:
         """
         parameters = self._trained.parameters()
         trip = self._trip(LOSS, {}, None, ())
-        with self._tape.left():
+        with self.tape.left():
             self._record_again(trip, parameters, self._tape_or_function())
         notes += trip.notes
         return trip.recorded
@@ -266,32 +257,32 @@ class Guard:
             return
         if self._updating and not self._in_closure:
             self._abandon_update()
-        if not self._tape.paused:
+        if not self.tape.paused:
             self._check_written()
         self._keep_states()
         if self._observes:
-            with self._tape.own_work:
+            with self.tape.own_work:
                 self._observer.step_begins()
 
     def _before_evaluation(self) -> None:
         """Prepare for a module that computes no gradients, whose result a loss may need."""
         if self._runs_again and not self._rerunning:
             self._keep_states()
-            self._tape.drop_unused()
+            self.tape.drop_unused()
 
     def _keep_states(self) -> None:
         """Keep the states of modules that are no buffers, if the step has none yet."""
-        states, kept = self._states, self._tape.kept
+        states, kept = self._states, self.tape.kept
         if not states.followed:
-            with self._tape.own_work:
+            with self.tape.own_work:
                 states.follow()
         if states.has_others and id(self) not in kept:
-            with self._tape.own_work:
+            with self.tape.own_work:
                 kept[id(self)] = states.keep()
 
     def _check_written(self) -> None:
         """Check what the script wrote to, and forget parts of the step that are finished."""
-        tape = self._tape
+        tape = self.tape
         passes = self._passes() if self._alone and not self._calls.marked else []
         update = tape.written.writes_to(self._trained.parameters()) if passes else []
         if update:  # By hand.
@@ -322,7 +313,7 @@ class Guard:
         without_modules = self._alone and not self._calls.modules
         if without_modules:
             # The tensors with a gradient among the arguments that no call has made.
-            calls = self._tape.calls
+            calls = self.tape.calls
             given = {id(each): each for one in calls for each in tensors_in((one.args, one.kwargs))}
             self._trained.leaves = [each for each in given.values() if each.requires_grad and each.is_leaf]
             if call.name == BACKWARD:
@@ -331,11 +322,11 @@ class Guard:
         self._skipped = False
         self.counts.passes += self._alone and not self._calls.marked
         if self._observes:
-            with self._tape.own_work:
+            with self.tape.own_work:
                 self._observer.losses(_losses_of(call))
         if self._alone and not self._calls.marked and isinstance(self._watch, RecordingWatch):
             made = [*call.gradients, *tensors_in(call.result), *_losses_of(call)]
-            with self._tape.own_work:
+            with self.tape.own_work:
                 if not suspicious([each for each in made if each is not None]):
                     self._watch.pass_ended()
         if without_modules and not self._calls.marked:
@@ -343,18 +334,18 @@ class Guard:
 
     def _end_pass(self, lines: Lines, last: Sequence[StepCall] = ()) -> None:
         """Check a step without an optimizer, and forget its calls, or those up to the `last` ones."""
-        self._tape.pause()
+        self.tape.pause()
         try:
-            with self._tape.own_work:
+            with self.tape.own_work:
                 self._check(None, lambda: lines, self._tape_or_function())
         finally:
-            self._tape.clear_through(last or self._tape.calls)
-            self._tape.resume()
+            self.tape.clear_through(last or self.tape.calls)
+            self.tape.resume()
 
     def _passes(self) -> list[StepCall]:
         names = (BACKWARD, GRADIENT) if self._alone else (BACKWARD,)
         return [
-            each for each in self._tape.calls if each.name in names and not each.kwargs.get("create_graph")
+            each for each in self.tape.calls if each.name in names and not each.kwargs.get("create_graph")
         ]
 
     def _forget_finished(self) -> None:
@@ -367,7 +358,7 @@ class Guard:
             return
         gradients = {id(each): each.grad for call in passes for each in call.parameters}
         gradients |= {id(each): each for call in passes for each in tensors_in(call.result)}
-        with self._tape.own_work:
+        with self.tape.own_work:
             lost = self._has_lost()
             finite = not lost and not suspicious([each for each in gradients.values() if each is not None])
             # The ranks must run the same calls again.
@@ -377,7 +368,7 @@ class Guard:
         if finite:
             self._reported = []
             if len(self._trained.optimizers) <= 1:
-                self._tape.clear_through(passes)
+                self.tape.clear_through(passes)
         elif lost or len(passes) >= PATIENCE:
             self._end_pass(passes[-1].lines)
             self._reported = [weakref.ref(each) for each in gradients.values() if each is not None]
@@ -408,20 +399,20 @@ class Guard:
         if len(self._updating) > 1:
             return None
         self._skipped = False
-        self._tape.pause()
+        self.tape.pause()
         self._huge = self._tripped = self._safe = False
         lines = partial(user_lines, sys._getframe(2))
         closure = closure_of(args, kwargs)
         self._set_updating()
         if callable(closure):
-            with self._tape.own_work:
+            with self.tape.own_work:
                 self._updates.begin(optimizer)
                 self._observer.update_begins(optimizer)
             checked = partial(self._checked_closure, optimizer, closure, lines)
             if "closure" in kwargs:
                 return args, {**kwargs, "closure": checked}
             return (args[0], checked, *args[2:]), kwargs
-        with self._tape.own_work:
+        with self.tape.own_work:
             self._updates.begin(optimizer)
             # A fused optimizer leaves out the update itself, as its gradient scaler tells it to.
             bad_scale = getattr(optimizer, "found_inf", None)
@@ -449,8 +440,8 @@ class Guard:
         self._updating.clear()
         self._reported = []
         self._set_updating()
-        self._tape.clear()
-        self._tape.resume()
+        self.tape.clear()
+        self.tape.resume()
 
     @property
     def _number(self) -> int:
@@ -468,14 +459,14 @@ class Guard:
         self._skipped = True
         self._trained.add_updated(optimizer)
         self.counts.passes = 0
-        self._tape.pause()
+        self.tape.pause()
         try:
-            with self._tape.own_work:
+            with self.tape.own_work:
                 self._check_skipped(optimizer, partial(user_lines, sys._getframe(2)))
                 self._observer.update_ended(optimizer)
         finally:
-            self._tape.updated(optimizer, self._trained.optimizers)
-            self._tape.resume()
+            self.tape.updated(optimizer, self._trained.optimizers)
+            self.tape.resume()
 
     def _check_skipped(self, optimizer: torch.optim.Optimizer, lines: Callable[[], Lines]) -> None:
         """Check a step that a gradient scaler skips.
@@ -491,9 +482,9 @@ class Guard:
         if self._is_sharded(optimizer):
             lost = bool(levels_of_ranks(parameters_of(optimizer), int(lost)))
         if lost or self._skips_in_row[optimizer] >= PATIENCE:
-            self._check(optimizer, lines, self._tape)
+            self._check(optimizer, lines, self.tape)
         else:
-            self._check_states(optimizer, self._tape)
+            self._check_states(optimizer, self.tape)
 
     def _has_lost(self) -> bool:
         return any("NaN" in not_finite(each) for each in self._losses())
@@ -508,10 +499,10 @@ class Guard:
         """
         random = RandomState()
         modules = self._trained.modules_of(optimizer) if self._runs_again else ()
-        with self._tape.own_work:
+        with self.tape.own_work:
             if self._passes():
-                self._check(optimizer, lines, self._tape)
-                self._tape.clear()
+                self._check(optimizer, lines, self.tape)
+                self.tape.clear()
             kept = self._with_other_states([*map(BufferState, modules)])
         self._in_closure = True
         self._set_updating()
@@ -522,7 +513,7 @@ class Guard:
             self._set_updating()
         again = StepFunction(closure, (), {}, random, kept, (), self.counts.steps)
         self._updates.evaluated(result)
-        with self._tape.own_work:
+        with self.tape.own_work:
             self._observer.losses(tensors_in(result))
             self._check(optimizer, lines, again, [*tensors_in(result)])
         return result
@@ -530,7 +521,7 @@ class Guard:
     def _tape_or_function(self) -> Any:
         """Return what can run again: the step function if it has made no update yet, else the tape."""
         running = self._running
-        return running if running is not None and running.updates == self.counts.steps else self._tape
+        return running if running is not None and running.updates == self.counts.steps else self.tape
 
     def _check(
         self,
@@ -604,7 +595,7 @@ class Guard:
 
     def _check_states(self, optimizer: torch.optim.Optimizer | None, again: Any) -> None:
         """Check states alone: buffers and the like, and what the script wrote to."""
-        with self._tape.left(), self._trained.searched_once():
+        with self.tape.left(), self._trained.searched_once():
             states = self._newly_bad()
             if states:
                 # Of the last write of the script to one of the states.
@@ -613,7 +604,7 @@ class Guard:
 
     def _newly_bad(self) -> list[ModuleState | WrittenState]:
         """Return the states that became NaN or Inf since the last check."""
-        return [*self._states.newly_bad(), *self._tape.written.newly_bad()]
+        return [*self._states.newly_bad(), *self.tape.written.newly_bad()]
 
     def _named(
         self, states: Sequence[ModuleState | WrittenState], parameters: Sequence[Any]
@@ -625,10 +616,10 @@ class Guard:
 
     def _check_results(self, error: BaseException | None) -> None:
         """Check what the calls of a step returned that is marked, or that `error` has ended."""
-        with self._tape.left(), self._trained.searched_once():
+        with self.tape.left(), self._trained.searched_once():
             found = (
                 ({f"result of {_name_of(call)}": counts}, call.lines)
-                for call in reversed(self._tape.calls)
+                for call in reversed(self.tape.calls)
                 for each in tensors_in(call.result)
                 if (counts := not_finite(each))
             )
@@ -650,9 +641,7 @@ class Guard:
         self, where: str, bad: dict[str, str], optimizer: torch.optim.Optimizer | None, lines: Lines
     ) -> GuardTrip:
         notes = rank_notes(self._parameters_of(optimizer))
-        return GuardTrip(
-            where, self._number, optimizer, bad, lines, compiler=self._tape.compiler, notes=notes
-        )
+        return GuardTrip(where, self._number, optimizer, bad, lines, compiler=self.tape.compiler, notes=notes)
 
     def _report(self, trip: GuardTrip, states: Sequence[ModuleState | WrittenState], again: Any) -> None:
         """Search the origin of what is bad in this step, and of bad `states`, and react to it."""
@@ -719,7 +708,7 @@ class Guard:
         self._rerunning = True
         try:
             models = trained.models_of(parameters)
-            written = [*self._tape.written]
+            written = [*self.tape.written]
             replaced = []
             if isinstance(again, StepFunction):
                 again = replace(again, before=[*again.before, *written])
@@ -745,7 +734,7 @@ class Guard:
             return
         self._set_updating()
         try:
-            with self._tape.own_work:
+            with self.tape.own_work:
                 self._check_update(optimizer, sys._getframe(2))
                 if not self._runs_again:
                     self._states.newly_bad()  # The parameters, which were checked.
@@ -756,8 +745,8 @@ class Guard:
                 guard_kernels.LIBRARY.compile_later()
             self._reported = []
             self._calls.stop_learning()
-            self._tape.updated(optimizer, self._trained.optimizers)
-            self._tape.resume()
+            self.tape.updated(optimizer, self._trained.optimizers)
+            self.tape.resume()
 
     def _check_update(self, optimizer: torch.optim.Optimizer, frame: FrameType) -> None:
         """Check the parameters after an update, and the moments where squares of gradients overflow."""
@@ -770,7 +759,7 @@ class Guard:
             return
         with self._trained.searched_once():
             trip = updates.trip(optimizer, self._number, new, user_lines(frame))
-            trip.notes += memory_notes(self._tape.calls, self._trained.named(parameters_of(optimizer)))
+            trip.notes += memory_notes(self.tape.calls, self._trained.named(parameters_of(optimizer)))
             if self._watch is not None and self._watch.checks_updates:
                 self._name_origin(trip, self._trained.parameters())
             if trip.recorded is None:

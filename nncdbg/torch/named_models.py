@@ -40,10 +40,6 @@ class NamedTensor(NamedTuple):
     """How the `DTensor` is placed of which this is the shard on this rank."""
 
 
-def classes_of_modules(modules: Mapping[str, torch.nn.Module]) -> dict[str, str]:
-    return {name: type(module).__name__ for name, module in submodules(modules) if name}
-
-
 def named_models(model: Models | None) -> dict[str, torch.nn.Module]:
     """Return the models by name; a single one has no name.  Raises UsageError for anything else."""
     if model is None:

@@ -30,7 +30,6 @@ from nncdbg.torch.named_models import (
     Models,
     NamedTensor,
     Optimizers,
-    classes_of_modules,
     closure_of,
     dense_parts,
     listed_optimizers,
@@ -208,7 +207,7 @@ def _complete(
         dict(recorder.labels),
         dict(recorder.placements),
         {each.name: each.owner for each in named if each.persists},
-        classes_of_modules(modules),
+        {name: type(module).__name__ for name, module in submodules(modules) if name},
         checksums,
     )
 

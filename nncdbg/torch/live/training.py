@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +24,7 @@ from nncdbg.errors import NncdbgError, RunError, UsageError
 from nncdbg.presentation.screen import Screen
 from nncdbg.stats import prepare
 from nncdbg.torch.guard_findings import ERROR, RESULTS, GuardTrip
-from nncdbg.torch.hooks import on_compiled_call, on_module_calls, on_updates
+from nncdbg.torch.hooks import leave_forks, on_compiled_call, on_module_calls, on_updates
 from nncdbg.torch.live.breakpoints import KINDS, LiveBreakpoint
 from nncdbg.torch.live.debugger import FINISH, NEXT, STEP, LiveDebugger
 from nncdbg.torch.live.mode import Goal, LiveMode, LiveStop
@@ -491,14 +490,7 @@ def _goal(wanted: str, start: Operator) -> Goal | None:
 
 
 _ACTIVE: list[LiveTraining] = []
-
-
-def _forked() -> None:
-    for training in _ACTIVE:
-        training.leave_process()
-
-
-os.register_at_fork(after_in_child=_forked)
+leave_forks(_ACTIVE)
 
 
 def active() -> LiveTraining | None:
