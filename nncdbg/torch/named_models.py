@@ -181,7 +181,11 @@ def models_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, torch.nn
     """
     # A module whose `__init__` has failed has no attributes of one; a kept traceback holds it.
     built = [each for each in live_objects(torch.nn.Module) if hasattr(each, "training")]
-    modules = _without_traced(built)
+    written = [module for module in built if not isinstance(module, torch.fx.GraphModule)]
+    own = {id(parameter) for module in written for parameter in module.parameters(recurse=False)}
+    # The compiler has graphs of functions with the parameters of other modules.
+    graphs = [module for module in built if isinstance(module, torch.fx.GraphModule)]
+    modules = written + [module for module in graphs if own.isdisjoint(map(id, module.parameters()))]
     inside = {id(child) for module in modules for child in module.children()}
     outermost = [
         each for each in modules if id(each) not in inside and next(each.parameters(), None) is not None
@@ -195,17 +199,6 @@ def models_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, torch.nn
         wanted = variables.get(id(module), type(module).__name__.lower())
         named["" if main == [module] else fresh_name(wanted, named, first=2)] = module
     return named
-
-
-def _without_traced(modules: Sequence[torch.nn.Module]) -> list[torch.nn.Module]:
-    """Leave out the graphs that the compiler has of functions with the parameters of other modules."""
-    written = [each for each in modules if not isinstance(each, torch.fx.GraphModule)]
-    known = {id(parameter) for each in written for parameter in each.parameters(recurse=False)}
-    return written + [
-        each
-        for each in modules
-        if isinstance(each, torch.fx.GraphModule) and known.isdisjoint(map(id, each.parameters()))
-    ]
 
 
 _earlier: dict[int, weakref.ref[Any]] = {}
