@@ -303,7 +303,7 @@ def _values(graph: Graph) -> Iterator[Value]:
         yield from node.outputs
 
 
-def _is_lower(node: Node, wide: Set[str], lower: Set[str], *, backward: bool) -> bool:
+def _is_lower(node: Node, wide: Set[str], lower: set[str], *, backward: bool) -> bool:
     """Return whether a statement runs in the lower precision; `wide` and `lower` are the floats so far."""
     floats = [name for name in node.inputs if isinstance(name, str) and name in wide]
     if not floats or not is_torch(node.op) or node.op in OWN or "dtype" in node.attributes:
