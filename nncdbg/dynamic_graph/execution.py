@@ -12,11 +12,12 @@ import numpy as np
 
 from nncdbg import extensions
 from nncdbg.dynamic_graph.gradients import Gradient
-from nncdbg.dynamic_graph.plans import Attributes, OpPlan, TypeNumbers, literal_key, make_plan
+from nncdbg.dynamic_graph.plans import Attributes, OpPlan, TypeNumbers, literal, literal_key
 from nncdbg.dynamic_graph.trace import Symbol, name_in_frame, wanted_name
 from nncdbg.dynamic_graph.variable import EagerVariable
 from nncdbg.engine import backends
 from nncdbg.engine.backends import Backend
+from nncdbg.engine.backends.composed import call_for
 from nncdbg.engine.building.python_lines import locate, user_frame
 from nncdbg.engine.building.values import SCALARS, wrong_literal
 from nncdbg.engine.compilation.code import UNSET
@@ -24,11 +25,12 @@ from nncdbg.engine.execution.random_streams import seeded_stream
 from nncdbg.engine.frontends.file_names import STORE
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.engine.inference.graphs import TypeRules
+from nncdbg.engine.inference.statements import literal_dtype
 from nncdbg.engine.values.operand_faults import fault_of
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.ir.kinds import called_graph
 from nncdbg.ir.names import claimed_name
-from nncdbg.ir.records import Graph, Location
+from nncdbg.ir.records import Array, Graph, Literal, Location, Node, TensorType, Value
 
 if TYPE_CHECKING:
     from nncdbg.dynamic_graph.session import Model
@@ -68,33 +70,6 @@ def value_in(symbol: Symbol, done: Mapping[int, Any]) -> Any:
         return symbol.value
     results, plan = done[symbol.statement.number], symbol.statement.plan
     return results if plan is None or len(plan.node.outputs) == 1 else results[symbol.index]
-
-
-def keep_needed(
-    symbols: Iterable[Symbol],
-    done: Mapping[int, Any],
-    wanted: Sequence[Symbol],
-    types: TypeNumbers,
-    *,
-    everything: bool,
-) -> None:
-    """Keep the values that are needed again; the others are computed again if they are inspected.
-
-    `symbols` are those of the trace; `done` has the results of the executed statements by number.
-    """
-    cut = []
-    for symbol in symbols:
-        if symbol.statement.number not in done or symbol.value is not UNSET:
-            continue
-        plan = symbol.statement.plan
-        variable = symbol.handle() if symbol.handle is not None else None
-        needed = everything or symbol.tracked or (plan is not None and plan.once)
-        if needed or symbol in wanted or (variable is not None and variable._symbol is symbol):
-            symbol.value = value_in(symbol, done)
-            symbol.type = types.of(symbol.value)
-            cut += [symbol] if symbol.cut else []
-    for symbol in cut:
-        symbol.become_leaf(symbol.value)
 
 
 class Execution:
@@ -303,21 +278,27 @@ class Execution:
         frame: FrameType,
     ) -> OpPlan:
         """Make a plan, and keep it unless its attributes have no key."""
-        types = [self.types[each.type] if isinstance(each, Symbol) else None for each in operands]
         if not isinstance(op, str) or not op:
             self.fail(f"{op!r} is no name of an op", "for example Relu", frame)
+        types = [self.types[each.type] if isinstance(each, Symbol) else None for each in operands]
         try:
-            made = make_plan(
-                op,
-                operands,
-                types,
-                attributes.values,
-                outputs,
-                self.backend,
-                self.rules,
-                self.types,
-                self._generator,
+            inputs = tuple(
+                f"operand {index}" if known is not None else literal(operand)
+                for index, (operand, known) in enumerate(zip(operands, types, strict=True))
             )
+            node = Node(op, inputs, (Value(""),) * outputs, attributes.values)
+            results = self.rules.results(node, self.rules.literal_types(node, tuple(types)))
+            literals: tuple[tuple[int, str, dict[Any, Array]], ...] = tuple(
+                (index, literal_dtype(operand, node, index, types, self.rules.opsets), {})
+                for index, operand in enumerate(inputs)
+                if isinstance(operand, Literal)
+            )
+            constants = frozenset(index for index, *_ in literals)
+            call = call_for(node, self.rules.opsets, outputs != 1, constants, self._generator)
+            exact = all(isinstance(known, TensorType) and known.concrete for known in results)
+            numbers = tuple(map(self.types.number, results))
+            draws = call.op.draws(inputs)
+            made = OpPlan(node, self.backend.bind(call).run, numbers, exact, literals, draws, draws)
         except NncdbgError as error:
             raise self._explained(error, op, operands, _line(frame)) from None
         model = self.model_of(op)
@@ -414,7 +395,20 @@ class Execution:
                 done[statement.number] = self._computed(statement, done)
         finally:
             self._computing = False
-        keep_needed(self.symbols(), done, wanted, self.types, everything=self._memo is not None)
+        # Values that are needed again are kept; the others are computed again if they are inspected.
+        cut = []
+        for symbol in self.symbols():
+            if symbol.statement.number not in done or symbol.value is not UNSET:
+                continue
+            plan = symbol.statement.plan
+            variable = symbol.handle() if symbol.handle is not None else None
+            needed = self._memo is not None or symbol.tracked or (plan is not None and plan.once)
+            if needed or symbol in wanted or (variable is not None and variable._symbol is symbol):
+                symbol.value = value_in(symbol, done)
+                symbol.type = self.types.of(symbol.value)
+                cut += [symbol] if symbol.cut else []
+        for symbol in cut:
+            symbol.become_leaf(symbol.value)
 
     def _computed(self, statement: Symbol, done: Mapping[int, Any]) -> Any:
         plan = statement.plan

@@ -150,7 +150,6 @@ def _gradient(session: Execution, traced: TracedSlice, frame: FrameType) -> Grad
 def _executed(
     session: Execution, gradient: Gradient, traced: TracedSlice, frame: FrameType
 ) -> Sequence[EagerVariable]:
-    """Execute the statements of a gradient graph; return its results."""
     by_name = {traced.names[each.number]: each for each in (*traced.inside, *traced.outside)}
     symbols = {value.name: by_name[value.name] for value in gradient.graph.inputs}
     session.provide(symbols.values())

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct
 
-from nncdbg.engine.backends import Backend
-from nncdbg.engine.backends.composed import call_for
 from nncdbg.engine.building.values import attribute_of, literal_data
-from nncdbg.engine.inference.graphs import TypeRules
-from nncdbg.engine.inference.statements import literal_dtype
 from nncdbg.engine.inference.types import literal_array
 from nncdbg.ir.records import (
     Array,
@@ -22,7 +18,6 @@ from nncdbg.ir.records import (
     SequenceType,
     TensorType,
     Type,
-    Value,
     type_of,
 )
 
@@ -143,40 +138,6 @@ def literal_key(given: Any) -> Any:
     if isinstance(given, (list, tuple)):
         return (len(given), *map(literal_key, given))
     return None if given is None else given.__class__
-
-
-def make_plan(
-    op: str,
-    operands: Sequence[Any],
-    types: Sequence[Type | None],
-    attributes: Mapping[str, Attribute],
-    outputs: int,
-    backend: Backend,
-    rules: TypeRules,
-    numbers: TypeNumbers,
-    generator: Callable[[float | None], Any],
-) -> OpPlan:
-    """Return the plan of a statement.  `types` are those of operands that are values, None for literals.
-
-    Raises GraphError if the operands do not fit the op.
-    """
-    inputs = tuple(
-        f"operand {index}" if known is not None else literal(operand)
-        for index, (operand, known) in enumerate(zip(operands, types, strict=True))
-    )
-    node = Node(op, inputs, (Value(""),) * outputs, attributes)
-    found = rules.results(node, rules.literal_types(node, tuple(types)))
-    literals: tuple[tuple[int, str, dict[Any, Array]], ...] = tuple(
-        (index, literal_dtype(operand, node, index, types, rules.opsets), {})
-        for index, operand in enumerate(inputs)
-        if isinstance(operand, Literal)
-    )
-    constants = frozenset(index for index, *_ in literals)
-    call = call_for(node, rules.opsets, outputs != 1, constants, generator)
-    exact = all(isinstance(known, TensorType) and known.concrete for known in found)
-    results = tuple(map(numbers.number, found))
-    draws = call.op.draws(inputs)
-    return OpPlan(node, backend.bind(call).run, results, exact, literals, draws, draws)
 
 
 def literal(given: Any) -> Literal | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -115,11 +114,16 @@ class _Capture:
         ]
         self._plain = [each for _, each in self._described if _kind(each) == "PlainAOTOutput"]
         given = {node: claimed_name(self._input_name(node), self._taken) for node in self._inputs}
-        renamed = self._result_names(nodes)
+        self._calls = [node for node in nodes if node.op in ("call_function", "get_attr")]
+        wanted = {node.name: self._result_name(described) for node, described in reversed(self._described)}
+        # The names of results come first.
+        results = sorted(self._calls, key=lambda node: wanted.get(node.name) is None)
+        renamed = {
+            node.name: claimed_name(wanted.get(node.name) or node.name, self._taken) for node in results
+        }
         self._block = ExportedBlock(traced, ExportedNames(self._taken, renamed), self._arrays)
         for node, name in given.items():
             self._block.bind(node, name)
-        self._calls = [node for node in nodes if node.op in ("call_function", "get_attr")]
 
     def program(self) -> Program:
         """Return the program.  Raises GraphError for what it cannot hold."""
@@ -132,8 +136,8 @@ class _Capture:
         parts = ((FORWARD, slice(0, cut)), (BACKWARD, slice(cut, None)))
         phases = [(name, block.nodes[part], block.scopes[part]) for name, part in parts if block.nodes[part]]
         names = FreeNames()
-        for name in ("main", *(phase for phase, *_ in phases)):
-            names.fresh(name)
+        for taken in ("main", *(phase for phase, *_ in phases)):
+            names.fresh(taken)
         types = {name: type_of(node.meta.get("val")) for node in self._inputs if (name := self._given(node))}
         for statement in block.nodes:
             for value in statement.outputs:
@@ -266,11 +270,25 @@ def autocast_program(program: Program, dtype: str) -> Program:
         path: states | {value.name: value.type for value in _values(graph) if value.name not in states}
         for path, graph in blocks(program)
     }
-    chosen = _Choice(program)
+    places: set[Place] = set()
+    lower: set[str] = set()
+    # The values in the lower precision; a recorded program has each name once.
+
+    def choose(graph: Graph, *, backward: bool) -> None:
+        """Choose statements of a graph, and of the graphs that it calls, to run in the lower precision."""
+        values = (*(state.value for state in program.states), *_values(graph))
+        wide = {value.name for value in values if is_wide(value.type)}
+        for pc, node in enumerate(graph.nodes):
+            if (called := node.called) is not None:
+                choose(program.graphs[called], backward=backward)
+            elif _is_lower(node, wide, lower, backward=backward):
+                places.add(((graph.name,), pc))
+                lower.update(value.name for value in node.outputs if value.name in wide)
+
     phases = [name for node in program.graph.nodes if is_phase(name := node.called or "")]
     for name in phases or [program.entry]:
-        chosen.add(program.graphs[name], backward=name.partition(".")[0] == BACKWARD)
-    return mixed_program(program, chosen.places, dtype, types)
+        choose(program.graphs[name], backward=name.partition(".")[0] == BACKWARD)
+    return mixed_program(program, places, dtype, types)
 
 
 def is_phase(name: str) -> bool:
@@ -285,33 +303,11 @@ def _values(graph: Graph) -> Iterator[Value]:
         yield from node.outputs
 
 
-@dataclass(slots=True)
-class _Choice:
-    """The statements that run in the lower precision."""
-
-    program: Program
-    places: set[Place] = field(default_factory=set)
-    _lower: set[str] = field(default_factory=set)
-    """The values in the lower precision; a recorded program has each name once."""
-
-    def add(self, graph: Graph, *, backward: bool) -> None:
-        """Choose among the statements of a graph and of the graphs that it calls."""
-        states = (state.value for state in self.program.states)
-        wide = {value.name for value in (*states, *_values(graph)) if is_wide(value.type)}
-        for pc, node in enumerate(graph.nodes):
-            if (called := node.called) is not None:
-                self.add(self.program.graphs[called], backward=backward)
-            elif self._is_lower(node, wide, backward=backward):
-                self.places.add(((graph.name,), pc))
-                self._lower.update(value.name for value in node.outputs if value.name in wide)
-
-    def _is_lower(self, node: Node, wide: Set[str], *, backward: bool) -> bool:
-        """Return whether a statement runs in the lower precision."""
-        floats = [each for each in node.inputs if isinstance(each, str) and each in wide]
-        if not floats or not is_torch(node.op) or node.op in OWN or "dtype" in node.attributes:
-            return False
-        name = base_name(node.op)
-        if name in _LOWER:
-            return True
-        # The backward pass runs outside of autocast.
-        return (backward or name not in _FULL) and self._lower.issuperset(floats)
+def _is_lower(node: Node, wide: Set[str], lower: set[str], *, backward: bool) -> bool:
+    """Return whether a statement runs in the lower precision; `wide` and `lower` are the floats so far."""
+    floats = [name for name in node.inputs if isinstance(name, str) and name in wide]
+    if not floats or not is_torch(node.op) or node.op in OWN or "dtype" in node.attributes:
+        return False
+    op = base_name(node.op)
+    # The backward pass runs outside of autocast.
+    return op in _LOWER or ((backward or op not in _FULL) and lower.issuperset(floats))

@@ -271,19 +271,15 @@ class ProgramRun:
         """Run the program.  Without phases, such as an exported program, it is compiled as a whole."""
         entry = self.debugger.loaded.program.entry
         if any(is_phase(node.called or "") for node in self.debugger.program.graph.nodes):
-            self.results(entry, self.inputs(), self.execute, self._phase)
+            self._outside(entry, self.inputs())
         else:
             self._compiled(entry, self.inputs())
 
-    def _phase(self, name: str, operands: Sequence[Any]) -> Sequence[Any]:
-        """Return the results of a graph outside of compiled phases."""
+    def _outside(self, name: str, operands: Sequence[Any]) -> Sequence[Any]:
+        """Return the results of a graph; phases in it are compiled."""
         if is_phase(name):
             return self._compiled(name, operands)
-        return self.results(name, operands, self.execute, self._phase)
-
-    def _eager(self, name: str, operands: Sequence[Any], execute: _Execute) -> Sequence[Any]:
-        """Return the results of a graph whose statements `execute` runs."""
-        return self.results(name, operands, execute, partial(self._eager, execute=execute))
+        return self.results(name, operands, self.execute, self._outside)
 
     def _compiled(self, name: str, operands: Sequence[Any]) -> Sequence[Any]:
         """Return the results of a compiled graph; those of the graphs that it calls are results as well."""
@@ -298,7 +294,7 @@ class ProgramRun:
                 drawn[place] = results
             return results
 
-        self._eager(name, operands, drawing)
+        self.results(name, operands, drawing)
         from torch.fx.experimental.proxy_tensor import make_fx
 
         constants = self._constants
@@ -355,9 +351,13 @@ class ProgramRun:
         name: str,
         operands: Sequence[Any],
         execute: _Execute,
-        call: Callable[[str, Sequence[Any]], Sequence[Any]],
+        call: Callable[[str, Sequence[Any]], Sequence[Any]] | None = None,
     ) -> Sequence[Any]:
-        """Return the results of a graph, whose statements `execute` runs, and whose calls `call`."""
+        """Return the results of a graph.  `execute` runs its statements and those of graphs that it calls.
+
+        With `call`, that runs the graphs that it calls.
+        """
+        call = call or partial(self.results, execute=execute)
         code = self._codes.get(name)
         if code is None:
             code = self._codes[name] = self.debugger.loaded.call(name, operands)
@@ -434,11 +434,11 @@ class CompiledPart:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the part as a JSON object."""
-        places = [node.location for node in self.nodes]
         return {
             "statements": [
                 {"op": node.op, "file": place and place.file, "line": place and place.line}
-                for node, place in zip(self.nodes, places, strict=True)
+                for node in self.nodes
+                for place in (node.location,)
             ],
             "counts": self.counts,
             "complete": self.complete,

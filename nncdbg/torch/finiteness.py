@@ -28,13 +28,13 @@ def suspicious(tensors: Sequence[Any]) -> bool:
     library = guard_kernels.used
     if library is not None and (finite := library.squares_finite(tensors)) is not None:
         return not finite
-    kinds = {*map(_kind_of, tensors)}
+    kinds = {*map(kind_of, tensors)}
     if any(class_ not in PLAIN for class_, *_ in kinds):
         tensors = [*map(local_part, tensors)]
-        kinds = {*map(_kind_of, tensors)}
+        kinds = {*map(kind_of, tensors)}
     others: Sequence[Any] = ()
     for kind in kinds:
-        same = tensors if len(kinds) == 1 else [each for each in tensors if _kind_of(each) == kind]
+        same = tensors if len(kinds) == 1 else [each for each in tensors if kind_of(each) == kind]
         check = _memory_check("squares_finite", kind)
         if check is not None and not all(map(_is_contiguous, same)):
             others = [*others, *(each for each in same if not is_dense(each))]
@@ -58,10 +58,10 @@ def are_moderate(tensors: Sequence[Any]) -> bool:
     library = guard_kernels.used
     if library is not None and (moderate := library.moderate(tensors, MODERATE)) is not None:
         return bool(moderate)
-    kinds = {*map(_kind_of, tensors)}
+    kinds = {*map(kind_of, tensors)}
     for kind in kinds:
         check = _memory_check("moderate", kind)
-        same = tensors if len(kinds) == 1 else [each for each in tensors if _kind_of(each) == kind]
+        same = tensors if len(kinds) == 1 else [each for each in tensors if kind_of(each) == kind]
         if check is None or not (all(map(_is_contiguous, same)) or all(map(is_dense, same))):
             return False
         if not check(same):
@@ -157,7 +157,7 @@ _WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 """A norm of half precision is computed in float32, or it overflows."""
 
 
-_kind_of = operator.attrgetter("__class__", "is_cpu", "layout", "dtype")
+kind_of = operator.attrgetter("__class__", "is_cpu", "layout", "dtype")
 _is_contiguous = torch.Tensor.is_contiguous
 
 _MemoryCheck: TypeAlias = "Callable[[Sequence[Any]], bool]"

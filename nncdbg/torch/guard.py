@@ -7,7 +7,7 @@ import re
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from inspect import CO_OPTIMIZED
@@ -125,7 +125,7 @@ class Guard:
             gradients=lambda: () if self._alone else gradients_of(self._trained.all_parameters()),
             repeatable=tier != "live",
         )
-        self._tape = self._calls.tape
+        self.tape = self._calls.tape
         self._runs_again = tier != "live"
         self._trained = Trained(model, optimizer, self._calls.modules)
         self._states = ModuleStates(
@@ -169,7 +169,7 @@ class Guard:
         on_updates(entered, self._before_update, self._after_update, self._after_skip)
         if self._watch is not None:
             # Before the tape, whose dispatch mode must be the innermost one so that it can be left.
-            self._tape.own_work.watch = self._watch
+            self.tape.own_work.watch = self._watch
             entered.enter_context(self._watch)
         entered.enter_context(self._calls)
         return self
@@ -182,9 +182,9 @@ class Guard:
             if error is not None and not self._updating and not self._observes:
                 if isinstance(error, (Exception, SystemExit)) and not isinstance(error, NncdbgError):
                     self._check_results(error)
-            elif kind is None and not self._tape.paused:
+            elif kind is None and not self.tape.paused:
                 self._check_written()
-                self._check_states(None, self._tape)
+                self._check_states(None, self.tape)
 
     def _release(self) -> None:
         """Let go of the objects of the user: this object and its parts stay until a garbage collection."""
@@ -196,7 +196,7 @@ class Guard:
         """Call a function that is a whole training step."""
         if self._running is not None or self._rerunning or not self._runs_again or not self._calls.here:
             return function(*args, **kwargs)
-        with self._tape.own_work:
+        with self.tape.own_work:
             kept = self._with_other_states([*map(self._buffers.of, self._trained.modules)])
         zeroed = [each for each in self._trained.parameters() if each.grad is not None]
         self._running = StepFunction(function, args, kwargs, RandomState(), kept, zeroed, self.counts.steps)
@@ -211,7 +211,7 @@ class Guard:
         if not self._calls.here or self._calls.marked or self._rerunning:
             yield
             return
-        updates, tape = self.counts.steps, self._tape
+        updates, tape = self.counts.steps, self.tape
         self._calls.marked = True
         try:
             yield
@@ -230,15 +230,6 @@ class Guard:
         """Whether this is the thread of the training."""
         return self._calls.here
 
-    @property
-    def own_work(self) -> AbstractContextManager[None]:
-        """A block whose operators are no part of the training."""
-        return self._tape.own_work
-
-    def random_state(self) -> RandomState:
-        """Return the state of the random generators, before a step or in it."""
-        return self._tape.random_state()
-
     def leave_process(self) -> None:
         """Stop watching: this process is a fork, such as a worker of a DataLoader."""
         if self._watch is not None:
@@ -252,8 +243,8 @@ class Guard:
         Why it could not run again is appended to `notes`.  None if nothing ran.
         """
         parameters = self._trained.parameters()
-        trip = GuardTrip(LOSS, self._number, None, {}, (), notes=rank_notes(parameters))
-        with self._tape.left():
+        trip = self._trip(LOSS, {}, None, ())
+        with self.tape.left():
             self._record_again(trip, parameters, self._tape_or_function())
         notes += trip.notes
         return trip.recorded
@@ -266,32 +257,32 @@ class Guard:
             return
         if self._updating and not self._in_closure:
             self._abandon_update()
-        if not self._tape.paused:
+        if not self.tape.paused:
             self._check_written()
         self._keep_states()
         if self._observes:
-            with self._tape.own_work:
+            with self.tape.own_work:
                 self._observer.step_begins()
 
     def _before_evaluation(self) -> None:
         """Prepare for a module that computes no gradients, whose result a loss may need."""
         if self._runs_again and not self._rerunning:
             self._keep_states()
-            self._tape.drop_unused()
+            self.tape.drop_unused()
 
     def _keep_states(self) -> None:
         """Keep the states of modules that are no buffers, if the step has none yet."""
-        states, kept = self._states, self._tape.kept
+        states, kept = self._states, self.tape.kept
         if not states.followed:
-            with self._tape.own_work:
+            with self.tape.own_work:
                 states.follow()
         if states.has_others and id(self) not in kept:
-            with self._tape.own_work:
+            with self.tape.own_work:
                 kept[id(self)] = states.keep()
 
     def _check_written(self) -> None:
         """Check what the script wrote to, and forget parts of the step that are finished."""
-        tape = self._tape
+        tape = self.tape
         passes = self._passes() if self._alone and not self._calls.marked else []
         update = tape.written.writes_to(self._trained.parameters()) if passes else []
         if update:  # By hand.
@@ -322,7 +313,7 @@ class Guard:
         without_modules = self._alone and not self._calls.modules
         if without_modules:
             # The tensors with a gradient among the arguments that no call has made.
-            calls = self._tape.calls
+            calls = self.tape.calls
             given = {id(each): each for one in calls for each in tensors_in((one.args, one.kwargs))}
             self._trained.leaves = [each for each in given.values() if each.requires_grad and each.is_leaf]
             if call.name == BACKWARD:
@@ -331,11 +322,11 @@ class Guard:
         self._skipped = False
         self.counts.passes += self._alone and not self._calls.marked
         if self._observes:
-            with self._tape.own_work:
+            with self.tape.own_work:
                 self._observer.losses(_losses_of(call))
         if self._alone and not self._calls.marked and isinstance(self._watch, RecordingWatch):
             made = [*call.gradients, *tensors_in(call.result), *_losses_of(call)]
-            with self._tape.own_work:
+            with self.tape.own_work:
                 if not suspicious([each for each in made if each is not None]):
                     self._watch.pass_ended()
         if without_modules and not self._calls.marked:
@@ -343,19 +334,18 @@ class Guard:
 
     def _end_pass(self, lines: Lines, last: Sequence[StepCall] = ()) -> None:
         """Check a step without an optimizer, and forget its calls, or those up to the `last` ones."""
-        self._tape.pause()
+        self.tape.pause()
         try:
-            with self._tape.own_work:
+            with self.tape.own_work:
                 self._check(None, lambda: lines, self._tape_or_function())
         finally:
-            self._tape.clear_through(last or self._tape.calls)
-            self._tape.resume()
+            self.tape.clear_through(last or self.tape.calls)
+            self.tape.resume()
 
     def _passes(self) -> list[StepCall]:
-        """Return the calls of the tape that are backward passes."""
         names = (BACKWARD, GRADIENT) if self._alone else (BACKWARD,)
         return [
-            each for each in self._tape.calls if each.name in names and not each.kwargs.get("create_graph")
+            each for each in self.tape.calls if each.name in names and not each.kwargs.get("create_graph")
         ]
 
     def _forget_finished(self) -> None:
@@ -368,7 +358,7 @@ class Guard:
             return
         gradients = {id(each): each.grad for call in passes for each in call.parameters}
         gradients |= {id(each): each for call in passes for each in tensors_in(call.result)}
-        with self._tape.own_work:
+        with self.tape.own_work:
             lost = self._has_lost()
             finite = not lost and not suspicious([each for each in gradients.values() if each is not None])
             # The ranks must run the same calls again.
@@ -378,7 +368,7 @@ class Guard:
         if finite:
             self._reported = []
             if len(self._trained.optimizers) <= 1:
-                self._tape.clear_through(passes)
+                self.tape.clear_through(passes)
         elif lost or len(passes) >= PATIENCE:
             self._end_pass(passes[-1].lines)
             self._reported = [weakref.ref(each) for each in gradients.values() if each is not None]
@@ -409,20 +399,20 @@ class Guard:
         if len(self._updating) > 1:
             return None
         self._skipped = False
-        self._tape.pause()
+        self.tape.pause()
         self._huge = self._tripped = self._safe = False
         lines = partial(user_lines, sys._getframe(2))
         closure = closure_of(args, kwargs)
         self._set_updating()
         if callable(closure):
-            with self._tape.own_work:
+            with self.tape.own_work:
                 self._updates.begin(optimizer)
                 self._observer.update_begins(optimizer)
             checked = partial(self._checked_closure, optimizer, closure, lines)
             if "closure" in kwargs:
                 return args, {**kwargs, "closure": checked}
             return (args[0], checked, *args[2:]), kwargs
-        with self._tape.own_work:
+        with self.tape.own_work:
             self._updates.begin(optimizer)
             # A fused optimizer leaves out the update itself, as its gradient scaler tells it to.
             bad_scale = getattr(optimizer, "found_inf", None)
@@ -450,8 +440,8 @@ class Guard:
         self._updating.clear()
         self._reported = []
         self._set_updating()
-        self._tape.clear()
-        self._tape.resume()
+        self.tape.clear()
+        self.tape.resume()
 
     @property
     def _number(self) -> int:
@@ -469,14 +459,14 @@ class Guard:
         self._skipped = True
         self._trained.add_updated(optimizer)
         self.counts.passes = 0
-        self._tape.pause()
+        self.tape.pause()
         try:
-            with self._tape.own_work:
+            with self.tape.own_work:
                 self._check_skipped(optimizer, partial(user_lines, sys._getframe(2)))
                 self._observer.update_ended(optimizer)
         finally:
-            self._tape.updated(optimizer, self._trained.optimizers)
-            self._tape.resume()
+            self.tape.updated(optimizer, self._trained.optimizers)
+            self.tape.resume()
 
     def _check_skipped(self, optimizer: torch.optim.Optimizer, lines: Callable[[], Lines]) -> None:
         """Check a step that a gradient scaler skips.
@@ -492,12 +482,11 @@ class Guard:
         if self._is_sharded(optimizer):
             lost = bool(levels_of_ranks(parameters_of(optimizer), int(lost)))
         if lost or self._skips_in_row[optimizer] >= PATIENCE:
-            self._check(optimizer, lines, self._tape)
+            self._check(optimizer, lines, self.tape)
         else:
-            self._check_states(optimizer, self._tape)
+            self._check_states(optimizer, self.tape)
 
     def _has_lost(self) -> bool:
-        """Return whether a loss of this step is NaN."""
         return any("NaN" in not_finite(each) for each in self._losses())
 
     @not_compiled
@@ -510,10 +499,10 @@ class Guard:
         """
         random = RandomState()
         modules = self._trained.modules_of(optimizer) if self._runs_again else ()
-        with self._tape.own_work:
+        with self.tape.own_work:
             if self._passes():
-                self._check(optimizer, lines, self._tape)
-                self._tape.clear()
+                self._check(optimizer, lines, self.tape)
+                self.tape.clear()
             kept = self._with_other_states([*map(BufferState, modules)])
         self._in_closure = True
         self._set_updating()
@@ -524,7 +513,7 @@ class Guard:
             self._set_updating()
         again = StepFunction(closure, (), {}, random, kept, (), self.counts.steps)
         self._updates.evaluated(result)
-        with self._tape.own_work:
+        with self.tape.own_work:
             self._observer.losses(tensors_in(result))
             self._check(optimizer, lines, again, [*tensors_in(result)])
         return result
@@ -532,7 +521,7 @@ class Guard:
     def _tape_or_function(self) -> Any:
         """Return what can run again: the step function if it has made no update yet, else the tape."""
         running = self._running
-        return running if running is not None and running.updates == self.counts.steps else self._tape
+        return running if running is not None and running.updates == self.counts.steps else self.tape
 
     def _check(
         self,
@@ -581,20 +570,12 @@ class Guard:
             level = (_FOLLOWS if spoiled and where != STATES else _LOST if lost else _NEW) if new else 0
             levels = levels_of_ranks(parameters, level) if sharded else {}
             if new or levels:
-                follows = max(levels.values(), default=level) == _FOLLOWS
                 bad |= {} if new else {f"a value of rank {rank}": "NaN or Inf" for rank in levels}
-                received = level != _LOST and _LOST in levels.values()
-                self._report(
-                    where,
-                    bad,
-                    states,
-                    optimizer,
-                    lines(),
-                    again,
-                    follows=follows,
-                    agreed=sharded,
-                    received=received,
-                )
+                trip = self._trip(where, bad, optimizer, lines())
+                trip.follows = max(levels.values(), default=level) == _FOLLOWS
+                trip.communicates = sharded
+                trip.received = level != _LOST and _LOST in levels.values()
+                self._report(trip, states, again)
             elif bad:
                 self._tripped = True
         return gradients if moderate and not large else ()
@@ -614,16 +595,16 @@ class Guard:
 
     def _check_states(self, optimizer: torch.optim.Optimizer | None, again: Any) -> None:
         """Check states alone: buffers and the like, and what the script wrote to."""
-        with self._tape.left(), self._trained.searched_once():
+        with self.tape.left(), self._trained.searched_once():
             states = self._newly_bad()
             if states:
                 # Of the last write of the script to one of the states.
                 lines = next((each.call.lines for each in states if isinstance(each, WrittenState)), ())
-                self._report(STATES, {}, states, optimizer, lines, again)
+                self._report(self._trip(STATES, {}, optimizer, lines), states, again)
 
     def _newly_bad(self) -> list[ModuleState | WrittenState]:
         """Return the states that became NaN or Inf since the last check."""
-        return [*self._states.newly_bad(), *self._tape.written.newly_bad()]
+        return [*self._states.newly_bad(), *self.tape.written.newly_bad()]
 
     def _named(
         self, states: Sequence[ModuleState | WrittenState], parameters: Sequence[Any]
@@ -635,10 +616,10 @@ class Guard:
 
     def _check_results(self, error: BaseException | None) -> None:
         """Check what the calls of a step returned that is marked, or that `error` has ended."""
-        with self._tape.left(), self._trained.searched_once():
+        with self.tape.left(), self._trained.searched_once():
             found = (
                 ({f"result of {_name_of(call)}": counts}, call.lines)
-                for call in reversed(self._tape.calls)
+                for call in reversed(self.tape.calls)
                 for each in tensors_in(call.result)
                 if (counts := not_finite(each))
             )
@@ -648,36 +629,25 @@ class Guard:
                 passed = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)][::-1]
                 lines = tuple((code.co_filename, line) for code, line in passed if is_user_code(code))
             if bad or states or (error is not None and may_be_of_nan(error)):
-                where = RESULTS if error is None else ERROR
-                self._report(where, bad, states, None, lines, self._tape_or_function(), error)
+                trip = self._trip(RESULTS if error is None else ERROR, bad, None, lines)
+                trip.follows = bool(self._spoiled(self._trained.named(self._trained.parameters())))
+                trip.error = "" if error is None else type(error).__name__
+                self._report(trip, states, self._tape_or_function())
 
     def _parameters_of(self, optimizer: torch.optim.Optimizer | None) -> list[Any]:
         return self._trained.parameters() if optimizer is None else parameters_of(optimizer)
 
-    def _report(
-        self,
-        where: str,
-        bad: dict[str, str],
-        states: Sequence[ModuleState | WrittenState],
-        optimizer: torch.optim.Optimizer | None,
-        lines: Lines,
-        again: Any,
-        error: BaseException | None = None,
-        *,
-        follows: bool | None = None,
-        agreed: bool = False,
-        received: bool = False,
-    ) -> None:
-        """Search the origin of what is bad in this step, and of bad `states`, and react to it.
+    def _trip(
+        self, where: str, bad: dict[str, str], optimizer: torch.optim.Optimizer | None, lines: Lines
+    ) -> GuardTrip:
+        notes = rank_notes(self._parameters_of(optimizer))
+        return GuardTrip(where, self._number, optimizer, bad, lines, compiler=self.tape.compiler, notes=notes)
 
-        `error` has ended the step.  The value `follows` from an earlier one, if that is known.  With
-        `agreed`, all ranks with shards of the parameters call this; it is `received` if the loss of another
-        one is NaN.
-        """
+    def _report(self, trip: GuardTrip, states: Sequence[ModuleState | WrittenState], again: Any) -> None:
+        """Search the origin of what is bad in this step, and of bad `states`, and react to it."""
+        optimizer, bad = trip.optimizer, trip.bad
         parameters = self._parameters_of(optimizer)
         named = self._trained.named(parameters)
-        if follows is None:
-            follows = where != STATES and bool(self._spoiled(named))
         self._found_alone = self._alone
         new: set[str] = set()
         if states:
@@ -685,13 +655,8 @@ class Guard:
             bad |= {name: not_finite(each) for name, each in found.items()}
             new = found.keys() - self._updates.spoiled
             self._updates.spoiled |= new
-        trip = GuardTrip(where, self._number, optimizer, bad, lines, notes=rank_notes(parameters))
         bad_gradients = [(name, each) for name, each in named if f"{name}.grad" in bad]
         trip.notes += bucket_notes({*self._calls.modules, *self._trained.modules}, bad_gradients)
-        trip.compiler = self._tape.compiler
-        trip.communicates, trip.received = agreed, received
-        trip.error = "" if error is None else type(error).__name__
-        trip.follows = follows
         if not trip.follows:
             trained = self._trained.named(self._trained.parameters())
             trip.before = {
@@ -704,7 +669,7 @@ class Guard:
             self._name_origin(trip, parameters)
         with searching():
             if not trip.follows and self._runs_again:
-                self._record_again(trip, parameters, again, states, agreed=agreed)
+                self._record_again(trip, parameters, again, states)
             try:
                 skips = self._on_trip(trip)
             except BaseException:
@@ -729,11 +694,9 @@ class Guard:
         parameters: Sequence[Any],
         again: Any,
         states: Sequence[ModuleState | WrittenState] = (),
-        *,
-        agreed: bool = False,
     ) -> None:
-        """Record a second run of the step; with `agreed`, all ranks with shards of parameters call this."""
-        if not agreed and meshes_of(parameters):
+        """Record a second run of the step; if it communicates, all ranks with shards of them call this."""
+        if not trip.communicates and meshes_of(parameters):
             trip.notes.append(_ONE_RANK)
             return
         if current_autograd_node() is not None:
@@ -745,7 +708,7 @@ class Guard:
         self._rerunning = True
         try:
             models = trained.models_of(parameters)
-            written = [*self._tape.written]
+            written = [*self.tape.written]
             replaced = []
             if isinstance(again, StepFunction):
                 again = replace(again, before=[*again.before, *written])
@@ -771,7 +734,7 @@ class Guard:
             return
         self._set_updating()
         try:
-            with self._tape.own_work:
+            with self.tape.own_work:
                 self._check_update(optimizer, sys._getframe(2))
                 if not self._runs_again:
                     self._states.newly_bad()  # The parameters, which were checked.
@@ -782,8 +745,8 @@ class Guard:
                 guard_kernels.LIBRARY.compile_later()
             self._reported = []
             self._calls.stop_learning()
-            self._tape.updated(optimizer, self._trained.optimizers)
-            self._tape.resume()
+            self.tape.updated(optimizer, self._trained.optimizers)
+            self.tape.resume()
 
     def _check_update(self, optimizer: torch.optim.Optimizer, frame: FrameType) -> None:
         """Check the parameters after an update, and the moments where squares of gradients overflow."""
@@ -796,7 +759,7 @@ class Guard:
             return
         with self._trained.searched_once():
             trip = updates.trip(optimizer, self._number, new, user_lines(frame))
-            trip.notes += memory_notes(self._tape.calls, self._trained.named(parameters_of(optimizer)))
+            trip.notes += memory_notes(self.tape.calls, self._trained.named(parameters_of(optimizer)))
             if self._watch is not None and self._watch.checks_updates:
                 self._name_origin(trip, self._trained.parameters())
             if trip.recorded is None:
@@ -806,7 +769,6 @@ class Guard:
                 updates.undo(optimizer, new)
 
     def _losses(self) -> list[Any]:
-        """Return the tensors from which the backward passes of this step started."""
         return [loss for call in self._passes() for loss in _losses_of(call)]
 
 
@@ -840,7 +802,6 @@ def may_be_of_nan(error: BaseException) -> bool:
 
 
 def _values(frame: FrameType) -> list[Any]:
-    """Return the values of the variables of a frame."""
     variables = frame.f_locals
     values = [*variables.values()]
     if type(variables) is dict and frame.f_code.co_flags & CO_OPTIMIZED:

@@ -1,7 +1,8 @@
-"""Hear of calls in torch: compiled functions, modules, skipped steps, backward passes, unseen writes."""
+"""Hear of calls in torch: compiled functions, modules, updates, backward passes, unseen writes; of forks."""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections import OrderedDict
@@ -224,10 +225,6 @@ class _Calls:
             self._compiled += change
             self.function.__code__ = _HEARING if self.listeners and not self._compiled else self.code
 
-    def tell(self, module: torch.nn.Module) -> None:
-        for hear in [*self.listeners]:
-            hear(module)
-
 
 _calls = _Calls(module_entry)
 on_module_calls = _calls.add
@@ -239,7 +236,8 @@ def _hearing(self: Any, *args: Any, **kwargs: Any) -> Any:
     # The global names of a function are those of torch's module.
     from nncdbg.torch.hooks import _calls
 
-    _calls.tell(self)
+    for hear in [*_calls.listeners]:
+        hear(self)
     return _calls.original(self, *args, **kwargs)
 
 
@@ -335,7 +333,6 @@ def _replace_reduce() -> None:
 
 
 def _without_hidden(module: torch.nn.Module, state: Any) -> Any:
-    """Return the attributes of a module without the hidden hooks."""
     if not isinstance(state, dict):
         return state
     hidden: dict[int, set[int]] = {}
@@ -407,10 +404,28 @@ def on_updates(
     after: Callable[..., Any],
     skipped: Callable[[Any], None],
 ) -> None:
+<<<<<<< HEAD
     """Call functions before and after each update, and `skipped` as `on_skipped_step`, until the stack ends."""
+=======
+    """Call functions before and after each update, and as `on_skipped_step` does, until a stack is closed."""
+>>>>>>> rt
     entered.callback(register_optimizer_step_pre_hook(before).remove)
     entered.callback(register_optimizer_step_post_hook(after).remove)
     entered.callback(on_skipped_step(skipped))
+
+
+# -- forks ---------------------------------------------------------------------------------
+
+
+def leave_forks(active: Iterable[Any]) -> None:
+    """Let these leave a process that the training forks, such as a worker of a DataLoader."""
+
+    def leave() -> None:
+        for each in active:
+            each.leave_process()
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=leave)
 
 
 # -- memory that changes without an operator: storages, and views of NumPy -----------------

@@ -203,7 +203,6 @@ class ModuleStates:
         return self._kept
 
     def _keys(self, place: StateHolder) -> Iterator[Any]:
-        """Yield the keys of the states in a dictionary or list."""
         owner = place.owner()
         for key, value in owner.items() if isinstance(owner, Mapping) else enumerate(owner):
             if _is_state(value) and (self._trained or not value.requires_grad):

@@ -40,10 +40,6 @@ class NamedTensor(NamedTuple):
     """How the `DTensor` is placed of which this is the shard on this rank."""
 
 
-def classes_of_modules(modules: Mapping[str, torch.nn.Module]) -> dict[str, str]:
-    return {name: type(module).__name__ for name, module in submodules(modules) if name}
-
-
 def named_models(model: Models | None) -> dict[str, torch.nn.Module]:
     """Return the models by name; a single one has no name.  Raises UsageError for anything else."""
     if model is None:
@@ -93,6 +89,17 @@ def submodules(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, tor
 
 def _path(prefix: str, name: str) -> str:
     return ".".join(filter(None, (prefix, uncompiled_name(name))))
+
+
+def inside_of_parallel(module: Any) -> Any:
+    """Return the module inside of DistributedDataParallel, which communicates and has other names."""
+    return inside_of_parallel(module.module) if _is_parallel(module.__class__) else module
+
+
+@cache
+def _is_parallel(kind: Any) -> bool:
+    # `isinstance` with an abstract class takes 9 us inside of a step.
+    return issubclass(kind, torch.nn.parallel.DistributedDataParallel)
 
 
 def takes_hooks(module: torch.nn.Module) -> bool:
@@ -174,7 +181,11 @@ def models_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, torch.nn
     """
     # A module whose `__init__` has failed has no attributes of one; a kept traceback holds it.
     built = [each for each in live_objects(torch.nn.Module) if hasattr(each, "training")]
-    modules = _without_traced(built)
+    written = [module for module in built if not isinstance(module, torch.fx.GraphModule)]
+    own = {id(parameter) for module in written for parameter in module.parameters(recurse=False)}
+    # The compiler has graphs of functions with the parameters of other modules.
+    graphs = [module for module in built if isinstance(module, torch.fx.GraphModule)]
+    modules = written + [module for module in graphs if own.isdisjoint(map(id, module.parameters()))]
     inside = {id(child) for module in modules for child in module.children()}
     outermost = [
         each for each in modules if id(each) not in inside and next(each.parameters(), None) is not None
@@ -188,17 +199,6 @@ def models_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, torch.nn
         wanted = variables.get(id(module), type(module).__name__.lower())
         named["" if main == [module] else fresh_name(wanted, named, first=2)] = module
     return named
-
-
-def _without_traced(modules: Sequence[torch.nn.Module]) -> list[torch.nn.Module]:
-    """Leave out the graphs that the compiler has of functions with the parameters of other modules."""
-    written = [each for each in modules if not isinstance(each, torch.fx.GraphModule)]
-    known = {id(parameter) for each in written for parameter in each.parameters(recurse=False)}
-    return written + [
-        each
-        for each in modules
-        if isinstance(each, torch.fx.GraphModule) and known.isdisjoint(map(id, each.parameters()))
-    ]
 
 
 _earlier: dict[int, weakref.ref[Any]] = {}

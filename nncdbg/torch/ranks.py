@@ -29,6 +29,7 @@ from nncdbg.process.ranks import rank_in_environment
 from nncdbg.torch.named_models import parameters_of
 from nncdbg.torch.sharded_tensors import PLAIN, local_part, meshes_of, shard_of
 from nncdbg.torch.source_lines import place_of, user_lines
+from nncdbg.torch.step_call import tensors_in
 
 _MOST = 2
 """Gradients that a note lists."""
@@ -170,7 +171,6 @@ def await_ranks(seconds: float = 10) -> str | None:
 
 
 def _await_keys(store: Any, keys: Sequence[str], seconds: float) -> None:
-    """Wait for the keys of all ranks."""
     begun = time.monotonic()
     while not store.check(keys) and (waited := time.monotonic() - begun) < _LONGEST_SEARCH:
         if waited >= seconds and not any(
@@ -267,7 +267,7 @@ class CollectiveNotes:
         lines = user_lines(sys._getframe(2), most=1)
         types = [
             f"{DTYPES.get(each.dtype, str(each.dtype))}[{','.join(map(str, each.shape))}]"
-            for each in _tensors(arguments.get(agreeing))
+            for each in tensors_in(arguments.get(agreeing))
         ]
         self._notes.note_collective(
             Collective(
@@ -286,15 +286,6 @@ class CollectiveNotes:
         if name not in self._ranks:
             self._ranks[name] = ranks_of_group(group)
         return ("" if name == _DEFAULT_GROUP else name), self._ranks[name]
-
-
-def _tensors(found: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of an argument: a tensor, or a list of tensors."""
-    if isinstance(found, torch.Tensor):
-        yield found
-    elif isinstance(found, list):
-        for each in found:
-            yield from _tensors(each)
 
 
 # -- digests of gradients and parameters ---------------------------------------------------

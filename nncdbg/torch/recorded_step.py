@@ -272,7 +272,11 @@ def program_graphs(
         needed |= read.keys()
         calls.append(Node(f"@{phase}", tuple(read), outputs))
         suffix = ".backward" if phase.startswith(BACKWARD) else ""
-        made.append(group_layers(graph, scopes, lambda name, end=suffix: claim(name + end), classes, states))
+
+        def claim_in_phase(module: str, suffix: str = suffix) -> str:
+            return claim(f"{module}{suffix}")
+
+        made.append(group_layers(graph, scopes, claim_in_phase, classes, states))
     graphs = {"main": Graph("main", inputs, tuple(map(typed, results)), tuple(reversed(calls)))}
     for listed in reversed(made):
         graphs.update({graph.name: graph for graph in listed})
@@ -341,7 +345,6 @@ class RecordedStep(RichOutput):
 
     @property
     def _inputs(self) -> dict[str, np.ndarray[Any, Any]]:
-        """The inputs of the program."""
         return {name: host_array(tensor) for name, tensor in self._complete().inputs.items()}
 
     @property

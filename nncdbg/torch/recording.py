@@ -8,7 +8,6 @@ references keep the numbers of freed storages from being used again.
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -58,6 +57,7 @@ from nncdbg.engine.ops.aten.signatures import (
 from nncdbg.engine.values.checksum import checksum
 from nncdbg.errors import NncdbgError, RunError, UsageError
 from nncdbg.torch.guard_kernels import LIBRARY
+from nncdbg.torch.hooks import leave_forks
 from nncdbg.torch.sharded_tensors import PLAIN, local_part, placement, wrapping
 from nncdbg.torch.source_lines import Lines, is_optimizer_code, names_allocation, user_lines
 from nncdbg.torch.storages import (
@@ -145,12 +145,8 @@ def _derive(event: Event, source: Event) -> None:
         event.node = f"{source.node} {event.node}"
 
 
-class _Absent:
-    def __repr__(self) -> str:
-        return "absent"
-
-
-ABSENT = _Absent()
+ABSENT = object()
+"""In place of an argument that was not given."""
 
 
 class Recorder(DispatchMode):
@@ -205,7 +201,7 @@ class Recorder(DispatchMode):
         self._bodies: list[SeenContents] = []
         """The contents inside of the operators of other libraries that run now, outermost first."""
         self.forked = False
-        """Whether this is a copy in a forked process, such as a DataLoader worker, which records nothing."""
+        """Whether this is a copy in a forked process, which records nothing."""
         self.failure: RunError | None = None
         """Why nothing is recorded, although the step runs on."""
         _RECORDERS.add(self)
@@ -533,6 +529,10 @@ class Recorder(DispatchMode):
         self._used.clear()
         self._sources.clear()
 
+    def leave_process(self) -> None:
+        """Record nothing: this process is a fork."""
+        self.forked = True
+
     def release(self) -> None:
         """End the weak references, after which the numbers of storages have no meaning."""
         while self._storages:
@@ -679,7 +679,6 @@ class Recorder(DispatchMode):
         return [self._made(part, event) for part in (tensor._indices(), tensor._values())]
 
     def _made(self, tensor: Any, event: Event) -> Key | None:
-        """Return the memory of a result."""
         key = self._usual_key(tensor) or _supported_key(tensor, event)
         if key is None:
             return None
@@ -715,14 +714,7 @@ class Recorder(DispatchMode):
 
 
 _RECORDERS: WeakSet[Recorder] = WeakSet()
-
-
-def _forked() -> None:
-    for recorder in _RECORDERS:
-        recorder.forked = True
-
-
-os.register_at_fork(after_in_child=_forked)
+leave_forks(_RECORDERS)
 
 _NO_MEMORY = MemoryError, NotCopied
 

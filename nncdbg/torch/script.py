@@ -509,7 +509,6 @@ class ScriptRecorder:
         self._end_step()
 
     def _counts(self, optimizer: Any) -> bool:
-        """Return whether the steps of an optimizer are counted."""
         return True
 
     def _end_step(self) -> None:

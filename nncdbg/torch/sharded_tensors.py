@@ -32,11 +32,6 @@ def local_part(tensor: Any) -> Any:
     return local.wait() if hasattr(local, "wait") else local
 
 
-def wraps_tensors(tensor: Any) -> bool:
-    """Return whether a tensor consists of others, as `DTensor` does, and has no memory of its own."""
-    return tensor.__class__ not in PLAIN and wrapping((tensor.__class__,))
-
-
 def wrapping(classes: Iterable[type]) -> bool:
     """Return whether tensors of one of these classes consist of others; nested tensors do not count."""
     return any(
@@ -50,7 +45,7 @@ def inner_tensors(tensor: Any) -> list[tuple[str, Any]]:
 
     The result of a collective is waited for.
     """
-    if not wraps_tensors(tensor):
+    if tensor.__class__ in PLAIN or not wrapping((tensor.__class__,)):
         return [("", tensor)]
     if hasattr(tensor, "wait"):
         return [("", tensor.wait())]

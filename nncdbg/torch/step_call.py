@@ -43,11 +43,8 @@ class StepCall:
     """Whether a second run makes its writes to memory from before the step again, as there are copies."""
 
 
-class _Gone:
-    """A part of an `Evaluation` that no longer exists, or that a second run must not use again."""
-
-
-_GONE = _Gone()
+_GONE = object()
+"""A part of an `Evaluation` that no longer exists, or that a second run must not use again."""
 
 _CONSTANTS = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.Size)
 

@@ -6,7 +6,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cache, partial, wraps
+from functools import partial, wraps
 from itertools import chain
 from threading import get_ident
 from types import ClassMethodDescriptorType, FrameType
@@ -28,7 +28,7 @@ from nncdbg.engine.ops.aten.internals import (
     stand_in,
 )
 from nncdbg.torch.hooks import hidden_hooks, modules_in, on_compiled_call, on_module_calls
-from nncdbg.torch.named_models import takes_hooks
+from nncdbg.torch.named_models import inside_of_parallel, takes_hooks
 from nncdbg.torch.source_lines import user_lines, warning_at_caller
 from nncdbg.torch.step_call import BACKWARD, GRADIENT, REGISTER_HOOK, Evaluation, StepCall, is_plain
 from nncdbg.torch.step_state import KeptBuffers, RandomState
@@ -294,7 +294,7 @@ class StepCalls:
         tape.pause()
         if keeps:
             random = tape.starting() or RandomState()
-            called = _unwrapped(again)
+            called = inside_of_parallel(again)  # A second run must not communicate.
             if kind is StepCall and getattr(called, "training", True) is False:
                 tape.evaluates_with_gradients()
             functions, modules = [*filter(callable, args)], iter((called,))
@@ -373,17 +373,6 @@ class StepCalls:
         lines = user_lines(sys._getframe(2))
         call = StepCall(original, args, kwargs, lines, is_grad_enabled(), autocast=_autocast())
         return tape.run(call)
-
-
-def _unwrapped(module: Any) -> Any:
-    """Return the module inside of DistributedDataParallel: a second run must not communicate."""
-    return _unwrapped(module.module) if _is_parallel(module.__class__) else module
-
-
-@cache
-def _is_parallel(kind: Any) -> bool:
-    # `isinstance` with an abstract class takes 9 us inside of a step.
-    return issubclass(kind, torch.nn.parallel.DistributedDataParallel)
 
 
 def _autocast() -> tuple[str, torch.dtype] | None:

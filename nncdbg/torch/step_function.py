@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+
+from nncdbg.torch.hooks import leave_forks
 
 if TYPE_CHECKING:
     from nncdbg.torch.guard import Guard
@@ -45,10 +46,4 @@ def step(function: Callable[..., Any] | None = None) -> Any:
     return run
 
 
-def _leave_process() -> None:
-    for guard in ACTIVE:
-        guard.leave_process()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_process)
+leave_forks(ACTIVE)

@@ -30,7 +30,6 @@ from nncdbg.torch.named_models import (
     Models,
     NamedTensor,
     Optimizers,
-    classes_of_modules,
     closure_of,
     dense_parts,
     listed_optimizers,
@@ -121,9 +120,8 @@ def recording_with(
         _label(recorder, named_tensors(own, optimizers))
         removable: list[Any] = []
         hooks.enter_context(hidden_hooks(removable))
-        for each in _hooks(recorder, modules, own, optimizers):
-            hooks.callback(each.remove)
-            removable.append(each)
+        hooks.callback(_remove, removable)
+        removable += _hooks(recorder, modules, own, optimizers)
         hooks.enter_context(untraced_hooks(removable, only_bodies=not compiles))
         if not compiles:
             # The compiler would trace the recorder as part of the functions that it compiles.
@@ -201,7 +199,6 @@ def _complete(
     named: Iterable[NamedTensor],
     checksums: Mapping[Key, str | np.ndarray[Any, Any]] | None = None,
 ) -> None:
-    """Complete a step with what was recorded until now."""
     step._build = partial(
         program_of,
         recorder.events[:],
@@ -209,7 +206,7 @@ def _complete(
         dict(recorder.labels),
         dict(recorder.placements),
         {each.name: each.owner for each in named if each.persists},
-        classes_of_modules(modules),
+        {name: type(module).__name__ for name, module in submodules(modules) if name},
         checksums,
     )
 
@@ -221,6 +218,11 @@ def _notes(compiled_before: int) -> tuple[str, ...]:
 def _label(recorder: Recorder, named: Iterable[NamedTensor]) -> list[tuple[Any, Key | None]]:
     """Name the memory of tensors, and return each with its memory."""
     return [(each.tensor, recorder.label(each.tensor, each.name, each.placement)) for each in named]
+
+
+def _remove(hooks: Iterable[Any]) -> None:
+    for hook in hooks:
+        hook.remove()
 
 
 def _hooks(

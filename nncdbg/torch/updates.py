@@ -15,7 +15,7 @@ from torch.optim import SGD, Adam, AdamW
 from nncdbg.engine.ops.aten.internals import dispatch_modes
 from nncdbg.engine.ops.aten.signatures import DTYPES
 from nncdbg.torch import guard_kernels
-from nncdbg.torch.finiteness import are_moderate, not_finite, suspicious
+from nncdbg.torch.finiteness import are_moderate, kind_of, not_finite, suspicious
 from nncdbg.torch.guard_findings import NOT_THIS_UPDATE, UPDATE, GuardTrip, optimizer_text
 from nncdbg.torch.named_models import Trained, parameters_of, runs_only_torch
 from nncdbg.torch.ranks import rank_notes
@@ -88,7 +88,7 @@ class SafeUpdates:
         moderate = self._known.pop(optimizer, None)
         if dispatch_modes() or not is_usual(optimizer):
             return False
-        kinds = {*map(_kind_of, gradients)}
+        kinds = {*map(kind_of, gradients)}
         if len(kinds) != 1 or not kinds <= _KINDS:
             return False
         writes = _writes_of(optimizer)
@@ -116,7 +116,6 @@ class SafeUpdates:
             self._known[optimizer] = moderate
 
     def _wait(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Return False for some updates."""
         self._waiting[id(optimizer)] = _PATIENCE
         return False
 
@@ -151,7 +150,6 @@ def _writes_of(optimizer: torch.optim.Optimizer) -> _Writes:
 
 
 _version_of = operator.attrgetter("_version")
-_kind_of = operator.attrgetter("__class__", "is_cpu", "layout", "dtype")
 _KINDS = frozenset((each, True, torch.strided, dtype) for each in PLAIN for dtype in _DTYPES)
 
 
@@ -169,7 +167,7 @@ def _are_moderate(optimizer: torch.optim.Optimizer, tensors: Sequence[Any], dtyp
         return False
     steps = {id(state.get("step")) for state in optimizer.state.values()}
     if any(
-        _kind_of(each) not in _KINDS or each.is_inference() or (each.dtype != dtype and id(each) not in steps)
+        kind_of(each) not in _KINDS or each.is_inference() or (each.dtype != dtype and id(each) not in steps)
         for each in tensors
     ):
         return False

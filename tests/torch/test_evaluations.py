@@ -108,7 +108,7 @@ def test_an_evaluation_keeps_neither_batches_nor_results() -> None:
             alive += weakref.ref(x), weakref.ref(result)
             del x, result
         [guard] = ACTIVE
-        assert len(guard._tape.calls) < 200
+        assert len(guard.tape.calls) < 200
         gc.collect()
         assert sum(each() is not None for each in alive) <= 64
 
@@ -167,10 +167,10 @@ def test_memory_of_an_evaluation_has_a_bound(tier: str, kind: str, monkeypatch: 
         train()
         evaluate(50)
         before = max(kept)
-        calls = len(ACTIVE[-1]._tape.calls)
+        calls = len(ACTIVE[-1].tape.calls)
         evaluate(100)
         assert max(kept) <= before < 50
-        assert len(ACTIVE[-1]._tape.calls) <= max(calls, 128)
+        assert len(ACTIVE[-1].tape.calls) <= max(calls, 128)
         train(zero=0.0)
     bad = report.bad_steps[0]
     assert (bad.step, bad.origin and bad.origin.op) == (2, "aten.div.Tensor"), bad.notes

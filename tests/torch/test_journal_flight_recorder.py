@@ -294,7 +294,7 @@ def test_sigterm_inside_of_a_call_of_the_journal_waits_for_its_end(path):
                 os.kill(os.getpid(), signal.SIGTERM)
                 seen.append(text)
 
-            recorder._journal._call(lambda _: interrupted("the call ends"))
+            recorder._journal._call(lambda: interrupted("the call ends"))
             assert writer is recorder._journal._writer
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -530,7 +530,7 @@ def test_full_disk_ends_the_journal_and_not_the_training(path, capsys):
         torch.manual_seed(0)
         Problem()
         losses = [problem.step() for _ in range(3)]
-        recorder._journal.flush()
+        recorder._journal.write("flush")
         with full_disk(path):
             losses += [problem.step() for _ in range(37)]
             assert len(re.findall(ENDS_HERE.format("continues"), capsys.readouterr().err)) == 1
@@ -571,7 +571,7 @@ def test_error_at_the_end_of_the_journal_is_reported(path, capsys, action):
         recorder = flight_recorder(problem.model, problem.optimizer, path, on_journal_error=action)
         with recorder:
             problem.step()
-            recorder._journal.note("x" * 2_000_000)
+            recorder._journal.write("note", "x" * 2_000_000)
             limits.enter_context(full_disk(path))
 
     with ExitStack() as limits, pytest.raises(NncdbgError) if action == "stop" else nullcontext():

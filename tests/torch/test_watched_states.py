@@ -727,7 +727,7 @@ def test_calls_of_an_evaluation_are_forgotten() -> None:
         for _ in range(300):
             model(torch.randn(8, 4)).sigmoid()
         [guard] = ACTIVE
-        assert len(guard._tape.calls) < 100
+        assert len(guard.tape.calls) < 100
 
 
 def test_calls_that_a_loss_needs_are_kept() -> None:

@@ -185,7 +185,6 @@ class FlightRecorder(StepObserver):
             self._journal.check()
 
     def _save_failed(self, error: BaseException) -> None:
-        """Save the step in which the training ended with an error."""
         if isinstance(error, Terminated):
             self._findings.save_step(self._last, "interrupted by SIGTERM", self._guard.record_step)
         elif isinstance(error, (KeyboardInterrupt, SystemExit)):
@@ -226,20 +225,20 @@ class FlightRecorder(StepObserver):
                 f"{name} cannot be tracked before the first step",
                 hint="track values after the forward pass of a step",
             )
-        with self._guard.own_work:
+        with self._guard.tape.own_work:
             if callable(value) and not isinstance(value, torch.Tensor):
                 value = value()
             self._values.add(name, self._step, value, part, weight)
 
     def step_begins(self) -> None:
         if self._objects.loader is None and not self._begun:
-            self._begin(self._guard.random_state(), None)
+            self._begin(self._guard.tape.random_state(), None)
             self._save_if_due()
 
     def _before_batch(self) -> None:
         """Begin a step where its first batch is fetched: a restart fetches it again."""
         if self._guard.here and not (self._begun and self._fetched):
-            with self._guard.own_work:
+            with self._guard.tape.own_work:
                 self._begin(RandomState(), self._objects.loader.position)
 
     def _after_batch(self, batch: Any) -> None:
@@ -248,7 +247,7 @@ class FlightRecorder(StepObserver):
                 self._starts[-1].batches.append(batch)
             if not self._fetched:
                 self._fetched = True
-                with self._guard.own_work:
+                with self._guard.tape.own_work:
                     self._save_if_due()
 
     def _begin(self, random: RandomState, position: Any) -> None:
@@ -272,7 +271,6 @@ class FlightRecorder(StepObserver):
         self._began_at = time.perf_counter()
 
     def _save_if_due(self) -> None:
-        """Write the start of this step as a checkpoint, if it is time for one."""
         start, policy = self._starts[-1], self._options.policy
         if policy is None or not self._journal.writes or not policy.due(start.step, start.epoch or 0):
             return

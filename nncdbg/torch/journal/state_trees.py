@@ -35,7 +35,14 @@ def as_json(value: Any, name: str, tensors: MutableMapping[str, Any]) -> Any:
         tensors[name] = value
         return {"$tensor" if isinstance(value, torch.Tensor) else "$array": name}
     if isinstance(value, Mapping):
-        return _mapping_as_json(value, name, tensors)
+        counts = isinstance(value, Counter)
+        if not counts and all(isinstance(key, str) and not key.startswith("$") for key in value):
+            return {key: as_json(each, f"{name}.{key}", tensors) for key, each in value.items()}
+        pairs = [
+            [as_json(key, f"{name}.key", tensors), as_json(each, f"{name}.{key}", tensors)]
+            for key, each in value.items()
+        ]
+        return {"$counter" if counts else "$items": pairs}
     if isinstance(value, (list, tuple, set, frozenset)):
         items = [as_json(each, f"{name}.{index}", tensors) for index, each in enumerate(value)]
         return items if isinstance(value, list) else {"$tuple" if isinstance(value, tuple) else "$set": items}
@@ -43,19 +50,6 @@ def as_json(value: Any, name: str, tensors: MutableMapping[str, Any]) -> Any:
         f"{name} cannot be kept in a journal: it is of type {type(value).__name__}",
         hint="states of numbers, text, tensors, lists and dictionaries can",
     )
-
-
-def _mapping_as_json(value: Mapping[Any, Any], name: str, tensors: MutableMapping[str, Any]) -> Any:
-    plain = not isinstance(value, Counter) and all(
-        isinstance(key, str) and not key.startswith("$") for key in value
-    )
-    if plain:
-        return {key: as_json(each, f"{name}.{key}", tensors) for key, each in value.items()}
-    items = [
-        [as_json(key, f"{name}.key", tensors), as_json(each, f"{name}.{key}", tensors)]
-        for key, each in value.items()
-    ]
-    return {"$counter" if isinstance(value, Counter) else "$items": items}
 
 
 def from_json(value: Any, tensors: Mapping[str, Any]) -> Any:

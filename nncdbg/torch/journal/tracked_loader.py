@@ -151,11 +151,10 @@ class TrackedLoader:
         states = [each.get_state() for each in self._generators()]
         seed = next((each.initial_seed for each in self._samplers() if hasattr(each, "initial_seed")), None)
         # A loader that gives the epoch to its samplers counts it itself.
-        loader, samplers = self.loader, self._samplers()
+        loader: Any = self.loader
+        epoch = next((each.epoch for each in self._samplers() if hasattr(each, "set_epoch")), None)
         if hasattr(loader, "set_epoch") and hasattr(loader, "iteration"):
             epoch = int(loader.iteration)
-        else:
-            epoch = next((each.epoch for each in samplers if hasattr(each, "set_epoch")), None)
         self._beginning = LoaderPosition(self.epoch, 0, RandomState(), states, epoch, seed, None)
         batches = iter(self.loader)
         self._reads_ahead = not isinstance(batches, own_batches)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,18 +13,20 @@ import torch
 
 from nncdbg.engine.ops.aten.internals import is_wrapped
 from nncdbg.errors import UsageError
+from nncdbg.torch.hooks import leave_forks
 
 if TYPE_CHECKING:
     from nncdbg.torch.journal.flight_recorder import FlightRecorder
-    from nncdbg.torch.journal.recreation import Recreation
 
 
-RECREATIONS: list[Recreation] = []
-"""The active re-creation, if any: flight recorders write nothing then, and `resume` continues there."""
+RECREATIONS: list[Any] = []
+"""The active `Recreation`, if any: flight recorders write nothing then, and `resume` continues there."""
 
 
 ACTIVE: list[FlightRecorder] = []
 """The flight recorder that records now, if any."""
+
+leave_forks(ACTIVE)
 
 PARTS = ("train", "test")
 
@@ -55,15 +56,6 @@ def track(name: str, value: Any | Callable[[], Any], *, part: str = "train", wei
             hint='use it within `with nncdbg.torch.flight_recorder(model, optimizer, "run.db"):`',
         )
     ACTIVE[-1].track(name, value, part, weight)
-
-
-def _leave_process() -> None:
-    for recorder in ACTIVE:
-        recorder.leave_process()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_process)
 
 
 # -- tracked values ------------------------------------------------------------------------

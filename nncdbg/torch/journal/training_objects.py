@@ -19,6 +19,7 @@ from nncdbg.torch.journal.tracked_loader import LoaderPosition, TrackedLoader
 from nncdbg.torch.named_models import (
     Models,
     Optimizers,
+    inside_of_parallel,
     listed_optimizers,
     named_models,
     own_tensors,
@@ -46,10 +47,10 @@ class TrainingObjects:
         loader: Any = None,
     ) -> None:
         self.models: Mapping[str, torch.nn.Module] = {
-            name: _inside_of_parallel(each) for name, each in named_models(model).items()
+            name: inside_of_parallel(each) for name, each in named_models(model).items()
         }
         self.optimizers = listed_optimizers(optimizer)
-        self.schedulers = [scheduler] if scheduler is not None else []
+        self.schedulers: list[Any] = [] if scheduler is None else [scheduler]
         if isinstance(scheduler, Iterable):
             self.schedulers = list(scheduler)
         self.scaler = scaler
@@ -85,13 +86,6 @@ class TrainingObjects:
             for number, parameter in enumerate(parameters_of(optimizer)):
                 names.setdefault(id(parameter), f"{prefix}parameter{number}")
         return names
-
-
-def _inside_of_parallel(model: torch.nn.Module) -> torch.nn.Module:
-    """Return the module inside of DistributedDataParallel, so that names are those of the plain module."""
-    if isinstance(model, torch.nn.parallel.DistributedDataParallel):
-        return _inside_of_parallel(model.module)
-    return model
 
 
 # -- the start of a step -------------------------------------------------------------------
@@ -201,7 +195,6 @@ class KeptStart:
         }
 
     def _optimizers(self, tensors: dict[str, Any]) -> list[Any]:
-        """Return the states and options of the optimizers as JSON."""
         names = self._objects.names_of_parameters()
         result = []
         for index, optimizer in enumerate(self._objects.optimizers):

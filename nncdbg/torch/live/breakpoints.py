@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from os.path import realpath
 from typing import Any
-
-import torch
 
 from nncdbg.engine.compilation.search import same_file
 from nncdbg.engine.ops.aten.internals import all_operator_names, next_sequence_number
@@ -21,7 +19,6 @@ from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.expression import Expression, check_condition, condition, evaluate, parse
 from nncdbg.presentation.breakpoint_syntax import parse_stop, split_source
 from nncdbg.torch.live.operators import Operator, OperatorScope
-from nncdbg.torch.named_models import own_tensors, submodules
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER
 
 PHASES = (FORWARD, BACKWARD, OPTIMIZER)
@@ -231,19 +228,3 @@ def _all_names() -> frozenset[str]:
         name, _, overload = rest.partition(".")
         names |= stop_names(text_name(namespace, name, overload))
     return frozenset(names)
-
-
-def names_of_modules(models: Mapping[str, torch.nn.Module]) -> Iterator[tuple[int, str]]:
-    """Yield the identity and the name of each module, parameter and buffer."""
-    for name, each in (*submodules(models), *own_tensors(models)):
-        yield id(each), name
-
-
-def check_kinds(kinds: Iterable[str]) -> None:
-    """Raise UsageError for a finding that a running script cannot be stopped at."""
-    for kind in kinds:
-        if kind not in KINDS:
-            raise UsageError(
-                f"a running script cannot catch {kind!r}: it can catch {' and '.join(KINDS)}",
-                hint="`nncdbg record` records a step, in which all kinds can be caught",
-            )

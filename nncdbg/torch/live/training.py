@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -25,8 +24,8 @@ from nncdbg.errors import NncdbgError, RunError, UsageError
 from nncdbg.presentation.screen import Screen
 from nncdbg.stats import prepare
 from nncdbg.torch.guard_findings import ERROR, RESULTS, GuardTrip
-from nncdbg.torch.hooks import on_compiled_call, on_module_calls, on_updates
-from nncdbg.torch.live.breakpoints import LiveBreakpoint, check_kinds, names_of_modules
+from nncdbg.torch.hooks import leave_forks, on_compiled_call, on_module_calls, on_updates
+from nncdbg.torch.live.breakpoints import KINDS, LiveBreakpoint
 from nncdbg.torch.live.debugger import FINISH, NEXT, STEP, LiveDebugger
 from nncdbg.torch.live.mode import Goal, LiveMode, LiveStop
 from nncdbg.torch.live.operators import Operator
@@ -39,7 +38,9 @@ from nncdbg.torch.named_models import (
     live_objects,
     models_of,
     named_models,
+    own_tensors,
     parameters_of,
+    submodules,
     tensors_by_name,
 )
 from nncdbg.torch.recorded_step import RecordedStep
@@ -67,11 +68,12 @@ class LiveTraining:
     `hold` is called at each stop, and `said` with each message of a logpoint.  With `history`, the operators
     of the present step are recorded as they run, so that a stop can step back to the start of the step;
     without it, a stop has the operator at which the script is.  `model` and `optimizer` are as for `record`;
-    missing ones are found.  `ends` returns whether the history ends with an update that has just ended.
-    With `on_demand`, operators cost nothing while nothing can stop the script: what is set then has an effect
-    from the next update on.  With `compiles`, functions of `torch.compile` run compiled, and a step with one
-    is not recorded; otherwise they run eagerly.
+    missing ones are found.  With `on_demand`, operators cost nothing while nothing can stop the script: what
+    is set then has an effect from the next update on.
     """
+
+    compiles = False
+    """Whether functions of `torch.compile` run compiled, and a step with one is not recorded."""
 
     def __init__(
         self,
@@ -81,15 +83,11 @@ class LiveTraining:
         history: bool = False,
         model: Models | None = None,
         optimizer: Optimizers | None = None,
-        ends: Callable[[], bool] | None = None,
         on_demand: bool = False,
-        compiles: bool = False,
     ) -> None:
         self.history = history
-        self._compiles = compiles
         self._ran_compiled = False
         """Whether a compiled function ran in the present step, whose operators are not seen from there on."""
-        self._ends = ends
         self._evaluates = False
         """Whether the history began with an evaluation, before models and optimizers were complete."""
         self._counted = 0
@@ -135,7 +133,7 @@ class LiveTraining:
         self._records_step = False
         """Whether a whole step was requested, at the end of which the script stops."""
 
-    def __enter__(self) -> LiveTraining:
+    def __enter__(self) -> Self:
         if _ACTIVE:
             raise UsageError("the live debugger is active already", hint="call nncdbg.torch.debug once")
         entered = self._entered
@@ -146,9 +144,9 @@ class LiveTraining:
         entered.callback(on_module_call(self._before_first_module, self._thread))
         if self.history:
             entered.callback(on_module_calls(self._limit_evaluations))
-        if self.history and self._ends is None:
+        if self.history and not self.compiles:
             entered.callback(on_module_call(self._before_evaluation, self._thread, evaluation=True))
-        if self._compiles:
+        if self.compiles:
             traced_undispatched(entered)
             entered.callback(on_compiled_call(self._before_compiled, lambda *_: None))
         else:
@@ -217,7 +215,12 @@ class LiveTraining:
 
         Raises UsageError for other kinds.
         """
-        check_kinds(kinds)
+        for kind in kinds:
+            if kind not in KINDS:
+                raise UsageError(
+                    f"a running script cannot catch {kind!r}: it can catch {' and '.join(KINDS)}",
+                    hint="`nncdbg record` records a step, in which all kinds can be caught",
+                )
         self.mode.catches.update(kinds)
         self.mode.changed()
 
@@ -333,14 +336,15 @@ class LiveTraining:
         if not self._models or not self._optimizers or not self.mode.names:
             self._optimizers = self._optimizers or live_objects(torch.optim.Optimizer)
             self._models = self._models or models_of(self._optimizers)
-            self.mode.names = dict(names_of_modules(self._models))
+            named = *submodules(self._models), *own_tensors(self._models)
+            self.mode.names = {id(each): name for name, each in named}
         self._ran_compiled = False
         if self.history or self._records_step:
             recorder = Recorder()
             recorder.outer = self.mode
             self._recording.callback(recorder.release)
             self._recording.enter_context(
-                recording_with(recorder, self._models, self._optimizers, compiles=self._compiles)
+                recording_with(recorder, self._models, self._optimizers, compiles=self.compiles)
             )
             self.mode.recorder = recorder
 
@@ -384,9 +388,13 @@ class LiveTraining:
         if self._records_step and self.mode.recorder is not None:
             self._stop_at_end(self.mode.recorder)
         self.mode.step += 1
-        if self._ends is None or self._ends():
+        if self._ends_history():
             self._begin()
         self._update_mode()
+
+    def _ends_history(self) -> bool:
+        """Return whether the history ends with the update that has just ended."""
+        return True
 
     def _stop_at_end(self, recorder: Recorder) -> None:
         """Stop after the last operator of a step that was requested whole."""
@@ -482,14 +490,7 @@ def _goal(wanted: str, start: Operator) -> Goal | None:
 
 
 _ACTIVE: list[LiveTraining] = []
-
-
-def _forked() -> None:
-    for training in _ACTIVE:
-        training.leave_process()
-
-
-os.register_at_fork(after_in_child=_forked)
+leave_forks(_ACTIVE)
 
 
 def active() -> LiveTraining | None:
@@ -503,16 +504,24 @@ _MOST_STEPS = 16
 """The most updates in one recording, if one of several optimizers makes none, or passes without one."""
 
 
-class RecordingWatch:
+class RecordingWatch(LiveTraining):
     """Records the operators of this thread while it is entered and `active`.
 
     A recording ends with the update after which the guard forgets the calls of the step.
     """
 
+    compiles = True
     checks_updates = True
     skips_safe_updates = False
 
     def __init__(self, trained: Trained, states: ModuleStates) -> None:
+        super().__init__(
+            lambda stop: Screen().note(f"{stop.live.detail} does not stop under `watch`: use `nncdbg debug`"),
+            Screen().note,
+            history=True,
+            model=trained.models,
+            optimizer=trained.optimizers,
+        )
         self._trained, self._states = trained, states
         self._forgets = False
         """Whether the guard forgot the calls of the step, since the last update began."""
@@ -520,32 +529,15 @@ class RecordingWatch:
         self.idle = False
         self._steps = 0
         """The number of updates in this recording; in a training without an optimizer, of finite passes."""
-        self._training = LiveTraining(
-            lambda stop: Screen().note(f"{stop.live.detail} does not stop under `watch`: use `nncdbg debug`"),
-            Screen().note,
-            history=True,
-            model=trained.models,
-            optimizer=trained.optimizers,
-            ends=self._ends,
-            compiles=True,
-        )
-        self._entered = ExitStack()
-
-    def __enter__(self) -> RecordingWatch:
-        self._entered.enter_context(self._training)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._entered.close()
 
     @property
     def active(self) -> bool:
         """Whether operators are recorded: those of nncdbg itself are not."""
-        return not self._training.mode.suspended
+        return not self.mode.suspended
 
     @active.setter
     def active(self, value: bool) -> None:
-        self._training.mode.suspended = not value
+        self.mode.suspended = not value
 
     @property
     def updating(self) -> bool:
@@ -561,8 +553,7 @@ class RecordingWatch:
         """End the recording with the present update; parts of an accumulated gradient are in one program."""
         self._forgets = True
 
-    def _ends(self) -> bool:
-        """Return whether the recording ends with the update that has just ended."""
+    def _ends_history(self) -> bool:
         self._steps += 1
         ends = self._forgets or self._steps >= _MOST_STEPS
         if ends:
@@ -571,16 +562,16 @@ class RecordingWatch:
 
     def pass_ended(self) -> None:
         """Begin a new recording from time to time, as no update ends one: this pass has no NaN and no Inf."""
-        self._steps += self._training.mode.recorder is not None
+        self._steps += self.mode.recorder is not None
         if self._steps >= _MOST_STEPS:
             self._steps = 0
-            self._training.begin_anew()
+            self.begin_anew()
 
     def name_origin(self, trip: GuardTrip, paths: Mapping[int, str]) -> None:
         """Enter the step so far in a trip, or a note if it was not recorded."""
         try:
             models = self._trained.models_of(self._trained.parameters())
             states = named_states(self._states.others, models)
-            trip.recorded = self._training.step_so_far(states, failed=trip.where in (RESULTS, ERROR))
+            trip.recorded = self.step_so_far(states, failed=trip.where in (RESULTS, ERROR))
         except NncdbgError as error:
             trip.notes.append(error.message)
