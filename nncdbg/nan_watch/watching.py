@@ -14,8 +14,7 @@ from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.diagnosis.register import NONE
-from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
+from nncdbg.engine.diagnosis.sightings import ENTRANCE, NONE, Sighting
 from nncdbg.engine.execution.check_results import NOT_APPLICABLE, NOT_CHECKED, PASSED, CheckResult
 from nncdbg.engine.execution.findings import NUMERIC, RACE, STATE_RESET
 from nncdbg.engine.execution.linking import Allocation

@@ -14,8 +14,7 @@ import numpy as np
 
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks, Role, Stage
-from nncdbg.engine.diagnosis.register import NONE, Origins
-from nncdbg.engine.diagnosis.sightings import Sightings
+from nncdbg.engine.diagnosis.sightings import NONE, Origins, Sightings
 from nncdbg.engine.diagnosis.widened import Widened
 from nncdbg.engine.ops.aten.names import is_torch
 

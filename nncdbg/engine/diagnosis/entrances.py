@@ -6,7 +6,7 @@ The constants of a block are inspected when a frame of it begins for the first t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,8 +18,10 @@ from nncdbg.engine.diagnosis.effect import is_training_state, step_outputs
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Stage
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sightings
 from nncdbg.engine.execution.events import Event, Pushed
+from nncdbg.engine.observers.nonfinite import bad_in
 from nncdbg.engine.ops.aten.names import RECEIVED_INPUT, RECORDED_INPUT
 from nncdbg.engine.ops.causes import RECEIVED, SET_BY_HAND, Cause
+from nncdbg.engine.ops.influence import Application
 from nncdbg.ir.records import Array
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import bad, is_finite
@@ -195,3 +197,37 @@ class Entrances:
                 if host.size > 1 and np.any(np.isfinite(host) & (host != 0)):
                     self.data.add(number)
         return True
+
+
+def masked_factor(application: Application) -> tuple[int, int] | None:
+    """Return the operand with NaN, and the one whose factors of all these elements are 0; else None."""
+    operands = application.operands
+    for at, other in ((0, 1), (1, 0)) if len(operands) > 1 else ():
+        wrong = bad_in(operands[at], "nan")
+        if wrong is not None and np.any(wrong) and _is_zero(application, at, wrong, operands[other]):
+            return at, other
+    return None
+
+
+def _is_zero(application: Application, at: int, wrong: Any, factor: Any) -> bool:
+    """Return whether each factor of the marked elements of operand `at` is 0."""
+    op = application.op.name
+    if op == "Mul":
+        factors, marked = np.broadcast_arrays(factor, wrong)
+        return bool((factors[marked] == 0).all())
+    if op not in ("MatMul", "Gemm") or wrong.ndim < 2 or factor.ndim < 2:
+        return False
+    transposed = [bool(application.attributes.get(name, 0)) for name in ("transA", "transB")]
+    # The terms of a product lie along the last axis of the first factor, and the second last of the second.
+    terms = -1 if (at == 0) != transposed[at] else -2
+    marked = wrong.any(axis=-3 - terms)
+    terms = -1 if (at == 1) != transposed[1 - at] else -2
+    zero = (factor == 0).all(axis=-3 - terms)
+    return bool(np.logical_or(~marked, zero).all())
+
+
+def masked_words(names: Sequence[str], op: str) -> tuple[str, str]:
+    """Return evidence and hint for a NaN in the first named operand under weight 0 in the second."""
+    value, weight = (f"%{name_text(name)}" if name else "an operand" for name in names)
+    evidence = f"{op} multiplies each of these elements by 0 in {weight}, and 0 * NaN is NaN"
+    return evidence, f"set the masked elements of {value} to 0 first, as in Where(IsNaN({value}), 0, {value})"

@@ -12,16 +12,19 @@ from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.execution.statistics_log import StatisticsLog
 from nncdbg.engine.memory import allocation
 from nncdbg.engine.observers.catching import Catches
-from nncdbg.engine.observers.device_checks import DeviceChecks
-from nncdbg.engine.observers.entrance_uses import EntranceUses
-from nncdbg.engine.observers.host_reads import HostReads
 from nncdbg.engine.observers.nonfinite import KINDS
 from nncdbg.engine.observers.observation import Observer
-from nncdbg.engine.observers.operand_checks import FAULTS, OperandChecks
-from nncdbg.engine.observers.overflow_checks import OverflowChecks
-from nncdbg.engine.observers.races import Races
-from nncdbg.engine.observers.remarks import Remarks
-from nncdbg.engine.observers.state_resets import StateResets
+from nncdbg.engine.observers.operand_checks import (
+    FAULTS,
+    DeviceChecks,
+    EntranceUses,
+    HostReads,
+    OperandChecks,
+    OverflowChecks,
+    Races,
+    Remarks,
+    StateResets,
+)
 from nncdbg.engine.ops.causes import RuleFailed
 from nncdbg.errors import UsageError
 from nncdbg.expression import Expression

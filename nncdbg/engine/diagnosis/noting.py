@@ -10,8 +10,7 @@ import numpy as np
 
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks, Stage
-from nncdbg.engine.diagnosis.register import NONE, Origins
-from nncdbg.engine.diagnosis.sightings import Seen, Sighting, Sightings, StatementVisit
+from nncdbg.engine.diagnosis.sightings import NONE, Origins, Seen, Sighting, Sightings, StatementVisit
 from nncdbg.engine.diagnosis.step import Position
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.ops.causes import Cause

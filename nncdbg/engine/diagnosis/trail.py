@@ -17,15 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.diagnosis.carrying import Carrier
-from nncdbg.engine.diagnosis.decisions import Decisions
+from nncdbg.engine.diagnosis.carrying import Carrier, Decisions
 from nncdbg.engine.diagnosis.effect import Effect, step_outputs
-from nncdbg.engine.diagnosis.entrances import Entrances
+from nncdbg.engine.diagnosis.entrances import Entrances, masked_factor, masked_words
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks, hits
-from nncdbg.engine.diagnosis.masked import masked_factor, masked_words
 from nncdbg.engine.diagnosis.noting import Notes, key_of
-from nncdbg.engine.diagnosis.register import NONE, Origins, Register
-from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting, Sightings
+from nncdbg.engine.diagnosis.sightings import ENTRANCE, NONE, Origins, Register, Sighting, Sightings
 from nncdbg.engine.diagnosis.step import Position, Step, alone, either, step_of
 from nncdbg.engine.diagnosis.widened import Widened
 from nncdbg.engine.execution.events import Event

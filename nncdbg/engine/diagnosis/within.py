@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.compilation.code import Code, walk
-from nncdbg.engine.diagnosis.explaining import cause_of, explained, legal
-from nncdbg.engine.diagnosis.recomputed import narrowed
-from nncdbg.engine.diagnosis.register import NONE, Origins, Register
+from nncdbg.engine.diagnosis.explaining import cause_of, explained, legal, narrowed
+from nncdbg.engine.diagnosis.sightings import NONE, Origins, Register
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.loaded import Loaded, MicroPrograms

@@ -20,21 +20,23 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nncdbg.comparison.measure import measure
-from nncdbg.comparison.report import NOWHERE, DifferenceCause, Match, ValueSite
+from nncdbg.comparison.report import NOWHERE, DifferenceCause, Key, Match, ValueSite
 from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.dtypes import COMPLEX, FLOATS, name_of
 from nncdbg.engine.divergence.declared import (
+    NarrowCause,
+    bad_on_one_side,
+    cause_of_bad,
+    cause_of_types,
     constant_operand,
     declared_differences,
     kernel_difference,
     operand_name,
     shown_statement,
 )
-from nncdbg.engine.divergence.narrow_causes import NarrowCause, bad_on_one_side, cause_of_bad, cause_of_types
 from nncdbg.engine.divergence.pairing import commutative
 from nncdbg.engine.divergence.recomputation import MISSING, Recomputation, Substitution
-from nncdbg.engine.divergence.sides import RunTrace
-from nncdbg.engine.divergence.written import Fixed, Given, Key, Source, Written, WrittenResult, site_of
+from nncdbg.engine.divergence.sides import Fixed, Given, RunTrace, Source, Written, WrittenResult, site_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.expression import spelled

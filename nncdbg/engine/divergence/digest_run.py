@@ -22,8 +22,7 @@ from nncdbg.by_identity import ByIdentity
 from nncdbg.dtypes import COMPLEX, FLOATS, name_of
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.divergence.sides import Side
-from nncdbg.engine.divergence.written import written_slots
+from nncdbg.engine.divergence.sides import Side, written_slots
 from nncdbg.engine.execution.events import Failed
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.frame import Frame

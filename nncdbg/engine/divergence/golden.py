@@ -15,9 +15,8 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import PROPAGATED, StatementVerdict
 from nncdbg.engine.divergence.pairing import Unit, common_subsequence, form_of
 from nncdbg.engine.divergence.recomputation import MISSING, Recomputation, Substitution
-from nncdbg.engine.divergence.sides import RunTrace, Side, TracedValues
+from nncdbg.engine.divergence.sides import GONE, RunTrace, Side, TracedValues, WrittenResult, site_of
 from nncdbg.engine.divergence.tally import Tally
-from nncdbg.engine.divergence.written import GONE, WrittenResult, site_of
 from nncdbg.engine.inputs.npy import archive_names, load_from_archive
 from nncdbg.errors import LoadError, UsageError
 from nncdbg.expression import spelled

@@ -16,17 +16,15 @@ from typing import Any
 import numpy as np
 
 from nncdbg.comparison.measure import measure
-from nncdbg.comparison.report import NOWHERE, DifferenceCause, DiffReport, Match
+from nncdbg.comparison.report import NOWHERE, DifferenceCause, DiffReport, Key, Match
 from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import StatementVerdict, is_discrete
 from nncdbg.engine.divergence.casting import has_same_places
-from nncdbg.engine.divergence.declared import declared_differences, kernel_difference
-from nncdbg.engine.divergence.narrow_causes import cause_of_types
+from nncdbg.engine.divergence.declared import cause_of_types, declared_differences, kernel_difference
 from nncdbg.engine.divergence.paired_runs import PairedRuns, TwoRuns
 from nncdbg.engine.divergence.recomputation import Recomputation
-from nncdbg.engine.divergence.sides import Side
-from nncdbg.engine.divergence.written import Key, Written, key_of, site_of
+from nncdbg.engine.divergence.sides import Side, Written, key_of, site_of
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.errors import NotComputed
 from nncdbg.expression import spelled

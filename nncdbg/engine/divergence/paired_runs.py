@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.comparison.measure import measure
-from nncdbg.comparison.report import NOWHERE, DiffReport, Match
+from nncdbg.comparison.report import NOWHERE, DiffReport, Key, Match, Place
 from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import Blame, TraceCounterparts
@@ -17,9 +17,8 @@ from nncdbg.engine.divergence.casting import input_pairs
 from nncdbg.engine.divergence.declared import declared_differences
 from nncdbg.engine.divergence.pairing import Pairs, RunUnits, doubtful, paired, units_of
 from nncdbg.engine.divergence.recomputation import Recomputation, Substitution, terms_of
-from nncdbg.engine.divergence.sides import RunTrace, Side, TracedValues
+from nncdbg.engine.divergence.sides import GONE, RunTrace, Side, TracedValues, Written, WrittenResult, site_of
 from nncdbg.engine.divergence.tally import Tally
-from nncdbg.engine.divergence.written import GONE, Key, Place, Written, WrittenResult, site_of
 from nncdbg.engine.ops.aten.operators import allocates_only
 from nncdbg.errors import NncdbgError
 from nncdbg.expression import spelled

@@ -23,10 +23,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from nncdbg.comparison.report import Place
 from nncdbg.dtypes import COMPLEX, FLOATS, INTEGERS, name_of
 from nncdbg.engine.divergence.declared import attributes_of
-from nncdbg.engine.divergence.sides import RunTrace
-from nncdbg.engine.divergence.written import Fixed, Given, Place, Source, Written, WrittenResult
+from nncdbg.engine.divergence.sides import Fixed, Given, RunTrace, Source, Written, WrittenResult
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.ir.kinds import Kind

@@ -12,15 +12,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from nncdbg.comparison.measure import measure
-from nncdbg.comparison.report import NOWHERE
+from nncdbg.comparison.report import NOWHERE, Key
 from nncdbg.comparison.tolerance import SAME, Excess, Tolerance
 from nncdbg.dtypes import FLOATS, name_of
 from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.casting import cast_array
-from nncdbg.engine.divergence.sides import RunTrace
-from nncdbg.engine.divergence.written import Given, Key, Source, Written, WrittenResult
+from nncdbg.engine.divergence.sides import Given, RunTrace, Source, Written, WrittenResult
 from nncdbg.engine.execution.linking import Allocation, Binding, Linker
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of

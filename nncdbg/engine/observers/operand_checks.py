@@ -5,19 +5,34 @@ Operands are checked before the kernel runs, and only read. Statements of ops wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.execution.findings import Finding, Report
+import numpy as np
+
+from nncdbg.by_identity import ByIdentity
+from nncdbg.dtypes import FLOATS, name_of
+from nncdbg.engine.backends import Backend
+from nncdbg.engine.backends.micro import run_definition
+from nncdbg.engine.compilation.code import Code, Statement
+from nncdbg.engine.execution.findings import HOST_READ, RACE, STATE_RESET, Finding, Report
 from nncdbg.engine.execution.linking import Binding, Execute
-from nncdbg.engine.observers.nonfinite import array_of
+from nncdbg.engine.observers.nonfinite import KINDS, array_of, bad_in
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.causes import RuleFailed, contained
 from nncdbg.engine.ops.contracts import BrokenContract, IntegerFault
+from nncdbg.engine.ops.remarks import Evaluated
 from nncdbg.engine.ops.schema import for_rules, version_of
-from nncdbg.ir.records import Node
+from nncdbg.engine.schedules.launches import THE_HOST, Site, scheduled, stream_name
+from nncdbg.engine.schedules.validation import ScheduleProblem, validated
+from nncdbg.engine.values.host_reads import changed_read
+from nncdbg.errors import NncdbgError, RunError
+from nncdbg.ir.kinds import Kind
+from nncdbg.ir.records import Array, Literal, Node, Program
+from nncdbg.ir.walk import blocks, walk_nodes
+from nncdbg.text.counting import elements
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.rounding import lost
 
 OperandFault: TypeAlias = "IntegerFault | BrokenContract"
 
@@ -106,3 +121,393 @@ class OperandChecks:
             return results
 
         return checked
+
+
+RELATIVE = 2.0**-6
+"""Relative differences below this are rounding errors in every type."""
+
+
+class OverflowChecks:
+    """Reports findings of the kind `inf`, with `elements`; `to_host` returns a value as a NumPy array."""
+
+    def __init__(
+        self, report: Report, to_host: Callable[[Any], Any], failed: Callable[[RuleFailed], None]
+    ) -> None:
+        self.report = report
+        self.failed = failed
+        self.to_host = to_host
+
+    def wrap(self, binding: Binding, execute: Execute) -> Execute:
+        """Return the instruction with the check, or `execute` itself if the op sums no squares."""
+        squares = binding.op.squares
+        if squares is None or not squares.when(binding.attributes):
+            return execute
+
+        def checked(*inputs: Any) -> Any:
+            results = execute(*inputs)
+            result = results[0] if binding.several else results
+            contained(self.failed, binding.op.name, "squares", self._check, binding, inputs, result)
+            return results
+
+        return checked
+
+    def _check(self, binding: Binding, inputs: Sequence[Any], result: Any) -> None:
+        assert binding.op.squares is not None, "other ops are not wrapped"
+        if not binding.op.squares.suspicious(binding.attributes, inputs, result):
+            return
+        wrong = overflowed(binding, [*map(self.to_host, inputs)], np.asarray(self.to_host(result)))
+        if wrong is None:
+            return
+        node = binding.node
+        which = elements(int(np.count_nonzero(wrong)), wrong.size, f"%{name_text(node.outputs[0].name)}")
+        detail = f"an overflow to Inf inside {node.op}: {which} finite but wrong"
+        self.report(Finding("inf", binding, detail, inputs, 0, result=result, elements=wrong))
+
+
+def overflowed(binding: Binding, inputs: Sequence[Any], result: Array) -> Array | None:
+    """Return the finite elements made wrong by an overflow of a sum of squares; None without one.
+
+    They differ from the result in a wider type and, because a wider type also rounds less, from the
+    result over scaled operands. An op without a kernel has no wider type than f64.
+    """
+    squares = binding.op.squares
+    assert squares is not None
+    if binding.op.kernel is None and any(_is(value, "f64") for value in inputs):
+        return None
+    wrong = _differs(result, _again(binding, [*map(wider, inputs)]))
+    if wrong is not None and wrong.any() and squares.scale_free:
+        scaled = _differs(result, _again(binding, squares.scaled(inputs)))
+        wrong = None if scaled is None else wrong & scaled
+    return wrong if wrong is not None and wrong.any() else None
+
+
+def _is(value: Any, dtype: str) -> bool:
+    return isinstance(value, np.ndarray) and name_of(value.dtype) == dtype
+
+
+def wider(value: Any) -> Any:
+    """Return a float array in f64, and one of f64 in NumPy's longdouble; other values as they are."""
+    if not isinstance(value, (np.ndarray, np.generic)) or value.dtype == np.longdouble:
+        return value
+    if name_of(value.dtype) not in FLOATS:
+        return value
+    return value.astype(np.longdouble if value.dtype == np.float64 else np.float64)
+
+
+def _again(binding: Binding, inputs: Sequence[Any]) -> Any:
+    """Return the main result of the op's definition over these operands; None if it cannot run."""
+    try:
+        return np.asarray(run_definition(binding.code, binding.pc, inputs)[0])
+    except NncdbgError:
+        return None
+
+
+def _differs(result: Array, expected: Any) -> Array | None:
+    """Return the finite elements of `result` that differ from `expected` rounded to the same type."""
+    if expected is None or expected.shape != result.shape:
+        return None
+    with np.errstate(all="ignore"):
+        given = result.astype(np.float64)
+        right = expected.astype(result.dtype).astype(np.float64)
+        there = np.isfinite(given) & np.isfinite(right)
+        apart, size = np.abs(given - right), np.maximum(np.abs(given), np.abs(right))
+        return np.asarray(there & (apart > RELATIVE * size))
+
+
+class HostReads:
+    """Reports findings of the kind `HOST_READ`; `to_host` returns a value as a NumPy array."""
+
+    def __init__(self, report: Report, to_host: Callable[[Any], Any]) -> None:
+        self.report = report
+        self.to_host = to_host
+
+    def wrap(self, binding: Binding, execute: Execute) -> Execute:
+        """Return the instruction with the comparison, or `execute` itself for any other op."""
+        if not binding.op.host_read:
+            return execute
+
+        def compared(*inputs: Any) -> Any:
+            results = execute(*inputs)
+            result = results[0] if binding.several else results
+            sentence = changed_read(binding, self.to_host(result))
+            if sentence is not None:
+                self.report(Finding(HOST_READ, binding, sentence, inputs, result=result))
+            return results
+
+        return compared
+
+
+class EntranceUses:
+    """Reports statements with a bad operand and without such a result; `to_host` converts a value."""
+
+    def __init__(self, report: Report, to_host: Callable[[Any], Any]) -> None:
+        self.report = report
+        self.to_host = to_host
+        self._known: ByIdentity[tuple[str, ...]] = ByIdentity()
+        """The kinds of bad elements in each value."""
+
+    def look(self, inputs: Iterable[Any], codes: Iterable[Code]) -> bool:
+        """Inspect the inputs and the constants of blocks; return whether one of them is bad."""
+        for value in (*inputs, *(each for code in codes for each in code.template)):
+            if isinstance(self.to_host(value), (np.ndarray, np.generic)):
+                self._note(value)
+        return bool(len(self._known))
+
+    def _note(self, value: Any) -> tuple[str, ...]:
+        host = self.to_host(value)
+        kinds = tuple(kind for kind in KINDS if bad_in(host, kind) is not None)
+        if kinds:
+            self._known.set(value, kinds)
+        return kinds
+
+    def wrap(self, binding: Binding, execute: Execute) -> Execute:
+        """Return the instruction with the comparison of its operands."""
+        known = self._known
+
+        def used(*inputs: Any) -> Any:
+            results = execute(*inputs)
+            given = {kind for value in inputs for kind in known.get(value) or ()}
+            if given:
+                outputs = results if binding.several else (results,)
+                given -= {kind for value in outputs for kind in self._note(value)}
+                for kind in given:
+                    self.report(Finding(kind, binding, "", inputs, 0, result=outputs[0]))
+            return results
+
+        return used
+
+
+_FIRST_STATE = 2
+"""The number of the first operand of an optimizer that is a state of the parameter."""
+
+
+def optimizer_states(program: Program) -> frozenset[str]:
+    """Return the names of the moments and step counters: operands of optimizers."""
+    found: set[str] = set()
+    for node in walk_nodes(program):
+        op = lookup(node.op, version_of(node.op, program.opsets))
+        if op is not None and op.optimizer is not None:
+            end = _FIRST_STATE + len(op.optimizer.states)
+            found |= {each for each in node.inputs[_FIRST_STATE:end] if isinstance(each, str)}
+    return frozenset(found)
+
+
+class StateResets:
+    """Reports findings of the kind `state-reset`; `to_host` returns a value as a NumPy array."""
+
+    def __init__(self, program: Program, report: Report, to_host: Callable[[Any], Any]) -> None:
+        self.report = report
+        self._program, self._to_host = program, to_host
+        self._names: frozenset[str] | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The states that are watched."""
+        if self._names is None:
+            self._names = optimizer_states(self._program)
+        return self._names
+
+    def wrap(self, binding: Binding, execute: Execute) -> Execute:
+        """Return the instruction of an update of such states with the check, any other one unchanged."""
+        if binding.node.kind is not Kind.UPDATE or self.names.isdisjoint(
+            v.name for v in binding.node.outputs
+        ):
+            return execute
+
+        def checked(*inputs: Any) -> Any:
+            results = execute(*inputs)
+            for finding in self.zeros(binding, inputs):
+                self.report(finding)
+            return results
+
+        return checked
+
+    def zeros(self, statement: Statement, values: Sequence[Any]) -> Iterator[Finding]:
+        """Yield a finding for each watched state that an update sets to 0; `values` are the new values."""
+        node = statement.code.nodes[statement.pc]
+        if node.kind is not Kind.UPDATE:
+            return
+        for number, (state, value) in enumerate(zip(node.outputs, values, strict=False)):
+            if state.name in self.names and is_zero(new := array_of(self._to_host(value))):
+                what = f"all of its {new.size:,} elements become 0" if new.ndim else "it becomes 0"
+                detail = f"the optimizer's state %{name_text(state.name)} is reset: {what}"
+                yield Finding(STATE_RESET, statement, detail, (value,), number, result=value)
+
+
+def is_zero(value: Any) -> bool:
+    """Return whether a tensor has elements, and all of them are 0."""
+    return bool(value.size) and not (value != 0).any()
+
+
+def old_slot(code: Code, pc: int, number: int) -> int | None:
+    """Return the slot that has the value of an updated state, its result `number`, from before the update."""
+    return code.slot_at(code.nodes[pc].outputs[number].name, pc)
+
+
+class Races:
+    """Reports findings of the kind `race`, after the second statement of each race of the text."""
+
+    def __init__(self, program: Program, report: Report) -> None:
+        self.report = report
+        self._program = program
+        self._details: Mapping[Site, str] | None = None
+
+    @property
+    def details(self) -> Mapping[Site, str]:
+        """What each statement with a race does."""
+        if self._details is None:
+            found = validated(self._program).problems if scheduled(self._program) else ()
+            self._details = {each.second.site: _detail(each) for each in found if each.kind == "race"}
+        return self._details
+
+    def wrap(self, binding: Binding, execute: Execute) -> Execute:
+        """Return the instruction of a statement with a race with its report, any other one unchanged."""
+        if (binding.code.path, binding.pc) not in self.details:
+            return execute
+
+        def reported(*inputs: Any) -> Any:
+            results = execute(*inputs)
+            for finding in self.at(binding):
+                self.report(finding)
+            return results
+
+        return reported
+
+    def at(self, statement: Statement) -> Iterator[Finding]:
+        """Yield the finding of a statement, if it has a race."""
+        detail = self.details.get((statement.code.path, statement.pc))
+        if detail is not None:
+            yield Finding(RACE, statement, detail)
+
+
+def _detail(problem: ScheduleProblem) -> str:
+    first, second = problem.first, problem.second
+    assert first is not None
+    one, other = ("writes" if each == "write" else "reads" for each in problem.access.split("-"))
+    streams = [stream_name(each.stream, THE_HOST) for each in (first, second)]
+    what = f"{streams[0]} {one} %{name_text(first.name)}, and {streams[1]} {other} %{name_text(second.name)}"
+    return f"{what}; no event orders them"
+
+
+MOST_WORK = 1 << 31
+"""Maximum multiplications and elements of statements that are computed again in one run."""
+
+
+def _rounded(literal: Literal, array: Any) -> str:
+    """Return what the element type of a number in the text loses; empty for bools and texts."""
+    given = np.asarray(literal.data)
+    return lost(given.astype(np.float64), array, "the number") if given.dtype.kind in "if" else ""
+
+
+class Remarks:
+    """Collects what ops say about their results; `found` has the words of each statement."""
+
+    def __init__(self, failed: Callable[[RuleFailed], None]) -> None:
+        self.found: dict[tuple[Code, int], str] = {}
+        self.failed = failed
+        self._work = 0
+
+    def wrap(self, binding: Binding, execute: Execute) -> Execute:
+        """Return the instruction with the remark of its op, or `execute` itself without one."""
+        find = binding.op.remark
+        code, pc = place = binding.code, binding.pc
+        for operand, slot in zip(binding.node.inputs, code.operands[pc], strict=True):
+            words = _rounded(operand, code.template[slot]) if isinstance(operand, Literal) else ""
+            if words:
+                self.found[place] = words
+        if find is None:
+            return execute
+        slots = [code.template[slot] for slot in code.operands[pc]]
+        constants = {number for number, value in enumerate(slots) if isinstance(value, np.ndarray)}
+
+        def remarked(*inputs: Any) -> Any:
+            results = execute(*inputs)
+            if place not in self.found:
+                result = results[0] if binding.several else results
+                seen = self._evaluated(binding, inputs, result, constants)
+                words = contained(self.failed, binding.op.name, "remark", find, seen)
+                if words:
+                    self.found[place] = words
+            return results
+
+        return remarked
+
+    def _evaluated(
+        self, binding: Binding, inputs: Sequence[Any], result: Any, constants: Collection[int]
+    ) -> Evaluated:
+        op, shapes = binding.op, [np.shape(each) for each in inputs]
+        terms = 0 if op.terms is None else op.terms(shapes, np.shape(result))
+
+        def again(operands: Sequence[Any]) -> Any:
+            self._work += np.size(result) * max(terms, 1) + sum(map(np.size, operands))
+            if self._work > MOST_WORK:
+                return None
+            try:
+                return run_definition(binding.code, binding.pc, operands)[0]
+            except NncdbgError:
+                return None
+
+        return Evaluated(binding.attributes, inputs, result, constants, terms, again)
+
+
+class DeviceChecks:
+    """Checks the operands of each statement on `backend`, which has device memory."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._allowed: set[tuple[Binding, tuple[str | None, ...]]] = set()
+        """Statements that accept operands on these devices."""
+
+    def needed(self, program: Program, inputs: Iterable[Any]) -> bool:
+        """Return whether the values of a program can be on more than one device.
+
+        `inputs` are on their devices, constants begin on the host, and statements name further devices.
+        """
+        found = {self._backend.device(each) for each in inputs} | {*_named_devices(program)}
+        if any(graph.constants for _, graph in blocks(program)):
+            found.add("cpu")
+        return len(found - {None}) > 1
+
+    def wrap(self, binding: Binding, execute: Execute) -> Execute:
+        """Return the instruction that checks its operands first, or `execute` itself for a single operand."""
+        if len(binding.node.inputs) < 2:
+            return execute
+        device_of = self._backend.device
+
+        def checked(*operands: Any) -> Any:
+            first = None
+            for operand in operands:
+                found = device_of(operand)
+                if first is None:
+                    first = found
+                elif found is not None and found != first:
+                    self._check(binding, operands)
+                    break
+            return execute(*operands)
+
+        return checked
+
+    def _check(self, binding: Binding, operands: Sequence[Any]) -> None:
+        """Raise RunError unless the kernel accepts operands on these devices."""
+        devices = tuple(map(self._backend.device, operands))
+        if (binding, devices) in self._allowed:
+            return
+        if not self._backend.mixes_devices(binding.kernel, operands):
+            places = ", ".join(
+                f"%{name_text(name)} is on {device}"
+                for name, device in zip(binding.node.inputs, devices, strict=False)
+                if isinstance(name, str) and device is not None
+            )
+            raise RunError(
+                f"the operands of {binding.node.op} are on different devices: {places}",
+                hint="copy the operands to one device in the model",
+            )
+        self._allowed.add((binding, devices))
+
+
+def _named_devices(program: Program) -> Iterator[str]:
+    """Yield the devices that statements name, such as ``aten.zeros.default(device="cuda:0")``."""
+    for node in walk_nodes(program):
+        device = node.attributes.get("device")
+        if isinstance(device, str):
+            yield device

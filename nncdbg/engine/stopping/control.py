@@ -20,9 +20,9 @@ from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.limit import Limit
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.execution.transfers import Position
+from nncdbg.engine.stopping.breakpoints import Traps
 from nncdbg.engine.stopping.judging import Judge
 from nncdbg.engine.stopping.stops import Judged, LogMessage, Stop
-from nncdbg.engine.stopping.traps import Traps
 from nncdbg.engine.time.deviations import Edit
 from nncdbg.engine.time.timeline import Mark, Timeline
 from nncdbg.errors import NncdbgError, UsageError

@@ -14,13 +14,18 @@ from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.transfers import FramePopped
 from nncdbg.engine.observers.catching import Catches
 from nncdbg.engine.observers.nonfinite import array_of, bad_in
-from nncdbg.engine.observers.operand_checks import FAULTS, faults_of, finding_of
-from nncdbg.engine.observers.races import Races
-from nncdbg.engine.observers.state_resets import StateResets, is_zero, old_slot
-from nncdbg.engine.stopping.breakpoints import Breakpoint
+from nncdbg.engine.observers.operand_checks import (
+    FAULTS,
+    Races,
+    StateResets,
+    faults_of,
+    finding_of,
+    is_zero,
+    old_slot,
+)
+from nncdbg.engine.stopping.breakpoints import Breakpoint, Traps
 from nncdbg.engine.stopping.placement import braced
 from nncdbg.engine.stopping.stops import Judged, LogMessage, Stop
-from nncdbg.engine.stopping.traps import Traps
 from nncdbg.engine.values.current import Current
 from nncdbg.engine.values.explanation import explained, size_origins
 from nncdbg.engine.values.values import Values

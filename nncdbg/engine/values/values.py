@@ -21,10 +21,11 @@ from nncdbg.engine.values.differentiation import (
     Budget,
     DerivativeProgram,
     Differentiation,
+    Source,
     by,
     innermost,
+    slot_in_caller,
 )
-from nncdbg.engine.values.straight_line import Source, slot_in_caller
 from nncdbg.errors import ExpressionError, NotComputed, UsageError
 from nncdbg.escaping import printable
 from nncdbg.expression import FACTS, STATEMENT_VARIABLE, Expression, check_variables, evaluate, parse
