@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.comparison.report import Match, ValueSite
+from nncdbg.comparison.report import NOWHERE, Match, ValueSite
 from nncdbg.comparison.tolerance import DEFAULTS, SAME, Excess, Tolerance, excess
 from nncdbg.dtypes import COMPLEX, NUMPY, name_of
 from nncdbg.ir.records import type_of
@@ -29,6 +29,11 @@ def measure(
     return _apart(a, b, way, f"{_kind(x)} against {_kind(y)}")
 
 
+def agree(x: Any, y: Any, tolerance: Tolerance) -> bool:
+    """Return whether two contents differ by no more than rounding explains."""
+    return not measure(NOWHERE, NOWHERE, "place", (x, y), tolerance).diverges
+
+
 def _tensors(a: ValueSite, b: ValueSite, way: str, x: Any, y: Any, tolerance: Tolerance, terms: int) -> Match:
     if x.shape != y.shape:
         return _apart(a, b, way, f"shape {list(x.shape)} against {list(y.shape)}", x.size)
@@ -36,7 +41,8 @@ def _tensors(a: ValueSite, b: ValueSite, way: str, x: Any, y: Any, tolerance: To
         return _apart(a, b, way, f"{_kind(x)} against {_kind(y)}", x.size)
     found = excess(x, y, tolerance, terms)
     if found.where is None:
-        return Match(a, b, way, found, _no_distance(x.size), "")
+        no_distance = Comparison(0.0, 0.0, 0.0, 1.0, None, 0, 0, 0, x.size, None)
+        return Match(a, b, way, found, no_distance, "")
     elements = (x[found.where], y[found.where])
     return Match(a, b, way, found, compare(x, y), "", elements, _ulps(*elements))
 
@@ -60,10 +66,6 @@ def _equal(a: ValueSite, b: ValueSite, way: str) -> Match:
 
 def _apart(a: ValueSite, b: ValueSite, way: str, detail: str, count: int = 1) -> Match:
     return Match(a, b, way, Excess(count, float("inf"), None), None, detail)
-
-
-def _no_distance(count: int) -> Comparison:
-    return Comparison(0.0, 0.0, 0.0, 1.0, None, 0, 0, 0, count, None)
 
 
 def _is_tensor(content: Any) -> bool:

@@ -26,6 +26,7 @@ from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.recomputation import terms_of
 from nncdbg.engine.ops.aten.names import is_torch
+from nncdbg.engine.values.checksum import same_bits
 from nncdbg.errors import LoadError, NncdbgError, UnsupportedOp, UsageError
 from nncdbg.ir.records import Path, type_of
 from nncdbg.text.counting import counted
@@ -316,21 +317,6 @@ def changed_operand(copies: Sequence[Any], placed: Sequence[Any], holding: Backe
         if not same_bits(copy, holding.to_host(value)):
             return index
     return None
-
-
-def same_bits(one: Any, other: Any) -> bool:
-    """Return whether two values have the same types, sizes and bits; NaN equals the same NaN."""
-    if isinstance(one, (list, tuple)):
-        alike = isinstance(other, (list, tuple)) and len(one) == len(other)
-        return alike and all(map(same_bits, one, other))
-    if not isinstance(one, (np.ndarray, np.generic)):
-        return one is other
-    first, second = np.asarray(one), np.asarray(other)
-    if (first.dtype, first.shape) != (second.dtype, second.shape):
-        return False
-    if first.dtype.hasobject:
-        return bool((first == second).all())
-    return first.tobytes() == second.tobytes()
 
 
 def _copied(value: Any) -> Any:

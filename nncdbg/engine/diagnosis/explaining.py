@@ -53,25 +53,23 @@ from nncdbg.text.counting import elements
 
 def cause_of(birth: Birth) -> Cause:
     """Return why a statement produced NaN or Inf; "unknown", with the facts, if no rule explains it."""
-    plain = _with_arrays(birth)
-    if not bad(plain.output, birth.kind).any():
-        return Cause("unknown", f"the result of {birth.op} has no {birth.kind}", "")
-    try:
-        with np.errstate(all="ignore"):
-            found = _explained(plain) or (None if _is_complex(plain) else recomputed(plain))
-    except RuleFailed as failed:
-        return failed.added_to(_unknown(plain))
-    return _with_usual_fix(plain, found or _unknown(plain))
+    nothing = Cause("unknown", f"the result of {birth.op} has no {birth.kind}", "")
+    return explained(birth, again=True) or nothing
 
 
-def explained(birth: Birth) -> Cause | None:
-    """Return the cause by the rule of the op alone; None if it has no rule or the rule finds none."""
+def explained(birth: Birth, *, again: bool = False) -> Cause | None:
+    """Return the cause by the rule of the op alone; None if it has no rule or the rule finds none.
+
+    With `again`, a cause is also found by computing the op again, and is "unknown" without one.
+    """
     plain = _with_arrays(birth)
     if not bad(plain.output, birth.kind).any():
         return None
     try:
         with np.errstate(all="ignore"):
             found = _explained(plain)
+            if found is None and again:
+                found = (None if _is_complex(plain) else recomputed(plain)) or _unknown(plain)
     except RuleFailed as failed:
         return failed.added_to(_unknown(plain))
     return None if found is None else _with_usual_fix(plain, found)

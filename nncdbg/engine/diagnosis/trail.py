@@ -225,11 +225,9 @@ class Trail:
             self._unfollowed.append((finding.binding, origins))
         # The finding is about an operand: later reads of that operand depend on it.
         for value in finding.inputs:
-            if not self.whole(value) and not self._depends_on_memory(self.marks.of(value)):
+            marks = self.marks.of(value)
+            if not self.whole(value) and (marks is None or not marks.origins & self._explaining):
                 self._mark_whole(value, origins)
-
-    def _depends_on_memory(self, marks: Marks | None) -> bool:
-        return marks is not None and bool(marks.origins & self._explaining)
 
     def _mark_whole(self, value: Any, origins: Origins) -> None:
         self.marks.add(value, "real", origins, whole(self.to_host(value)))

@@ -63,12 +63,9 @@ def flat_values(code: Code, pc: int, op: Op) -> tuple[float, ...]:
 def _cut_off(code: Code, pc: int, op: Op) -> list[float]:
     """Return the values at which an activation cuts its results off."""
     given = [code.template[slot] for slot in code.operands[pc]]
-    limits = [float(each.flat[0]) for each in _at(given, op.limits) if _is_one_number(each)]
+    bounds = [given[index] for index in op.limits if index < len(given)]
+    limits = [float(each.flat[0]) for each in bounds if _is_one_number(each)]
     return limits if op.limits and len(given) > 1 else [0.0] if op.rectifies else []
-
-
-def _at(given: Sequence[Any], indices: Sequence[int]) -> Iterator[Any]:
-    return (given[index] for index in indices if index < len(given))
 
 
 def _is_one_number(content: Any) -> bool:
@@ -240,17 +237,13 @@ class TrainingUnits:
     def see(self, step: int, visits: Visits) -> None:
         """Add the finished visits of a step; `visits` begins with the latest one."""
         for calls, each in reversed(visits):
-            for pc, flat in self._activations_of(each.code):
+            if each.code not in self._activations:
+                self._activations[each.code] = [*self._search(each.code)]
+            for pc, flat in self._activations[each.code]:
                 (slot,) = each.code.result_slots(pc)
                 result = self._backend.to_host(each.slots[slot])
                 if _is_float_array(result):
                     self._add(step, calls, each.code, pc, flat, result)
-
-    def _activations_of(self, code: Code) -> list[tuple[int, tuple[float, ...]]]:
-        found = self._activations.get(code)
-        if found is None:
-            found = self._activations[code] = [*self._search(code)]
-        return found
 
     def _search(self, code: Code) -> Iterator[tuple[int, tuple[float, ...]]]:
         if code.formula is not None or code.path[0] not in self._graphs:

@@ -10,7 +10,6 @@ statement, or with some values never freed.
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nncdbg.by_identity import ByIdentity
-from nncdbg.dtypes import COMPLEX, FLOATS, name_of
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.sides import Side, written_slots
@@ -32,6 +30,7 @@ from nncdbg.engine.memory.blocks import MemoryBlock
 from nncdbg.engine.memory.inspected import GUARDS, UNWRITTEN
 from nncdbg.engine.memory.plan_file import Site
 from nncdbg.engine.memory.reusing import Plan, by_liveness
+from nncdbg.engine.values import checksum
 from nncdbg.engine.values.values import copied
 
 
@@ -131,7 +130,8 @@ class Player:
             outcome = self._side.step()
             if isinstance(outcome, Failed):
                 played.failed = now, outcome.error
-                self._compare_failure(now, outcome.error)
+                if self._before is not None and self._before.failed is None and played.differs is None:
+                    played.differs = Differs(now, None, "", None, f"it fails: {outcome.error}")
                 break
             played.ticks = machine.tick
             self._after(now)
@@ -192,10 +192,6 @@ class Player:
         detail = "" if slot is not None else "it takes a different path"
         self.played.differs = Differs(now, slot, name, copied(content), detail)
 
-    def _compare_failure(self, now: Moment, error: BaseException) -> None:
-        if self._before is not None and self._before.failed is None and self.played.differs is None:
-            self.played.differs = Differs(now, None, "", None, f"it fails: {error}")
-
     # -- unchanged values ----------------------------------------------------------------------
 
     def _remember(self, frame: Frame, slots: Sequence[int]) -> None:
@@ -228,30 +224,7 @@ def _moment(frames: Sequence[Frame], tick: int) -> Moment:
 
 def digest(content: Any) -> int:
     """Return a 64-bit digest of a slot's content, equal for all NaNs; never 0."""
-    found = hashlib.blake2b(digest_size=8)
-    _feed(found, content)
-    return int.from_bytes(found.digest(), "little") or 1
-
-
-def _feed(found: Any, content: Any) -> None:
-    if isinstance(content, (list, tuple)):
-        found.update(b"[%d" % len(content))
-        for item in content:
-            _feed(found, item)
-        return
-    if not isinstance(content, (np.ndarray, np.generic)):
-        found.update(repr(content).encode())
-        return
-    array = np.asarray(content)
-    found.update(f"{array.dtype.name}{array.shape}".encode())
-    if array.dtype.hasobject:
-        found.update(repr(array.tolist()).encode())
-        return
-    array = np.ascontiguousarray(array)
-    if name_of(array.dtype) in (*FLOATS, *COMPLEX) and (wrong := np.isnan(array)).any():
-        array = array.copy()
-        array[wrong] = np.nan
-    found.update(array.reshape(-1).view(np.uint8).data)
+    return int.from_bytes(checksum.digest(content, 8, by_value=True), "little") or 1
 
 
 Start: TypeAlias = Callable[["str | Allocation"], Debugger]

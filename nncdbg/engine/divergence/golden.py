@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nncdbg.comparison.measure import measure
-from nncdbg.comparison.report import NOWHERE, DifferenceCause, DiffReport, Match, ValueSite
+from nncdbg.comparison.measure import agree, measure
+from nncdbg.comparison.report import DifferenceCause, DiffReport, Match, ValueSite
 from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import PROPAGATED, StatementVerdict
@@ -157,20 +157,6 @@ def _unit(number: int, name: str, content: Any) -> Unit:
     return Unit(number, (), "", (name,), ("", form_of(content)), None, (), kernel=True, commutative=False)
 
 
-class _Golden:
-    """Golden values, found by result (see `recomputation.Counterparts`)."""
-
-    def __init__(self, mapping: Mapping[WrittenResult, tuple[str, str]], golden: Mapping[str, Array]) -> None:
-        self._mapping, self._golden = mapping, golden
-
-    def result(self, result: WrittenResult) -> Any:
-        found = self._mapping.get(result)
-        return MISSING if found is None else self._golden[found[0]]
-
-    def given(self, name: str) -> Any:
-        return MISSING
-
-
 class _Comparison:
     """Compares every value with its golden one, then finds the statements that differ by themselves."""
 
@@ -185,7 +171,7 @@ class _Comparison:
         self._trace, self._mapping, self._golden = trace, mapping, golden
         self._tally, self._tolerance = tally, tolerance
         self._recomputation = Recomputation(trace.side.debugger, tolerance)
-        self._substitution = Substitution(trace, _Golden(mapping, golden), self._recomputation)
+        self._substitution = Substitution(trace, self._wanted, lambda name: MISSING, self._recomputation)
 
     def run(self) -> None:
         matches = dict(self._matches())
@@ -198,7 +184,8 @@ class _Comparison:
         self._tally.finish()
 
     def _matches(self) -> Iterable[tuple[WrittenResult, Match]]:
-        for result, (name, way) in sorted(self._mapping.items(), key=lambda item: self._tick(item[0])):
+        ticks = {result: self._trace.at(result.key).tick for result in self._mapping}
+        for result, (name, way) in sorted(self._mapping.items(), key=lambda item: ticks[item[0]]):
             written = self._trace.at(result.key)
             content = written.contents[result.index]
             if content is GONE:
@@ -210,8 +197,10 @@ class _Comparison:
             self._tally.add(written, match)
             yield result, match
 
-    def _tick(self, result: WrittenResult) -> int:
-        return self._trace.at(result.key).tick
+    def _wanted(self, result: WrittenResult) -> Any:
+        """Return the golden value of a result; MISSING without one."""
+        found = self._mapping.get(result)
+        return MISSING if found is None else self._golden[found[0]]
 
     def _verdict(self, result: WrittenResult, match: Match) -> StatementVerdict:
         """Judge the statement on golden operands, or on operands computed from the nearest golden values."""
@@ -220,11 +209,8 @@ class _Comparison:
             return PROPAGATED
         operands, like = self._substitution.operands(written), self._trace.operands(written)
         found = self._recomputation.results(written.code, written.pc, operands, like)
-        wanted = self._golden[self._mapping[result][0]]
-        if found is not None:
-            same = measure(NOWHERE, NOWHERE, "place", (found[result.index], wanted), self._tolerance)
-            if not same.diverges:
-                return PROPAGATED
+        if found is not None and agree(found[result.index], self._wanted(result), self._tolerance):
+            return PROPAGATED
         before = [key for source in written.sources for key in self._substitution.between(source)]
         text = f"{written.node.op} computes a different result from the golden operands"
         if before:

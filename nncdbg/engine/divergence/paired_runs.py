@@ -12,11 +12,11 @@ from nncdbg.comparison.measure import measure
 from nncdbg.comparison.report import NOWHERE, DiffReport, Key, Match, Place
 from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.divergence.blame import Blame, TraceCounterparts
+from nncdbg.engine.divergence.blame import Blame
 from nncdbg.engine.divergence.casting import input_pairs
 from nncdbg.engine.divergence.declared import declared_differences
 from nncdbg.engine.divergence.pairing import Pairs, RunUnits, doubtful, paired, units_of
-from nncdbg.engine.divergence.recomputation import Recomputation, Substitution, terms_of
+from nncdbg.engine.divergence.recomputation import terms_of
 from nncdbg.engine.divergence.sides import GONE, RunTrace, Side, TracedValues, Written, WrittenResult, site_of
 from nncdbg.engine.divergence.tally import Tally
 from nncdbg.engine.ops.aten.operators import allocates_only
@@ -184,19 +184,7 @@ class _Comparison:
     ) -> None:
         self._runs, self._a, self._b, self._units = runs, a, b, units
         self._tally = runs.tally
-        recomputation = Recomputation(a.side.debugger, runs.tolerance)
-        counterparts = TraceCounterparts(b, runs.counterpart, inputs)
-        substitution = Substitution(a, counterparts, recomputation)
-        self._blame = Blame(
-            a,
-            b,
-            runs.counterpart,
-            runs.counterpart_in_a,
-            substitution,
-            recomputation,
-            Recomputation(b.side.debugger, runs.tolerance),
-            runs.tolerance,
-        )
+        self._blame = Blame(a, b, runs.counterpart, runs.counterpart_in_a, inputs, runs.tolerance)
 
     def statements(self) -> None:
         """Compare the statements, and judge those with different results."""

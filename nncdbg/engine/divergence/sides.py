@@ -9,9 +9,10 @@ iterations preserve, so the data flow connects ops across graphs.
 from __future__ import annotations
 
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, Self, TypeAlias
 
 import numpy as np
 
@@ -269,8 +270,10 @@ class TracedValues:
         """Number of tensors written to the file."""
         self._left = budget
         self._file: IO[bytes] | None = None
+        self._free: defaultdict[int, list[int]] = defaultdict(list)
+        """The offsets of values that were removed from the file, by size."""
 
-    def __enter__(self) -> TracedValues:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -287,7 +290,8 @@ class TracedValues:
         if self._file is None:
             self._file = tempfile.TemporaryFile(prefix="nncdbg-diff-")  # noqa: SIM115 - closed by __exit__
         self.spilled += 1
-        offset = self._file.seek(0, 2)
+        free = self._free.get(content.nbytes)
+        offset = self._file.seek(free.pop()) if free else self._file.seek(0, 2)
         self._file.write(np.ascontiguousarray(content).tobytes())
         return _Spilled(offset, content.dtype, content.shape)
 
@@ -298,6 +302,15 @@ class TracedValues:
         self._file.seek(held.offset)
         size = held.dtype.itemsize * int(np.prod(held.shape, dtype=np.int64))
         return np.frombuffer(self._file.read(size), held.dtype).reshape(held.shape)
+
+    def pop(self, held: Any) -> Any:
+        """Return the content of a handle that is not used again."""
+        content = self.get(held)
+        if isinstance(held, _Spilled):
+            self._free[content.nbytes].append(held.offset)
+        elif isinstance(content, np.ndarray) and not content.dtype.hasobject:
+            self._left += content.nbytes
+        return content
 
 
 class RunTrace:

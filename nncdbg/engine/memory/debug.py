@@ -157,8 +157,7 @@ def moves(binding: Binding) -> bool:
     """Whether a statement only moves elements, or makes finite constants."""
     if binding.op.content not in (Content.MOVED, Content.CONSTANT):
         return False
-    return all(is_finite(np.asarray(value)) for value in binding.attributes.values() if _is_data(value))
-
-
-def _is_data(value: Any) -> bool:
-    return isinstance(value, (np.ndarray, np.generic, float))
+    given = binding.attributes.values()
+    return all(
+        is_finite(np.asarray(each)) for each in given if isinstance(each, (np.ndarray, np.generic, float))
+    )

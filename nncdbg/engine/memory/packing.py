@@ -23,7 +23,7 @@ from nncdbg.engine.compilation.code import Code, walk
 from nncdbg.engine.compilation.liveness import last_uses
 from nncdbg.engine.execution.linking import LineOf
 from nncdbg.engine.memory.plan_file import PlacedPlan, PlannedBuffer, Site
-from nncdbg.engine.ops import Op, lookup
+from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import TensorType
@@ -249,24 +249,17 @@ def _shared(
         if op.view and operand == code.operands[pc][0]:
             buffer.views.append(True)
             return buffer
-        if _elementwise(op) and _dies_at(buffer, code, pc, times) and _same_type(code, operand, slot):
+        # Elementwise, and the bytes of the buffer are not read after the statement.
+        dies = all(live.end <= times.spans[code][pc][0] for live in buffer.live)
+        if op.ufunc is not None and dies and _same_type(code, operand, slot):
             buffer.views.append(False)
             return buffer
     return None
 
 
-def _elementwise(op: Op) -> bool:
-    return op.ufunc is not None
-
-
 def _same_type(code: Code, one: int, other: int) -> bool:
     known = [code.types.get(code.names[slot]) for slot in (one, other)]
     return known[0] is not None and known[0] == known[1]
-
-
-def _dies_at(buffer: Buffer, code: Code, pc: int, times: Times) -> bool:
-    """Whether the bytes of a buffer are not read after the statement at `pc`."""
-    return all(live.end <= times.spans[code][pc][0] for live in buffer.live)
 
 
 def _assign(buffers: list[Buffer], base: int, reuse: bool) -> int:

@@ -77,11 +77,6 @@ def memory_file(size: int) -> int | None:
     return file
 
 
-def map_over(address: int, size: int, file: int) -> bool:
-    """Map a memory file over reserved pages; return False if the system refuses."""
-    return _mmap(address, size, mmap.MAP_SHARED | _NORESERVE, file)
-
-
 def unmap(address: int, size: int, file: int) -> None:
     """Return the pages of a memory file to the system; their addresses stay reserved."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
@@ -90,6 +85,7 @@ def unmap(address: int, size: int, file: int) -> None:
 
 
 def _mmap(address: int, size: int, flags: int, file: int) -> bool:
+    """Map a file, or memory for -1, over reserved pages; return False if the system refuses."""
     function = ctypes.CDLL(None).mmap
     function.restype = ctypes.c_void_p
     function.argtypes = (
@@ -308,7 +304,8 @@ class MemoryRegion:
 def _in_file(segment: Segment) -> int | None:
     """Map a memory file over a segment and return its descriptor; None if it stays ordinary memory."""
     file = memory_file(len(segment))
-    if file is not None and not map_over(address_of(segment), len(segment), file):
+    flags = mmap.MAP_SHARED | _NORESERVE
+    if file is not None and not _mmap(address_of(segment), len(segment), flags, file):
         os.close(file)
         return None
     return file

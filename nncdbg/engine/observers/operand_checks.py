@@ -1,11 +1,17 @@
-"""Faulty operands while a program runs: integer faults, and broken contracts of ops.
+"""Checks of single statements while a program runs, beside the inspection of their results.
 
-Operands are checked before the kernel runs, and only read. Statements of ops without a check are not wrapped.
+Values are only read.  Faulty operands (integer faults, and broken contracts of ops) and their devices are
+checked before the kernel runs.  For an overflow inside an op with a finite result (`Op.squares`), the result
+is compared with one that cannot overflow; it is computed again only if a few of its elements indicate an
+overflow and the operands are so large that a sum of squares may overflow.  Statements of ops without a check
+are not wrapped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,7 +20,7 @@ from nncdbg.by_identity import ByIdentity
 from nncdbg.dtypes import FLOATS, name_of
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends.micro import run_definition
-from nncdbg.engine.compilation.code import Code, Statement
+from nncdbg.engine.compilation.code import Code, Statement, walk
 from nncdbg.engine.execution.findings import HOST_READ, RACE, STATE_RESET, Finding, Report
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.observers.nonfinite import KINDS, array_of, bad_in
@@ -85,18 +91,20 @@ def finding_of(
     return Finding(kind, statement, detail, inputs, 0, result=result, elements=fault.results)
 
 
-class OperandChecks:
-    """Reports findings of the kinds `FAULTS`; `to_host` returns an operand as a NumPy array.
+@dataclass(eq=False)
+class StatementCheck:
+    """Reports findings about statements; `to_host` returns a value as a NumPy array.
 
     `failed` is called with each failure of a rule: the statement is not checked then.
     """
 
-    def __init__(
-        self, report: Report, to_host: Callable[[Any], Any], failed: Callable[[RuleFailed], None]
-    ) -> None:
-        self.report = report
-        self.failed = failed
-        self.to_host = to_host
+    report: Report
+    to_host: Callable[[Any], Any]
+    failed: Callable[[RuleFailed], None] = lambda failure: None
+
+
+class OperandChecks(StatementCheck):
+    """Reports findings of the kinds `FAULTS`."""
 
     def wrap(self, binding: Binding, execute: Execute) -> Execute:
         """Return the instruction with the checks of its op, or `execute` itself without any."""
@@ -127,15 +135,8 @@ RELATIVE = 2.0**-6
 """Relative differences below this are rounding errors in every type."""
 
 
-class OverflowChecks:
-    """Reports findings of the kind `inf`, with `elements`; `to_host` returns a value as a NumPy array."""
-
-    def __init__(
-        self, report: Report, to_host: Callable[[Any], Any], failed: Callable[[RuleFailed], None]
-    ) -> None:
-        self.report = report
-        self.failed = failed
-        self.to_host = to_host
+class OverflowChecks(StatementCheck):
+    """Reports findings of the kind `inf`, with `elements`."""
 
     def wrap(self, binding: Binding, execute: Execute) -> Execute:
         """Return the instruction with the check, or `execute` itself if the op sums no squares."""
@@ -172,17 +173,13 @@ def overflowed(binding: Binding, inputs: Sequence[Any], result: Array) -> Array 
     """
     squares = binding.op.squares
     assert squares is not None
-    if binding.op.kernel is None and any(_is(value, "f64") for value in inputs):
+    if binding.op.kernel is None and any(getattr(value, "dtype", None) == np.float64 for value in inputs):
         return None
-    wrong = _differs(result, _again(binding, [*map(wider, inputs)]))
+    wrong = _differs(result, _main_result(binding, [*map(wider, inputs)]))
     if wrong is not None and wrong.any() and squares.scale_free:
-        scaled = _differs(result, _again(binding, squares.scaled(inputs)))
+        scaled = _differs(result, _main_result(binding, squares.scaled(inputs)))
         wrong = None if scaled is None else wrong & scaled
     return wrong if wrong is not None and wrong.any() else None
-
-
-def _is(value: Any, dtype: str) -> bool:
-    return isinstance(value, np.ndarray) and name_of(value.dtype) == dtype
 
 
 def wider(value: Any) -> Any:
@@ -194,32 +191,28 @@ def wider(value: Any) -> Any:
     return value.astype(np.longdouble if value.dtype == np.float64 else np.float64)
 
 
-def _again(binding: Binding, inputs: Sequence[Any]) -> Any:
+def _main_result(binding: Binding, inputs: Sequence[Any]) -> Any:
     """Return the main result of the op's definition over these operands; None if it cannot run."""
     try:
-        return np.asarray(run_definition(binding.code, binding.pc, inputs)[0])
+        return run_definition(binding.code, binding.pc, inputs)[0]
     except NncdbgError:
         return None
 
 
 def _differs(result: Array, expected: Any) -> Array | None:
     """Return the finite elements of `result` that differ from `expected` rounded to the same type."""
-    if expected is None or expected.shape != result.shape:
+    if expected is None or np.shape(expected) != result.shape:
         return None
     with np.errstate(all="ignore"):
         given = result.astype(np.float64)
-        right = expected.astype(result.dtype).astype(np.float64)
+        right = np.asarray(expected).astype(result.dtype).astype(np.float64)
         there = np.isfinite(given) & np.isfinite(right)
         apart, size = np.abs(given - right), np.maximum(np.abs(given), np.abs(right))
         return np.asarray(there & (apart > RELATIVE * size))
 
 
-class HostReads:
-    """Reports findings of the kind `HOST_READ`; `to_host` returns a value as a NumPy array."""
-
-    def __init__(self, report: Report, to_host: Callable[[Any], Any]) -> None:
-        self.report = report
-        self.to_host = to_host
+class HostReads(StatementCheck):
+    """Reports findings of the kind `HOST_READ`: a host read of another number than the recorded one."""
 
     def wrap(self, binding: Binding, execute: Execute) -> Execute:
         """Return the instruction with the comparison, or `execute` itself for any other op."""
@@ -237,14 +230,16 @@ class HostReads:
         return compared
 
 
-class EntranceUses:
-    """Reports statements with a bad operand and without such a result; `to_host` converts a value."""
+@dataclass(eq=False)
+class EntranceUses(StatementCheck):
+    """Reports statements with a bad operand and without such a result, such as 0 of 1 / Inf.
 
-    def __init__(self, report: Report, to_host: Callable[[Any], Any]) -> None:
-        self.report = report
-        self.to_host = to_host
-        self._known: ByIdentity[tuple[str, ...]] = ByIdentity()
-        """The kinds of bad elements in each value."""
+    They are found only if an input or a constant is bad: the operands of each statement are compared, by
+    identity, with the bad values known so far.
+    """
+
+    _known: ByIdentity[tuple[str, ...]] = field(default_factory=ByIdentity)
+    """The kinds of bad elements in each value."""
 
     def look(self, inputs: Iterable[Any], codes: Iterable[Code]) -> bool:
         """Inspect the inputs and the constants of blocks; return whether one of them is bad."""
@@ -292,20 +287,21 @@ def optimizer_states(program: Program) -> frozenset[str]:
     return frozenset(found)
 
 
-class StateResets:
-    """Reports findings of the kind `state-reset`; `to_host` returns a value as a NumPy array."""
+class StateResets(StatementCheck):
+    """Reports findings of the kind `state-reset`: an update that sets a moment or step counter to 0.
+
+    A moment that begins again at 0 changes the next steps without an error.  The check sees the new values
+    only.  Whether the old value was another one is decided when the statement has run: its frame has both.
+    """
 
     def __init__(self, program: Program, report: Report, to_host: Callable[[Any], Any]) -> None:
-        self.report = report
-        self._program, self._to_host = program, to_host
-        self._names: frozenset[str] | None = None
+        super().__init__(report, to_host)
+        self._program = program
 
-    @property
+    @cached_property
     def names(self) -> frozenset[str]:
         """The states that are watched."""
-        if self._names is None:
-            self._names = optimizer_states(self._program)
-        return self._names
+        return optimizer_states(self._program)
 
     def wrap(self, binding: Binding, execute: Execute) -> Execute:
         """Return the instruction of an update of such states with the check, any other one unchanged."""
@@ -328,7 +324,7 @@ class StateResets:
         if node.kind is not Kind.UPDATE:
             return
         for number, (state, value) in enumerate(zip(node.outputs, values, strict=False)):
-            if state.name in self.names and is_zero(new := array_of(self._to_host(value))):
+            if state.name in self.names and is_zero(new := array_of(self.to_host(value))):
                 what = f"all of its {new.size:,} elements become 0" if new.ndim else "it becomes 0"
                 detail = f"the optimizer's state %{name_text(state.name)} is reset: {what}"
                 yield Finding(STATE_RESET, statement, detail, (value,), number, result=value)
@@ -345,20 +341,20 @@ def old_slot(code: Code, pc: int, number: int) -> int | None:
 
 
 class Races:
-    """Reports findings of the kind `race`, after the second statement of each race of the text."""
+    """Reports findings of the kind `race`, after the second statement of each race of the text.
+
+    Which statements have one is decided by the schedule, not by the order in which this run executes them.
+    """
 
     def __init__(self, program: Program, report: Report) -> None:
         self.report = report
         self._program = program
-        self._details: Mapping[Site, str] | None = None
 
-    @property
+    @cached_property
     def details(self) -> Mapping[Site, str]:
         """What each statement with a race does."""
-        if self._details is None:
-            found = validated(self._program).problems if scheduled(self._program) else ()
-            self._details = {each.second.site: _detail(each) for each in found if each.kind == "race"}
-        return self._details
+        found = validated(self._program).problems if scheduled(self._program) else ()
+        return {each.second.site: _detail(each) for each in found if each.kind == "race"}
 
     def wrap(self, binding: Binding, execute: Execute) -> Execute:
         """Return the instruction of a statement with a race with its report, any other one unchanged."""
@@ -378,6 +374,13 @@ class Races:
         detail = self.details.get((statement.code.path, statement.pc))
         if detail is not None:
             yield Finding(RACE, statement, detail)
+
+
+def is_random(formula: Code) -> bool:
+    """Return whether a statement of a micro program draws random numbers."""
+    nodes = ((node, code.opsets) for code in walk(formula) for node in code.nodes)
+    declared = (lookup(node.op, version_of(node.op, opsets)) for node, opsets in nodes)
+    return any(op is not None and op.random for op in declared)
 
 
 def _detail(problem: ScheduleProblem) -> str:
@@ -442,16 +445,17 @@ class Remarks:
             self._work += np.size(result) * max(terms, 1) + sum(map(np.size, operands))
             if self._work > MOST_WORK:
                 return None
-            try:
-                return run_definition(binding.code, binding.pc, operands)[0]
-            except NncdbgError:
-                return None
+            return _main_result(binding, operands)
 
         return Evaluated(binding.attributes, inputs, result, constants, terms, again)
 
 
 class DeviceChecks:
-    """Checks the operands of each statement on `backend`, which has device memory."""
+    """Stops a statement with operands on different devices before its kernel runs, on `backend`.
+
+    Some kernels take such operands without an error, and compute nothing or read a wrong device.  Only
+    programs whose values are on more than one device are checked.
+    """
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -463,7 +467,10 @@ class DeviceChecks:
 
         `inputs` are on their devices, constants begin on the host, and statements name further devices.
         """
-        found = {self._backend.device(each) for each in inputs} | {*_named_devices(program)}
+        found = {self._backend.device(each) for each in inputs}
+        # Such as ``aten.zeros.default(device="cuda:0")``.
+        named = (node.attributes.get("device") for node in walk_nodes(program))
+        found |= {device for device in named if isinstance(device, str)}
         if any(graph.constants for _, graph in blocks(program)):
             found.add("cpu")
         return len(found - {None}) > 1
@@ -503,11 +510,3 @@ class DeviceChecks:
                 hint="copy the operands to one device in the model",
             )
         self._allowed.add((binding, devices))
-
-
-def _named_devices(program: Program) -> Iterator[str]:
-    """Yield the devices that statements name, such as ``aten.zeros.default(device="cuda:0")``."""
-    for node in walk_nodes(program):
-        device = node.attributes.get("device")
-        if isinstance(device, str):
-            yield device

@@ -34,11 +34,6 @@ def margins_of(program: Program) -> dict[Site, Placement]:
     return dict(placements(program))
 
 
-def binds_streams(program: Program) -> bool:
-    """Return whether a margin names a logical stream beside the one that it runs on."""
-    return any(margin.logical for _, margin in placements(program))
-
-
 def bound(program: Program, streams: Mapping[int, int]) -> Program:
     """Return a program whose streams run on others: with ``{3: 4}``, ``s3`` becomes ``s3->4``.
 
@@ -346,9 +341,9 @@ def _unbound_streams(program: Program) -> Iterator[ScheduleProblem]:
 
     In a graph, a logical stream has one binding.  That of a statement counts before that of a `begin`.
     """
-    if not binds_streams(program):
-        return
     margins = margins_of(program)
+    if not any(margin.logical for margin in margins.values()):
+        return
     graphs: dict[str, list[Site]] = {}
     for site in margins:
         graphs.setdefault(str(site[0][0]), []).append(site)

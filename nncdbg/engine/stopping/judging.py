@@ -137,7 +137,7 @@ class Judge:
             if judged.breakpoint.temporary:
                 self.traps.remove(judged.breakpoint.number)
         begins = frame.pc == 0
-        detail = "; ".join(": ".join(filter(None, (_headline(j), _description(j, begins)))) for j in due)
+        detail = "; ".join(_description(each, begins) for each in due)
         reason = "data" if first.breakpoint.after_writes else "breakpoint"
         pc = frame.pc - 1 if first.after and frame.pc > 0 else frame.pc
         return self.describe(
@@ -331,14 +331,11 @@ class Judge:
         return None
 
 
-def _headline(judged: Judged) -> str:
-    return f"breakpoint {judged.breakpoint.number}, {judged.breakpoint}"
-
-
 def _description(judged: Judged, begins: bool) -> str:
-    """Describe a breakpoint beyond its place and condition; `begins`: its block is about to begin."""
+    """Describe a breakpoint that holds; `begins`: its block is about to begin."""
     found = judged.breakpoint
     behind = judged.after and not begins and not found.after_writes and found.condition is not None
     after = "after the statement, as the condition reads its result" if behind else ""
     change = str(found.changes) if found.kind == "watch" else ""
-    return "; ".join(filter(None, (change, after, judged.detail)))
+    words = "; ".join(filter(None, (change, after, judged.detail)))
+    return f"breakpoint {found.number}, {found}" + (f": {words}" if words else "")

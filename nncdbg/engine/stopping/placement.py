@@ -70,7 +70,9 @@ class BreakpointPlaces:
         line = int(number)
         origin = self.origin(file)
         if not origin:
-            raise UsageError(f"no statement comes from {file}", hint=self._known_files())
+            files = sorted(self.origins)
+            hint = f"use one of the source files: {', '.join(files[:3])}{' ...' if len(files) > 3 else ''}"
+            raise UsageError(f"no statement comes from {file}", hint=hint if files else None)
         there = min((each for each in origin if each >= line), default=None)
         if there is None or line < 1:
             raise UsageError(f"no statement comes from {file}:{line} or later")
@@ -87,14 +89,6 @@ class BreakpointPlaces:
                 for line, sites in origin.items():
                     lines.setdefault(line, []).extend(sites)
         return lines
-
-    def _known_files(self) -> str | None:
-        files = sorted(self.origins)
-        return (
-            f"use one of the source files: {', '.join(files[:3])}{' ...' if len(files) > 3 else ''}"
-            if files
-            else None
-        )
 
     def _bind_site(self, found: Breakpoint) -> None:
         assert found.place is not None
@@ -117,7 +111,8 @@ class BreakpointPlaces:
         names = found.written if found.after_writes else found.names
         found.lines = self.lines(NamedPlace(kind, found.target, names))
         if not found.lines and not (found.expression is not None and found.reads_out):
-            raise self._nothing_there(found)
+            words = f"`{found.target}` reads no value that the program computes"
+            raise UsageError(words, hint="write, for example, max(abs(%h)) < 6e4")
 
     def lines(self, place: NamedPlace) -> tuple[int, ...]:
         """Return the lines of the statements of a place, in order."""
@@ -150,10 +145,6 @@ class BreakpointPlaces:
                 site = self.listing.site(line)
                 if site is not None and site.path == code.path:
                     yield site.pc
-
-    def _nothing_there(self, found: Breakpoint) -> UsageError:
-        words = f"`{found.target}` reads no value that the program computes"
-        return UsageError(words, hint="write, for example, max(abs(%h)) < 6e4")
 
 
 def braced(text: str) -> list[str]:

@@ -53,18 +53,6 @@ class ValueLocation:
     computed: bool
 
 
-def _as_it_is(content: Any) -> Any:
-    return content
-
-
-def _go_on() -> None:
-    pass
-
-
-def _not_supplied(frame: Frame, slot: int) -> Any:
-    return UNSET
-
-
 class Outputs(dict[str, Array], RichOutput):
     """The results of a program: read-only arrays by name, without the `%`."""
 
@@ -92,11 +80,11 @@ class Values:
     states: frozenset[str] = frozenset()
     """The names of the program's states."""
     depth: int = -1
-    to_host: Callable[[Any], Any] = _as_it_is
+    to_host: Callable[[Any], Any] = lambda content: content
     """Copies a value of a device to the host."""
-    supplied: Callable[[Frame, int], Any] = _not_supplied
+    supplied: Callable[[Frame, int], Any] = lambda frame, slot: UNSET
     """(frame, slot) to the result that the user set for the frame's next statement, or UNSET."""
-    between: Callable[[], None] = _go_on
+    between: Callable[[], None] = lambda: None
     """Called before each value is read; an exception from it ends the read."""
     convenience: dict[str, Any] = field(default_factory=dict)
     """Variables defined with `$x = EXPR`, by name without `$`; `_` is the value printed last."""

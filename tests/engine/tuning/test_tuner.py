@@ -11,14 +11,8 @@ import pytest
 import nncdbg
 from nncdbg.engine.backends import Backend, Call, Kernels
 from nncdbg.engine.backends.numpy import NumPy
-from nncdbg.engine.tuning import (
-    KernelTuner,
-    MeasuredKernel,
-    TunedStatement,
-    Tuning,
-    available_backends,
-    same_bits,
-)
+from nncdbg.engine.tuning import KernelTuner, MeasuredKernel, TunedStatement, Tuning, available_backends
+from nncdbg.engine.values.checksum import same_bits
 from nncdbg.errors import UnsupportedOp, UsageError
 
 TEXT = """
