@@ -1,8 +1,13 @@
-"""Measure the distance of a value and its counterpart: tensors by element, sequences by item."""
+"""Measure the distance of a value and its counterpart: tensors by element, sequences by item.
+
+Two streams of values are paired by name.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -12,6 +17,8 @@ from nncdbg.dtypes import COMPLEX, NUMPY, name_of
 from nncdbg.ir.records import type_of
 from nncdbg.stats import Comparison, compare
 from nncdbg.stats.comparison import ulps_between
+
+Name = TypeVar("Name", bound=Hashable)
 
 
 def measure(
@@ -76,3 +83,30 @@ def _kind(content: Any) -> str:
     if isinstance(content, (list, tuple)):
         return f"a sequence of {len(content)}"
     return "nothing" if content is None else str(type_of(content))
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDifference(Generic[Name]):
+    """The names of the values that differ, in the order of stream A, and of those without a counterpart.
+
+    `compared` counts the values that both streams have.
+    """
+
+    changed: tuple[Name, ...]
+    only_a: tuple[Name, ...]
+    only_b: tuple[Name, ...]
+    compared: int
+
+    def __bool__(self) -> bool:
+        return bool(self.changed or self.only_a or self.only_b)
+
+
+def compare_by_name(a: Mapping[Name, object], b: Mapping[Name, object]) -> StreamDifference[Name]:
+    """Compare two streams of digests, or of other values with an equality."""
+    both = [name for name in a if name in b]
+    return StreamDifference(
+        tuple(name for name in both if a[name] != b[name]),
+        tuple(name for name in a if name not in b),
+        tuple(name for name in b if name not in a),
+        len(both),
+    )

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nncdbg.comparison.by_name import compare_by_name
-from nncdbg.comparison.measure import measure
+from nncdbg.comparison.measure import compare_by_name, measure
 from nncdbg.comparison.report import NOWHERE, Match
 from nncdbg.comparison.tolerance import Tolerance, excess
 from nncdbg.engine.divergence.casting import has_same_places

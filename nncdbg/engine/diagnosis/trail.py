@@ -21,9 +21,8 @@ from nncdbg.engine.diagnosis.carrying import Carrier, Decisions
 from nncdbg.engine.diagnosis.effect import Effect, step_outputs
 from nncdbg.engine.diagnosis.entrances import Entrances, masked_factor, masked_words
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks, hits
-from nncdbg.engine.diagnosis.noting import Notes, key_of
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, NONE, Origins, Register, Sighting, Sightings
-from nncdbg.engine.diagnosis.step import Position, Step, alone, either, step_of
+from nncdbg.engine.diagnosis.step import Notes, Position, Step, alone, either, key_of, step_of
 from nncdbg.engine.diagnosis.widened import Widened
 from nncdbg.engine.execution.events import Event
 from nncdbg.engine.execution.findings import STATE_RESET, Finding
@@ -412,16 +411,12 @@ class Trail:
             self.legal.add(sighting.number)
         elif kind == "inf":
             self._widened.judged.add(sighting.number)
-            self._note_zeros(step, sighting)
+            for value, host in zip(step.inputs, step.application.operands, strict=True):
+                if not cause.is_overflow and isinstance(host, np.ndarray) and (host == 0).any():
+                    self._zeros.mark(value, "inf", frozenset({sighting.number}))
         elif cause.name != WHERE_TRAP and (found := self._zeros.union(step.inputs, "inf")):
             self._again[sighting.number] = found
         self._notes.mark_birth(result, sighting.number, born, meant=legal)
-
-    def _note_zeros(self, step: Step, sighting: Sighting) -> None:
-        if sighting.cause is not None and not sighting.cause.is_overflow:
-            for value, host in zip(step.inputs, step.application.operands, strict=True):
-                if isinstance(host, np.ndarray) and (host == 0).any():
-                    self._zeros.mark(value, "inf", frozenset({sighting.number}))
 
     def _healed(self, step: Step) -> None:
         """Record bad operands with finite results: the value is lost, or influences a result."""

@@ -224,7 +224,7 @@ def _moment(frames: Sequence[Frame], tick: int) -> Moment:
 
 def digest(content: Any) -> int:
     """Return a 64-bit digest of a slot's content, equal for all NaNs; never 0."""
-    return int.from_bytes(checksum.digest(content, 8, by_value=True), "little") or 1
+    return int(checksum.digest(content, 8, by_value=True), 16) or 1
 
 
 Start: TypeAlias = Callable[["str | Allocation"], Debugger]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from nncdbg.comparison.by_name import compare_by_name
+from nncdbg.comparison.measure import compare_by_name
 from nncdbg.comparison.report import DiffReport
 from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.execution.check_results import FAILED, NOT_CHECKED, PASSED, CheckResult
@@ -191,7 +191,7 @@ def _finished(debugger: Debugger, move: Move) -> dict[str, Any]:
 
 
 def _digests(outputs: Mapping[str, Any]) -> dict[str, str]:
-    return {name: digest(content).hex() for name, content in outputs.items()}
+    return {name: digest(content) for name, content in outputs.items()}
 
 
 def _first_difference(way: Way, name: str, expected: Any, found: Any) -> OutputDifference:

@@ -199,26 +199,22 @@ class LaunchExpansion:
         edge: str = "",
     ) -> None:
         """Add a launch with these accesses, those of its workspace, and its `free`."""
-        if placement is None:
-            self.launches.append(
-                Launch(site, HOST, tuple(accesses), barrier=True, call=scope.call, edge=edge)
-            )
-            return
-        found = [*accesses]
-        if placement.workspace is not None:
-            found.append(Access(self.workspace(placement.workspace), True))
-        for name in placement.frees:
+        margin, found = placement or Placement(), [*accesses]
+        if margin.workspace is not None:
+            found.append(Access(self.workspace(margin.workspace), True))
+        for name in margin.frees:
             memory = self.visible(scope, name)
             if memory is not None:
                 found.append(Access(memory, True, True))
         self.launches.append(
             Launch(
                 site,
-                HOST if placement.stream is None else placement.stream,
+                HOST if margin.stream is None else margin.stream,
                 tuple(found),
-                placement.waits,
-                placement.begins,
-                placement.records,
+                margin.waits,
+                margin.begins,
+                margin.records,
+                barrier=placement is None,
                 call=scope.call,
                 edge=edge,
             )

@@ -31,14 +31,14 @@ def checksum(array: Any) -> str:
     return found.hexdigest()
 
 
-def digest(content: Any, size: int = 16, *, by_value: bool = False) -> bytes:
+def digest(content: Any, size: int = 16, *, by_value: bool = False) -> str:
     """Return a digest of a value's type, shape and bytes; of a sequence, of its items in order.
 
     With `by_value`, it is equal for all NaNs, and for a list and a tuple.
     """
     found = hashlib.blake2b(digest_size=size)
     _feed(found, content, by_value)
-    return found.digest()
+    return found.hexdigest()
 
 
 def _feed(found: Any, content: Any, by_value: bool) -> None:
