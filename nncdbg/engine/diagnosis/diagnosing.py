@@ -17,7 +17,7 @@ from nncdbg.engine.backends import Backend
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.loaded import Loaded
-from nncdbg.engine.observers.operand_checks import FAULTS, faults_of
+from nncdbg.engine.observers.statement_checks import FAULTS, faults_of
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.causes import Birth, Cause, Made
@@ -25,7 +25,7 @@ from nncdbg.engine.ops.schema import for_rules, version_of
 from nncdbg.ir.records import Array
 
 if TYPE_CHECKING:
-    from nncdbg.engine.diagnosis.within import Within
+    from nncdbg.engine.diagnosis.composite_op_origin import Within
 
 _DEPTH = 6
 """Maximum depth to which formulas are read back."""
@@ -68,8 +68,8 @@ class Diagnosing:
 
     def cause(self, finding: Finding) -> Diagnosis:
         """Return the cause of a NaN, Inf or faulty operand of a statement, and where within its op."""
+        from nncdbg.engine.diagnosis.composite_op_origin import diagnose, diagnose_overflow
         from nncdbg.engine.diagnosis.explaining import cause_of_fault, kernel_at_fault
-        from nncdbg.engine.diagnosis.within import diagnose, diagnose_overflow
 
         birth = self.birth(finding)
         if finding.kind in FAULTS:

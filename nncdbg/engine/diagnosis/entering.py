@@ -10,7 +10,7 @@ import numpy as np
 
 from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.diagnosis.sightings import entrance_words
+from nncdbg.engine.diagnosis.finding_records import entrance_words
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Binding

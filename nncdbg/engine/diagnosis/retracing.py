@@ -14,8 +14,8 @@ import numpy as np
 
 from nncdbg.engine.compilation.code import EVICTED, UNSET
 from nncdbg.engine.diagnosis.diagnosing import Diagnosing
-from nncdbg.engine.diagnosis.sightings import Sighting
-from nncdbg.engine.diagnosis.trail import Trail
+from nncdbg.engine.diagnosis.finding_records import FindingRecord
+from nncdbg.engine.diagnosis.nan_tracker import NanTracker
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.loaded import Loaded
@@ -33,7 +33,7 @@ class Traced:
     """The place of an origin, and its record as in a watch; `intentional` marks a legal infinity."""
 
     at: Origin
-    sighting: Sighting
+    sighting: FindingRecord
     intentional: bool
 
     @property
@@ -70,7 +70,7 @@ class Retracing:
         self._linker = loaded.linker
         self._main = loaded.codes[0]
         self._place = _Place()
-        self._trail = Trail(
+        self._trail = NanTracker(
             self._place,
             {},
             loaded.linker.backend.to_host,

@@ -9,8 +9,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.diagnosis.finding_records import (
+    NONE,
+    FindingRecord,
+    FindingRecords,
+    Origins,
+    Seen,
+    StatementVisit,
+)
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks, Stage
-from nncdbg.engine.diagnosis.sightings import NONE, Origins, Seen, Sighting, Sightings, StatementVisit
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Binding
@@ -114,7 +121,7 @@ class Notes:
 
     machine: Position
     to_host: Callable[[Any], Any]
-    seen: Sightings
+    seen: FindingRecords
     marks: MarkedTensors
 
     def hand_on(
@@ -142,7 +149,7 @@ class Notes:
         if marks is not None and not isinstance(result, (list, tuple)):
             marks.latest = (marks.latest - parents) | {sighting.number}
 
-    def birth(self, finding: Finding, parents: Origins = NONE, **fields: Any) -> Sighting:
+    def birth(self, finding: Finding, parents: Origins = NONE, **fields: Any) -> FindingRecord:
         """Record an origin."""
         key = key_of("birth", finding)
         known = self.seen.known(key)
@@ -153,7 +160,7 @@ class Notes:
 
     def _add(
         self, key: tuple[Any, ...], role: str, finding: Finding, parents: Origins, **fields: Any
-    ) -> Sighting:
+    ) -> FindingRecord:
         statement = finding.binding
         visit = StatementVisit.of(statement, self.machine.frames)
         return self.seen.add(

@@ -18,10 +18,10 @@ import numpy as np
 
 from nncdbg.dtypes import FLOATS, name_of
 from nncdbg.engine.backends.micro import run_definition
+from nncdbg.engine.diagnosis.finding_records import NONE, Origins
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks
-from nncdbg.engine.diagnosis.sightings import NONE, Origins
 from nncdbg.engine.diagnosis.step import Step
-from nncdbg.engine.observers.operand_checks import wider
+from nncdbg.engine.observers.statement_checks import wider
 from nncdbg.engine.ops.aten.names import base_name, is_torch, of_other_library
 from nncdbg.engine.ops.causes.evidence import at, first, flat, is_float, shown
 from nncdbg.engine.ops.declaration import Op

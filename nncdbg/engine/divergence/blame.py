@@ -23,7 +23,18 @@ from nncdbg.comparison.measure import agree, measure
 from nncdbg.comparison.report import NOWHERE, DifferenceCause, Key, Match, ValueSite
 from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.dtypes import COMPLEX, FLOATS, name_of
-from nncdbg.engine.divergence.declared import (
+from nncdbg.engine.divergence.pairing import commutative
+from nncdbg.engine.divergence.recomputation import MISSING, Recomputation, Substitution
+from nncdbg.engine.divergence.sides import (
+    Fixed,
+    ProgramInput,
+    RunTrace,
+    Source,
+    Written,
+    WrittenResult,
+    site_of,
+)
+from nncdbg.engine.divergence.statement_differences import (
     NarrowCause,
     bad_on_one_side,
     cause_of_bad,
@@ -34,9 +45,6 @@ from nncdbg.engine.divergence.declared import (
     operand_name,
     shown_statement,
 )
-from nncdbg.engine.divergence.pairing import commutative
-from nncdbg.engine.divergence.recomputation import MISSING, Recomputation, Substitution
-from nncdbg.engine.divergence.sides import Fixed, Given, RunTrace, Source, Written, WrittenResult, site_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.expression import spelled
@@ -476,7 +484,7 @@ class Blame:
         waiting, seen = [source], set()
         while waiting:
             each = waiting.pop()
-            if isinstance(each, Given):
+            if isinstance(each, ProgramInput):
                 return False
             if isinstance(each, WrittenResult) and each.key not in seen:
                 seen.add(each.key)
@@ -537,6 +545,6 @@ def _named(trace: RunTrace, source: Source) -> str:
     match source:
         case WrittenResult(key, index):
             return spelled(trace.at(key).names[index]) if key in trace else "another value"
-        case Given(name):
+        case ProgramInput(name):
             return spelled(name)
     return "a constant"

@@ -15,8 +15,8 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import PROPAGATED, StatementVerdict
 from nncdbg.engine.divergence.pairing import Unit, common_subsequence, form_of
 from nncdbg.engine.divergence.recomputation import MISSING, Recomputation, Substitution
-from nncdbg.engine.divergence.sides import GONE, RunTrace, Side, TracedValues, WrittenResult, site_of
-from nncdbg.engine.divergence.tally import Tally
+from nncdbg.engine.divergence.report_builder import ReportBuilder
+from nncdbg.engine.divergence.sides import FREED, RunTrace, Side, TracedValues, WrittenResult, site_of
 from nncdbg.engine.inputs.npy import archive_names, load_from_archive
 from nncdbg.errors import LoadError, UsageError
 from nncdbg.expression import spelled
@@ -104,9 +104,9 @@ class GoldenRun:
         with TracedValues(self._budget) as values:
             trace = RunTrace(self.a, values).record()
             mapping = self._mapping(trace)
-            tally = Tally(self.a, self.a, self.tolerance)
-            self.report = tally.report
-            _Comparison(trace, mapping, self.golden, tally, self.tolerance).run()
+            builder = ReportBuilder(self.a, self.a, self.tolerance)
+            self.report = builder.report
+            _Comparison(trace, mapping, self.golden, builder, self.tolerance).run()
             self.report.spilled = values.spilled
             used = {name for name, _ in mapping.values()}
             left = [name for name in self.golden if name not in used and not self._is_input(name)]
@@ -165,11 +165,11 @@ class _Comparison:
         trace: RunTrace,
         mapping: Mapping[WrittenResult, tuple[str, str]],
         golden: Mapping[str, Array],
-        tally: Tally,
+        builder: ReportBuilder,
         tolerance: Tolerance,
     ) -> None:
         self._trace, self._mapping, self._golden = trace, mapping, golden
-        self._tally, self._tolerance = tally, tolerance
+        self._builder, self._tolerance = builder, tolerance
         self._recomputation = Recomputation(trace.side.debugger, tolerance)
         self._substitution = Substitution(trace, self._wanted, lambda name: MISSING, self._recomputation)
 
@@ -177,24 +177,24 @@ class _Comparison:
         matches = dict(self._matches())
         for result, match in matches.items():
             if match.diverges:
-                self._tally.judged([match], self._verdict(result, match))
+                self._builder.judged([match], self._verdict(result, match))
         # Without golden outputs, all golden values are compared.
         outputs = [source for source in self._trace.outputs if source in matches]
-        self._tally.report.outputs = [matches[each] for each in outputs] or list(matches.values())
-        self._tally.finish()
+        self._builder.report.outputs = [matches[each] for each in outputs] or list(matches.values())
+        self._builder.finish()
 
     def _matches(self) -> Iterable[tuple[WrittenResult, Match]]:
         ticks = {result: self._trace.at(result.key).tick for result in self._mapping}
         for result, (name, way) in sorted(self._mapping.items(), key=lambda item: ticks[item[0]]):
             written = self._trace.at(result.key)
             content = written.contents[result.index]
-            if content is GONE:
-                self._tally.report.gone += 1
+            if content is FREED:
+                self._builder.report.gone += 1
                 continue
             site = site_of(self._trace.side.debugger, written, result.index)
             there = replace(_NOT_RUN, value=name, type=str(type_of(self._golden[name])))
             match = measure(site, there, way, (content, self._golden[name]), self._tolerance)
-            self._tally.add(written, match)
+            self._builder.add(written, match)
             yield result, match
 
     def _wanted(self, result: WrittenResult) -> Any:

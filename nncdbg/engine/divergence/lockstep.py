@@ -17,10 +17,14 @@ from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import StatementVerdict, is_discrete
 from nncdbg.engine.divergence.casting import has_same_places
-from nncdbg.engine.divergence.declared import cause_of_types, declared_differences, kernel_difference
 from nncdbg.engine.divergence.paired_runs import PairedRuns, TwoRuns
 from nncdbg.engine.divergence.recomputation import Recomputation
 from nncdbg.engine.divergence.sides import Side, TracedValues, Written, key_of, site_of
+from nncdbg.engine.divergence.statement_differences import (
+    cause_of_types,
+    declared_differences,
+    kernel_difference,
+)
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.errors import NotComputed
 from nncdbg.expression import spelled
@@ -115,10 +119,10 @@ class Lockstep(TwoRuns):
                     self._compare(*pair)
             for side, waiting in ((self.a, mine), (self.b, theirs)):
                 for written in waiting.rest():
-                    self.tally.lonely(side, written)
+                    self.builder.lonely(side, written)
             self.report.spilled = mine.spilled + theirs.spilled
-        self.tally.outputs()
-        self.tally.finish()
+        self.builder.outputs()
+        self.builder.finish()
         return self.report
 
     def run_to_difference(self, more: Callable[[], bool]) -> FirstDifference | None:
@@ -168,10 +172,10 @@ class Lockstep(TwoRuns):
         """Return the results that differ."""
         matches = self.matches(one, other, "place", lambda: one.operands)
         for match in matches:
-            self.tally.add(one, match)
+            self.builder.add(one, match)
         differ = [match for match in matches if match.diverges]
-        if differ and self.tally.worth_judging(one.key[0]):
-            self.tally.judged(differ, self._verdict(one, other, differ))
+        if differ and self.builder.worth_judging(one.key[0]):
+            self.builder.judged(differ, self._verdict(one, other, differ))
         return differ
 
     def _verdict(self, one: Written, other: Written, matches: list[Match]) -> StatementVerdict:
@@ -199,7 +203,7 @@ class Lockstep(TwoRuns):
         return StatementVerdict(tie=same and is_discrete(one, other.contents))
 
 
-class Companion:
+class SideBValues:
     """Recomputes values of side B after a comparison, by running side B to the statements that write them.
 
     Changes made on side A do not affect side B.

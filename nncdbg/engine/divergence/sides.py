@@ -38,14 +38,14 @@ def key_of(frames: list[Frame], pc: int) -> Key:
     return place, tuple(frame.iteration for frame in frames if frame.is_loop)
 
 
-class _Gone:
+class _Freed:
     """The content of a slot that was freed at once because no statement reads it."""
 
     def __repr__(self) -> str:
-        return "<gone>"
+        return "<freed>"
 
 
-GONE = _Gone()
+FREED = _Freed()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class WrittenResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ProgramInput:
     """An input of the program."""
 
     name: str
@@ -70,7 +70,7 @@ class Fixed:
     content: Any
 
 
-Source: TypeAlias = "WrittenResult | Given | Fixed | None"
+Source: TypeAlias = "WrittenResult | ProgramInput | Fixed | None"
 """The origin of an operand; None if it is omitted or its origin is unknown."""
 
 
@@ -83,7 +83,7 @@ class Written:
     pc: int
     tick: int
     contents: tuple[Any, ...]
-    """One content per named output of the statement, on the host; GONE if it is already freed."""
+    """One content per named output of the statement, on the host; FREED if it is already freed."""
     operands: tuple[Any, ...] | None = None
     """The operands of its kernel, as the machine holds them; None for control flow and calls."""
     sources: tuple[Source, ...] = ()
@@ -125,7 +125,7 @@ class Origins:
         self.passed_on: dict[WrittenResult, WrittenResult] = {}
         """Results of calls and blocks, mapped to the results of the statements inside that computed them."""
         for name, content in zip(debugger.inputs, debugger.control.machine.frames[0].slots[1:], strict=False):
-            self._note(content, Given(name))
+            self._note(content, ProgramInput(name))
         # The data of states is on the device there.
         entry = debugger.control.machine.frames[0]
         for constant, content in zip(entry.code.template, entry.slots, strict=True):
@@ -230,7 +230,7 @@ class Side:
             self._origins.results(key, contents)
         if debugger.timeline.overwrites:
             freed = debugger.timeline.standing
-            contents = [GONE if freed(content) else copied(content) for content in contents]
+            contents = [FREED if freed(content) else copied(content) for content in contents]
         else:
             contents = [to_host(content) for content in contents]
         return Written(key, frame.code, pc, debugger.control.machine.tick, tuple(contents), operands, sources)
@@ -368,7 +368,7 @@ class RunTrace:
         match source:
             case WrittenResult(key, index):
                 return self.content(key, index)
-            case Given(name):
+            case ProgramInput(name):
                 return self.side.debugger.inputs[name]
             case Fixed(content):
                 return self.side.debugger.backend.to_host(content)

@@ -28,7 +28,7 @@ from nncdbg.engine.execution.check_results import (
 from nncdbg.engine.execution.findings import Finding, Report
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.loaded import MicroPrograms
-from nncdbg.engine.observers.operand_checks import is_random
+from nncdbg.engine.observers.statement_checks import is_random
 from nncdbg.errors import NncdbgError
 from nncdbg.ir.records import Program, type_of
 from nncdbg.text.counting import counted

@@ -14,7 +14,7 @@ from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.transfers import FramePopped
 from nncdbg.engine.observers.catching import Catches
 from nncdbg.engine.observers.nonfinite import array_of, bad_in
-from nncdbg.engine.observers.operand_checks import (
+from nncdbg.engine.observers.statement_checks import (
     FAULTS,
     Races,
     StateResets,

@@ -10,7 +10,7 @@ import numpy as np
 
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting, StatementVisit
+from nncdbg.engine.diagnosis.finding_records import ENTRANCE, FindingRecord, StatementVisit
 from nncdbg.engine.execution.events import Event, Iterated, Popped
 from nncdbg.engine.execution.findings import STATE_RESET
 from nncdbg.nan_watch.measuring.latest_iterations import LatestIterations
@@ -20,7 +20,7 @@ from nncdbg.nan_watch.sites import calls_of, site_of
 from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
-    from nncdbg.engine.diagnosis.trail import Trail
+    from nncdbg.engine.diagnosis.nan_tracker import NanTracker
     from nncdbg.engine.stopping.stops import Stop
     from nncdbg.nan_watch.measuring.gates import Gates
 
@@ -32,7 +32,7 @@ class FirstBadStep:
     training.
     """
 
-    def __init__(self, debugger: Debugger, trail: Trail, gates: Gates) -> None:
+    def __init__(self, debugger: Debugger, trail: NanTracker, gates: Gates) -> None:
         self.step: TrainingStep | None = None
         """The bad step, after the pause."""
         self._reached: set[int] = set()
@@ -73,7 +73,7 @@ def step_of(code: Code, iteration: int) -> TrainingStep:
     return TrainingStep(iteration, iteration // code.epoch if code.epoch else None)
 
 
-def step_at(visit: StatementVisit | Sighting) -> TrainingStep | None:
+def step_at(visit: StatementVisit | FindingRecord) -> TrainingStep | None:
     """Return the training step of a visit; None outside of a run."""
     code: Code | None = (*visit.calls, visit.statement)[0].code
     while code is not None and code.epoch is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.divergence.digest_run import Changed, Differs, Moment, StillRead
+from nncdbg.engine.divergence.digest_run import Changed, Differs, DigestedStatement, StillRead
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.memory.blocks import MemoryBlock, Owner
 from nncdbg.engine.memory.packing import lines_of
@@ -103,7 +103,7 @@ def _life(debugger: Debugger, misread: Misread) -> str:
     return f"%{name_text(owner.value)}{known} is live from line {begin} to line {end}"
 
 
-def misuse(debugger: Debugger, moment: Moment, finding: Finding) -> WatchFinding:
+def misuse(debugger: Debugger, moment: DigestedStatement, finding: Finding) -> WatchFinding:
     """Return the finding of an allocator: an out-of-bounds write, or uninitialized elements."""
     statement, index = finding.binding, finding.output
     code, pc = statement.code, statement.pc
@@ -130,7 +130,7 @@ def misuse(debugger: Debugger, moment: Moment, finding: Finding) -> WatchFinding
     )
 
 
-def changed(debugger: Debugger, found: Changed, culprit: Moment | None) -> WatchFinding:
+def changed(debugger: Debugger, found: Changed, culprit: DigestedStatement | None) -> WatchFinding:
     """Return the finding of a value that changed although its bytes were not reused."""
     reader = found.reader.statement
     evidence = f"%{name_text(found.name)} changed after it was written"

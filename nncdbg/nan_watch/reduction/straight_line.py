@@ -17,7 +17,7 @@ import numpy as np
 from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.diagnosis.sightings import Sighting
+from nncdbg.engine.diagnosis.finding_records import FindingRecord
 from nncdbg.engine.execution.events import Failed
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.values.values import copied
@@ -40,7 +40,7 @@ class TraceTarget:
     iterations, any iteration matches.
     """
 
-    seen: Callable[[Sighting], bool] | None = None
+    seen: Callable[[FindingRecord], bool] | None = None
     place: tuple[str, str, tuple[int, ...]] | None = None
 
 

@@ -26,7 +26,7 @@ _KEPT = 32
 """Maximum number of listed causes and ties."""
 
 
-class Tally:
+class ReportBuilder:
     """Collects a `DiffReport` of sides `a` and `b`."""
 
     def __init__(self, a: Side, b: Side, tolerance: Tolerance) -> None:

@@ -21,7 +21,7 @@ from nncdbg.engine.diagnosis.explaining import cause_of
 from nncdbg.engine.diagnosis.widened import is_finite_in
 from nncdbg.engine.divergence.casting import WIDTHS, cast_array
 from nncdbg.engine.divergence.recomputation import terms_of
-from nncdbg.engine.divergence.sides import Fixed, Given, Written
+from nncdbg.engine.divergence.sides import Fixed, ProgramInput, Written
 from nncdbg.engine.ops.causes import Birth
 from nncdbg.engine.ops.schema import Schema, complete, schema, version_of, versions_of
 from nncdbg.expression import spelled
@@ -267,7 +267,7 @@ def cause_of_types(
     a_is_wide = any(is_narrower(float_name(y), float_name(x)) for x, y in zip(*operands, strict=True))
     names = [operand_words(one.node.inputs, index) for index in range(len(operands[0]))]
     wide, narrow = operands if a_is_wide else operands[::-1]
-    fixed = [isinstance(source, (Fixed, Given)) for source in one.sources] or [False] * len(names)
+    fixed = [isinstance(source, (Fixed, ProgramInput)) for source in one.sources] or [False] * len(names)
     cast = [
         index for index, pair in enumerate(zip(wide, narrow, strict=True)) if fixed[index] and _is_cast(*pair)
     ]

@@ -15,8 +15,8 @@ import numpy as np
 
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.diagnosis.effect import is_training_state, step_outputs
+from nncdbg.engine.diagnosis.finding_records import ENTRANCE, FindingRecords
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Stage
-from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sightings
 from nncdbg.engine.execution.events import Event, Pushed
 from nncdbg.engine.observers.nonfinite import bad_in
 from nncdbg.engine.ops.aten.names import RECEIVED_INPUT, RECORDED_INPUT
@@ -110,7 +110,7 @@ def _what_is_bad(array: Array, kind: str) -> str:
 class Entrances:
     """Marks inputs and constants with NaN or Inf; each is reported once it influences a result."""
 
-    seen: Sightings
+    seen: FindingRecords
     marks: MarkedTensors
     to_host: Callable[[Any], Any]
     updated: Set[str] = frozenset()

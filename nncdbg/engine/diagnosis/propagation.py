@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.compilation.code import Statement
+from nncdbg.engine.diagnosis.finding_records import NONE, FindingRecords, Origins, StatementVisit
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks, Role, Stage, groups_of, masks_of
-from nncdbg.engine.diagnosis.sightings import NONE, Origins, Sightings, StatementVisit
 from nncdbg.engine.diagnosis.step import Position, Step, marks_key, step_of
 from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed, Skipped
 from nncdbg.engine.execution.frame import Frame
@@ -95,7 +95,7 @@ class Carrier:
     """
 
     marks: MarkedTensors
-    seen: Sightings
+    seen: FindingRecords
     program: Loaded
     machine: Position
     explaining: set[int]

@@ -17,18 +17,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.diagnosis.carrying import Carrier, Decisions
 from nncdbg.engine.diagnosis.effect import Effect, step_outputs
-from nncdbg.engine.diagnosis.entrances import Entrances, masked_factor, masked_words
+from nncdbg.engine.diagnosis.finding_records import (
+    ENTRANCE,
+    NONE,
+    FindingRecord,
+    FindingRecords,
+    Origins,
+    Register,
+)
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks, hits
-from nncdbg.engine.diagnosis.sightings import ENTRANCE, NONE, Origins, Register, Sighting, Sightings
+from nncdbg.engine.diagnosis.nonfinite_inputs import Entrances, masked_factor, masked_words
+from nncdbg.engine.diagnosis.propagation import Carrier, Decisions
 from nncdbg.engine.diagnosis.step import Notes, Position, Step, alone, either, key_of, step_of
 from nncdbg.engine.diagnosis.widened import Widened
 from nncdbg.engine.execution.events import Event
 from nncdbg.engine.execution.findings import STATE_RESET, Finding
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.observers.nonfinite import KINDS, array_of, bad_in, influenced, shaped
-from nncdbg.engine.observers.operand_checks import FAULTS, faults_of
+from nncdbg.engine.observers.statement_checks import FAULTS, faults_of
 from nncdbg.engine.ops.aten.names import autograd_nodes, base_name, is_torch
 from nncdbg.engine.ops.causes import WHERE_TRAP, Cause
 from nncdbg.engine.ops.influence import CHECK, NOTHING, Application, Infinities, Marked, whole
@@ -43,7 +50,7 @@ _READ_NOTHING = (NOTHING.find, CHECK.find)
 
 
 @dataclass(slots=True)
-class Trail:
+class NanTracker:
     """The NaN tracker of a run; `machine` is where the program is, `inputs` are its inputs by name.
 
     The inputs are the values in the machine's slots. `whole` returns whether every element of a tensor
@@ -58,7 +65,7 @@ class Trail:
     diagnosing: Diagnosing
     begin: Callable[[Callable[[], None]], None]
     quiet: Callable[[], bool] = lambda: False
-    _seen: Sightings = field(default_factory=Sightings)
+    _seen: FindingRecords = field(default_factory=FindingRecords)
     marks: MarkedTensors = field(default_factory=MarkedTensors)
     _carrier: Carrier = field(init=False)
     _widened: Widened = field(init=False)
@@ -120,7 +127,7 @@ class Trail:
         """Whether no tensor has marks."""
         return not self.marks
 
-    def sighting(self, number: int) -> Sighting:
+    def sighting(self, number: int) -> FindingRecord:
         """Return a record by its number."""
         return self._seen[number]
 
@@ -147,7 +154,7 @@ class Trail:
         return self._carrier.problems
 
     @property
-    def sightings(self) -> list[Sighting]:
+    def sightings(self) -> list[FindingRecord]:
         return self._seen.reported
 
     # -- reports -----------------------------------------------------------------------------------

@@ -16,11 +16,11 @@ import numpy as np
 
 from nncdbg.engine.compilation.code import Code, walk
 from nncdbg.engine.diagnosis.explaining import cause_of, explained, legal, narrowed
-from nncdbg.engine.diagnosis.sightings import NONE, Origins, Register
+from nncdbg.engine.diagnosis.finding_records import NONE, Origins, Register
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.loaded import Loaded, MicroPrograms
-from nncdbg.engine.observers.operand_checks import is_random
+from nncdbg.engine.observers.statement_checks import is_random
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.causes import Birth, Cause
