@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from nncdbg.comparison.report import Place
 from nncdbg.dtypes import COMPLEX, FLOATS, INTEGERS, name_of
-from nncdbg.engine.divergence.sides import Fixed, RunTrace, Source, Written, WrittenResult
+from nncdbg.engine.divergence.sides import Fixed, ProgramInput, RunTrace, Source, Written, WrittenResult
 from nncdbg.engine.divergence.statement_differences import attributes_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of

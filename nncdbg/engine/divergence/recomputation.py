@@ -19,7 +19,7 @@ from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.casting import cast_array
-from nncdbg.engine.divergence.sides import RunTrace, Source, Written, WrittenResult
+from nncdbg.engine.divergence.sides import ProgramInput, RunTrace, Source, Written, WrittenResult
 from nncdbg.engine.execution.linking import Allocation, Binding, Linker
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
