@@ -118,10 +118,6 @@ class NanTracker:
             self._asked = self._followed = True
         return self._followed
 
-    def marks_of(self, value: Any) -> Marks | None:
-        """Return the marks of a tracked tensor; None without any."""
-        return self.marks.of(value)
-
     @property
     def unmarked(self) -> bool:
         """Whether no tensor has marks."""
@@ -465,14 +461,14 @@ class NanTracker:
             self._seen[number].effect = "a mask drops it in forward, and its gradient is NaN"
         for number in (self._dropping.keys() & reaching.keys()) - self._in_numbers:
             if _is_forward(self._seen[number].statement):
-                self._seen[number].effect = self._dropped_words(self._dropping[number])
+                binding = self._dropping[number]
+                line, location = self.diagnosing.loaded.line(binding.code, binding.pc), binding.node.location
+                place = f", {location.place}" if location is not None and location.place else ""
+                words = (
+                    f"{binding.node.op} (line {line}{place}) drops the NaN in forward, and a gradient is NaN"
+                )
+                self._seen[number].effect = words
         self._seen.conclude(frozenset(reaching), self._nearest, ended=ended or complete)
-
-    def _dropped_words(self, binding: Binding) -> str:
-        """Return the statement that drops a NaN in forward, which comes back in backward."""
-        line, location = self.diagnosing.loaded.line(binding.code, binding.pc), binding.node.location
-        place = f", {location.place}" if location is not None and location.place else ""
-        return f"{binding.node.op} (line {line}{place}) drops the NaN in forward, and a gradient is NaN"
 
 
 def _is_number(statement: Statement) -> bool:

@@ -180,7 +180,7 @@ class Retracing:
 
     def _numbers(self, content: Any, name: str, *, bad: bool = False) -> Iterator[int]:
         """Yield the origins of the marks of a value; with `bad`, only those of its bad elements."""
-        marks = self._trail.marks_of(content)
+        marks = self._trail.marks.of(content)
         there = [bad_in(self._trail.to_host(content), kind) for kind in KINDS] if bad else []
         for key, mask in getattr(marks, name).items() if marks is not None else ():
             if not bad or isinstance(mask, list) or any(_meet(mask, each) for each in there):
@@ -208,7 +208,7 @@ class Retracing:
     def _is_known(self, visit: BlockVisit, slot: int, value: Any) -> bool:
         if visit.code.definition[slot] < 0:
             self._trail.entrances.of_constants(visit.code)
-        return self._trail.marks_of(value) is not None
+        return self._trail.marks.of(value) is not None
 
     def _transfer(self, origin: Origin, content: Any) -> None:
         """Mark a value that a call, a branch or a loop passes on, or that is given to the program."""

@@ -242,7 +242,8 @@ class TrainingUnits:
             for pc, flat in self._activations[each.code]:
                 (slot,) = each.code.result_slots(pc)
                 result = self._backend.to_host(each.slots[slot])
-                if _is_float_array(result):
+                is_array = isinstance(result, np.ndarray) and result.size > 0 and not result.dtype.hasobject
+                if is_array and name_of(result.dtype) in FLOATS:
                     self._add(step, calls, each.code, pc, flat, result)
 
     def _search(self, code: Code) -> Iterator[tuple[int, tuple[float, ...]]]:
@@ -315,8 +316,3 @@ def _reached(program: Program, roots: Collection[str]) -> set[str]:
     """Return the graphs that these graphs call, and they themselves."""
     graphs = program.graphs
     return {name for root in roots if root in graphs for name in graphs_called(root, graphs)}
-
-
-def _is_float_array(content: Any) -> bool:
-    is_array = isinstance(content, np.ndarray) and content.size > 0 and not content.dtype.hasobject
-    return is_array and name_of(content.dtype) in FLOATS

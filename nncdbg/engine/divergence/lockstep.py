@@ -28,7 +28,6 @@ from nncdbg.engine.divergence.statement_differences import (
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.errors import NotComputed
 from nncdbg.expression import spelled
-from nncdbg.ir.records import Program
 
 
 class Pending(TracedValues):
@@ -72,16 +71,12 @@ def compared(
     None determines this from the programs.
     """
     if same_places is None:
-        same = _same(a.program, b.program)
+        # Equal, apart from data in stores.
+        same = a.program is b.program or (a.program == b.program and not a.program.stores)
     else:
         same = same_places and has_same_places(a.loaded.program, b.loaded.program)
     kind = Lockstep if same else PairedRuns
     return kind(a, b, tolerance or Tolerance(), budget)
-
-
-def _same(a: Program, b: Program) -> bool:
-    """Return whether two programs are equal, apart from data in stores."""
-    return a is b or (a == b and not a.stores)
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,13 +138,9 @@ class Origins:
         while code is not None and code not in self._codes:
             self._constants(code)
             code = code.parent
-        return tuple(self._of(frame.slots[slot]) for slot in frame.code.operands[frame.pc])
-
-    def _of(self, content: Any) -> Source:
-        """Return the origin of a value; a value recomputed after an eviction is its own origin."""
-        if content is None:
-            return None
-        return self.of(content) or Fixed(content)
+        contents = [frame.slots[slot] for slot in frame.code.operands[frame.pc]]
+        # A value recomputed after an eviction is its own origin.
+        return tuple(None if each is None else self.of(each) or Fixed(each) for each in contents)
 
     def of(self, content: Any) -> Source:
         """Return the origin of a value; None if it is unknown."""

@@ -7,6 +7,7 @@ float types and `bisect` use these rules.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import takewhile
 from typing import Any, TypeAlias
 
@@ -73,9 +74,13 @@ def kernel_difference(a: Written, b: Written) -> str:
     values = attributes_of(new)
     for name in values.keys() & after.attributes.keys() - before.attributes.keys():
         way = "here" if name in new.node.attributes else "by default"
-        since = _first(new, lambda each, name=name: name in each.attributes)
+        since = _first(new, partial(_has_attribute, name))
         text += f"; opset {since} added {name}, {_shown(name, values[name])} {way}"
     return text
+
+
+def _has_attribute(name: str, signature: Schema) -> bool:
+    return name in signature.attributes
 
 
 def _changed_default(name: str, a: Written, b: Written) -> str:

@@ -120,7 +120,10 @@ def event_faults(launches: Sequence[Launch], ordering: Ordering) -> Iterator[Eve
         for event in launch.waits:
             waited.add(event)
             if event not in recorded:
-                yield _without_record(at, event, later.get(event, ()), launches, ordering)
+                records = later.get(event, ())
+                circular = launch.stream == HOST or any(ordering.before(at, each) for each in records)
+                kind = "dead-lock" if records and circular else "no-record"
+                yield EventFault(kind, at, event, records[0] if records else None)
         for event in launch.records:
             before = recorded.get(event)
             used = event in waited or last_wait.get(event, -1) <= at
@@ -128,15 +131,6 @@ def event_faults(launches: Sequence[Launch], ordering: Ordering) -> Iterator[Eve
                 yield EventFault("lost-record", at, event, before)
             recorded[event] = at
             waited.discard(event)
-
-
-def _without_record(
-    at: int, event: int, records: Sequence[int], launches: Sequence[Launch], ordering: Ordering
-) -> EventFault:
-    if not records:
-        return EventFault("no-record", at, event)
-    circular = launches[at].stream == HOST or any(ordering.before(at, record) for record in records)
-    return EventFault("dead-lock" if circular else "no-record", at, event, records[0])
 
 
 def edge_faults(launches: Sequence[Launch], ordering: Ordering) -> Iterator[EventFault]:

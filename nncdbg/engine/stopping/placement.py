@@ -13,7 +13,7 @@ import numpy as np
 from nncdbg.engine.compilation.code import Code, walk
 from nncdbg.engine.compilation.search import origins, same_file
 from nncdbg.engine.ops.valid_integers import known_type
-from nncdbg.engine.stopping.breakpoints import Breakpoint, Place, Traps, hit_rule, matching, reads_result
+from nncdbg.engine.stopping.breakpoints import Breakpoint, Traps, hit_rule, matching, reads_result
 from nncdbg.engine.stopping.place_names import ANY, NamedPlace, PlaceNames, place_text
 from nncdbg.engine.values.values import Values
 from nncdbg.errors import ExpressionError, UsageError
@@ -301,7 +301,12 @@ class Breakpoints(Sequence[Breakpoint]):
             case "source":
                 return self.source(*place)
             case "site":
-                return NamedPlace(kind, _site_words(place), frozenset())
+                block, pc = place
+                words = f"line {pc} of a micro program"
+                if not isinstance(block, Listing):
+                    name = block.graph.name if isinstance(block, Code) else ".".join(map(str, block))
+                    words = f"{pc} of @{name}"
+                return NamedPlace(kind, words, frozenset())
         sigil = {"graph": "@", "value": "%", "data": "%"}.get(kind, "")
         return self.placement.named.resolve(kind, place.removeprefix(sigil))
 
@@ -396,11 +401,3 @@ def _check_kind(kind: str, place: Any) -> None:
         raise UsageError(
             f"{kind} must be a string, not {type(place).__name__}", hint='use break_at(op="Softmax")'
         )
-
-
-def _site_words(site: Place) -> str:
-    block, pc = site
-    if isinstance(block, Listing):
-        return f"line {pc} of a micro program"
-    name = block.graph.name if isinstance(block, Code) else ".".join(map(str, block))
-    return f"{pc} of @{name}"
