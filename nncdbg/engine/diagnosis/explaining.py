@@ -297,11 +297,9 @@ def _may_overflow(most: float, dtype: np.dtype[Any]) -> bool:
 
 def _ends_by_scaling(birth: Birth, index: Index, most: float) -> bool:
     """Whether operands scaled down, the largest to 1 or far below, give a good result."""
-    for factor in (1e-3, 1 / max(most, 1.0), 1e-12 / max(most, 1.0)):
-        again = _again(birth, [_widened(value, factor) for value in birth.inputs])
-        if again is not None and not _is_bad(again, index, birth.kind):
-            return True
-    return False
+    factors = (1e-3, 1 / max(most, 1.0), 1e-12 / max(most, 1.0))
+    scaled = (_again(birth, [_widened(value, factor) for value in birth.inputs]) for factor in factors)
+    return any(again is not None and not _is_bad(again, index, birth.kind) for again in scaled)
 
 
 def _size(array: Array) -> float:

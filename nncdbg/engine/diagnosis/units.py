@@ -293,7 +293,8 @@ def steps_in_journal(machine: Machine, run: Code) -> Iterator[tuple[int, Sequenc
             if step is not None:
                 yield step
             step = int(each.slots[1]), each.slots, []
-        elif step is not None and _is_in_step(calls, run):
+        # An evaluation has calls of the driver too, but not from the ``run`` line itself.
+        elif step is not None and [code for code, _ in calls if code.path[0] == run.path[0]][-1:] == [run]:
             step[2].append((calls, each))
     if step is not None and not machine.floor:
         yield step
@@ -304,12 +305,6 @@ def latest_run(machine: Machine) -> Code | None:
     running = (frame.code for frame in machine.frames if frame.code.epoch is not None)
     finished = (each.code for each in machine.finished() if each.code.epoch is not None)
     return next(chain(running, finished), None)
-
-
-def _is_in_step(calls: tuple[Position, ...], run: Code) -> bool:
-    """Return whether these calls lead from a ``run`` line to a graph, rather than to an evaluation."""
-    driver = [code for code, _ in calls if code.path[0] == run.path[0]]
-    return driver[-1:] == [run]
 
 
 def _reached(program: Program, roots: Collection[str]) -> set[str]:

@@ -120,7 +120,7 @@ class PairedRuns(TwoRuns):
         self._back = {there: here for here, (there, _) in self.pairs.items()}
         return _Comparison(self, one, other, units, {here: there for there, here in inputs.items()})
 
-    def withdraw(self, place: Place) -> None:
+    def discard(self, place: Place) -> None:
         """Discard the pair of a statement of A."""
         there, _ = self.pairs.pop(place)
         del self._back[there]
@@ -204,7 +204,7 @@ class _Comparison:
         differ = {key[0] for key in _differing(compared)}
         reshaped = {place for place in differ if self._b.outputs and self._is_reshaped(place)}
         for place in false_pairs(*self._units, self._runs.pairs, differ, reshaped):
-            self._runs.withdraw(place)
+            self._runs.discard(place)
         for key in self._a.keys:
             if self._runs.counterpart(key) is None or key not in compared:
                 compared.pop(key, None)

@@ -251,15 +251,12 @@ def _shared(
             return buffer
         # Elementwise, and the bytes of the buffer are not read after the statement.
         dies = all(live.end <= times.spans[code][pc][0] for live in buffer.live)
-        if op.ufunc is not None and dies and _same_type(code, operand, slot):
+        type_ = code.types.get(code.names[operand])
+        same_type = type_ is not None and type_ == code.types.get(code.names[slot])
+        if op.ufunc is not None and dies and same_type:
             buffer.views.append(False)
             return buffer
     return None
-
-
-def _same_type(code: Code, one: int, other: int) -> bool:
-    known = [code.types.get(code.names[slot]) for slot in (one, other)]
-    return known[0] is not None and known[0] == known[1]
 
 
 def _assign(buffers: list[Buffer], base: int, reuse: bool) -> int:
@@ -374,16 +371,12 @@ def _planned_values(plan: PlacedPlan, root: Code, needed: Mapping[Site, int]) ->
         for slot, name in enumerate(code.names):
             place = plan.places.get((code.path, name)) if name and slot not in captured else None
             if place is not None:
-                size = needed.get((code.path, name), _declared_size(code, name, place))
+                known = code.types.get(name)
+                size = place.size  # If the declared type is not concrete.
+                if isinstance(known, TensorType) and known.concrete:
+                    size = math.prod(int(each or 0) for each in known.shape or ()) * _itemsize(code, name)
+                size = needed.get((code.path, name), size)
                 yield PlannedValue(code, slot, place, size, times.range_of(code, slot))
-
-
-def _declared_size(code: Code, name: str, place: PlannedBuffer) -> int:
-    """Return the size by the declared type of a value; the size in the plan if the type is not concrete."""
-    known = code.types.get(name)
-    if not isinstance(known, TensorType) or not known.concrete:
-        return place.size
-    return math.prod(int(size or 0) for size in known.shape or ()) * _itemsize(code, name)
 
 
 def _itemsize(code: Code, name: str) -> int:

@@ -296,39 +296,29 @@ class Judge:
         pc = frame.pc - 1
         if pc < 0 or self.machine.last_transfer is not None or not frame.code.runs_kernel(pc):
             return None
-        caught = [
-            kind for kind in _TOLD_AS if any(name in self.catches.conditions for name in _TOLD_AS[kind])
-        ]
-        if not caught and not {*FAULTS, STATE_RESET, RACE} & self.catches.conditions.keys():
-            return None
-        if RACE in self.catches.conditions:
-            for race in self.races.at(Statement(frame.code, pc)):
-                if (stop := self.settle(race)) is not None:
-                    return stop
+        stops = map(self.settle, self._findings_at(Statement(frame.code, pc)))
+        return next((stop for stop in stops if stop is not None), None)
+
+    def _findings_at(self, statement: Statement) -> Iterator[Finding]:
+        """Yield the findings of caught kinds in a statement that has run."""
+        conditions, to_host = self.catches.conditions.keys(), self.scope.to_host
+        kinds = [kind for kind, told_as in _TOLD_AS.items() if not conditions.isdisjoint(told_as)]
+        if RACE in conditions:
+            yield from self.races.at(statement)
+        if not kinds and conditions.isdisjoint({*FAULTS, STATE_RESET}):
+            return
+        code, pc = statement.code, statement.pc
         slots = self.scope.timeline.recalled(pc)
         if slots is None:
-            return None
-        to_host = self.scope.to_host
-        inputs = [*map(to_host, frame.code.operands_of(pc, slots))]
-        outputs = frame.code.results_of(pc, slots)
-        if STATE_RESET in self.catches.conditions:
-            found = map(self.settle, self.resets.zeros(Statement(frame.code, pc), inputs))
-            stop = next((each for each in found if each is not None), None)
-            if stop is not None:
-                return stop
-        if self.catches.conditions.keys() & {*FAULTS}:
-            statement = Statement(frame.code, pc)
-            for kind, fault in faults_of(statement, inputs):
-                stop = self.settle(finding_of(statement, kind, fault, inputs, outputs[0]))
-                if stop is not None:
-                    return stop
-        for index, output in enumerate(outputs):
-            for kind in caught:
-                if holds(to_host(output), kind):
-                    stop = self.settle(Finding(kind, Statement(frame.code, pc), "", inputs, index))
-                    if stop is not None:
-                        return stop
-        return None
+            return
+        inputs, outputs = [*map(to_host, code.operands_of(pc, slots))], code.results_of(pc, slots)
+        if STATE_RESET in conditions:
+            yield from self.resets.zeros(statement, inputs)
+        for kind, fault in () if conditions.isdisjoint(FAULTS) else faults_of(statement, inputs):
+            yield finding_of(statement, kind, fault, inputs, outputs[0])
+        for (index, output), kind in product(enumerate(outputs), kinds):
+            if holds(to_host(output), kind):
+                yield Finding(kind, statement, "", inputs, index)
 
 
 def _description(judged: Judged, begins: bool) -> str:

@@ -155,21 +155,13 @@ class Values:
         """Return why a value of a block that is not on the stack is missing."""
         edited, floor = self.timeline.last_edit, self.machine.floor
         ran = any(name in each.code.slot_of for each in self.machine.finished())
+        why, hint = "its block has not run", "step into its block, or set a breakpoint there"
         if ran and edited >= 0:
-            return NotComputed(
-                f"%{name_text(name)} is not available in this frame: its block ran before the "
-                f"edit at step {edited}",
-                hint="run the block again: after an edit it may compute another value",
-            )
-        if floor > 0:
-            return NotComputed(
-                f"%{name_text(name)} is not available in this frame: the history begins at step {floor}",
-                hint="step into its block, or increase --history",
-            )
-        return NotComputed(
-            f"%{name_text(name)} is not available in this frame: its block has not run",
-            hint="step into its block, or set a breakpoint there",
-        )
+            why = f"its block ran before the edit at step {edited}"
+            hint = "run the block again: after an edit it may compute another value"
+        elif floor > 0:
+            why, hint = f"the history begins at step {floor}", "step into its block, or increase --history"
+        return NotComputed(f"%{name_text(name)} is not available in this frame: {why}", hint=hint)
 
     def inner_frame(self, name: str) -> Frame | None:
         """Return the frame inside the selected one that has a value; None if no such frame has it."""
