@@ -182,7 +182,6 @@ class KernelTuner:
         return MeasuredKernel(backend.name, seconds=self._shortest(kernel, operands, call.several))
 
     def _shortest(self, kernel: Execute, operands: Sequence[Any], several: bool) -> float:
-        """Return the shortest time of an execution."""
         clock, shortest, spent, runs = self._clock, float("inf"), 0.0, 0
         while runs < LEAST or (runs < MOST and spent < BUDGET):
             start = clock()

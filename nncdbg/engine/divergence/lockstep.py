@@ -234,7 +234,6 @@ class SideBValues:
         return written.names[index], written.contents[index]
 
     def _given(self, name: str, frames: list[Frame], slot: int) -> tuple[str, Any]:
-        """Return the name and content of a program input."""
         inputs = self._side.debugger.inputs
         if len(frames) == 1 and slot <= len(frames[0].code.graph.inputs) and name in inputs:
             return name, inputs[name]

@@ -232,7 +232,6 @@ class _Comparison:
         return x.shape != y.shape and self._blame.same(x.reshape(-1), y.reshape(-1))
 
     def _compare(self, key: Key, one: Written, other: Written) -> list[Match]:
-        """Return the matches of the results."""
         way = self._runs.pairs[key[0]][1]
         return self._runs.matches(one, other, way, lambda: self._a.operands(one))
 

@@ -147,7 +147,6 @@ class LeanAllocation(DebugAllocation):
         return execute_several if binding.several else execute_one
 
     def _report_nonfinite(self, binding: Binding, inputs: Sequence[Any], index: int, result: Any) -> None:
-        """Report NaN and Inf in a result."""
         for flag, kind in ((NAN, "nan"), (INF, "inf")):
             if flag & self.watched and holds(result, kind):
                 self.report(Finding(kind, binding, "", inputs, index, result=result))

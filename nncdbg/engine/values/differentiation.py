@@ -518,7 +518,6 @@ def _with_vectors(wanted: DerivativeRequest) -> list[DerivativeRequest]:
 
 
 def _shaped_like(wanted: DerivativeRequest) -> str:
-    """Return a value with the shape of a derivative."""
     if wanted.kind != "jvp":
         return wanted.x
     return wanted.y if isinstance(wanted.y, str) else _shaped_like(wanted.y)
