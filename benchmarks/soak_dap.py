@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
-from soak_session import RandomSession, Tally, write_programs
+from soak_session import RandomSession, ReportBuilder, write_programs
 
 SESSIONS = 200
 WARM_UP = 200
@@ -74,7 +74,7 @@ def serving(folder: Path) -> Iterator[Server]:
 
 def soak(sessions: int = SESSIONS, seed: int = 0) -> list[dict[str, Any]]:
     """Return a figure for each resource, and for hangs and crashes."""
-    tally = Tally()
+    tally = ReportBuilder()
     with TemporaryDirectory() as name:
         folder = Path(name)
         programs = write_programs(folder)

@@ -53,7 +53,7 @@ CONDITIONS = (None, None, "max(%x) > 0", "$iter == 2", "$op == 'Mul'")
 
 
 @dataclass
-class Tally:
+class ReportBuilder:
     """Counts of requests and failures of all sessions."""
 
     requests: int = 0
@@ -73,7 +73,7 @@ def write_programs(folder: Path) -> list[Path]:
 class RandomSession:
     """A random session; `play` runs it.  Equal `random` and responses give equal requests."""
 
-    def __init__(self, random: Random, port: int, programs: list[Path], tally: Tally) -> None:
+    def __init__(self, random: Random, port: int, programs: list[Path], tally: ReportBuilder) -> None:
         self.random = random
         self.tally = tally
         self.program = random.choice(programs)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nncdbg.commands.recording.script import RecordedScript
     from nncdbg.commands.recording.setup import Confirm
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.divergence.lockstep import Companion
+    from nncdbg.engine.divergence.lockstep import SideBValues
     from nncdbg.engine.stopping.stops import Stop
     from nncdbg.opening.configuration import RunConfiguration
     from nncdbg.opening.journal.recording import StepRecorder
@@ -56,7 +56,7 @@ class CommandSession:
         self.screen: Screen = screen
         screen.name_values(debugger.program)
         self.over = False
-        self.companion: Companion | None = None
+        self.companion: SideBValues | None = None
         """The other side of a comparison, if this session is one."""
         self.configuration: RunConfiguration | None = None
         """The run configuration that the session was opened from, if there is one."""
@@ -387,7 +387,7 @@ class CommandSession:
 
     def _say_trouble(self) -> None:
         """At the end, suggest the command that explains an output with NaN, Inf or only zeros."""
-        from nncdbg.engine.diagnosis.sightings import entrance_words
+        from nncdbg.engine.diagnosis.finding_records import entrance_words
         from nncdbg.expression import spelled
         from nncdbg.presentation.why import abnormal
 

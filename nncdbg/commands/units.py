@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from nncdbg.engine.diagnosis.unit_activity import (
+from nncdbg.engine.diagnosis.units import (
     TrainingUnits,
     UnitActivity,
     latest_run,

@@ -1,17 +1,24 @@
-"""Measure the distance of a value and its counterpart: tensors by element, sequences by item."""
+"""Measure the distance of a value and its counterpart: tensors by element, sequences by item.
+
+Two streams of values are paired by name.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from nncdbg.comparison.report import Match, ValueSite
+from nncdbg.comparison.report import NOWHERE, Match, ValueSite
 from nncdbg.comparison.tolerance import DEFAULTS, SAME, Excess, Tolerance, excess
 from nncdbg.dtypes import COMPLEX, NUMPY, name_of
 from nncdbg.ir.records import type_of
 from nncdbg.stats import Comparison, compare
 from nncdbg.stats.comparison import ulps_between
+
+Name = TypeVar("Name", bound=Hashable)
 
 
 def measure(
@@ -29,6 +36,11 @@ def measure(
     return _apart(a, b, way, f"{_kind(x)} against {_kind(y)}")
 
 
+def agree(x: Any, y: Any, tolerance: Tolerance) -> bool:
+    """Return whether two contents differ by no more than rounding explains."""
+    return not measure(NOWHERE, NOWHERE, "place", (x, y), tolerance).diverges
+
+
 def _tensors(a: ValueSite, b: ValueSite, way: str, x: Any, y: Any, tolerance: Tolerance, terms: int) -> Match:
     if x.shape != y.shape:
         return _apart(a, b, way, f"shape {list(x.shape)} against {list(y.shape)}", x.size)
@@ -36,7 +48,8 @@ def _tensors(a: ValueSite, b: ValueSite, way: str, x: Any, y: Any, tolerance: To
         return _apart(a, b, way, f"{_kind(x)} against {_kind(y)}", x.size)
     found = excess(x, y, tolerance, terms)
     if found.where is None:
-        return Match(a, b, way, found, _no_distance(x.size), "")
+        no_distance = Comparison(0.0, 0.0, 0.0, 1.0, None, 0, 0, 0, x.size, None)
+        return Match(a, b, way, found, no_distance, "")
     elements = (x[found.where], y[found.where])
     return Match(a, b, way, found, compare(x, y), "", elements, _ulps(*elements))
 
@@ -62,10 +75,6 @@ def _apart(a: ValueSite, b: ValueSite, way: str, detail: str, count: int = 1) ->
     return Match(a, b, way, Excess(count, float("inf"), None), None, detail)
 
 
-def _no_distance(count: int) -> Comparison:
-    return Comparison(0.0, 0.0, 0.0, 1.0, None, 0, 0, 0, count, None)
-
-
 def _is_tensor(content: Any) -> bool:
     return isinstance(content, (np.ndarray, np.generic))
 
@@ -74,3 +83,30 @@ def _kind(content: Any) -> str:
     if isinstance(content, (list, tuple)):
         return f"a sequence of {len(content)}"
     return "nothing" if content is None else str(type_of(content))
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDifference(Generic[Name]):
+    """The names of the values that differ, in the order of stream A, and of those without a counterpart.
+
+    `compared` counts the values that both streams have.
+    """
+
+    changed: tuple[Name, ...]
+    only_a: tuple[Name, ...]
+    only_b: tuple[Name, ...]
+    compared: int
+
+    def __bool__(self) -> bool:
+        return bool(self.changed or self.only_a or self.only_b)
+
+
+def compare_by_name(a: Mapping[Name, object], b: Mapping[Name, object]) -> StreamDifference[Name]:
+    """Compare two streams of digests, or of other values with an equality."""
+    both = [name for name in a if name in b]
+    return StreamDifference(
+        tuple(name for name in both if a[name] != b[name]),
+        tuple(name for name in a if name not in b),
+        tuple(name for name in b if name not in a),
+        len(both),
+    )

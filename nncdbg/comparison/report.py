@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -44,17 +44,7 @@ class ValueSite:
     source: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "value": self.value,
-            "op": self.op,
-            "type": self.type,
-            "line": self.line,
-            "graph": self.graph,
-            "iteration": list(self.iteration),
-            "node": self.node,
-            "tick": self.tick,
-            "source": self.source,
-        }
+        return _json_fields(self, "key", iteration=list(self.iteration))
 
 
 NOWHERE = ValueSite("", "", "", None, "", (), "", 0)
@@ -144,15 +134,7 @@ class Growth:
         return self.times_tolerance is None or self.times_tolerance > 1
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "line": self.line,
-            "value": self.value,
-            "times_tolerance": self.times_tolerance,
-            "unmeasured": self.unmeasured or None,
-            "max_rel": _finite(self.max_rel),
-            "cosine": self.cosine,
-        }
+        return _json_fields(self, "at", unmeasured=self.unmeasured or None, max_rel=_finite(self.max_rel))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +153,7 @@ class Difference:
     times_tolerance: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "a": self.a.as_dict(),
-            "b": self.b.as_dict(),
-            "kind": self.kind,
-            "name": self.name,
-            "text": self.text,
-            "times_tolerance": _finite(self.times_tolerance),
-        }
+        return _json_fields(self, times_tolerance=_finite(self.times_tolerance))
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +182,7 @@ class DifferenceCause:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "a": None if self.a is None else self.a.as_dict(),
-            "b": None if self.b is None else self.b.as_dict(),
-            "text": self.text,
-            "match": self.match.as_dict(),
-        }
+        return _json_fields(self)
 
 
 @dataclass(slots=True)
@@ -296,11 +265,11 @@ class DiffReport(RichOutput):
         """Return the report as `nncdbg diff --json` prints it."""
         return {
             "status": self.status,
-            "cause": None if self.cause is None else self.cause.as_dict(),
+            "cause": _json_object(self.cause),
             "causes": [cause.as_dict() for cause in self.causes],
             "differences": [difference.as_dict() for difference in self.differences],
-            "first": None if self.first is None else self.first.as_dict(),
-            "worst": None if self.worst is None else self.worst.as_dict(),
+            "first": _json_object(self.first),
+            "worst": _json_object(self.worst),
             "diverging": self.diverging,
             "marginal": self.marginal,
             "ties": [match.as_dict() for match in self.ties],
@@ -313,6 +282,16 @@ class DiffReport(RichOutput):
             "lacking": self.lacking,
             "ops": list(self.ops),
         }
+
+
+def _json_object(part: Any) -> Any:
+    return part.as_dict() if hasattr(part, "as_dict") else part
+
+
+def _json_fields(record: Any, *omitted: str, **changed: Any) -> dict[str, Any]:
+    """Return the fields of a record by name as JSON values, without the omitted ones."""
+    names = (each.name for each in fields(record) if each.name not in omitted)
+    return {name: _json_object(getattr(record, name)) for name in names} | changed
 
 
 def _finite(number: float | None) -> float | None:

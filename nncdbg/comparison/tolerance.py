@@ -106,7 +106,9 @@ def excess(a: Array, b: Array, tolerance: Tolerance, terms: int = 1) -> Excess:
     numbers the op sums per element.
     """
     if a.dtype.hasobject or b.dtype.hasobject:
-        return _odd(np.asarray(a != b).reshape(-1), a.shape)
+        differ = np.asarray(a != b).reshape(-1)
+        count = int(np.count_nonzero(differ))
+        return Excess(count, float("inf"), _index(int(np.argmax(differ)), a.shape)) if count else SAME
     if a.dtype == b.dtype and bool(np.all(a == b)):
         return SAME
     rtol, atol = tolerance.between(a.dtype, b.dtype)
@@ -134,11 +136,6 @@ def _largest(array: Array) -> float:
             sizes = np.abs(block.astype(np.complex128 if block.dtype.kind == "c" else np.float64))
             largest = max(largest, float(sizes.max(initial=0.0, where=np.isfinite(sizes))))
     return largest
-
-
-def _odd(differ: Array, shape: tuple[int, ...]) -> Excess:
-    count = int(np.count_nonzero(differ))
-    return Excess(count, float("inf"), _index(int(np.argmax(differ)), shape)) if count else SAME
 
 
 def _index(flat: int | None, shape: tuple[int, ...]) -> tuple[int, ...] | None:

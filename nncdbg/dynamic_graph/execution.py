@@ -26,7 +26,7 @@ from nncdbg.engine.frontends.file_names import STORE
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.inference.statements import literal_dtype
-from nncdbg.engine.values.operand_faults import fault_of
+from nncdbg.engine.values.explanation import fault_of
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.ir.kinds import called_graph
 from nncdbg.ir.names import claimed_name

@@ -32,23 +32,20 @@ from nncdbg.engine.inputs.consumers import Consumers
 from nncdbg.engine.launch import CompiledProgram
 from nncdbg.engine.memory import parse_bytes
 from nncdbg.engine.schedules.streams import stream_states
-from nncdbg.engine.stopping.breakpoints import Breakpoint, Place
+from nncdbg.engine.stopping.breakpoints import Breakpoint, Place, Traps
 from nncdbg.engine.stopping.control import Control
 from nncdbg.engine.stopping.judging import Judge
 from nncdbg.engine.stopping.place_names import PlaceNames
-from nncdbg.engine.stopping.placement import BreakpointPlaces
-from nncdbg.engine.stopping.setting import Breakpoints
+from nncdbg.engine.stopping.placement import BreakpointPlaces, Breakpoints
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.stopping.supervision import PROCESS, Supervision
-from nncdbg.engine.stopping.traps import Traps
 from nncdbg.engine.time.timeline import Branch, Mark, Timeline
 from nncdbg.engine.tracking.series import TrackedSeries
 from nncdbg.engine.tracking.tracking import Tracking
-from nncdbg.engine.values.awaited import Awaited
 from nncdbg.engine.values.current import Current
 from nncdbg.engine.values.differentiation import Differentiation
 from nncdbg.engine.values.editing import change
-from nncdbg.engine.values.new_values import from_text
+from nncdbg.engine.values.new_values import Awaited, from_text
 from nncdbg.engine.values.tensor import Tensor
 from nncdbg.engine.values.values import Outputs, Values
 from nncdbg.errors import NotComputed, UnsupportedOp, UsageError

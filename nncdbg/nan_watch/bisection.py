@@ -28,7 +28,7 @@ from nncdbg.engine.divergence.casting import (
     mixed_program,
     narrow_node,
 )
-from nncdbg.engine.divergence.narrow_causes import operand_words, overflow_of
+from nncdbg.engine.divergence.statement_differences import operand_words, overflow_of
 from nncdbg.engine.execution.check_results import NOT_CHECKED, PASSED, CheckResult
 from nncdbg.engine.execution.events import Failed
 from nncdbg.engine.execution.frame import Frame

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.compilation.partial import Places
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
+from nncdbg.engine.diagnosis.finding_records import ENTRANCE, FindingRecord
 from nncdbg.ir.kinds import CONTROL
 from nncdbg.nan_watch.records import FindingSite
 
 
-def in_text_order(found: Sequence[Sighting], places: Places) -> list[Sighting]:
+def in_text_order(found: Sequence[FindingRecord], places: Places) -> list[FindingRecord]:
     """Return findings in the order of the run; for a permuted program, in that of its text.
 
     `places` are those of a permuted program.  No statement of it moves across control flow, so findings

@@ -14,8 +14,7 @@ from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.diagnosis.register import NONE
-from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
+from nncdbg.engine.diagnosis.finding_records import ENTRANCE, NONE, FindingRecord
 from nncdbg.engine.execution.check_results import NOT_APPLICABLE, NOT_CHECKED, PASSED, CheckResult
 from nncdbg.engine.execution.findings import NUMERIC, RACE, STATE_RESET
 from nncdbg.engine.execution.linking import Allocation
@@ -221,7 +220,7 @@ def _remarks(debugger: Debugger) -> Iterator[str]:
 
 def _tell(
     report: Report,
-    sightings: list[Sighting],
+    sightings: list[FindingRecord],
     measured: list[WatchFinding],
     gates: Gates,
     debugger: Debugger,
@@ -254,7 +253,7 @@ def _tell(
     report.limit(max_findings)
 
 
-def _received(sightings: Sequence[Sighting]) -> set[int]:
+def _received(sightings: Sequence[FindingRecord]) -> set[int]:
     """Return the numbers of what another rank has sent, and of what follows from nothing else."""
     found: set[int] = set()
     for each in sorted(sightings, key=lambda each: each.number):
@@ -264,7 +263,7 @@ def _received(sightings: Sequence[Sighting]) -> set[int]:
     return found
 
 
-def _unread(sightings: Sequence[Sighting]) -> set[int]:
+def _unread(sightings: Sequence[FindingRecord]) -> set[int]:
     """Return the values that are bad from the start and that operators of PyTorch only move: padding."""
     entered = {each.number for each in sightings if each.statement.pc == ENTRANCE and not each.reaches_output}
     later = [each for each in sightings if each.statement.pc != ENTRANCE]
@@ -282,7 +281,7 @@ def _moves(statement: Statement) -> bool:
     return op is not None and (op.influence.infinities is Infinities.KEPT or overwrites(op.name))
 
 
-def _finding(sighting: Sighting, gates: Gates, debugger: Debugger, judge: TrainingJudge) -> WatchFinding:
+def _finding(sighting: FindingRecord, gates: Gates, debugger: Debugger, judge: TrainingJudge) -> WatchFinding:
     role = sighting.role
     if role == "birth" and not sighting.reaches_output and sighting.kind in NUMERIC:
         role = "masked"
@@ -312,7 +311,7 @@ def _finding(sighting: Sighting, gates: Gates, debugger: Debugger, judge: Traini
     )
 
 
-def _used(sighting: Sighting, debugger: Debugger) -> FindingUse | None:
+def _used(sighting: FindingRecord, debugger: Debugger) -> FindingUse | None:
     visit = sighting.used
     if visit is None:
         return None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nncdbg.comparison.measure import measure
+from nncdbg.comparison.measure import compare_by_name, measure
 from nncdbg.comparison.report import NOWHERE, Match
 from nncdbg.comparison.tolerance import Tolerance, excess
 from nncdbg.engine.divergence.casting import has_same_places
@@ -375,19 +375,14 @@ def _compare_states(
         {name: digest for name, digest in each.hashes.items() if not prefixes or name.startswith(prefixes)}
         for each in (tensors_a, tensors_b)
     )
-    if hashes_a == hashes_b:
+    found = compare_by_name(hashes_a, hashes_b)
+    if not found:
         return None
-    changed = [name for name in hashes_a if name in hashes_b and hashes_a[name] != hashes_b[name]]
-    return StateDifference(
-        one.step,
-        tuple(changed),
-        tuple(name for name in hashes_a if name not in hashes_b),
-        tuple(name for name in hashes_b if name not in hashes_a),
-        {
-            name: measure(NOWHERE, NOWHERE, "name", (tensors_a[name], tensors_b[name]), tolerance)
-            for name in changed[:_MEASURED]
-        },
-    )
+    distances = {
+        name: measure(NOWHERE, NOWHERE, "name", (tensors_a[name], tensors_b[name]), tolerance)
+        for name in found.changed[:_MEASURED]
+    }
+    return StateDifference(one.step, found.changed, found.only_a, found.only_b, distances)
 
 
 def same_runs(a: ComparedRun, b: ComparedRun) -> bool:

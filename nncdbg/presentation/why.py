@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from nncdbg.engine.compilation.code import UNSET, Statement
-from nncdbg.engine.diagnosis.sightings import entrance_words
+from nncdbg.engine.diagnosis.finding_records import entrance_words
 from nncdbg.engine.values.slicing import Slicing
 from nncdbg.errors import UsageError
 from nncdbg.expression import spelled

@@ -404,11 +404,7 @@ def on_updates(
     after: Callable[..., Any],
     skipped: Callable[[Any], None],
 ) -> None:
-<<<<<<< HEAD
-    """Call functions before and after each update, and `skipped` as `on_skipped_step`, until the stack ends."""
-=======
     """Call functions before and after each update, and as `on_skipped_step` does, until a stack is closed."""
->>>>>>> rt
     entered.callback(register_optimizer_step_pre_hook(before).remove)
     entered.callback(register_optimizer_step_post_hook(after).remove)
     entered.callback(on_skipped_step(skipped))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nncdbg.engine.diagnosis.trail import Trail
+from nncdbg.engine.diagnosis.nan_tracker import NanTracker
 from nncdbg.terminal.main import main
 
 pytest.importorskip("torch", reason="needs torch")
@@ -139,13 +139,13 @@ def test_interrupt_ends_the_script_after_the_report(capfd: pytest.CaptureFixture
 def test_interrupt_of_the_search_ends_the_script_after_the_report(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, reaction: str
 ) -> None:
-    followed = Trail.trace
+    followed = NanTracker.trace
 
     def interrupt(*given: Any, **named: Any) -> None:
         signal.raise_signal(signal.SIGINT)
         followed(*given, **named)
 
-    monkeypatch.setattr(Trail, "trace", interrupt)
+    monkeypatch.setattr(NanTracker, "trace", interrupt)
     assert main(["watch", "--on-nan", reaction, "--bundle", "step", script(), "--bad"]) == 130
     output, error = capfd.readouterr()
     assert "step 3: NaN or Inf before the update: weight.grad (6 NaN of 6)" in error

@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 from nncdbg.commands.recording.script import RecordedScript
-from nncdbg.engine.divergence.verification import digest
 from nncdbg.engine.frontends.onnx_store import OnnxStore
+from nncdbg.engine.values.checksum import digest
 from nncdbg.errors import UsageError
 from nncdbg.extensions import BACKENDS, BUILT_IN
 from nncdbg.opening.configuration import RunConfiguration, settings

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.diagnosis.finding_records import NONE, FindingRecords, Origins
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks, Role, Stage
-from nncdbg.engine.diagnosis.register import NONE, Origins
-from nncdbg.engine.diagnosis.sightings import Sightings
 from nncdbg.engine.diagnosis.widened import Widened
 from nncdbg.engine.ops.aten.names import is_torch
 
@@ -35,7 +34,7 @@ class Effect:
     """Determines the origins that outputs depend on; `legal` are those of intended infinities."""
 
     marks: MarkedTensors
-    seen: Sightings
+    seen: FindingRecords
     to_host: Callable[[Any], Any]
     legal: set[int]
     widened: Widened

@@ -10,7 +10,7 @@ import numpy as np
 
 from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.diagnosis.sightings import entrance_words
+from nncdbg.engine.diagnosis.finding_records import entrance_words
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Binding
@@ -55,14 +55,10 @@ class Entering:
 
     def first_used(self, finding: Finding, frame: Frame, tick: int) -> str:
         """Return which values the statement that has just run uses first; empty if none."""
-        retracing = self.retracing()
         found = []
-        for each in retracing.finding(retracing.slicing.visit_of_frame(frame), finding):
-            if not each.entered or each.sighting.kind != finding.kind:
-                continue
+        for each, content in self._entered(finding, frame):
             if each.intentional and not self._is_data(each, finding):
                 continue
-            content = retracing.slicing.content(each.at.visit, each.at.slot)
             used = self._used.get(content) or {}
             self._used.set(content, used)
             if tick <= used.setdefault(finding.kind, tick):
@@ -73,18 +69,20 @@ class Entering:
 
     def left(self, finding: Finding, frame: Frame, name: str) -> str:
         """Return which values the program returns as output `name` that no statement has used; "" if none."""
-        found = []
+        found = [
+            entrance_words(each.sighting)
+            for each, content in self._entered(finding, frame)
+            if finding.kind not in (self._used.get(content) or {})
+        ]
+        words = "; ".join(dict.fromkeys(found))
+        return f"{words}; the program returns it in %{name_text(name)}" if found else ""
+
+    def _entered(self, finding: Finding, frame: Frame) -> Iterator[tuple[Traced, Any]]:
+        """Yield the origins of a finding that no statement made, with their values."""
         retracing = self.retracing()
         for each in retracing.finding(retracing.slicing.visit_of_frame(frame), finding):
-            content = retracing.slicing.content(each.at.visit, each.at.slot)
-            used = self._used.get(content) or {}
-            if each.entered and each.sighting.kind == finding.kind and finding.kind not in used:
-                found.append(entrance_words(each.sighting))
-        return (
-            f"{'; '.join(dict.fromkeys(found))}; the program returns it in %{name_text(name)}"
-            if found
-            else ""
-        )
+            if each.entered and each.sighting.kind == finding.kind:
+                yield each, retracing.slicing.content(each.at.visit, each.at.slot)
 
     def _spoils(self, binding: Binding, finding: Finding) -> bool:
         """Whether a statement may use an infinity as data: a mask of scores is only added, and is -Inf."""

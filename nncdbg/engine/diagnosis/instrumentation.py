@@ -12,16 +12,19 @@ from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.execution.statistics_log import StatisticsLog
 from nncdbg.engine.memory import allocation
 from nncdbg.engine.observers.catching import Catches
-from nncdbg.engine.observers.device_checks import DeviceChecks
-from nncdbg.engine.observers.entrance_uses import EntranceUses
-from nncdbg.engine.observers.host_reads import HostReads
 from nncdbg.engine.observers.nonfinite import KINDS
 from nncdbg.engine.observers.observation import Observer
-from nncdbg.engine.observers.operand_checks import FAULTS, OperandChecks
-from nncdbg.engine.observers.overflow_checks import OverflowChecks
-from nncdbg.engine.observers.races import Races
-from nncdbg.engine.observers.remarks import Remarks
-from nncdbg.engine.observers.state_resets import StateResets
+from nncdbg.engine.observers.statement_checks import (
+    FAULTS,
+    DeviceChecks,
+    EntranceUses,
+    HostReads,
+    OperandChecks,
+    OverflowChecks,
+    Races,
+    Remarks,
+    StateResets,
+)
 from nncdbg.engine.ops.causes import RuleFailed
 from nncdbg.errors import UsageError
 from nncdbg.expression import Expression
@@ -33,7 +36,7 @@ _FAULTS = {*FAULTS, "inf", "overflow"}
 """Kinds of findings that the checks of single ops report."""
 
 if TYPE_CHECKING:
-    from nncdbg.engine.diagnosis.trail import Trail
+    from nncdbg.engine.diagnosis.nan_tracker import NanTracker
     from nncdbg.engine.observers.oracle import MicroCheck
     from nncdbg.engine.stopping.control import Control
 
@@ -49,7 +52,7 @@ class Instrumentation:
         self.linker = linker = loaded.linker
         self.report = report
         self.catches = Catches(to_host=linker.backend.to_host)
-        self.trail: Trail | None = None
+        self.trail: NanTracker | None = None
         self.log, self._observer = _statistics_on(linker.backend, report, statistics)
         self.failed_rules: dict[str, None] = {}
         """The failures of rules of ops: what these rules find was not checked."""
@@ -123,13 +126,13 @@ class Instrumentation:
         if caught:
             self._link()
 
-    def follow(self, control: Control) -> Trail:
+    def follow(self, control: Control) -> NanTracker:
         """Track NaN and Inf from here on: where they originate, propagate and end.
 
         Tracking stops nothing; catches work as before.
         """
         from nncdbg.engine.diagnosis.diagnosing import Diagnosing
-        from nncdbg.engine.diagnosis.trail import Trail
+        from nncdbg.engine.diagnosis.nan_tracker import NanTracker
 
         outermost, backend = control.stack[0], self.linker.backend
         names = [value.name for value in outermost.code.graph.inputs]
@@ -141,7 +144,7 @@ class Instrumentation:
 
             control.between_statements(begin_here)
 
-        self.trail = Trail(
+        self.trail = NanTracker(
             control.machine,
             dict(zip(names, outermost.slots[1 : 1 + len(names)], strict=True)),
             backend.to_host,

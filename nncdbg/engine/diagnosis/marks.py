@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from nncdbg.by_identity import ByIdentity
-from nncdbg.engine.diagnosis.register import NONE, Origins
-from nncdbg.engine.observers.overflow_checks import wider
+from nncdbg.engine.diagnosis.finding_records import NONE, Origins
+from nncdbg.engine.observers.statement_checks import wider
 from nncdbg.engine.ops.influence import Marked, whole
 from nncdbg.ir.records import Array
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from nncdbg.engine.compilation.code import EVICTED, UNSET
 from nncdbg.engine.diagnosis.diagnosing import Diagnosing
-from nncdbg.engine.diagnosis.sightings import Sighting
-from nncdbg.engine.diagnosis.trail import Trail
+from nncdbg.engine.diagnosis.finding_records import FindingRecord
+from nncdbg.engine.diagnosis.nan_tracker import NanTracker
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.loaded import Loaded
@@ -33,7 +33,7 @@ class Traced:
     """The place of an origin, and its record as in a watch; `intentional` marks a legal infinity."""
 
     at: Origin
-    sighting: Sighting
+    sighting: FindingRecord
     intentional: bool
 
     @property
@@ -70,7 +70,7 @@ class Retracing:
         self._linker = loaded.linker
         self._main = loaded.codes[0]
         self._place = _Place()
-        self._trail = Trail(
+        self._trail = NanTracker(
             self._place,
             {},
             loaded.linker.backend.to_host,
@@ -180,7 +180,7 @@ class Retracing:
 
     def _numbers(self, content: Any, name: str, *, bad: bool = False) -> Iterator[int]:
         """Yield the origins of the marks of a value; with `bad`, only those of its bad elements."""
-        marks = self._trail.marks_of(content)
+        marks = self._trail.marks.of(content)
         there = [bad_in(self._trail.to_host(content), kind) for kind in KINDS] if bad else []
         for key, mask in getattr(marks, name).items() if marks is not None else ():
             if not bad or isinstance(mask, list) or any(_meet(mask, each) for each in there):
@@ -208,7 +208,7 @@ class Retracing:
     def _is_known(self, visit: BlockVisit, slot: int, value: Any) -> bool:
         if visit.code.definition[slot] < 0:
             self._trail.entrances.of_constants(visit.code)
-        return self._trail.marks_of(value) is not None
+        return self._trail.marks.of(value) is not None
 
     def _transfer(self, origin: Origin, content: Any) -> None:
         """Mark a value that a call, a branch or a loop passes on, or that is given to the program."""

@@ -18,10 +18,10 @@ import numpy as np
 
 from nncdbg.dtypes import FLOATS, name_of
 from nncdbg.engine.backends.composed import run_definition
+from nncdbg.engine.diagnosis.finding_records import NONE, Origins
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks
-from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.diagnosis.step import Step
-from nncdbg.engine.observers.overflow_checks import wider
+from nncdbg.engine.observers.statement_checks import wider
 from nncdbg.engine.ops.aten.names import base_name, is_torch, of_other_library
 from nncdbg.engine.ops.causes.evidence import at, first, flat, is_float, shown
 from nncdbg.engine.ops.declaration import Op
@@ -234,18 +234,14 @@ def _like(results: Sequence[Any], index: int, host: Array) -> Array | None:
 def _products(op: Op, step: Step) -> int:
     shapes = [np.shape(each) for each in step.application.operands]
     results = step.application.results
-    if is_torch(op.name) and results and _is_product(op.name):
+    base = base_name(op.name) if is_torch(op.name) and results else ""
+    if base in ("mm", "bmm", "addmm", "baddbmm") or base.startswith(("convolution", "_scaled_dot")):
         # Exact for a product of two matrices, and of the right magnitude for convolutions and attention.
         first, second = sorted(map(math.prod, shapes))[-2:] if len(shapes) > 1 else (1, 1)
         return math.isqrt(first * second * np.size(results[0]))
     if op.terms is None or not results:
         return 0
     return np.size(results[0]) * op.terms(shapes, np.shape(results[0]))
-
-
-def _is_product(op: str) -> bool:
-    base = base_name(op)
-    return base in ("mm", "bmm", "addmm", "baddbmm") or base.startswith(("convolution", "_scaled_dot"))
 
 
 def _numbers(host: Array, exact: Array, there: Array, name: str) -> str:

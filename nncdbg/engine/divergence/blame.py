@@ -13,28 +13,38 @@ them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.comparison.measure import measure
-from nncdbg.comparison.report import NOWHERE, DifferenceCause, Match, ValueSite
+from nncdbg.comparison.measure import agree, measure
+from nncdbg.comparison.report import NOWHERE, DifferenceCause, Key, Match, ValueSite
 from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.dtypes import COMPLEX, FLOATS, name_of
-from nncdbg.engine.divergence.declared import (
+from nncdbg.engine.divergence.pairing import commutative
+from nncdbg.engine.divergence.recomputation import MISSING, Recomputation, Substitution
+from nncdbg.engine.divergence.sides import (
+    Fixed,
+    ProgramInput,
+    RunTrace,
+    Source,
+    Written,
+    WrittenResult,
+    site_of,
+)
+from nncdbg.engine.divergence.statement_differences import (
+    NarrowCause,
+    bad_on_one_side,
+    cause_of_bad,
+    cause_of_types,
     constant_operand,
     declared_differences,
     kernel_difference,
     operand_name,
     shown_statement,
 )
-from nncdbg.engine.divergence.narrow_causes import NarrowCause, bad_on_one_side, cause_of_bad, cause_of_types
-from nncdbg.engine.divergence.pairing import commutative
-from nncdbg.engine.divergence.recomputation import MISSING, Recomputation, Substitution
-from nncdbg.engine.divergence.sides import RunTrace
-from nncdbg.engine.divergence.written import Fixed, Given, Key, Source, Written, WrittenResult, site_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.expression import spelled
@@ -233,25 +243,6 @@ def _with_value(chain: Chain, place: CutPoint, given: Any, recomputation: Recomp
 CounterpartOf = Callable[[Key], "Key | None"]
 
 
-class TraceCounterparts:
-    """The values of side B's trace, by the keys of side A's statements."""
-
-    def __init__(self, b: RunTrace, counterpart: CounterpartOf, inputs: Mapping[str, str]) -> None:
-        self._b = b
-        self._counterpart = counterpart
-        self._inputs = inputs
-
-    def result(self, result: WrittenResult) -> Any:
-        key = self._counterpart(result.key)
-        if key is None or not self._b.has(WrittenResult(key, result.index)):
-            return MISSING
-        return self._b.content(key, result.index)
-
-    def given(self, name: str) -> Any:
-        other = self._inputs.get(name)
-        return MISSING if other is None else self._b.side.debugger.inputs[other]
-
-
 @dataclass(frozen=True, slots=True)
 class StatementVerdict:
     """`cause` if the statement's own computation differs; `tie` if a near tie changed a discrete result."""
@@ -265,16 +256,35 @@ PROPAGATED = StatementVerdict()
 
 @dataclass(slots=True)
 class Blame:
-    """Judges statements of `a` with results that differ from their counterparts in `b`."""
+    """Judges statements of `a` with results that differ from their counterparts in `b`.
+
+    `inputs` maps A's inputs to B's.
+    """
 
     a: RunTrace
     b: RunTrace
     counterpart: CounterpartOf
     counterpart_in_a: CounterpartOf
-    substitution: Substitution
-    recomputation: Recomputation
-    recomputation_b: Recomputation
+    inputs: Mapping[str, str]
     tolerance: Tolerance
+    substitution: Substitution = field(init=False)
+    recomputation: Recomputation = field(init=False)
+    recomputation_b: Recomputation = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.recomputation = Recomputation(self.a.side.debugger, self.tolerance)
+        self.recomputation_b = Recomputation(self.b.side.debugger, self.tolerance)
+        self.substitution = Substitution(self.a, self._result_b, self._input_b, self.recomputation)
+
+    def _result_b(self, result: WrittenResult) -> Any:
+        key = self.counterpart(result.key)
+        if key is None or not self.b.has(WrittenResult(key, result.index)):
+            return MISSING
+        return self.b.content(key, result.index)
+
+    def _input_b(self, name: str) -> Any:
+        other = self.inputs.get(name)
+        return MISSING if other is None else self.b.side.debugger.inputs[other]
 
     def judge(self, key: Key, match: Match) -> StatementVerdict:
         """Return the verdict on A's statement at `key`; `match` is one of its results."""
@@ -309,7 +319,7 @@ class Blame:
 
     def same(self, x: Any, y: Any) -> bool:
         """Return whether two contents agree within the tolerance."""
-        return not measure(NOWHERE, NOWHERE, "place", (x, y), self.tolerance).diverges
+        return agree(x, y, self.tolerance)
 
     def _apart(self, one: Written, operands: Sequence[Any], found: Sequence[Any], two: Written) -> bool:
         return self.recomputation.apart(one.code, one.pc, operands, found, two.contents).significant
@@ -474,7 +484,7 @@ class Blame:
         waiting, seen = [source], set()
         while waiting:
             each = waiting.pop()
-            if isinstance(each, Given):
+            if isinstance(each, ProgramInput):
                 return False
             if isinstance(each, WrittenResult) and each.key not in seen:
                 seen.add(each.key)
@@ -535,6 +545,6 @@ def _named(trace: RunTrace, source: Source) -> str:
     match source:
         case WrittenResult(key, index):
             return spelled(trace.at(key).names[index]) if key in trace else "another value"
-        case Given(name):
+        case ProgramInput(name):
             return spelled(name)
     return "a constant"

@@ -10,7 +10,6 @@ statement, or with some values never freed.
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -19,11 +18,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nncdbg.by_identity import ByIdentity
-from nncdbg.dtypes import COMPLEX, FLOATS, name_of
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.divergence.sides import Side
-from nncdbg.engine.divergence.written import written_slots
+from nncdbg.engine.divergence.sides import Side, written_slots
 from nncdbg.engine.execution.events import Failed
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.frame import Frame
@@ -33,11 +30,12 @@ from nncdbg.engine.memory.blocks import MemoryBlock
 from nncdbg.engine.memory.inspected import GUARDS, UNWRITTEN
 from nncdbg.engine.memory.plan_file import Site
 from nncdbg.engine.memory.reusing import Plan, by_liveness
+from nncdbg.engine.values import checksum
 from nncdbg.engine.values.values import copied
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Moment:
+class DigestedStatement:
     """An executed statement: after `tick` others, in the `iteration` of the loops around it."""
 
     statement: Statement
@@ -52,7 +50,7 @@ class Changed:
     `slot` was its slot in the innermost frame at that tick.
     """
 
-    reader: Moment
+    reader: DigestedStatement
     name: str
     written: int
     slot: int
@@ -65,7 +63,7 @@ class Differs:
     `slot` is the slot with a different value, `actual`; None if `detail` describes another difference.
     """
 
-    moment: Moment
+    moment: DigestedStatement
     slot: int | None
     name: str
     actual: Any
@@ -80,10 +78,10 @@ class Played:
     ticks: int = 0
     sizes: dict[Site, int] = field(default_factory=dict)
     """Maximum size of each value in bytes."""
-    findings: list[tuple[Moment, Finding]] = field(default_factory=list)
+    findings: list[tuple[DigestedStatement, Finding]] = field(default_factory=list)
     changed: Changed | None = None
     differs: Differs | None = None
-    failed: tuple[Moment, BaseException] | None = None
+    failed: tuple[DigestedStatement, BaseException] | None = None
     paused: bool = False
 
 
@@ -100,7 +98,7 @@ class Player:
         before: Played | None = None,
         *,
         integrity: bool = True,
-        each: Callable[[Moment], bool] | None = None,
+        each: Callable[[DigestedStatement], bool] | None = None,
     ) -> None:
         self.debugger = debugger
         self.played = Played()
@@ -111,7 +109,7 @@ class Player:
         self._each = each
         self._written: ByIdentity[tuple[int, int, int]] = ByIdentity()
         """The digest of each array, and the tick and slot of the write."""
-        self._now: Moment | None = None
+        self._now: DigestedStatement | None = None
         allocation = debugger.loaded.allocation
         allocation.watched = GUARDS | UNWRITTEN
         if allocation.inspects:
@@ -132,7 +130,8 @@ class Player:
             outcome = self._side.step()
             if isinstance(outcome, Failed):
                 played.failed = now, outcome.error
-                self._compare_failure(now, outcome.error)
+                if self._before is not None and self._before.failed is None and played.differs is None:
+                    played.differs = Differs(now, None, "", None, f"it fails: {outcome.error}")
                 break
             played.ticks = machine.tick
             self._after(now)
@@ -145,7 +144,7 @@ class Player:
                 break
         return played
 
-    def _stopped(self, now: Moment) -> bool:
+    def _stopped(self, now: DigestedStatement) -> bool:
         """Return whether the program was paused, or has reached its statement limit."""
         control = self.debugger.control
         if control.paused:
@@ -157,7 +156,7 @@ class Player:
 
     # -- after a statement -------------------------------------------------------------------
 
-    def _after(self, now: Moment) -> None:
+    def _after(self, now: DigestedStatement) -> None:
         frame = self.debugger.control.machine.frames[-1]
         written: Sequence[int] = written_slots(frame)
         if frame.pc == 0 and frame.is_loop:
@@ -179,7 +178,9 @@ class Player:
             site = (frame.code.path, name)
             self.played.sizes[site] = max(self.played.sizes.get(site, 0), content.nbytes)
 
-    def _digest(self, now: Moment, slot: int | None, name: str, number: int, content: Any = None) -> None:
+    def _digest(
+        self, now: DigestedStatement, slot: int | None, name: str, number: int, content: Any = None
+    ) -> None:
         number &= (1 << 64) - 1
         digests, before = self.played.digests, self._before
         index = len(digests)
@@ -193,10 +194,6 @@ class Player:
         detail = "" if slot is not None else "it takes a different path"
         self.played.differs = Differs(now, slot, name, copied(content), detail)
 
-    def _compare_failure(self, now: Moment, error: BaseException) -> None:
-        if self._before is not None and self._before.failed is None and self.played.differs is None:
-            self.played.differs = Differs(now, None, "", None, f"it fails: {error}")
-
     # -- unchanged values ----------------------------------------------------------------------
 
     def _remember(self, frame: Frame, slots: Sequence[int]) -> None:
@@ -207,7 +204,7 @@ class Player:
         if self._integrity and isinstance(content, np.ndarray) and content not in self._written:
             self._written.set(content, (number, self.debugger.control.machine.tick, slot))
 
-    def _check_operands(self, now: Moment) -> None:
+    def _check_operands(self, now: DigestedStatement) -> None:
         code, pc = now.statement.code, now.statement.pc
         slots = self.debugger.control.machine.frames[-1].slots
         for slot in code.operands[pc]:
@@ -221,58 +218,35 @@ class Player:
                 return
 
 
-def _moment(frames: Sequence[Frame], tick: int) -> Moment:
+def _moment(frames: Sequence[Frame], tick: int) -> DigestedStatement:
     frame = frames[-1]
     iteration = tuple(each.iteration for each in frames if each.is_loop)
-    return Moment(Statement(frame.code, frame.pc), tick, iteration)
+    return DigestedStatement(Statement(frame.code, frame.pc), tick, iteration)
 
 
 def digest(content: Any) -> int:
     """Return a 64-bit digest of a slot's content, equal for all NaNs; never 0."""
-    found = hashlib.blake2b(digest_size=8)
-    _feed(found, content)
-    return int.from_bytes(found.digest(), "little") or 1
-
-
-def _feed(found: Any, content: Any) -> None:
-    if isinstance(content, (list, tuple)):
-        found.update(b"[%d" % len(content))
-        for item in content:
-            _feed(found, item)
-        return
-    if not isinstance(content, (np.ndarray, np.generic)):
-        found.update(repr(content).encode())
-        return
-    array = np.asarray(content)
-    found.update(f"{array.dtype.name}{array.shape}".encode())
-    if array.dtype.hasobject:
-        found.update(repr(array.tolist()).encode())
-        return
-    array = np.ascontiguousarray(array)
-    if name_of(array.dtype) in (*FLOATS, *COMPLEX) and (wrong := np.isnan(array)).any():
-        array = array.copy()
-        array[wrong] = np.nan
-    found.update(array.reshape(-1).view(np.uint8).data)
+    return int(checksum.digest(content, 8, by_value=True), 16) or 1
 
 
 Start: TypeAlias = Callable[["str | Allocation"], Debugger]
 """Returns a debugger at the start of the program, with the given allocator."""
 
 
-def who_changed(start: Start, allocator: str | Allocation, changed: Changed) -> Moment | None:
+def who_changed(start: Start, allocator: str | Allocation, changed: Changed) -> DigestedStatement | None:
     """Return the statement that changed a value it does not own; None if the change does not recur."""
     debugger = start(allocator)
     machine = debugger.control.machine
     content: Any = None
     number = 0
-    culprit: list[Moment] = []
+    culprit: list[DigestedStatement] = []
 
     def take() -> None:
         nonlocal content, number
         content = machine.frames[-1].slots[changed.slot]
         number = digest(content)
 
-    def look(moment: Moment) -> bool:
+    def look(moment: DigestedStatement) -> bool:
         if content is not None and digest(content) != number:
             culprit.append(moment)
         elif machine.tick == changed.written:
@@ -336,7 +310,7 @@ def _block_of(debugger: Debugger, site: Site, last: int) -> StillRead | None:
     path, name = site
     blocks: list[MemoryBlock] = []
 
-    def look(moment: Moment) -> bool:
+    def look(moment: DigestedStatement) -> bool:
         frame = machine.frames[-1]
         for slot in written_slots(frame) if frame.code.path == path else ():
             block = allocation.block_of(frame.slots[slot])

@@ -8,16 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nncdbg.comparison.measure import measure
-from nncdbg.comparison.report import NOWHERE, DifferenceCause, DiffReport, Match, ValueSite
+from nncdbg.comparison.measure import agree, measure
+from nncdbg.comparison.report import DifferenceCause, DiffReport, Match, ValueSite
 from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import PROPAGATED, StatementVerdict
 from nncdbg.engine.divergence.pairing import Unit, common_subsequence, form_of
 from nncdbg.engine.divergence.recomputation import MISSING, Recomputation, Substitution
-from nncdbg.engine.divergence.sides import RunTrace, Side, TracedValues
-from nncdbg.engine.divergence.tally import Tally
-from nncdbg.engine.divergence.written import GONE, WrittenResult, site_of
+from nncdbg.engine.divergence.report_builder import ReportBuilder
+from nncdbg.engine.divergence.sides import FREED, RunTrace, Side, TracedValues, WrittenResult, site_of
 from nncdbg.engine.inputs.npy import archive_names, load_from_archive
 from nncdbg.errors import LoadError, UsageError
 from nncdbg.expression import spelled
@@ -105,9 +104,9 @@ class GoldenRun:
         with TracedValues(self._budget) as values:
             trace = RunTrace(self.a, values).record()
             mapping = self._mapping(trace)
-            tally = Tally(self.a, self.a, self.tolerance)
-            self.report = tally.report
-            _Comparison(trace, mapping, self.golden, tally, self.tolerance).run()
+            builder = ReportBuilder(self.a, self.a, self.tolerance)
+            self.report = builder.report
+            _Comparison(trace, mapping, self.golden, builder, self.tolerance).run()
             self.report.spilled = values.spilled
             used = {name for name, _ in mapping.values()}
             left = [name for name in self.golden if name not in used and not self._is_input(name)]
@@ -158,20 +157,6 @@ def _unit(number: int, name: str, content: Any) -> Unit:
     return Unit(number, (), "", (name,), ("", form_of(content)), None, (), kernel=True, commutative=False)
 
 
-class _Golden:
-    """Golden values, found by result (see `recomputation.Counterparts`)."""
-
-    def __init__(self, mapping: Mapping[WrittenResult, tuple[str, str]], golden: Mapping[str, Array]) -> None:
-        self._mapping, self._golden = mapping, golden
-
-    def result(self, result: WrittenResult) -> Any:
-        found = self._mapping.get(result)
-        return MISSING if found is None else self._golden[found[0]]
-
-    def given(self, name: str) -> Any:
-        return MISSING
-
-
 class _Comparison:
     """Compares every value with its golden one, then finds the statements that differ by themselves."""
 
@@ -180,39 +165,42 @@ class _Comparison:
         trace: RunTrace,
         mapping: Mapping[WrittenResult, tuple[str, str]],
         golden: Mapping[str, Array],
-        tally: Tally,
+        builder: ReportBuilder,
         tolerance: Tolerance,
     ) -> None:
         self._trace, self._mapping, self._golden = trace, mapping, golden
-        self._tally, self._tolerance = tally, tolerance
+        self._builder, self._tolerance = builder, tolerance
         self._recomputation = Recomputation(trace.side.debugger, tolerance)
-        self._substitution = Substitution(trace, _Golden(mapping, golden), self._recomputation)
+        self._substitution = Substitution(trace, self._wanted, lambda name: MISSING, self._recomputation)
 
     def run(self) -> None:
         matches = dict(self._matches())
         for result, match in matches.items():
             if match.diverges:
-                self._tally.judged([match], self._verdict(result, match))
+                self._builder.judged([match], self._verdict(result, match))
         # Without golden outputs, all golden values are compared.
         outputs = [source for source in self._trace.outputs if source in matches]
-        self._tally.report.outputs = [matches[each] for each in outputs] or list(matches.values())
-        self._tally.finish()
+        self._builder.report.outputs = [matches[each] for each in outputs] or list(matches.values())
+        self._builder.finish()
 
     def _matches(self) -> Iterable[tuple[WrittenResult, Match]]:
-        for result, (name, way) in sorted(self._mapping.items(), key=lambda item: self._tick(item[0])):
+        ticks = {result: self._trace.at(result.key).tick for result in self._mapping}
+        for result, (name, way) in sorted(self._mapping.items(), key=lambda item: ticks[item[0]]):
             written = self._trace.at(result.key)
             content = written.contents[result.index]
-            if content is GONE:
-                self._tally.report.gone += 1
+            if content is FREED:
+                self._builder.report.gone += 1
                 continue
             site = site_of(self._trace.side.debugger, written, result.index)
             there = replace(_NOT_RUN, value=name, type=str(type_of(self._golden[name])))
             match = measure(site, there, way, (content, self._golden[name]), self._tolerance)
-            self._tally.add(written, match)
+            self._builder.add(written, match)
             yield result, match
 
-    def _tick(self, result: WrittenResult) -> int:
-        return self._trace.at(result.key).tick
+    def _wanted(self, result: WrittenResult) -> Any:
+        """Return the golden value of a result; MISSING without one."""
+        found = self._mapping.get(result)
+        return MISSING if found is None else self._golden[found[0]]
 
     def _verdict(self, result: WrittenResult, match: Match) -> StatementVerdict:
         """Judge the statement on golden operands, or on operands computed from the nearest golden values."""
@@ -221,11 +209,8 @@ class _Comparison:
             return PROPAGATED
         operands, like = self._substitution.operands(written), self._trace.operands(written)
         found = self._recomputation.results(written.code, written.pc, operands, like)
-        wanted = self._golden[self._mapping[result][0]]
-        if found is not None:
-            same = measure(NOWHERE, NOWHERE, "place", (found[result.index], wanted), self._tolerance)
-            if not same.diverges:
-                return PROPAGATED
+        if found is not None and agree(found[result.index], self._wanted(result), self._tolerance):
+            return PROPAGATED
         before = [key for source in written.sources for key in self._substitution.between(source)]
         text = f"{written.node.op} computes a different result from the golden operands"
         if before:

@@ -6,103 +6,51 @@ budget, beyond it in files.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from nncdbg.comparison.measure import measure
-from nncdbg.comparison.report import NOWHERE, DifferenceCause, DiffReport, Match
+from nncdbg.comparison.measure import agree
+from nncdbg.comparison.report import DifferenceCause, DiffReport, Key, Match
 from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import StatementVerdict, is_discrete
 from nncdbg.engine.divergence.casting import has_same_places
-from nncdbg.engine.divergence.declared import declared_differences, kernel_difference
-from nncdbg.engine.divergence.narrow_causes import cause_of_types
 from nncdbg.engine.divergence.paired_runs import PairedRuns, TwoRuns
 from nncdbg.engine.divergence.recomputation import Recomputation
-from nncdbg.engine.divergence.sides import Side
-from nncdbg.engine.divergence.written import Key, Written, key_of, site_of
+from nncdbg.engine.divergence.sides import Side, TracedValues, Written, key_of, site_of
+from nncdbg.engine.divergence.statement_differences import (
+    cause_of_types,
+    declared_differences,
+    kernel_difference,
+)
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.errors import NotComputed
 from nncdbg.expression import spelled
-from nncdbg.ir.records import Program
 
 
-@dataclass(frozen=True, slots=True)
-class _Spilled:
-    path: Path
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-    def read(self) -> Any:
-        array = np.fromfile(self.path, self.dtype).reshape(self.shape)
-        self.path.unlink()
-        return array
-
-
-class Pending:
-    """Written values not yet compared, by key.  A context manager: its exit removes the files."""
+class Pending(TracedValues):
+    """Written values not yet compared, by key."""
 
     def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self.held = 0
-        self.spilled = 0
-        """Number of tensors written to files so far."""
+        super().__init__(budget)
         self._waiting: dict[Key, Written] = {}
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-
-    def __enter__(self) -> Pending:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._folder is not None:
-            self._folder.cleanup()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
     def rest(self) -> Iterator[Written]:
         """Yield all waiting statements, without their contents."""
         for each in self._waiting.values():
             yield replace(each, contents=())
 
-    def put(self, written: Written) -> None:
-        contents = tuple(map(self._kept, written.contents))
+    def keep(self, written: Written) -> None:
+        contents = tuple(map(self.put, written.contents))
         # Operands can be large, and are needed only while both sides are at the statement.
         self._waiting[written.key] = replace(written, contents=contents, operands=None)
-
-    def _kept(self, content: Any) -> Any:
-        if not isinstance(content, np.ndarray) or content.dtype.hasobject:
-            return content
-        if self.held + content.nbytes <= self.budget:
-            self.held += content.nbytes
-            return content
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="nncdbg-diff-")
-        self.spilled += 1
-        path = Path(self._folder.name) / str(self.spilled)
-        np.ascontiguousarray(content).tofile(path)
-        return _Spilled(path, content.dtype, content.shape)
 
     def take(self, key: Key) -> Written | None:
         """Remove and return the statement that waits under a key; None if there is none."""
         found = self._waiting.pop(key, None)
-        if found is None:
-            return None
-        contents = []
-        for content in found.contents:
-            if isinstance(content, _Spilled):
-                contents.append(content.read())
-            else:
-                if isinstance(content, np.ndarray) and not content.dtype.hasobject:
-                    self.held -= content.nbytes
-                contents.append(content)
-        return replace(found, contents=tuple(contents))
+        return None if found is None else replace(found, contents=tuple(map(self.pop, found.contents)))
 
 
 BUDGET = 1 << 30
@@ -123,16 +71,12 @@ def compared(
     None determines this from the programs.
     """
     if same_places is None:
-        same = _same(a.program, b.program)
+        # Equal, apart from data in stores.
+        same = a.program is b.program or (a.program == b.program and not a.program.stores)
     else:
         same = same_places and has_same_places(a.loaded.program, b.loaded.program)
     kind = Lockstep if same else PairedRuns
     return kind(a, b, tolerance or Tolerance(), budget)
-
-
-def _same(a: Program, b: Program) -> bool:
-    """Return whether two programs are equal, apart from data in stores."""
-    return a is b or (a == b and not a.stores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +114,10 @@ class Lockstep(TwoRuns):
                     self._compare(*pair)
             for side, waiting in ((self.a, mine), (self.b, theirs)):
                 for written in waiting.rest():
-                    self.tally.lonely(side, written)
+                    self.builder.lonely(side, written)
             self.report.spilled = mine.spilled + theirs.spilled
-        self.tally.outputs()
-        self.tally.finish()
+        self.builder.outputs()
+        self.builder.finish()
         return self.report
 
     def run_to_difference(self, more: Callable[[], bool]) -> FirstDifference | None:
@@ -211,22 +155,22 @@ class Lockstep(TwoRuns):
             if partner is not None:
                 yield one, partner
             else:
-                mine.put(one)
+                mine.keep(one)
         if other is not None:
             partner = mine.take(other.key)
             if partner is not None:
                 yield partner, other
             else:
-                theirs.put(other)
+                theirs.keep(other)
 
     def _compare(self, one: Written, other: Written) -> list[Match]:
         """Return the results that differ."""
         matches = self.matches(one, other, "place", lambda: one.operands)
         for match in matches:
-            self.tally.add(one, match)
+            self.builder.add(one, match)
         differ = [match for match in matches if match.diverges]
-        if differ and self.tally.worth_judging(one.key[0]):
-            self.tally.judged(differ, self._verdict(one, other, differ))
+        if differ and self.builder.worth_judging(one.key[0]):
+            self.builder.judged(differ, self._verdict(one, other, differ))
         return differ
 
     def _verdict(self, one: Written, other: Written, matches: list[Match]) -> StatementVerdict:
@@ -235,10 +179,7 @@ class Lockstep(TwoRuns):
             return StatementVerdict()
         like = [*map(self.a.debugger.backend.to_host, one.operands)]
         operands = [*map(self.b.debugger.backend.to_host, other.operands)]
-        agree = all(
-            not measure(NOWHERE, NOWHERE, "place", pair, self.tolerance).diverges
-            for pair in zip(like, operands, strict=True)
-        )
+        same = all(agree(*pair, self.tolerance) for pair in zip(like, operands, strict=True))
         found = self._recomputation.results(one.code, one.pc, operands, like)
         apart = None
         if found is not None:
@@ -250,14 +191,14 @@ class Lockstep(TwoRuns):
         if narrow is not None:
             return StatementVerdict(DifferenceCause(narrow[0], worst.a, worst.b, narrow[1], worst))
         if apart is None or significant:
-            if apart is None and not agree:
+            if apart is None and not same:
                 return StatementVerdict()
             text = kernel_difference(one, other)
             return StatementVerdict(DifferenceCause("kernel", worst.a, worst.b, text, worst))
-        return StatementVerdict(tie=agree and is_discrete(one, other.contents))
+        return StatementVerdict(tie=same and is_discrete(one, other.contents))
 
 
-class Companion:
+class SideBValues:
     """Recomputes values of side B after a comparison, by running side B to the statements that write them.
 
     Changes made on side A do not affect side B.
@@ -293,7 +234,6 @@ class Companion:
         return written.names[index], written.contents[index]
 
     def _given(self, name: str, frames: list[Frame], slot: int) -> tuple[str, Any]:
-        """Return the name and content of a program input."""
         inputs = self._side.debugger.inputs
         if len(frames) == 1 and slot <= len(frames[0].code.graph.inputs) and name in inputs:
             return name, inputs[name]

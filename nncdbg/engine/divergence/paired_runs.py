@@ -9,17 +9,24 @@ from typing import Any
 import numpy as np
 
 from nncdbg.comparison.measure import measure
-from nncdbg.comparison.report import NOWHERE, DiffReport, Match
+from nncdbg.comparison.report import NOWHERE, DiffReport, Key, Match, Place
 from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.divergence.blame import Blame, TraceCounterparts
+from nncdbg.engine.divergence.blame import Blame
 from nncdbg.engine.divergence.casting import input_pairs
-from nncdbg.engine.divergence.declared import declared_differences
-from nncdbg.engine.divergence.pairing import Pairs, RunUnits, doubtful, paired, units_of
-from nncdbg.engine.divergence.recomputation import Recomputation, Substitution, terms_of
-from nncdbg.engine.divergence.sides import RunTrace, Side, TracedValues
-from nncdbg.engine.divergence.tally import Tally
-from nncdbg.engine.divergence.written import GONE, Key, Place, Written, WrittenResult, site_of
+from nncdbg.engine.divergence.pairing import Pairs, RunUnits, false_pairs, paired, units_of
+from nncdbg.engine.divergence.recomputation import terms_of
+from nncdbg.engine.divergence.report_builder import ReportBuilder
+from nncdbg.engine.divergence.sides import (
+    FREED,
+    RunTrace,
+    Side,
+    TracedValues,
+    Written,
+    WrittenResult,
+    site_of,
+)
+from nncdbg.engine.divergence.statement_differences import declared_differences
 from nncdbg.engine.ops.aten.operators import allocates_only
 from nncdbg.errors import NncdbgError
 from nncdbg.expression import spelled
@@ -37,8 +44,8 @@ class TwoRuns:
 
     def __init__(self, a: Side, b: Side, tolerance: Tolerance, budget: int) -> None:
         self.a, self.b, self.tolerance = a, b, tolerance
-        self.tally = Tally(a, b, tolerance)
-        self.report = self.tally.report
+        self.builder = ReportBuilder(a, b, tolerance)
+        self.report = self.builder.report
         self._budget = budget
 
     def pause(self) -> None:
@@ -54,7 +61,7 @@ class TwoRuns:
         if allocates_only(one.node.op) and allocates_only(other.node.op):
             return matches
         for index, pair in enumerate(zip(one.contents, other.contents, strict=False)):
-            if any(content is GONE for content in pair):
+            if any(content is FREED for content in pair):
                 self.report.gone += 1
                 continue
             a, b = site_of(self.a.debugger, one, index), site_of(self.b.debugger, other, index)
@@ -92,7 +99,7 @@ class PairedRuns(TwoRuns):
                 other.record()
             except NncdbgError as error:
                 self._paired(one, other).statements()
-                self.tally.finish()
+                self.builder.finish()
                 if (cause := self.report.cause) is not None:
                     site = cause.site
                     where = "" if site.line is None else f", line {site.line}"
@@ -102,7 +109,7 @@ class PairedRuns(TwoRuns):
             comparison = self._paired(one, other)
             comparison.statements()
             comparison.outputs()
-            self.tally.finish()
+            self.builder.finish()
         return self.report
 
     def _paired(self, one: RunTrace, other: RunTrace) -> _Comparison:
@@ -113,7 +120,7 @@ class PairedRuns(TwoRuns):
         self._back = {there: here for here, (there, _) in self.pairs.items()}
         return _Comparison(self, one, other, units, {here: there for there, here in inputs.items()})
 
-    def withdraw(self, place: Place) -> None:
+    def discard(self, place: Place) -> None:
         """Discard the pair of a statement of A."""
         there, _ = self.pairs.pop(place)
         del self._back[there]
@@ -164,7 +171,7 @@ class _Agreement:
 def _sampled(content: Any) -> Any:
     """Return a few elements of a tensor, the largest included, so that its tolerance applies to them."""
     if not isinstance(content, np.ndarray) or content.dtype.hasobject or not content.size:
-        return content if content is not GONE else None
+        return content if content is not FREED else None
     flat = content.reshape(-1)
     with np.errstate(all="ignore"):
         largest = int(np.argmax(np.abs(flat.astype(np.complex128))))
@@ -184,20 +191,8 @@ class _Comparison:
         inputs: dict[str, str],
     ) -> None:
         self._runs, self._a, self._b, self._units = runs, a, b, units
-        self._tally = runs.tally
-        recomputation = Recomputation(a.side.debugger, runs.tolerance)
-        counterparts = TraceCounterparts(b, runs.counterpart, inputs)
-        substitution = Substitution(a, counterparts, recomputation)
-        self._blame = Blame(
-            a,
-            b,
-            runs.counterpart,
-            runs.counterpart_in_a,
-            substitution,
-            recomputation,
-            Recomputation(b.side.debugger, runs.tolerance),
-            runs.tolerance,
-        )
+        self._builder = runs.builder
+        self._blame = Blame(a, b, runs.counterpart, runs.counterpart_in_a, inputs, runs.tolerance)
 
     def statements(self) -> None:
         """Compare the statements, and judge those with different results."""
@@ -208,23 +203,23 @@ class _Comparison:
         }
         differ = {key[0] for key in _differing(compared)}
         reshaped = {place for place in differ if self._b.outputs and self._is_reshaped(place)}
-        for place in doubtful(*self._units, self._runs.pairs, differ, reshaped):
-            self._runs.withdraw(place)
+        for place in false_pairs(*self._units, self._runs.pairs, differ, reshaped):
+            self._runs.discard(place)
         for key in self._a.keys:
             if self._runs.counterpart(key) is None or key not in compared:
                 compared.pop(key, None)
-                self._tally.lonely(self._a.side, self._a.at(key))
+                self._builder.lonely(self._a.side, self._a.at(key))
             for match in compared.get(key, ()):
-                self._tally.add(self._a.at(key), match)
+                self._builder.add(self._a.at(key), match)
         for key in self._b.keys:
             if (here := self._runs.counterpart_in_a(key)) is None or here not in self._a:
-                self._tally.lonely(self._b.side, self._b.at(key))
+                self._builder.lonely(self._b.side, self._b.at(key))
         self._declared()
         for key, matches in _differing(compared).items():
-            if not self._tally.worth_judging(key[0]):
+            if not self._builder.worth_judging(key[0]):
                 continue
             verdict = self._blame.judge(key, max(matches, key=lambda match: match.excess.factor))
-            self._tally.judged(matches, verdict)
+            self._builder.judged(matches, verdict)
 
     def _is_reshaped(self, place: Place) -> bool:
         there = self._runs.pairs[place][0]
@@ -237,7 +232,6 @@ class _Comparison:
         return x.shape != y.shape and self._blame.same(x.reshape(-1), y.reshape(-1))
 
     def _compare(self, key: Key, one: Written, other: Written) -> list[Match]:
-        """Return the matches of the results."""
         way = self._runs.pairs[key[0]][1]
         return self._runs.matches(one, other, way, lambda: self._a.operands(one))
 
@@ -246,7 +240,7 @@ class _Comparison:
         for place, (there, _) in self._runs.pairs.items():
             one, other = self._a.first[place], self._b.first[there]
             if one.node.op == other.node.op:
-                self._tally.report.differences += declared_differences(
+                self._builder.report.differences += declared_differences(
                     one,
                     other,
                     partial(site_of, self._a.side.debugger, one, 0),
@@ -256,16 +250,16 @@ class _Comparison:
 
     def outputs(self) -> None:
         """Compare the outputs, and judge those given by unpaired statements."""
-        self._tally.outputs()
+        self._builder.outputs()
         names = [value.name for value in self._a.side.graph.outputs]
         others = [value.name for value in self._b.side.graph.outputs]
-        for match in self._tally.report.outputs:
+        for match in self._builder.report.outputs:
             if not match.diverges:
                 continue
             mine = self._a.outputs[names.index(match.a.value)]
             theirs = self._b.outputs[others.index(match.b.value)]
             if not self._are_pair(mine, theirs):
-                self._tally.judged([match], self._blame.judge_output(mine, theirs, match))
+                self._builder.judged([match], self._blame.judge_output(mine, theirs, match))
 
     def _are_pair(self, mine: Any, theirs: Any) -> bool:
         return (

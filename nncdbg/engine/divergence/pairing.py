@@ -23,10 +23,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from nncdbg.comparison.report import Place
 from nncdbg.dtypes import COMPLEX, FLOATS, INTEGERS, name_of
-from nncdbg.engine.divergence.declared import attributes_of
-from nncdbg.engine.divergence.sides import RunTrace
-from nncdbg.engine.divergence.written import Fixed, Given, Place, Source, Written, WrittenResult
+from nncdbg.engine.divergence.sides import Fixed, ProgramInput, RunTrace, Source, Written, WrittenResult
+from nncdbg.engine.divergence.statement_differences import attributes_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.ir.kinds import Kind
@@ -207,7 +207,7 @@ def _operand(source: Source, numbers: Mapping[Place, int], input_names: Mapping[
     match source:
         case WrittenResult(key, index):
             return ("result", numbers[key[0]], index) if key[0] in numbers else ("none",)
-        case Given(name):
+        case ProgramInput(name):
             return ("given", input_names.get(name, name))
         case Fixed(content):
             return ("fixed", _digest_of(content), int(np.size(content)))
@@ -521,7 +521,9 @@ def _near(unit: Unit, candidates: Iterable[Unit]) -> list[Unit]:
     return heapq.nsmallest(_CLOSE, candidates, key=rank)
 
 
-def doubtful(a: RunUnits, b: RunUnits, pairs: Pairs, differ: Set[Place], reshaped: Set[Place]) -> list[Place]:
+def false_pairs(
+    a: RunUnits, b: RunUnits, pairs: Pairs, differ: Set[Place], reshaped: Set[Place]
+) -> list[Place]:
     """Return A's statements in `differ` that reach the same result in another way than their pairs.
 
     A pair is certain if name and type are equal, or op, type and operands.  Results of different shapes are

@@ -6,21 +6,20 @@ its results comes from its operands.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from nncdbg.comparison.measure import measure
-from nncdbg.comparison.report import NOWHERE
+from nncdbg.comparison.report import NOWHERE, Key
 from nncdbg.comparison.tolerance import SAME, Excess, Tolerance
 from nncdbg.dtypes import FLOATS, name_of
 from nncdbg.engine.backends.mixed_backends import Fallback
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.casting import cast_array
-from nncdbg.engine.divergence.sides import RunTrace
-from nncdbg.engine.divergence.written import Given, Key, Source, Written, WrittenResult
+from nncdbg.engine.divergence.sides import ProgramInput, RunTrace, Source, Written, WrittenResult
 from nncdbg.engine.execution.linking import Allocation, Binding, Linker
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
@@ -93,29 +92,25 @@ def _as(operand: Any, like: Any) -> Any:
     return cast_array(operand, names[1]) if all(name in FLOATS for name in names) else operand
 
 
-class Missing:
-    """The type of MISSING: side B has no such value."""
-
-
-MISSING = Missing()
-
-
-class Counterparts(Protocol):
-    """Values of side B, found by results and inputs of side A."""
-
-    def result(self, result: WrittenResult) -> Any:
-        """Return B's value for a result of A; MISSING if there is none."""
-
-    def given(self, name: str) -> Any:
-        """Return B's value for an input of A; MISSING if there is none."""
+MISSING: Any = object()
+"""In place of a value that side B does not have."""
 
 
 class Substitution:
-    """Values of A's program computed from side B: B's value if there is one, otherwise by A's statements."""
+    """Values of A's program computed from side B: B's value if there is one, otherwise by A's statements.
 
-    def __init__(self, trace: RunTrace, counterparts: Counterparts, recomputation: Recomputation) -> None:
+    `result_b` and `input_b` return B's value for a result and for an input of A, or MISSING.
+    """
+
+    def __init__(
+        self,
+        trace: RunTrace,
+        result_b: Callable[[WrittenResult], Any],
+        input_b: Callable[[str], Any],
+        recomputation: Recomputation,
+    ) -> None:
         self._trace = trace
-        self._counterparts = counterparts
+        self._result_b, self._input_b = result_b, input_b
         self._recomputation = recomputation
         self._computed: dict[Key, Sequence[Any]] = {}
 
@@ -138,7 +133,7 @@ class Substitution:
             each = waiting.pop()
             if not isinstance(each, WrittenResult) or each.key in found:
                 continue
-            if self._counterparts.result(each) is MISSING and each.key in self._trace:
+            if self._result_b(each) is MISSING and each.key in self._trace:
                 written = self._trace.at(each.key)
                 found[each.key] = written.tick
                 waiting.extend(written.sources)
@@ -146,14 +141,14 @@ class Substitution:
 
     def _known(self, source: Source) -> Any:
         if isinstance(source, WrittenResult):
-            there = self._counterparts.result(source)
+            there = self._result_b(source)
             if there is not MISSING:
                 return there
             computed = self._computed.get(source.key)
             if computed is not None and source.index < len(computed):
                 return computed[source.index]
-        elif isinstance(source, Given):
-            there = self._counterparts.given(source.name)
+        elif isinstance(source, ProgramInput):
+            there = self._input_b(source.name)
             if there is not MISSING:
                 return there
         return self._trace.value(source)

@@ -1,7 +1,7 @@
 """One of two compared runs: its statements with operands, results and the origins of operands.
 
-Values are tracked by identity, which calls, blocks and iterations preserve, so the data flow connects
-ops across graphs.
+A statement has a key that finds it in the other run. Values are tracked by identity, which calls, blocks and
+iterations preserve, so the data flow connects ops across graphs.
 
 `RunTrace` records a whole run; values beyond a memory budget are kept in one temporary file.
 """
@@ -9,31 +9,111 @@ ops across graphs.
 from __future__ import annotations
 
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import IO, Any
+from typing import IO, Any, Self, TypeAlias
 
 import numpy as np
 
 from nncdbg.by_identity import ByIdentity
+from nncdbg.comparison.report import Key, Place, ValueSite
 from nncdbg.engine.compilation.code import UNSET, Code
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.divergence.written import (
-    GONE,
-    Fixed,
-    Given,
-    Key,
-    Place,
-    Source,
-    Written,
-    WrittenResult,
-    key_of,
-    written_slots,
-)
 from nncdbg.engine.execution.events import Failed, Outcome
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.values.values import copied
-from nncdbg.ir.records import Graph
+from nncdbg.ir.records import Graph, Node, type_of
+
+
+def written_slots(frame: Frame) -> range:
+    """Return the slots written by the statement before a frame's pc."""
+    return frame.code.result_slots(frame.pc - 1) if frame.pc else range(0)
+
+
+def key_of(frames: list[Frame], pc: int) -> Key:
+    """Return the key (statement and visit) of `pc` in the innermost of `frames` (outermost first)."""
+    *outer, inner = frames
+    place = (*((frame.code.path, frame.pc) for frame in outer), (inner.code.path, pc))
+    return place, tuple(frame.iteration for frame in frames if frame.is_loop)
+
+
+class _Freed:
+    """The content of a slot that was freed at once because no statement reads it."""
+
+    def __repr__(self) -> str:
+        return "<freed>"
+
+
+FREED = _Freed()
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenResult:
+    """Output `index`, among the named ones, of the statement and visit `key`."""
+
+    key: Key
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramInput:
+    """An input of the program."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fixed:
+    """A constant."""
+
+    content: Any
+
+
+Source: TypeAlias = "WrittenResult | ProgramInput | Fixed | None"
+"""The origin of an operand; None if it is omitted or its origin is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A statement that has just written its results, after `tick` statements."""
+
+    key: Key
+    code: Code
+    pc: int
+    tick: int
+    contents: tuple[Any, ...]
+    """One content per named output of the statement, on the host; FREED if it is already freed."""
+    operands: tuple[Any, ...] | None = None
+    """The operands of its kernel, as the machine holds them; None for control flow and calls."""
+    sources: tuple[Source, ...] = ()
+    """The origins of the operands, if recorded."""
+
+    @property
+    def node(self) -> Node:
+        return self.code.nodes[self.pc]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(value.name for value in self.node.outputs if value.name)
+
+
+def site_of(debugger: Debugger, written: Written, index: int, key: Key | None = None) -> ValueSite:
+    """Return the site of a result; `key` is the statement's own key if a comparison uses another."""
+    node, location = written.node, written.node.location
+    content = written.contents[index] if written.contents else None
+    return ValueSite(
+        written.names[index] if written.names else "",
+        node.op,
+        str(type_of(content) or type(content).__name__),
+        debugger.loaded.line(written.code, written.pc),
+        str(written.code.path[0]),
+        written.key[1],
+        location.name if location is not None and location.name else "",
+        written.tick,
+        key or written.key,
+        location.place if location is not None else "",
+    )
 
 
 class Origins:
@@ -45,7 +125,7 @@ class Origins:
         self.passed_on: dict[WrittenResult, WrittenResult] = {}
         """Results of calls and blocks, mapped to the results of the statements inside that computed them."""
         for name, content in zip(debugger.inputs, debugger.control.machine.frames[0].slots[1:], strict=False):
-            self._note(content, Given(name))
+            self._note(content, ProgramInput(name))
         # The data of states is on the device there.
         entry = debugger.control.machine.frames[0]
         for constant, content in zip(entry.code.template, entry.slots, strict=True):
@@ -58,13 +138,9 @@ class Origins:
         while code is not None and code not in self._codes:
             self._constants(code)
             code = code.parent
-        return tuple(self._of(frame.slots[slot]) for slot in frame.code.operands[frame.pc])
-
-    def _of(self, content: Any) -> Source:
-        """Return the origin of a value; a value recomputed after an eviction is its own origin."""
-        if content is None:
-            return None
-        return self.of(content) or Fixed(content)
+        contents = [frame.slots[slot] for slot in frame.code.operands[frame.pc]]
+        # A value recomputed after an eviction is its own origin.
+        return tuple(None if each is None else self.of(each) or Fixed(each) for each in contents)
 
     def of(self, content: Any) -> Source:
         """Return the origin of a value; None if it is unknown."""
@@ -150,7 +226,7 @@ class Side:
             self._origins.results(key, contents)
         if debugger.timeline.overwrites:
             freed = debugger.timeline.standing
-            contents = [GONE if freed(content) else copied(content) for content in contents]
+            contents = [FREED if freed(content) else copied(content) for content in contents]
         else:
             contents = [to_host(content) for content in contents]
         return Written(key, frame.code, pc, debugger.control.machine.tick, tuple(contents), operands, sources)
@@ -190,8 +266,10 @@ class TracedValues:
         """Number of tensors written to the file."""
         self._left = budget
         self._file: IO[bytes] | None = None
+        self._free: defaultdict[int, list[int]] = defaultdict(list)
+        """The offsets of values that were removed from the file, by size."""
 
-    def __enter__(self) -> TracedValues:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -208,7 +286,8 @@ class TracedValues:
         if self._file is None:
             self._file = tempfile.TemporaryFile(prefix="nncdbg-diff-")  # noqa: SIM115 - closed by __exit__
         self.spilled += 1
-        offset = self._file.seek(0, 2)
+        free = self._free.get(content.nbytes)
+        offset = self._file.seek(free.pop()) if free else self._file.seek(0, 2)
         self._file.write(np.ascontiguousarray(content).tobytes())
         return _Spilled(offset, content.dtype, content.shape)
 
@@ -219,6 +298,15 @@ class TracedValues:
         self._file.seek(held.offset)
         size = held.dtype.itemsize * int(np.prod(held.shape, dtype=np.int64))
         return np.frombuffer(self._file.read(size), held.dtype).reshape(held.shape)
+
+    def pop(self, held: Any) -> Any:
+        """Return the content of a handle that is not used again."""
+        content = self.get(held)
+        if isinstance(held, _Spilled):
+            self._free[content.nbytes].append(held.offset)
+        elif isinstance(content, np.ndarray) and not content.dtype.hasobject:
+            self._left += content.nbytes
+        return content
 
 
 class RunTrace:
@@ -276,7 +364,7 @@ class RunTrace:
         match source:
             case WrittenResult(key, index):
                 return self.content(key, index)
-            case Given(name):
+            case ProgramInput(name):
                 return self.side.debugger.inputs[name]
             case Fixed(content):
                 return self.side.debugger.backend.to_host(content)

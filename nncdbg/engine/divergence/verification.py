@@ -7,13 +7,13 @@ with different payloads differ.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from nncdbg.comparison.measure import compare_by_name
 from nncdbg.comparison.report import DiffReport
 from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.execution.check_results import FAILED, NOT_CHECKED, PASSED, CheckResult
@@ -23,7 +23,7 @@ from nncdbg.engine.memory import ALLOCATORS
 from nncdbg.engine.memory.debug import LeanAllocation
 from nncdbg.engine.memory.inspected import bytes_of
 from nncdbg.engine.ops.aten.names import origin_text
-from nncdbg.engine.values.checksum import checksum
+from nncdbg.engine.values.checksum import checksum, digest
 from nncdbg.errors import RunError
 from nncdbg.expression import spelled
 from nncdbg.ir.kinds import Kind
@@ -141,7 +141,7 @@ def verify_observers(make: Make, move: Move, only: str | None = None) -> Verific
     debugger = _prepared(make, REFERENCE)
     wanted = _finished(debugger, move)
     ways = tuple(way for way in _ways(debugger.backend.on_host) if only in (None, way.allocator))
-    digests = {name: digest(content) for name, content in wanted.items()}
+    digests = _digests(wanted)
     done = []
     for way in ways:
         try:
@@ -149,8 +149,8 @@ def verify_observers(make: Make, move: Move, only: str | None = None) -> Verific
         except RunError as error:
             raise RunError(f"the run fails only with {way}: {error.message}") from error
         done.append(way)
-        difference = next(_differences(way, wanted, found), None)
-        if difference is not None:
+        if changed := compare_by_name(digests, _digests(found)).changed:
+            difference = _first_difference(way, changed[0], wanted[changed[0]], found[changed[0]])
             return Verification(tuple(done), digests, difference, ways[len(done) :])
     return Verification(ways, digests, None)
 
@@ -190,10 +190,8 @@ def _finished(debugger: Debugger, move: Move) -> dict[str, Any]:
     return dict(debugger.outputs)
 
 
-def _differences(way: Way, wanted: dict[str, Any], found: dict[str, Any]) -> Iterator[OutputDifference]:
-    for name, expected in wanted.items():
-        if digest(expected) != digest(found[name]):
-            yield _first_difference(way, name, expected, found[name])
+def _digests(outputs: Mapping[str, Any]) -> dict[str, str]:
+    return {name: digest(content) for name, content in outputs.items()}
 
 
 def _first_difference(way: Way, name: str, expected: Any, found: Any) -> OutputDifference:
@@ -212,27 +210,6 @@ def _first_difference(way: Way, name: str, expected: Any, found: Any) -> OutputD
 def _element(array: Any, index: tuple[int, ...]) -> str:
     element = array[index]
     return repr(element) if array.dtype.hasobject else f"{element} (bits 0x{element.tobytes()[::-1].hex()})"
-
-
-def digest(content: Any) -> str:
-    """Return a digest of a value's type, shape and bytes; of a sequence, of its items in order."""
-    found = hashlib.blake2b(digest_size=16)
-    _add(found, content)
-    return found.hexdigest()
-
-
-def _add(found: Any, content: Any) -> None:
-    if content is None or isinstance(content, (list, tuple)):
-        found.update(f"{type(content).__name__} {len(content or ())}\n".encode())
-        for item in content or ():
-            _add(found, item)
-        return
-    array = np.asarray(content)
-    found.update(f"{array.dtype} {array.shape}\n".encode())
-    if array.dtype.hasobject:
-        found.update("\0".join(map(repr, array.reshape(-1).tolist())).encode())
-    else:
-        found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
 
 _BITS = Tolerance(ulp=0)
@@ -344,11 +321,13 @@ def verify_determinism(
 def recorded_outputs(debugger: Debugger, checksums: Mapping[str, str]) -> RecordedOutputs:
     """Compare the outputs of a debugger that has ended with recorded checksums by name."""
     outputs: Mapping[str, Any] = debugger.outputs or {}
-    known = [name for name in checksums if name in outputs]
-    changed = {name for name in known if checksum(outputs[name]) != checksums[name]}
+    found = compare_by_name(
+        checksums, {name: checksum(outputs[name]) for name in checksums if name in outputs}
+    )
+    changed = {*found.changed}
     computed = dict(_computed(debugger.loaded.program, changed))
     ordered = (*computed, *sorted(changed - computed.keys()))
-    return RecordedOutputs(len(known), ordered, next(iter(computed.values()), None))
+    return RecordedOutputs(found.compared, ordered, next(iter(computed.values()), None))
 
 
 def _computed(program: Program, names: set[str]) -> Iterator[tuple[str, Node]]:

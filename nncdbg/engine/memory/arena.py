@@ -460,7 +460,6 @@ class ArenaAllocation(ReusingAllocation):
         return making
 
     def _refill(self, freed: tuple[Bytes, ...]) -> None:
-        """Write the pattern into freed bytes."""
         for number, start, end in freed:
             write_pattern(self.heap.raw[number], start, end)
 

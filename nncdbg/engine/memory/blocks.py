@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.memory.buffers import ALIGNMENT, GUARD, address_of
@@ -131,7 +132,7 @@ class Heap:
         block.freed = after
         self.live_bytes -= block.span
         hole = Hole(block.number, block.segment, block.start, block.span, [block])
-        index = bisect_left(self._holes, (block.number, block.start), key=_hole_start)
+        index = bisect_left(self._holes, (block.number, block.start), key=attrgetter("number", "start"))
         self._holes.insert(index, hole)
         self._join(index)
         self._join(index - 1)
@@ -163,7 +164,3 @@ def _succeeds(block: MemoryBlock, grave: MemoryBlock) -> bool:
     grave.successor = block.owner
     grave.taken = grave.overlap(block.start, block.start + block.span)
     return True
-
-
-def _hole_start(hole: Hole) -> tuple[int, int]:
-    return hole.number, hole.start

@@ -147,7 +147,6 @@ class LeanAllocation(DebugAllocation):
         return execute_several if binding.several else execute_one
 
     def _report_nonfinite(self, binding: Binding, inputs: Sequence[Any], index: int, result: Any) -> None:
-        """Report NaN and Inf in a result."""
         for flag, kind in ((NAN, "nan"), (INF, "inf")):
             if flag & self.watched and holds(result, kind):
                 self.report(Finding(kind, binding, "", inputs, index, result=result))
@@ -157,8 +156,7 @@ def moves(binding: Binding) -> bool:
     """Whether a statement only moves elements, or makes finite constants."""
     if binding.op.content not in (Content.MOVED, Content.CONSTANT):
         return False
-    return all(is_finite(np.asarray(value)) for value in binding.attributes.values() if _is_data(value))
-
-
-def _is_data(value: Any) -> bool:
-    return isinstance(value, (np.ndarray, np.generic, float))
+    given = binding.attributes.values()
+    return all(
+        is_finite(np.asarray(each)) for each in given if isinstance(each, (np.ndarray, np.generic, float))
+    )

@@ -47,7 +47,9 @@ def misused(binding: Binding, inputs: Sequence[Any], buffer: Array) -> str | Non
     """
     assert binding.kernel_into is not None
     suspect = is_pattern(buffer).reshape(-1)
-    second = _buffer_like(buffer)
+    # Another fill, with guards for a kernel that writes out of bounds.
+    memory = np.full(2 * GUARD + buffer.nbytes, OTHER_FILL, np.uint8)
+    second: Array = np.ndarray(buffer.shape, buffer.dtype, memory, GUARD)
     binding.kernel_into(*inputs, second)
     left = suspect & (bytes_of(second) == OTHER_FILL).all(axis=1)
     depends = suspect & ~left & (bytes_of(buffer) != bytes_of(second)).any(axis=1)
@@ -57,12 +59,6 @@ def misused(binding: Binding, inputs: Sequence[Any], buffer: Array) -> str | Non
     if left.any():
         return misread_message(binding, 0, buffer, left, _LEFT)
     return None
-
-
-def _buffer_like(buffer: Array) -> Array:
-    """Return a buffer with another fill, with guards for a kernel that writes out of bounds."""
-    memory = np.full(2 * GUARD + buffer.nbytes, OTHER_FILL, np.uint8)
-    return np.ndarray(buffer.shape, buffer.dtype, memory, GUARD)
 
 
 def bytes_of(array: Array) -> Array:

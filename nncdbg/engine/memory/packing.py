@@ -22,7 +22,7 @@ from nncdbg.dtypes import NUMPY
 from nncdbg.engine.compilation.code import Code, last_uses, walk
 from nncdbg.engine.execution.linking import LineOf
 from nncdbg.engine.memory.plan_file import PlacedPlan, PlannedBuffer, Site
-from nncdbg.engine.ops import Op, lookup
+from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import TensorType
@@ -248,24 +248,14 @@ def _shared(
         if op.view and operand == code.operands[pc][0]:
             buffer.views.append(True)
             return buffer
-        if _elementwise(op) and _dies_at(buffer, code, pc, times) and _same_type(code, operand, slot):
+        # Elementwise, and the bytes of the buffer are not read after the statement.
+        dies = all(live.end <= times.spans[code][pc][0] for live in buffer.live)
+        type_ = code.types.get(code.names[operand])
+        same_type = type_ is not None and type_ == code.types.get(code.names[slot])
+        if op.ufunc is not None and dies and same_type:
             buffer.views.append(False)
             return buffer
     return None
-
-
-def _elementwise(op: Op) -> bool:
-    return op.ufunc is not None
-
-
-def _same_type(code: Code, one: int, other: int) -> bool:
-    known = [code.types.get(code.names[slot]) for slot in (one, other)]
-    return known[0] is not None and known[0] == known[1]
-
-
-def _dies_at(buffer: Buffer, code: Code, pc: int, times: Times) -> bool:
-    """Whether the bytes of a buffer are not read after the statement at `pc`."""
-    return all(live.end <= times.spans[code][pc][0] for live in buffer.live)
 
 
 def _assign(buffers: list[Buffer], base: int, reuse: bool) -> int:
@@ -380,16 +370,12 @@ def _planned_values(plan: PlacedPlan, root: Code, needed: Mapping[Site, int]) ->
         for slot, name in enumerate(code.names):
             place = plan.places.get((code.path, name)) if name and slot not in captured else None
             if place is not None:
-                size = needed.get((code.path, name), _declared_size(code, name, place))
+                known = code.types.get(name)
+                size = place.size  # If the declared type is not concrete.
+                if isinstance(known, TensorType) and known.concrete:
+                    size = math.prod(int(each or 0) for each in known.shape or ()) * _itemsize(code, name)
+                size = needed.get((code.path, name), size)
                 yield PlannedValue(code, slot, place, size, times.range_of(code, slot))
-
-
-def _declared_size(code: Code, name: str, place: PlannedBuffer) -> int:
-    """Return the size by the declared type of a value; the size in the plan if the type is not concrete."""
-    known = code.types.get(name)
-    if not isinstance(known, TensorType) or not known.concrete:
-        return place.size
-    return math.prod(int(size or 0) for size in known.shape or ()) * _itemsize(code, name)
 
 
 def _itemsize(code: Code, name: str) -> int:

@@ -77,19 +77,8 @@ def memory_file(size: int) -> int | None:
     return file
 
 
-def map_over(address: int, size: int, file: int) -> bool:
-    """Map a memory file over reserved pages; return False if the system refuses."""
-    return _mmap(address, size, mmap.MAP_SHARED | _NORESERVE, file)
-
-
-def unmap(address: int, size: int, file: int) -> None:
-    """Return the pages of a memory file to the system; their addresses stay reserved."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
-    _mmap(address, size, flags, -1)
-    os.close(file)
-
-
 def _mmap(address: int, size: int, flags: int, file: int) -> bool:
+    """Map a file, or memory for -1, over reserved pages; return False if the system refuses."""
     function = ctypes.CDLL(None).mmap
     function.restype = ctypes.c_void_p
     function.argtypes = (
@@ -270,7 +259,10 @@ class MemoryRegion:
         if file is not None:
             # After a fork another process may share the file, so its pages are not written to again.
             pages, start = place
-            unmap(_address(pages) + start, size, file)
+            # The addresses of the pages stay reserved.
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
+            _mmap(address_of(np.frombuffer(pages, np.uint8, 1)) + start, size, flags, -1)
+            os.close(file)
         elif run < self._run:
             self._spare[size].append(place)
         else:
@@ -308,14 +300,11 @@ class MemoryRegion:
 def _in_file(segment: Segment) -> int | None:
     """Map a memory file over a segment and return its descriptor; None if it stays ordinary memory."""
     file = memory_file(len(segment))
-    if file is not None and not map_over(address_of(segment), len(segment), file):
+    flags = mmap.MAP_SHARED | _NORESERVE
+    if file is not None and not _mmap(address_of(segment), len(segment), flags, file):
         os.close(file)
         return None
     return file
-
-
-def _address(pages: mmap.mmap) -> int:
-    return address_of(np.frombuffer(pages, np.uint8, 1))
 
 
 def _vacate(place: Place, size: int) -> None:

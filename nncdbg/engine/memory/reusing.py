@@ -283,7 +283,8 @@ class ReusingAllocation(InspectedAllocation):
     def _accounting(self, binding: Binding, run: Execute) -> Execute:
         """Run a statement and record the holders of its results."""
         kernel, made = binding.kernel, self._made
-        owner = Owner(first_name(binding), binding)
+        outputs = binding.node.outputs
+        owner = Owner(outputs[0].name if outputs else "_", binding)
         settles = self.settles
 
         def execute(*inputs: Any) -> Any:
@@ -411,7 +412,9 @@ class ReusingAllocation(InspectedAllocation):
             block = self._lost_block(value)
             if block is not None:
                 name, made = statement.code.names[slot], block.owner.value
-                self._note_misread(Misread(statement, name, block, _iteration(moment[1]), moment[0]))
+                misread = Misread(statement, name, block, _iteration(moment[1]), moment[0])
+                first = self.misreads.setdefault((statement.code, statement.pc, name), misread)
+                first.count += first is not misread
                 known = "" if name == made else f" (defined as %{name_text(made)})"
                 words = (
                     f"{verb(statement)} reads %{name_text(name)}{known}, but its memory was "
@@ -419,11 +422,6 @@ class ReusingAllocation(InspectedAllocation):
                 )
                 other = block.successor.statement if block.successor is not None else block.freed
                 self.report(Finding("guard", statement, words, contents, None, other, operand=name))
-
-    def _note_misread(self, found: Misread) -> None:
-        known = self.misreads.setdefault((found.statement.code, found.statement.pc, found.name), found)
-        if known is not found:
-            known.count += 1
 
     def _freed_again(self, block: MemoryBlock, first: Statement, second: Statement) -> None:
         words = (
@@ -451,12 +449,6 @@ class ReusingAllocation(InspectedAllocation):
         return (
             f"%{name_text(outputs[0].name)} = {word}" if outputs else word
         ) + f" (line {self._line(code, pc)})"
-
-
-def first_name(statement: Statement) -> str:
-    """Return the name of a statement's first result."""
-    outputs = statement.code.nodes[statement.pc].outputs
-    return outputs[0].name if outputs else "_"
 
 
 def _iteration(frames: Sequence[Frame]) -> tuple[int, ...]:

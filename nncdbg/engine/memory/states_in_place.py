@@ -155,7 +155,6 @@ class InPlaceArena(ArenaAllocation):
         return buffer
 
     def _move(self, binding: Binding, inputs: Sequence[Any], index: int, value: Any) -> Any:
-        """Give a state another buffer for its new value."""
         left = self.block_of(self._buffers.get(binding.node.outputs[index].name))
         result = self._adopt(binding, inputs, index, value)
         for block in self.blocks_of(result):

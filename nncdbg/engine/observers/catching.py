@@ -1,4 +1,7 @@
-"""Findings that stop the program, and their messages: origins of NaN and Inf, and misused memory."""
+"""Findings that stop the program, and their messages: origins of NaN and Inf, and misused memory.
+
+Memory that a statement only allocates is no origin if the program writes it before it reads it.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.execution.findings import KINDS, Finding
 from nncdbg.engine.execution.linking import Binding
-from nncdbg.engine.observers.allocations import is_written_first
 from nncdbg.engine.observers.nonfinite import array_of, born_in
+from nncdbg.engine.ops.aten.names import is_torch
+from nncdbg.engine.ops.aten.operators import allocates_only, overwrites
 from nncdbg.engine.ops.influence import Application
 from nncdbg.errors import UsageError
 from nncdbg.expression import Expression
@@ -100,3 +105,40 @@ class Catches:
         results = [None] * index + [array_of(self.to_host(finding.result))]
         application = Application(binding.op, binding.attributes, inputs, results, [None] * len(inputs))
         return bool(born_in(application, index, finding.kind).any())
+
+
+def is_written_first(statement: Statement, output: int) -> bool:
+    """Return whether a statement only allocates a result, and nothing in its block reads what is there then.
+
+    The backend torch fills it with NaN.  An operator that overwrites all of its first operand does not read
+    that; a view is followed to its own readers.  Calls, blocks and returns read what they receive.
+    """
+    code, pc = statement.code, statement.pc
+    if pc >= len(code.nodes) or not allocates_only(code.nodes[pc].op):
+        return False
+    unwritten = {code.result_slots(pc)[output]}
+    for later in range(pc + 1, len(code.nodes)):
+        read = unwritten & code.reads(later)
+        if not read or _writes_all(code, later, read):
+            continue
+        if not _moves_only(code, later):
+            return False
+        unwritten.update(code.result_slots(later))
+    return not unwritten & {*code.operands[len(code.nodes)]}
+
+
+def _writes_all(code: Code, pc: int, read: set[int]) -> bool:
+    """Return whether a statement overwrites the one slot among its operands that is in `read`."""
+    operands = code.operands[pc]
+    return overwrites(code.nodes[pc].op) and read == {operands[0]} and operands.count(operands[0]) == 1
+
+
+def _moves_only(code: Code, pc: int) -> bool:
+    """Return whether the results of an operator of torch hold only elements of an operand, unchanged."""
+    if not is_torch(code.nodes[pc].op):
+        return False
+    # Imports torch, which has run the allocation.
+    from nncdbg.engine.ops.aten.signatures import signature
+
+    found = signature(code.nodes[pc].op)
+    return found is not None and found.moves_only

@@ -16,7 +16,7 @@ import numpy as np
 from nncdbg.comparison.measure import measure
 from nncdbg.comparison.report import Match, ValueSite
 from nncdbg.comparison.tolerance import Tolerance
-from nncdbg.engine.compilation.code import Code, Statement, walk
+from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.execution.check_results import (
     FAILED,
     NOT_APPLICABLE,
@@ -28,8 +28,7 @@ from nncdbg.engine.execution.check_results import (
 from nncdbg.engine.execution.findings import Finding, Report
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.loaded import MicroPrograms
-from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.schema import version_of
+from nncdbg.engine.observers.statement_checks import is_random
 from nncdbg.errors import NncdbgError
 from nncdbg.ir.records import Program, type_of
 from nncdbg.text.counting import counted
@@ -135,7 +134,7 @@ class MicroCheck:
         operands = [self.to_host(value) for value in inputs]
         try:
             formula = self._micro_programs.of(binding.code, binding.pc, operands)
-            if formula is None or binding.op.random or _is_random(formula):
+            if formula is None or binding.op.random or is_random(formula):
                 self.coverage.without.setdefault(op, set()).add(statement)
                 return None
             expected = self._micro_programs.run(formula, operands)
@@ -177,12 +176,3 @@ def _disagreement(match: Match) -> str:
     kernel, micro = match.elements
     where = list(match.excess.where or ())
     return f"{start} in {counted(match.excess.count, 'element')}, most at {where}: {kernel} and {micro}"
-
-
-def _is_random(formula: Code) -> bool:
-    for code in walk(formula):
-        for node in code.nodes:
-            declared = lookup(node.op, version_of(node.op, code.opsets))
-            if declared is not None and declared.random:
-                return True
-    return False

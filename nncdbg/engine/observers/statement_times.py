@@ -203,7 +203,6 @@ class StatementTimes:
         return run
 
     def _timed(self, binding: Binding, execute: Execute) -> Execute:
-        """Return the instruction with its measurement."""
         if binding.code.formula is not None:
             return execute
         return self._timed_statement(self._record(binding.code, binding.pc), execute)

@@ -84,19 +84,6 @@ def flattened(program: Program, plan: PlacedPlan | None = None) -> Flat:
     return _Flattening(program, plan).flat()
 
 
-@dataclass(slots=True)
-class _FlatScope(LaunchScope):
-    """`prefix` is that of the names of an inlined graph, and `results` the names of its results."""
-
-    prefix: str = ""
-    results: dict[str, str] = field(default_factory=dict)
-    constants: dict[str, str] = field(default_factory=dict)
-    literals: dict[str, Operand] = field(default_factory=dict)
-    """The inputs for which the call has a literal, or nothing."""
-    at: Site | None = None
-    """The call in the outermost graph; None for that graph."""
-
-
 class _Flattening(LaunchExpansion):
     """Issues each statement once, both branches of `if` included, and keeps the statements."""
 
@@ -108,7 +95,7 @@ class _Flattening(LaunchExpansion):
         self.used = {state.value.name for state in program.states}
         self.used |= {value.name for graph in program.graphs.values() for value in graph.inputs}
         self.used |= {value.name for node in walk_nodes(program) for value in node.outputs}
-        self.caller: tuple[_FlatScope, Node, Site] | None = None
+        self.caller: tuple[LaunchScope, Node, Site] | None = None
         self.outer: LaunchScope | None = None
         self.hoisted: dict[tuple[str, str], str] = {}
         self.constants: list[Constant] = []
@@ -138,15 +125,15 @@ class _Flattening(LaunchExpansion):
         self.calls += 1
         if self.caller is None:
             names = {each.value.name: each.value.name for each in graph.constants}
-            scope = _FlatScope(graph, self.calls, constants=names)
+            scope = LaunchScope(graph, self.calls, constants=names)
         else:
             scope = self.inlined(graph, *self.caller)
         self.outer = scope if self.caller is None else self.outer
         return scope
 
-    def inlined(self, graph: Graph, outer: _FlatScope, call: Node, site: Site) -> _FlatScope:
+    def inlined(self, graph: Graph, outer: LaunchScope, call: Node, site: Site) -> LaunchScope:
         prefix = claimed_name(f"{outer.prefix}{graph.name}", self.prefixes, first=2)
-        scope = _FlatScope(graph, self.calls, prefix=f"{prefix}/", at=outer.at or site)
+        scope = LaunchScope(graph, self.calls, prefix=f"{prefix}/", at=outer.at or site)
         made = {value.name for node in graph.nodes for value in node.outputs if node.kind is not Kind.UPDATE}
         for result, value in zip(graph.outputs, call.outputs, strict=False):
             if value.name and result.name in made and result.name not in scope.results:
@@ -166,7 +153,7 @@ class _Flattening(LaunchExpansion):
             scope.constants[name] = self.hoisted[key]
         return scope
 
-    def spelled(self, scope: _FlatScope, name: str) -> str:
+    def spelled(self, scope: LaunchScope, name: str) -> str:
         """Return the name of a value that is defined now."""
         if name in scope.results:
             return scope.results[name]
@@ -175,7 +162,6 @@ class _Flattening(LaunchExpansion):
     def operand(self, scope: LaunchScope, operand: Operand) -> Operand:
         if not isinstance(operand, str):
             return operand
-        assert isinstance(scope, _FlatScope)
         if operand in scope.literals:
             return scope.literals[operand]
         memory = self.visible(scope, operand)
@@ -184,13 +170,11 @@ class _Flattening(LaunchExpansion):
     def visible(self, scope: LaunchScope, name: object) -> Memory | None:
         """Return the memory of a value; constants have some, too, which nothing writes."""
         memory = super().visible(scope, name)
-        assert isinstance(scope, _FlatScope)
         if memory is None and isinstance(name, str) and name in scope.constants:
             memory = scope.values[name] = self.fresh(scope.constants[name])
         return memory
 
     def defined(self, scope: LaunchScope, path: Path, name: str) -> Memory:
-        assert isinstance(scope, _FlatScope)
         flat = self.spelled(scope, name)
         memory = super().defined(scope, path, name)._replace(name=flat)
         self.memory[flat] = memory
@@ -202,14 +186,12 @@ class _Flattening(LaunchExpansion):
 
     def own(self, scope: LaunchScope, name: str) -> Memory:
         """Return memory of its own for a value of control flow, whatever the plan says."""
-        assert isinstance(scope, _FlatScope)
         flat = self.spelled(scope, name)
         memory = self.memory[flat] = scope.values[name] = self.fresh(flat)
         return memory
 
     def typed(self, scope: LaunchScope, value: Value, memory: Memory) -> Value:
         """Return a value with its flat name; the symbols of a called graph are not those of its caller."""
-        assert isinstance(scope, _FlatScope)
         return Value(memory.name, _outside(value.type) if scope.prefix else value.type)
 
     # -- statements ------------------------------------------------------------------------------------
@@ -223,7 +205,6 @@ class _Flattening(LaunchExpansion):
         edge: str = "",
     ) -> None:
         super().issue(scope, site, placement, accesses, edge)
-        assert isinstance(scope, _FlatScope)
         last = FlatStatement(self.launches.pop(), at=scope.at or site)
         self.open[-1].statements.append(last)
         if edge == "end" and len(self.open) == 1 and scope is self.outer:
@@ -240,7 +221,6 @@ class _Flattening(LaunchExpansion):
 
     def renamed(self, scope: LaunchScope, node: Node, inputs: tuple[Operand, ...]) -> Node:
         """Return a statement with the names of the flat program, without its blocks."""
-        assert isinstance(scope, _FlatScope)
         placement = node.placement
         if placement is not None and placement.logical and scope.prefix:
             # The logical streams of a called graph are not those of its caller.
@@ -254,7 +234,6 @@ class _Flattening(LaunchExpansion):
         return replace(node, inputs=inputs, outputs=outputs, placement=placement, subgraphs=())
 
     def call(self, scope: LaunchScope, node: Node, path: Path, pc: int) -> Steps:
-        assert isinstance(scope, _FlatScope)
         self.caller = scope, node, (path, pc)
         yield from super().call(scope, node, path, pc)
 
@@ -282,7 +261,6 @@ class _Flattening(LaunchExpansion):
 
     def inside(self, last: FlatStatement, scope: LaunchScope, source: Graph, path: Path) -> Iterator[Steps]:
         """Keep a block of a statement of control flow; its values are not visible after it."""
-        assert isinstance(scope, _FlatScope)
         if len(self.open) > DEEPEST:
             raise UsageError(f"blocks are nested more than {DEEPEST} levels deep", hint="use fewer levels")
         values, constants = scope.values, scope.constants

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.ir.kinds import Kind
-from nncdbg.ir.records import Graph, Node, Path, Placement, Program, Value
+from nncdbg.ir.records import Graph, Node, Operand, Path, Placement, Program, Value
 from nncdbg.ir.walk import blocks, walk_nodes
 from nncdbg.process.collector import collector_paused
 
@@ -87,11 +87,20 @@ class Launch:
 
 @dataclass(slots=True)
 class LaunchScope:
-    """The values of an execution of a graph by name."""
+    """The values of an execution of a graph by name, and what a flat program has of an inlined graph."""
 
     graph: Graph
     call: int
     values: dict[str, Memory] = field(default_factory=dict)
+    prefix: str = ""
+    """The prefix of the names of an inlined graph."""
+    results: dict[str, str] = field(default_factory=dict)
+    """The names of its results."""
+    constants: dict[str, str] = field(default_factory=dict)
+    literals: dict[str, Operand] = field(default_factory=dict)
+    """The inputs for which the call has a literal, or nothing."""
+    at: Site | None = None
+    """The call in the outermost graph; None for that graph."""
 
 
 def launches(
@@ -190,26 +199,22 @@ class LaunchExpansion:
         edge: str = "",
     ) -> None:
         """Add a launch with these accesses, those of its workspace, and its `free`."""
-        if placement is None:
-            self.launches.append(
-                Launch(site, HOST, tuple(accesses), barrier=True, call=scope.call, edge=edge)
-            )
-            return
-        found = [*accesses]
-        if placement.workspace is not None:
-            found.append(Access(self.workspace(placement.workspace), True))
-        for name in placement.frees:
+        margin, found = placement or Placement(), [*accesses]
+        if margin.workspace is not None:
+            found.append(Access(self.workspace(margin.workspace), True))
+        for name in margin.frees:
             memory = self.visible(scope, name)
             if memory is not None:
                 found.append(Access(memory, True, True))
         self.launches.append(
             Launch(
                 site,
-                HOST if placement.stream is None else placement.stream,
+                HOST if margin.stream is None else margin.stream,
                 tuple(found),
-                placement.waits,
-                placement.begins,
-                placement.records,
+                margin.waits,
+                margin.begins,
+                margin.records,
+                barrier=placement is None,
                 call=scope.call,
                 edge=edge,
             )

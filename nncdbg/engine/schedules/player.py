@@ -272,7 +272,6 @@ class SchedulePlayer:
 
 
 def _blocks(graphs: Iterable[FlatBlock]) -> Iterator[FlatBlock]:
-    """Yield each graph and block."""
     waiting = [*graphs]
     while waiting:
         block = waiting.pop()

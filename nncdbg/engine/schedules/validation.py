@@ -34,11 +34,6 @@ def margins_of(program: Program) -> dict[Site, Placement]:
     return dict(placements(program))
 
 
-def binds_streams(program: Program) -> bool:
-    """Return whether a margin names a logical stream beside the one that it runs on."""
-    return any(margin.logical for _, margin in placements(program))
-
-
 def bound(program: Program, streams: Mapping[int, int]) -> Program:
     """Return a program whose streams run on others: with ``{3: 4}``, ``s3`` becomes ``s3->4``.
 
@@ -125,7 +120,10 @@ def event_faults(launches: Sequence[Launch], ordering: Ordering) -> Iterator[Eve
         for event in launch.waits:
             waited.add(event)
             if event not in recorded:
-                yield _without_record(at, event, later.get(event, ()), launches, ordering)
+                records = later.get(event, ())
+                circular = launch.stream == HOST or any(ordering.before(at, each) for each in records)
+                kind = "dead-lock" if records and circular else "no-record"
+                yield EventFault(kind, at, event, records[0] if records else None)
         for event in launch.records:
             before = recorded.get(event)
             used = event in waited or last_wait.get(event, -1) <= at
@@ -133,15 +131,6 @@ def event_faults(launches: Sequence[Launch], ordering: Ordering) -> Iterator[Eve
                 yield EventFault("lost-record", at, event, before)
             recorded[event] = at
             waited.discard(event)
-
-
-def _without_record(
-    at: int, event: int, records: Sequence[int], launches: Sequence[Launch], ordering: Ordering
-) -> EventFault:
-    if not records:
-        return EventFault("no-record", at, event)
-    circular = launches[at].stream == HOST or any(ordering.before(at, record) for record in records)
-    return EventFault("dead-lock" if circular else "no-record", at, event, records[0])
 
 
 def edge_faults(launches: Sequence[Launch], ordering: Ordering) -> Iterator[EventFault]:
@@ -346,9 +335,9 @@ def _unbound_streams(program: Program) -> Iterator[ScheduleProblem]:
 
     In a graph, a logical stream has one binding.  That of a statement counts before that of a `begin`.
     """
-    if not binds_streams(program):
-        return
     margins = margins_of(program)
+    if not any(margin.logical for margin in margins.values()):
+        return
     graphs: dict[str, list[Site]] = {}
     for site in margins:
         graphs.setdefault(str(site[0][0]), []).append(site)

@@ -1,10 +1,11 @@
-"""Breakpoints: the requested place or event, and the statements with a trap for it."""
+"""Breakpoints: the requested place or event, and the traps at the statements for it and for other goals."""
 
 from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, TypeAlias
@@ -12,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.ops.aten.names import stop_names
 from nncdbg.engine.stopping.place_names import place_text
 from nncdbg.errors import UsageError
@@ -215,3 +217,75 @@ def reads_result(breakpoint: Breakpoint, node: Node) -> bool:
     if breakpoint.reads_out and node.outputs:
         return True
     return any(value.name in breakpoint.reads for value in node.outputs if value.name)
+
+
+class Traps:
+    """The breakpoints of one program, and the traps for them in `codes`: every block compiled so far."""
+
+    def __init__(self, codes: Sequence[Code]) -> None:
+        self.codes = codes
+        self.breakpoints: dict[int, Breakpoint] = {}
+        self._places: dict[tuple[Code, int], list[tuple[Breakpoint, bool]]] = {}
+        self._destination: frozenset[tuple[Code, int]] = frozenset()
+        self.heeded = True
+        """False while breakpoints are ignored: only the goal, a failure, a pause or the end stops."""
+        self._held = False
+
+    def at(self, frame: Frame) -> Sequence[tuple[Breakpoint, bool]]:
+        """Return the breakpoints with a trap at a frame's pc, and whether it is after their statement."""
+        return self._places.get((frame.code, frame.pc), ())
+
+    def remove(self, number: int) -> None:
+        """Remove a breakpoint if it exists."""
+        self.breakpoints.pop(number, None)
+        self.rearm()
+
+    def lead_to(self, places: Iterable[tuple[Code, int]]) -> None:
+        """Set traps at the goal of a forward command, (block, pc) each, in place of the previous goal's."""
+        destination = frozenset(places)
+        if destination != self._destination:
+            self._destination = destination
+            self.rearm()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Delay changes of breakpoints in the body, and apply them together at its end."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+            self.rearm()
+
+    @contextmanager
+    def heeding(self, heed: bool) -> Iterator[None]:
+        """Without `heed`, remove the traps of all breakpoints in the body."""
+        if heed:
+            yield
+            return
+        self.heeded = False
+        self.rearm()
+        try:
+            yield
+        finally:
+            self.heeded = True
+            self.rearm()
+
+    def rearm(self) -> None:
+        """Set the traps of all enabled breakpoints and of the goal of a forward command."""
+        if self._held:
+            return
+        places: dict[tuple[Code, int], list[tuple[Breakpoint, bool]]] = {}
+        for breakpoint in self.breakpoints.values():
+            if breakpoint.enabled and self.heeded:
+                for code, pc, after in breakpoint.sites:
+                    places.setdefault((code, pc), []).append((breakpoint, after))
+        self._places = places
+        wanted: dict[Code, set[int]] = {}
+        for code, pc in (*places, *self._destination):
+            wanted.setdefault(code, set()).add(pc)
+        for code in self.codes:
+            traps = wanted.get(code, set())
+            if traps != code.traps:
+                code.traps = traps
+                code.arm()

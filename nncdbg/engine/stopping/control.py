@@ -8,9 +8,9 @@ of these can happen.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
 from nncdbg.engine.compilation.code import Code, Statement
@@ -19,9 +19,9 @@ from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.machine import Limit, Machine
 from nncdbg.engine.execution.undo_log import Position
+from nncdbg.engine.stopping.breakpoints import Traps
 from nncdbg.engine.stopping.judging import Judge
 from nncdbg.engine.stopping.stops import Judged, LogMessage, Stop
-from nncdbg.engine.stopping.traps import Traps
 from nncdbg.engine.time.checkpoints import Edit
 from nncdbg.engine.time.timeline import Mark, Timeline
 from nncdbg.errors import NncdbgError, UsageError
@@ -273,7 +273,9 @@ class Control:
                 finding = None
                 if caught is not None and caught.finding is not None:
                     finding = replace(caught.finding, detail=caught.detail)
-                words = _first_line(error)
+                words = (
+                    error.message if isinstance(error, NncdbgError) else f"{type(error).__name__}: {error}"
+                )
                 return self.describe("exception", frame, frame.pc, detail=words, error=error, finding=finding)
             case Interrupted():
                 return self._interrupted()
@@ -363,14 +365,6 @@ class Control:
         finally:
             self._acting = False
 
-    @contextmanager
-    def _back(self) -> Iterator[None]:
-        self.going_back = True
-        try:
-            yield
-        finally:
-            self.going_back = False
-
     def _halted(self) -> bool:
         """Return whether a pause was requested during a long move through history.
 
@@ -389,37 +383,37 @@ class Control:
     def step_back(self, into: bool = False) -> Stop:
         """Step back one statement in this frame, over its blocks and calls; with `into`, the last one run."""
         self.check_past()
-        with self._back():
-            if into:
-                self.timeline.back()
-            else:
-                self.timeline.back_over()
-        return self._rewound("step")
+        return self._go_back(self.timeline.back if into else self.timeline.back_over, "step")
 
     def reverse_step_out(self) -> Stop:
         """Go back to the statement that began the innermost frame."""
         self.check_past()
-        with self._back():
-            self.timeline.back_out()
-        return self._rewound("step")
+        return self._go_back(self.timeline.back_out, "step")
 
     def go_to(self, tick: int) -> Stop:
         """Go to the moment after `tick` statements, backward or forward; breakpoints are ignored."""
-        with self._back():
-            self.timeline.go_to(tick)
-        return self._rewound("goto")
+        return self._go_back(partial(self.timeline.go_to, tick), "goto")
 
     def return_to(self, mark: Mark) -> Stop:
         """Go to a marked moment; breakpoints are ignored."""
-        with self._back():
-            self.timeline.return_to(mark)
-        return self._rewound("goto")
+        return self._go_back(partial(self.timeline.return_to, mark), "goto")
 
     def reverse_continue(self) -> Stop:
         """Go back to the previous breakpoint hit or caught finding, or to the start."""
         self.check_past()
-        with self._back():
+        self.going_back = True
+        try:
             return self._reverse_continue()
+        finally:
+            self.going_back = False
+
+    def _go_back(self, move: Callable[[], object], reason: str) -> Stop:
+        self.going_back = True
+        try:
+            move()
+        finally:
+            self.going_back = False
+        return self._rewound(reason)
 
     def _reverse_continue(self) -> Stop:
         machine = self.machine
@@ -454,7 +448,3 @@ class Control:
         if self.machine.tick == 0:
             message, hint = self.no_past
             raise UsageError(message, hint=hint)
-
-
-def _first_line(error: BaseException) -> str:
-    return error.message if isinstance(error, NncdbgError) else f"{type(error).__name__}: {error}"

@@ -14,13 +14,18 @@ from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.undo_log import FramePopped
 from nncdbg.engine.observers.catching import Catches
 from nncdbg.engine.observers.nonfinite import array_of, bad_in
-from nncdbg.engine.observers.operand_checks import FAULTS, faults_of, finding_of
-from nncdbg.engine.observers.races import Races
-from nncdbg.engine.observers.state_resets import StateResets, is_zero, old_slot
-from nncdbg.engine.stopping.breakpoints import Breakpoint
+from nncdbg.engine.observers.statement_checks import (
+    FAULTS,
+    Races,
+    StateResets,
+    faults_of,
+    finding_of,
+    is_zero,
+    old_slot,
+)
+from nncdbg.engine.stopping.breakpoints import Breakpoint, Traps
 from nncdbg.engine.stopping.placement import braced
 from nncdbg.engine.stopping.stops import Judged, LogMessage, Stop
-from nncdbg.engine.stopping.traps import Traps
 from nncdbg.engine.values.current import Current
 from nncdbg.engine.values.explanation import explained, size_origins
 from nncdbg.engine.values.values import Values
@@ -132,7 +137,7 @@ class Judge:
             if judged.breakpoint.temporary:
                 self.traps.remove(judged.breakpoint.number)
         begins = frame.pc == 0
-        detail = "; ".join(": ".join(filter(None, (_headline(j), _description(j, begins)))) for j in due)
+        detail = "; ".join(_description(each, begins) for each in due)
         reason = "data" if first.breakpoint.after_writes else "breakpoint"
         pc = frame.pc - 1 if first.after and frame.pc > 0 else frame.pc
         return self.describe(
@@ -291,49 +296,36 @@ class Judge:
         pc = frame.pc - 1
         if pc < 0 or self.machine.last_transfer is not None or not frame.code.runs_kernel(pc):
             return None
-        caught = [
-            kind for kind in _TOLD_AS if any(name in self.catches.conditions for name in _TOLD_AS[kind])
-        ]
-        if not caught and not {*FAULTS, STATE_RESET, RACE} & self.catches.conditions.keys():
-            return None
-        if RACE in self.catches.conditions:
-            for race in self.races.at(Statement(frame.code, pc)):
-                if (stop := self.settle(race)) is not None:
-                    return stop
+        stops = map(self.settle, self._findings_at(Statement(frame.code, pc)))
+        return next((stop for stop in stops if stop is not None), None)
+
+    def _findings_at(self, statement: Statement) -> Iterator[Finding]:
+        """Yield the findings of caught kinds in a statement that has run."""
+        conditions, to_host = self.catches.conditions.keys(), self.scope.to_host
+        kinds = [kind for kind, told_as in _TOLD_AS.items() if not conditions.isdisjoint(told_as)]
+        if RACE in conditions:
+            yield from self.races.at(statement)
+        if not kinds and conditions.isdisjoint({*FAULTS, STATE_RESET}):
+            return
+        code, pc = statement.code, statement.pc
         slots = self.scope.timeline.recalled(pc)
         if slots is None:
-            return None
-        to_host = self.scope.to_host
-        inputs = [*map(to_host, frame.code.operands_of(pc, slots))]
-        outputs = frame.code.results_of(pc, slots)
-        if STATE_RESET in self.catches.conditions:
-            found = map(self.settle, self.resets.zeros(Statement(frame.code, pc), inputs))
-            stop = next((each for each in found if each is not None), None)
-            if stop is not None:
-                return stop
-        if self.catches.conditions.keys() & {*FAULTS}:
-            statement = Statement(frame.code, pc)
-            for kind, fault in faults_of(statement, inputs):
-                stop = self.settle(finding_of(statement, kind, fault, inputs, outputs[0]))
-                if stop is not None:
-                    return stop
-        for index, output in enumerate(outputs):
-            for kind in caught:
-                if holds(to_host(output), kind):
-                    stop = self.settle(Finding(kind, Statement(frame.code, pc), "", inputs, index))
-                    if stop is not None:
-                        return stop
-        return None
-
-
-def _headline(judged: Judged) -> str:
-    return f"breakpoint {judged.breakpoint.number}, {judged.breakpoint}"
+            return
+        inputs, outputs = [*map(to_host, code.operands_of(pc, slots))], code.results_of(pc, slots)
+        if STATE_RESET in conditions:
+            yield from self.resets.zeros(statement, inputs)
+        for kind, fault in () if conditions.isdisjoint(FAULTS) else faults_of(statement, inputs):
+            yield finding_of(statement, kind, fault, inputs, outputs[0])
+        for (index, output), kind in product(enumerate(outputs), kinds):
+            if holds(to_host(output), kind):
+                yield Finding(kind, statement, "", inputs, index)
 
 
 def _description(judged: Judged, begins: bool) -> str:
-    """Describe a breakpoint beyond its place and condition; `begins`: its block is about to begin."""
+    """Describe a breakpoint that holds; `begins`: its block is about to begin."""
     found = judged.breakpoint
     behind = judged.after and not begins and not found.after_writes and found.condition is not None
     after = "after the statement, as the condition reads its result" if behind else ""
     change = str(found.changes) if found.kind == "watch" else ""
-    return "; ".join(filter(None, (change, after, judged.detail)))
+    words = "; ".join(filter(None, (change, after, judged.detail)))
+    return f"breakpoint {found.number}, {found}" + (f": {words}" if words else "")

@@ -1,16 +1,23 @@
-"""Resolve the target of a breakpoint (a line, op, graph or value) to the statements with its traps."""
+"""Set breakpoints: check the request, bind its target (line, op, graph or value) to statements, number it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
-from nncdbg.engine.compilation.code import Code
+import numpy as np
+
+from nncdbg.engine.compilation.code import Code, walk
 from nncdbg.engine.compilation.search import origins, same_file
-from nncdbg.engine.stopping.breakpoints import Breakpoint, matching, reads_result
-from nncdbg.engine.stopping.place_names import NamedPlace, PlaceNames
-from nncdbg.errors import UsageError
+from nncdbg.engine.ops.valid_integers import known_type
+from nncdbg.engine.stopping.breakpoints import Breakpoint, Traps, hit_rule, matching, reads_result
+from nncdbg.engine.stopping.place_names import ANY, NamedPlace, PlaceNames, place_text
+from nncdbg.engine.values.values import Values
+from nncdbg.errors import ExpressionError, UsageError
+from nncdbg.expression import Expression, check_condition, evaluate_index, spelled, split_target
 from nncdbg.ir.records import Path, Program
 from nncdbg.text.listing import Listing
 
@@ -63,7 +70,9 @@ class BreakpointPlaces:
         line = int(number)
         origin = self.origin(file)
         if not origin:
-            raise UsageError(f"no statement comes from {file}", hint=self._known_files())
+            files = sorted(self.origins)
+            hint = f"use one of the source files: {', '.join(files[:3])}{' ...' if len(files) > 3 else ''}"
+            raise UsageError(f"no statement comes from {file}", hint=hint if files else None)
         there = min((each for each in origin if each >= line), default=None)
         if there is None or line < 1:
             raise UsageError(f"no statement comes from {file}:{line} or later")
@@ -80,14 +89,6 @@ class BreakpointPlaces:
                 for line, sites in origin.items():
                     lines.setdefault(line, []).extend(sites)
         return lines
-
-    def _known_files(self) -> str | None:
-        files = sorted(self.origins)
-        return (
-            f"use one of the source files: {', '.join(files[:3])}{' ...' if len(files) > 3 else ''}"
-            if files
-            else None
-        )
 
     def _bind_site(self, found: Breakpoint) -> None:
         assert found.place is not None
@@ -110,7 +111,8 @@ class BreakpointPlaces:
         names = found.written if found.after_writes else found.names
         found.lines = self.lines(NamedPlace(kind, found.target, names))
         if not found.lines and not (found.expression is not None and found.reads_out):
-            raise self._nothing_there(found)
+            words = f"`{found.target}` reads no value that the program computes"
+            raise UsageError(words, hint="write, for example, max(abs(%h)) < 6e4")
 
     def lines(self, place: NamedPlace) -> tuple[int, ...]:
         """Return the lines of the statements of a place, in order."""
@@ -144,10 +146,6 @@ class BreakpointPlaces:
                 if site is not None and site.path == code.path:
                     yield site.pc
 
-    def _nothing_there(self, found: Breakpoint) -> UsageError:
-        words = f"`{found.target}` reads no value that the program computes"
-        return UsageError(words, hint="write, for example, max(abs(%h)) < 6e4")
-
 
 def braced(text: str) -> list[str]:
     """Return the expressions in braces of a log message.  Raises UsageError for an unclosed brace."""
@@ -159,3 +157,247 @@ def braced(text: str) -> list[str]:
         parts.append(text[opening + 1 : closing])
         start = closing + 1
     return parts
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A condition, the names of values that it and the log message read, and whether they read `$out`."""
+
+    condition: Expression | None
+    names: frozenset[str]
+    out: bool
+
+
+class Breakpoints(Sequence[Breakpoint]):
+    """The breakpoints of a program, in the order of their numbers.
+
+    `traps` stores them; conditions can contain the names of `scope`.
+    """
+
+    def __init__(self, placement: BreakpointPlaces, traps: Traps, scope: Values) -> None:
+        self.placement = placement
+        self.traps = traps
+        self.scope = scope
+        self._numbers = 0
+
+    def __len__(self) -> int:
+        return len(self.traps.breakpoints)
+
+    def __getitem__(self, index: Any) -> Any:
+        return [*self.traps.breakpoints.values()][index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and [*self] == [*other]
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __contains__(self, found: object) -> bool:
+        return any(found is each for each in self.traps.breakpoints.values())
+
+    def __repr__(self) -> str:
+        return f"<Breakpoints {[*self]}>"
+
+    def add(
+        self,
+        asked: Mapping[str, Any],
+        when: str | None = None,
+        hits: int | str | None = None,
+        log: str | None = None,
+        temporary: bool = False,
+        number: int | None = None,
+    ) -> Breakpoint:
+        """Add a breakpoint at the one requested place, by kind, that is not None.
+
+        `data` stops after each statement that writes a value.  `watch` stops after each statement that
+        changes the result of an expression, such as ``"%h[0, 3]"``; the first result counts as a change
+        unless it is false.  `assert` stops after each statement that writes an operand of an expression and
+        makes it false; with ``$out``, it evaluates the expression after every statement.  See
+        `Debugger.break_at` for the other kinds.  `number` is an unused number; without it, the next one.
+
+        Raises UsageError for a place that does not exist, ExpressionError for a wrong expression.
+        """
+        chosen = [(kind, place) for kind, place in asked.items() if place is not None]
+        if len(chosen) != 1:
+            raise UsageError(
+                "a breakpoint needs exactly one place: a name, line, op, graph, value, node, source or site",
+                hint='use break_at("Softmax") or break_at(line=12)',
+            )
+        kind, place = chosen[0]
+        _check_kind(kind, place)
+        expression = self.scope.read(place) if kind in ("watch", "assert") else None
+        if kind == "watch":
+            self._check_element(place)
+        named = self._named(kind, place)
+        kind, target = named.kind, named.target
+        read = self._read(when, log, kind, target)
+        rule = str(hits) if hits is not None else None
+        if rule is not None:
+            hit_rule(rule)
+        found = Breakpoint(
+            number or self._numbers + 1,
+            kind,
+            target,
+            read.condition,
+            rule,
+            log,
+            read.names,
+            temporary,
+            place if kind == "site" else None,
+            read.out or (expression is not None and expression.reads_result),
+            expression,
+            named.names,
+        )
+        self._bind(found)
+        self._numbers = max(self._numbers, found.number)
+        self.traps.breakpoints[found.number] = found
+        self.traps.rearm()
+        return found
+
+    def _check_element(self, text: str) -> None:
+        """Raise UsageError for an element such as ``%h[9, 0]`` that is out of bounds, if sizes are known."""
+        try:
+            name, index = split_target(text, self.scope.has, self.scope.names)
+        except ExpressionError:
+            return  # Another expression, which is already parsed.
+        if index is None or index.names:
+            return
+        types = {known_type(code.types.get(name)) for code in self.traps.codes if name in code.slot_of}
+        known = types.pop() if len(types) == 1 else None
+        if known is not None:
+            shape = [int(size) for size in known.shape or () if size is not None]
+            try:
+                np.broadcast_to(False, shape)[evaluate_index(index, self.scope)]
+            except IndexError as error:
+                raise UsageError(f"{text.strip()} is not an element of {known}: {error}") from None
+
+    def _read(self, when: str | None, log: str | None, kind: str, target: str) -> _Read:
+        """Return the condition, and the names that it and the log message read.  Raises ExpressionError."""
+        value = spelled(target) if kind in ("value", "data") else "$out"
+        condition = check_condition(self.scope.read(when), value) if when else None
+        if log is not None and not isinstance(log, str):
+            message = f"a log message must be a string, not {type(log).__name__}"
+            raise UsageError(message, hint='for example log="max {max(%h)}"')
+        read = [self.scope.read(part) for part in braced(log or "")]
+        read += [condition] if condition is not None else []
+        names = frozenset[str]().union(*(each.names for each in read))
+        return _Read(condition, names, any(each.reads_result for each in read))
+
+    def _bind(self, found: Breakpoint) -> None:
+        """Bind a breakpoint to its statements.  Raises UsageError if `$out` has no value there."""
+        self.placement.bind(found, self.traps.codes)
+        before = found.sites and not any(after for _, _, after in found.sites)
+        if found.reads_out and (found.kind == "graph" or before):
+            place = place_text(found.kind, found.target)
+            raise UsageError(
+                f"`$out` has no value at {found.kind} {place}: no result is computed there",
+                hint="break at an op, a value or a statement with results",
+            )
+
+    def _named(self, kind: str, place: Any) -> NamedPlace:
+        """Return the kind and the target of a place, and the names that it stands for."""
+        match kind:
+            case "watch" | "assert" | "line":
+                return NamedPlace(kind, str(place), frozenset())
+            case "source":
+                return self.source(*place)
+            case "site":
+                block, pc = place
+                words = f"line {pc} of a micro program"
+                if not isinstance(block, Listing):
+                    name = block.graph.name if isinstance(block, Code) else ".".join(map(str, block))
+                    words = f"{pc} of @{name}"
+                return NamedPlace(kind, words, frozenset())
+        sigil = {"graph": "@", "value": "%", "data": "%"}.get(kind, "")
+        return self.placement.named.resolve(kind, place.removeprefix(sigil))
+
+    def lines(self, kind: str, place: Any) -> tuple[int, ...]:
+        """Return the lines of a place, as `add` takes it.  Raises UsageError if it does not exist."""
+        _check_kind(kind, place)
+        named = self._named(kind, place)
+        found = Breakpoint(0, named.kind, named.target, names=named.names)
+        self.placement.bind(found, ())
+        return found.lines
+
+    def source(self, file: str, line: int | str) -> NamedPlace:
+        """Return a line of the user's model, or the place with a name of this form, such as ``conv:0``."""
+        text, named = f"{file}:{line}", self.placement.named
+        if not self.placement.origin(file):
+            with suppress(UsageError):
+                return named.resolve(ANY, text)
+        return NamedPlace("source", text, frozenset())
+
+    def set_condition(self, number: int, when: str | None) -> Breakpoint:
+        """Replace the condition of a breakpoint, or remove it.
+
+        Raises UsageError for an unknown number, ExpressionError for a wrong condition.
+        """
+        found = self.find(number)
+        before = _Read(found.condition, found.reads, found.reads_out)
+        try:
+            self._bind_again(found, self._read(when, found.log, found.kind, found.target))
+        except UsageError:
+            self._bind_again(found, before)
+            raise
+        finally:
+            self.traps.rearm()
+        return found
+
+    def _bind_again(self, found: Breakpoint, read: _Read) -> None:
+        found.condition, found.reads, found.reads_out = read.condition, read.names, read.out
+        found.sites.clear()
+        found.note = ""
+        self._bind(found)
+
+    def ignore(self, number: int, count: int) -> Breakpoint:
+        """Ignore the next `count` hits of a breakpoint.  Raises UsageError for an unknown number."""
+        found = self.find(number)
+        found.skipped = found.count + max(0, count)
+        return found
+
+    def delete(self, number: int | None = None) -> None:
+        """Remove one breakpoint, or all.  Raises UsageError for an unknown number."""
+        if number is None:
+            self.traps.breakpoints.clear()
+            self.traps.rearm()
+        else:
+            self.traps.remove(self.find(number).number)
+
+    def enable(self, number: int, enabled: bool = True) -> None:
+        """Enable or disable a breakpoint.  Raises UsageError for an unknown number."""
+        self.find(number).enabled = enabled
+        self.traps.rearm()
+
+    def find(self, number: int) -> Breakpoint:
+        """Return the breakpoint with a number.  Raises UsageError if there is none."""
+        found = self.traps.breakpoints.get(number)
+        if found is None:
+            raise UsageError(
+                f"there is no breakpoint {number}", hint="list the breakpoints with `info breakpoints`"
+            )
+        return found
+
+    def reach(self, code: Code) -> None:
+        """Set the breakpoints' traps in a newly compiled block and the blocks inside it."""
+        if self.traps.breakpoints:
+            for each in walk(code):
+                for found in self.traps.breakpoints.values():
+                    self.placement.bind_in(found, each)
+            self.traps.rearm()
+
+
+def _check_kind(kind: str, place: Any) -> None:
+    """Raise UsageError for a line that is not a number, a source without one, or a name that is not text."""
+    if kind in ("line", "source"):
+        try:
+            _, line = place if kind == "source" else ("", place)
+            int(line)
+        except (TypeError, ValueError):
+            form = 'source=("net.py", 12)' if kind == "source" else "line=12"
+            needed = "a file and a line" if kind == "source" else "a number"
+            raise UsageError(
+                f"the {kind} must be {needed}, not {place!r}", hint=f"use break_at({form})"
+            ) from None
+    elif kind != "site" and not isinstance(place, str):
+        raise UsageError(
+            f"{kind} must be a string, not {type(place).__name__}", hint='use break_at(op="Softmax")'
+        )

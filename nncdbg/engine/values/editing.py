@@ -218,7 +218,11 @@ def late_decisions(scope: Values) -> list[str]:
     for statement in edit.late:
         op, line = statement.code.nodes[statement.pc].op, scope.line(statement.code, statement.pc)
         if is_host_read(statement):
-            sentence = _read_again(scope, statement)
+            # The sentence about a host read before the present statement, if its number changed.
+            frame = next(each for each in reversed(scope.machine.frames) if each.code is statement.code)
+            content = frame.code.results_of(statement.pc, frame.slots)[0]
+            known = content is not UNSET and content is not EVICTED
+            sentence = changed_read(statement, scope.to_host(content)) if known else None
             found += [f"line {line}: {sentence}"] if sentence is not None else []
             continue
         used = f"line {line}: `{op}` has already used %{name_text(edit.name)}, and keeps its decision"
@@ -228,15 +232,6 @@ def late_decisions(scope: Values) -> list[str]:
         for name in edit.kept
     ]
     return found
-
-
-def _read_again(scope: Values, statement: Statement) -> str | None:
-    """Return the sentence about a host read before the present statement, if its number changed."""
-    code, pc = statement.code, statement.pc
-    frame = next(each for each in reversed(scope.machine.frames) if each.code is code)
-    content = frame.code.results_of(pc, frame.slots)[0]
-    known = content is not UNSET and content is not EVICTED
-    return changed_read(statement, scope.to_host(content)) if known else None
 
 
 def _entering(machine: Machine, level: int, dirty: set[int], store: Store, keeps: Keeps) -> set[int]:

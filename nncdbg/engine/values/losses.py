@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nncdbg.dtypes import FLOATS
 from nncdbg.engine.compilation.code import UNSET
-from nncdbg.ir.records import BackwardLine, Graph, Program, tensor_only
+from nncdbg.ir.records import Graph, Program, tensor_only
 from nncdbg.ir.walk import graphs_called, walk_nodes
 
 if TYPE_CHECKING:
@@ -21,20 +21,16 @@ def loss_at(values: Values, program: Program) -> str | None:
     """Return the name of the loss that is computed in the innermost frame that has one; None without one."""
     frames = values.machine.frames
     start = len(frames) - 1 if values.depth < 0 else values.depth
-    lines = _lines_of_losses(program)
+    # Without lines that a loss uses itself, as in a gradient penalty.
+    differentiated = {key for line in program.backwards for key in graphs_called(line.of, program.graphs)}
+    used = {node.op for key in differentiated for node in walk_nodes(program.graphs[key])}
+    lines = [line for line in program.backwards if f"@{line.name}" not in used]
     for frame in reversed(frames[: start + 1]):
         for line in lines:
             found = _loss_in(frame, line.of, program.graphs[line.of])
             if found is not None:
                 return found
     return None
-
-
-def _lines_of_losses(program: Program) -> list[BackwardLine]:
-    """Return the ``backward`` lines without those that a loss uses itself, as in a gradient penalty."""
-    differentiated = {key for line in program.backwards for key in graphs_called(line.of, program.graphs)}
-    used = {node.op for key in differentiated for node in walk_nodes(program.graphs[key])}
-    return [line for line in program.backwards if f"@{line.name}" not in used]
 
 
 def _loss_in(frame: Frame, graph: str, differentiated: Graph) -> str | None:

@@ -1,19 +1,29 @@
-"""The array that `set` stores: from an expression's result, generated data or a file."""
+"""The array that `set` stores: from an expression's result, generated data or a file.
+
+It may be a result of the next statement, because the op of this statement has no kernel.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from nncdbg import dtypes
+from nncdbg.engine.compilation.code import UNSET, Code
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.linking import Linker
+from nncdbg.engine.execution.user_results import UserResults
 from nncdbg.engine.inputs.data_specs import DataFile, Generated, ImageFile, Plain, generate, read_spec
 from nncdbg.engine.inputs.image_files import read_image
 from nncdbg.engine.ops.valid_integers import known_type
 from nncdbg.engine.values.editing import edited, given_value
+from nncdbg.engine.values.values import Values
 from nncdbg.errors import UsageError
+from nncdbg.expression import evaluate_index, parse_index
 from nncdbg.ir.records import Array, TensorType, Type, tensor_only
 from nncdbg.text.lexemes import name_text
 
@@ -87,3 +97,44 @@ def whole_result(name: str, type_: Type | None, value: Any) -> Array:
     ):
         raise UsageError(f"%{name_text(name)} is {known}, but the new value has shape {list(shape)}")
     return edited(name, np.zeros(shape, dtypes.NUMPY[known.dtype]), given, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """Holds the results that the user sets; `linker` links the statement again after each."""
+
+    linker: Linker
+    supplied: UserResults
+    folder: Path | None
+    say: Callable[[str], None]
+
+    def names(self, code: Code, pc: int, refused: bool) -> tuple[str, ...]:
+        """Return the results of the statement at `pc` that can be set; `refused`: it has just failed."""
+        if not code.runs_kernel(pc) or not (refused or self.supplied.has(code, pc)):
+            return ()
+        return tuple(value.name for value in code.nodes[pc].outputs if value.name)
+
+    def set(self, name: str, value: Any, index: Any, scope: Values) -> None:
+        """Set a result of the next statement, or its part at `index` (see `Debugger.set_value`)."""
+        frame = scope.machine.frames[-1]
+        code, pc = frame.code, frame.pc
+        known = code.types.get(name)
+        if isinstance(value, str):
+            value = from_text(name, known, value, self.folder, self.say)
+        if index is None:
+            array = whole_result(name, known, value)
+        else:
+            if isinstance(index, str):
+                index = evaluate_index(parse_index(index, scope.has, scope.names), scope)
+            array = edited(name, scope.value(name), value, index)
+        output = [each.name for each in code.nodes[pc].outputs].index(name)
+        self.supplied.supply(code, pc, output, array)
+        self.linker.link_statement(code, pc)
+
+    def content(self, frame: Frame, slot: int) -> Any:
+        """Return the result set for the next statement of a frame; UNSET if there is none."""
+        code, pc = frame.code, frame.pc
+        if code.definition[slot] != pc or not self.supplied.has(code, pc):
+            return UNSET
+        outputs = [each.name for each in code.nodes[pc].outputs]
+        return self.supplied.result(code, pc, outputs.index(code.names[slot]))

@@ -21,10 +21,11 @@ from nncdbg.engine.values.differentiation import (
     Budget,
     DerivativeProgram,
     Differentiation,
+    Source,
     by,
     innermost,
+    slot_in_caller,
 )
-from nncdbg.engine.values.straight_line import Source, slot_in_caller
 from nncdbg.errors import ExpressionError, NotComputed, UsageError
 from nncdbg.escaping import printable
 from nncdbg.expression import FACTS, STATEMENT_VARIABLE, Expression, check_variables, evaluate, parse
@@ -49,18 +50,6 @@ class ValueLocation:
     code: Code
     depth: int | None
     computed: bool
-
-
-def _as_it_is(content: Any) -> Any:
-    return content
-
-
-def _go_on() -> None:
-    pass
-
-
-def _not_supplied(frame: Frame, slot: int) -> Any:
-    return UNSET
 
 
 class Outputs(dict[str, Array], RichOutput):
@@ -90,11 +79,11 @@ class Values:
     states: frozenset[str] = frozenset()
     """The names of the program's states."""
     depth: int = -1
-    to_host: Callable[[Any], Any] = _as_it_is
+    to_host: Callable[[Any], Any] = lambda content: content
     """Copies a value of a device to the host."""
-    supplied: Callable[[Frame, int], Any] = _not_supplied
+    supplied: Callable[[Frame, int], Any] = lambda frame, slot: UNSET
     """(frame, slot) to the result that the user set for the frame's next statement, or UNSET."""
-    between: Callable[[], None] = _go_on
+    between: Callable[[], None] = lambda: None
     """Called before each value is read; an exception from it ends the read."""
     convenience: dict[str, Any] = field(default_factory=dict)
     """Variables defined with `$x = EXPR`, by name without `$`; `_` is the value printed last."""
@@ -165,21 +154,13 @@ class Values:
         """Return why a value of a block that is not on the stack is missing."""
         edited, floor = self.timeline.last_edit, self.machine.floor
         ran = any(name in each.code.slot_of for each in self.machine.finished())
+        why, hint = "its block has not run", "step into its block, or set a breakpoint there"
         if ran and edited >= 0:
-            return NotComputed(
-                f"%{name_text(name)} is not available in this frame: its block ran before the "
-                f"edit at step {edited}",
-                hint="run the block again: after an edit it may compute another value",
-            )
-        if floor > 0:
-            return NotComputed(
-                f"%{name_text(name)} is not available in this frame: the history begins at step {floor}",
-                hint="step into its block, or increase --history",
-            )
-        return NotComputed(
-            f"%{name_text(name)} is not available in this frame: its block has not run",
-            hint="step into its block, or set a breakpoint there",
-        )
+            why = f"its block ran before the edit at step {edited}"
+            hint = "run the block again: after an edit it may compute another value"
+        elif floor > 0:
+            why, hint = f"the history begins at step {floor}", "step into its block, or increase --history"
+        return NotComputed(f"%{name_text(name)} is not available in this frame: {why}", hint=hint)
 
     def inner_frame(self, name: str) -> Frame | None:
         """Return the frame inside the selected one that has a value; None if no such frame has it."""

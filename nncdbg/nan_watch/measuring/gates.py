@@ -20,7 +20,7 @@ from nncdbg.nan_watch.records import REUSE
 from nncdbg.text.lexemes import nearest
 
 if TYPE_CHECKING:
-    from nncdbg.engine.diagnosis.sightings import Sighting
+    from nncdbg.engine.diagnosis.finding_records import FindingRecord
 
 USUAL = ("nan", "inf", "uninitialized", "integer", "contract", "guard", "race")
 
@@ -195,7 +195,7 @@ class Gates:
         """Return whether statistics of the results are needed."""
         return bool(self.thresholds)
 
-    def kind_of(self, sighting: Sighting) -> str:
+    def kind_of(self, sighting: FindingRecord) -> str:
         """Return the kind of a finding in reports: `overflow` only if that gate is on.
 
         A read of memory that another statement has overwritten is `reuse`, as with `--memory`.
@@ -206,7 +206,7 @@ class Gates:
         overflows = sighting.kind == "inf" and cause is not None and cause.is_overflow
         return "overflow" if overflows and "overflow" in self.kinds else sighting.kind
 
-    def trips(self, sighting: Sighting) -> bool:
+    def trips(self, sighting: FindingRecord) -> bool:
         """Return whether a finding fails the watch: an origin, of a kind with a gate.
 
         NaN, Inf and integer faults need an effect on an output unless `strict`; misused memory always counts.

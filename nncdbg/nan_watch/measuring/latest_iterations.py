@@ -16,7 +16,7 @@ from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.driver_graph import BATCH
 from nncdbg.engine.compilation.effects import is_changed_by_sum, parameters_of
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.diagnosis.sightings import Sighting
+from nncdbg.engine.diagnosis.finding_records import FindingRecord
 from nncdbg.engine.execution.undo_log import FramePopped
 from nncdbg.ir.kinds import Kind
 from nncdbg.stats import summarize
@@ -169,7 +169,7 @@ class LatestIterations:
         return self._debugger.backend.to_host(content)
 
 
-def loop_of(sighting: Sighting) -> Code | None:
+def loop_of(sighting: FindingRecord) -> Code | None:
     """Return the block of the training steps around a statement, else of the innermost loop."""
     loops = []
     for statement in (sighting.statement, *reversed(sighting.calls)):

@@ -22,7 +22,7 @@ import numpy as np
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.effects import LearnedState, parameters_of
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.diagnosis.unit_activity import (
+from nncdbg.engine.diagnosis.units import (
     DeadUnits,
     TrainingUnits,
     UnitActivity,

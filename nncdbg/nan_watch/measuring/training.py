@@ -27,7 +27,7 @@ import numpy as np
 from nncdbg.dtypes import FLOATS, NUMPY
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting, StatementVisit
+from nncdbg.engine.diagnosis.finding_records import ENTRANCE, FindingRecord, StatementVisit
 from nncdbg.engine.execution.events import Event, Iterated, Popped
 from nncdbg.engine.execution.findings import STATE_RESET
 from nncdbg.nan_watch.measuring.latest_iterations import (
@@ -42,7 +42,7 @@ from nncdbg.nan_watch.sites import calls_of, site_of
 from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
-    from nncdbg.engine.diagnosis.trail import Trail
+    from nncdbg.engine.diagnosis.nan_tracker import NanTracker
     from nncdbg.engine.stopping.stops import Stop
     from nncdbg.nan_watch.measuring.gates import Gates
 
@@ -50,7 +50,7 @@ _LEAST = 64.0
 """Least factor that counts as a loss scale."""
 
 
-def loss_scale_of(sighting: Sighting, debugger: Debugger) -> tuple[str, str] | None:
+def loss_scale_of(sighting: FindingRecord, debugger: Debugger) -> tuple[str, str] | None:
     """Return (element type, factor) of an infinite narrow result with a loss scale; None without one.
 
     The cotangent of a call of a gradient is a loss scale.  A factor in a statement must be a power of two.
@@ -67,7 +67,7 @@ def loss_scale_of(sighting: Sighting, debugger: Debugger) -> tuple[str, str] | N
     return None
 
 
-def _cotangents(sighting: Sighting, debugger: Debugger) -> Iterator[tuple[str, float]]:
+def _cotangents(sighting: FindingRecord, debugger: Debugger) -> Iterator[tuple[str, float]]:
     """Return the loss scales that the calls around a statement give to gradients, the innermost first."""
     gradients = {f"@{line.name}" for line in debugger.program.backwards}
     states = {state.value.name for state in debugger.program.states}
@@ -199,7 +199,7 @@ class TrainingJudge:
         self._debugger = debugger
         self._histories: dict[object, LatestIterations] = {}
 
-    def verdict(self, sighting: Sighting) -> TrainingVerdict | None:
+    def verdict(self, sighting: FindingRecord) -> TrainingVerdict | None:
         """Return the verdict on an origin in a loop; None without a loop or a history."""
         if sighting.statement.pc == ENTRANCE:
             is_data = sighting.value in data_of(sighting.statement.code)
@@ -212,7 +212,7 @@ class TrainingJudge:
         judge = self._of_training if history.is_training else self._of_loop
         return judge(history, sighting)
 
-    def _history(self, sighting: Sighting) -> LatestIterations | None:
+    def _history(self, sighting: FindingRecord) -> LatestIterations | None:
         code = loop_of(sighting)
         if code is None or not self._debugger.timeline.retains:
             return None
@@ -221,7 +221,7 @@ class TrainingJudge:
             self._histories[key] = LatestIterations(self._debugger, code, sighting.tick)
         return self._histories[key]
 
-    def _of_training(self, history: LatestIterations, sighting: Sighting) -> TrainingVerdict | None:
+    def _of_training(self, history: LatestIterations, sighting: FindingRecord) -> TrainingVerdict | None:
         learned = [course for course in history.courses if course.learns]
         outlier = outlier_in(history)
         if outlier is not None and not any(_has_diverged(each.until(outlier.at)) for each in learned):
@@ -236,7 +236,7 @@ class TrainingJudge:
         scale = self._loss_scale(sighting)
         return scale if scale is not None else _op(learned, history)
 
-    def _of_loop(self, history: LatestIterations, sighting: Sighting) -> TrainingVerdict | None:
+    def _of_loop(self, history: LatestIterations, sighting: FindingRecord) -> TrainingVerdict | None:
         courses = [course for course in history.courses if len(course.norms) > 1]
         # One iteration is enough for a jump.
         trends = [each for each in courses if each.growth >= (_GROWN if len(each.norms) > 2 else _JUMP)]
@@ -246,7 +246,7 @@ class TrainingJudge:
         scale = self._loss_scale(sighting)
         return scale if scale is not None else _op(courses, history) if courses else None
 
-    def _loss_scale(self, sighting: Sighting) -> TrainingVerdict | None:
+    def _loss_scale(self, sighting: FindingRecord) -> TrainingVerdict | None:
         found = loss_scale_of(sighting, self._debugger)
         if found is None:
             return None
@@ -319,7 +319,7 @@ class FirstBadStep:
     training.
     """
 
-    def __init__(self, debugger: Debugger, trail: Trail, gates: Gates) -> None:
+    def __init__(self, debugger: Debugger, trail: NanTracker, gates: Gates) -> None:
         self.step: TrainingStep | None = None
         """The bad step, after the pause."""
         self._reached: set[int] = set()
@@ -360,7 +360,7 @@ def step_of(code: Code, iteration: int) -> TrainingStep:
     return TrainingStep(iteration, iteration // code.epoch if code.epoch else None)
 
 
-def step_at(visit: StatementVisit | Sighting) -> TrainingStep | None:
+def step_at(visit: StatementVisit | FindingRecord) -> TrainingStep | None:
     """Return the training step of a visit; None outside of a run."""
     code: Code | None = (*visit.calls, visit.statement)[0].code
     while code is not None and code.epoch is None:

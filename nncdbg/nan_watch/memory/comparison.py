@@ -22,7 +22,7 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.digest_run import (
     Changed,
     Differs,
-    Moment,
+    DigestedStatement,
     Played,
     Player,
     Start,
@@ -436,7 +436,7 @@ def _life(debugger: Debugger, misread: Misread) -> str:
     return f"%{name_text(owner.value)}{known} is live from line {begin} to line {end}"
 
 
-def misuse_finding(debugger: Debugger, moment: Moment, finding: Finding) -> WatchFinding:
+def misuse_finding(debugger: Debugger, moment: DigestedStatement, finding: Finding) -> WatchFinding:
     """Return the finding of an allocator: an out-of-bounds write, or uninitialized elements."""
     statement, index = finding.binding, finding.output
     code, pc = statement.code, statement.pc
@@ -455,7 +455,7 @@ def misuse_finding(debugger: Debugger, moment: Moment, finding: Finding) -> Watc
     return _finding(debugger, finding.kind, at, name, cause, finding.detail, hint, other)
 
 
-def change_finding(debugger: Debugger, found: Changed, culprit: Moment | None) -> WatchFinding:
+def change_finding(debugger: Debugger, found: Changed, culprit: DigestedStatement | None) -> WatchFinding:
     """Return the finding of a value that changed although its bytes were not reused."""
     evidence = f"%{name_text(found.name)} changed after it was written"
     if culprit is not None:
@@ -519,7 +519,7 @@ def _taker(debugger: Debugger, block: MemoryBlock) -> tuple[Line | None, str]:
 def _finding(
     debugger: Debugger,
     kind: str,
-    at: Moment | Misread,
+    at: DigestedStatement | Misread,
     name: str,
     cause: str,
     evidence: str,

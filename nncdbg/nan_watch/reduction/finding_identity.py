@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
+from nncdbg.engine.diagnosis.finding_records import ENTRANCE, FindingRecord
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.ir.records import Program
 from nncdbg.nan_watch.configuration import WatchConfiguration
@@ -37,7 +37,7 @@ class FindingSignature:
             finding.kind, site.op, finding.cause, within.op if within else "", "" if site.op else site.value
         )
 
-    def is_seen(self, sighting: Sighting, gates: Gates) -> bool:
+    def is_seen(self, sighting: FindingRecord, gates: Gates) -> bool:
         """Return whether a run's finding is this one, or the first read of this non-finite input."""
         code, pc = sighting.statement.code, sighting.statement.pc
         if gates.kind_of(sighting) != self.kind or pc == ENTRANCE:

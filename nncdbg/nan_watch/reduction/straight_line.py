@@ -17,7 +17,7 @@ import numpy as np
 from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.diagnosis.sightings import Sighting
+from nncdbg.engine.diagnosis.finding_records import FindingRecord
 from nncdbg.engine.execution.events import Failed
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.values.values import copied
@@ -57,7 +57,7 @@ class StatementTrace:
     def __init__(
         self,
         debugger: Debugger,
-        seen: Callable[[Sighting], bool] | None = None,
+        seen: Callable[[FindingRecord], bool] | None = None,
         place: tuple[str, str, tuple[int, ...]] | None = None,
     ) -> None:
         debugger.uncatch()

@@ -20,7 +20,7 @@ from nncdbg.opening.command_line import (
 from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
-    from nncdbg.engine.tuning.records import MeasuredKernel, TunedStatement, Tuning
+    from nncdbg.engine.tuning import MeasuredKernel, TunedStatement, Tuning
     from nncdbg.presentation.screen import Screen
 
 
@@ -56,7 +56,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 
 def _autotune(options: Namespace, screen: Screen) -> int:
-    from nncdbg.engine.tuning.tuner import KernelTuner, available_backends
+    from nncdbg.engine.tuning import KernelTuner, available_backends
     from nncdbg.opening.programs import kernel_file_text, open_program
     from nncdbg.opening.run import failure_of
     from nncdbg.presentation.run_progress import note_messages, print_notes, under_way

@@ -227,13 +227,13 @@ def _converse(
 ) -> None:
     """Open the prompt on side A at the first divergence, with side B available."""
     from nncdbg.commands.session import CommandSession
-    from nncdbg.engine.divergence.lockstep import Companion
+    from nncdbg.engine.divergence.lockstep import SideBValues
     from nncdbg.terminal.repl import converse
 
     first = comparison.report.first
     debugger = opened.debugger()
     session = CommandSession(debugger, options.model, screen)
-    session.companion = Companion(comparison)
+    session.companion = SideBValues(comparison)
     comparison.b.debugger.restart()
 
     def greet() -> None:

@@ -141,7 +141,7 @@ def followed(program: nncdbg.Program, inputs: Mapping[str, Any]) -> tuple[list[A
     frame = debugger.control.machine.frames[0]
     masks = []
     for value in frame.code.instructions[-1][1](frame.slots):
-        known = trail.marks_of(value)
+        known = trail.marks.of(value)
         found = np.zeros(np.shape(value), bool)
         masks.append(np.logical_or.reduce([found, *(known.real.values() if known else ())]))
     return [np.asarray(value) for value in debugger.outputs.values()], masks

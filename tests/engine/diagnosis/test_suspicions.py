@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nncdbg.engine.diagnosis.diagnosing import misaligned, reduced_axes, suspicion
 from nncdbg.engine.diagnosis.explaining import cause_of_zeros
-from nncdbg.engine.diagnosis.suspicions import misaligned, reduced_axes, suspicion
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.schema import newest_opset
 

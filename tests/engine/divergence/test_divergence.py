@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import nncdbg
 from nncdbg.comparison.tolerance import Tolerance, excess
 from nncdbg.engine.divergence.casting import cast_program, inputs_like
-from nncdbg.engine.divergence.lockstep import Companion, compared
+from nncdbg.engine.divergence.lockstep import SideBValues, compared
 from nncdbg.engine.divergence.sides import Side
 from nncdbg.errors import NotComputed, RunError, UsageError
 from nncdbg.ir.records import Program
@@ -355,7 +355,7 @@ def test_the_counterpart_of_a_value_at_any_position_of_side_a() -> None:
     first = present(lockstep.run().first)
     assert first.a.iteration == (3,)
     lockstep.b.debugger.restart()
-    companion = Companion(lockstep)
+    companion = SideBValues(lockstep)
     debugger = nncdbg.Debugger(program, {"x": x})
     debugger.go_to(first.a.tick)
     name, counterpart = companion.value(debugger, "g")

@@ -9,7 +9,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.compilation.code import EVICTED
-from nncdbg.engine.observers.state_resets import old_slot
+from nncdbg.engine.observers.statement_checks import old_slot
 from nncdbg.errors import UsageError
 from tests.presence import present
 

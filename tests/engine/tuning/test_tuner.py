@@ -11,9 +11,8 @@ import pytest
 import nncdbg
 from nncdbg.engine.backends import Backend, Call, Kernels
 from nncdbg.engine.backends.numpy import NumPy
-from nncdbg.engine.tuning.private_copies import same_bits
-from nncdbg.engine.tuning.records import MeasuredKernel, TunedStatement, Tuning
-from nncdbg.engine.tuning.tuner import KernelTuner, available_backends
+from nncdbg.engine.tuning import KernelTuner, MeasuredKernel, TunedStatement, Tuning, available_backends
+from nncdbg.engine.values.checksum import same_bits
 from nncdbg.errors import UnsupportedOp, UsageError
 
 TEXT = """

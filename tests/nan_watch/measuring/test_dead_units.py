@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 import nncdbg
 from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.diagnosis.unit_activity import DeadUnits, UnitActivity
-from nncdbg.engine.diagnosis.units import feeds_layer, flat_values, op_of
+from nncdbg.engine.diagnosis.units import DeadUnits, UnitActivity, feeds_layer, flat_values, op_of
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.watching import watch_run
 from nncdbg.terminal.main import main

@@ -11,8 +11,7 @@ from nncdbg.comparison.report import DiffReport, Growth, Match, Place, ValueSite
 from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import StatementVerdict
-from nncdbg.engine.divergence.sides import Side
-from nncdbg.engine.divergence.written import Written
+from nncdbg.engine.divergence.sides import Side, Written
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import type_of
 from nncdbg.text.lexemes import name_text
@@ -27,7 +26,7 @@ _KEPT = 32
 """Maximum number of listed causes and ties."""
 
 
-class Tally:
+class ReportBuilder:
     """Collects a `DiffReport` of sides `a` and `b`."""
 
     def __init__(self, a: Side, b: Side, tolerance: Tolerance) -> None:

@@ -6,7 +6,7 @@ The constants of a block are inspected when a frame of it begins for the first t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,11 +15,13 @@ import numpy as np
 
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.diagnosis.effect import is_training_state, step_outputs
+from nncdbg.engine.diagnosis.finding_records import ENTRANCE, FindingRecords
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Stage
-from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sightings
 from nncdbg.engine.execution.events import Event, Pushed
+from nncdbg.engine.observers.nonfinite import bad_in
 from nncdbg.engine.ops.aten.names import RECEIVED_INPUT, RECORDED_INPUT
 from nncdbg.engine.ops.causes import RECEIVED, SET_BY_HAND, Cause
+from nncdbg.engine.ops.influence import Application
 from nncdbg.ir.records import Array
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import bad, is_finite
@@ -31,65 +33,62 @@ _LATER = re.compile(r"(\.\d+)+$")
 MASKS = "use a finite number: an infinity works as a mask only in Where, Max, Min and softmax scores"
 
 
-def cause_of_input(name: str, array: Array, kind: str) -> Cause:
-    """Return the cause for an input with NaN or Inf, and their index in its batch."""
-    hint = "check the source of the data: it was bad before the first statement"
-    return Cause("bad input", f"input %{name_text(name)} {_what_is_bad(array, kind)}", hint)
+_CAUSES = {
+    "input": (
+        "bad input",
+        "input {name} {bad}",
+        "check the source of the data: it was bad before the first statement",
+    ),
+    "parameter": (
+        "bad parameter",
+        "{name} {bad}",
+        "the model was saved like this: check its training, or its conversion",
+    ),
+    "state": (
+        "bad parameter",
+        "{name} {bad} before the step",
+        "this step did not make it: check its initialization, its checkpoint, and the steps before",
+    ),
+    "recorded": (
+        "bad input",
+        "{name}, the recorded result of an operator that cannot run again, {bad}",
+        "its statement, torch.recorded, names the operator and the line where the training ran it",
+    ),
+    "received": (
+        RECEIVED,
+        "{name}, the result of a collective, {bad}",
+        "the rank that sent it reports the operator that made it",
+    ),
+    "set": (SET_BY_HAND, "{name}, set at step {tick}, {bad}", ""),
+}
+"""Cause, evidence and hint of a bad value by its entrance; `set`: the user has set it."""
 
 
-def cause_of_constant(name: str, array: Array, kind: str) -> Cause:
-    """Return the cause for a parameter of the model with NaN or Inf."""
-    hint = "the model was saved like this: check its training, or its conversion"
-    return Cause(
-        "bad parameter", f"%{name_text(name)} {_what_is_bad(array, kind)}", MASKS if kind == "inf" else hint
-    )
+def _cause(entrance: str, name: str, array: Array, kind: str, tick: int = 0) -> Cause:
+    """Return the cause for a value that is bad from the start; NaN or Inf have their index in its batch."""
+    cause, evidence, hint = _CAUSES[entrance]
+    words = evidence.format(name=f"%{name_text(name)}", bad=_what_is_bad(array, kind), tick=tick)
+    return Cause(cause, words, MASKS if entrance == "parameter" and kind == "inf" else hint)
 
 
-def cause_of_state(name: str, array: Array, kind: str) -> Cause:
-    """Return the cause for a parameter, buffer or moment that is bad before a training step."""
-    hint = "this step did not make it: check its initialization, its checkpoint, and the steps before"
-    return Cause("bad parameter", f"%{name_text(name)} {_what_is_bad(array, kind)} before the step", hint)
-
-
-def cause_of_recorded(name: str, array: Array, kind: str) -> Cause:
-    """Return the cause for a recorded result that is bad: its operator does not run again."""
-    evidence = f"%{name_text(name)}, the recorded result of an operator that cannot run again, "
-    hint = "its statement, torch.recorded, names the operator and the line where the training ran it"
-    return Cause("bad input", evidence + _what_is_bad(array, kind), hint)
-
-
-def cause_of_received(name: str, array: Array, kind: str) -> Cause:
-    """Return the cause for the recorded result of a collective that is bad."""
-    evidence = f"%{name_text(name)}, the result of a collective, {_what_is_bad(array, kind)}"
-    return Cause(RECEIVED, evidence, "the rank that sent it reports the operator that made it")
-
-
-def cause_by_hand(name: str, tick: int, array: Array, kind: str) -> Cause:
-    """Return the cause for a value that the user has set."""
-    return Cause(SET_BY_HAND, f"%{name_text(name)}, set at step {tick}, {_what_is_bad(array, kind)}", "")
-
-
-def _cause_of(name: str, code: Code, updated: Set[str]) -> Callable[[str, Array, str], Cause]:
-    """Return the function for the cause of an input that is bad; `updated` are names of states."""
+def _entrance_of(name: str, code: Code, updated: Set[str]) -> str:
+    """Return the entrance of an input, a key of `_CAUSES`; `updated` are names of states."""
     if name.startswith(RECEIVED_INPUT):
-        return cause_of_received
+        return "received"
     if name.startswith(RECORDED_INPUT):
-        return cause_of_recorded
-    return cause_of_state if _is_state(name, code, updated) else cause_of_input
-
-
-def _is_state(name: str, code: Code, updated: Set[str]) -> bool:
-    """Whether an input is a parameter, buffer or moment of a training step, which returns gradients."""
+        return "recorded"
+    # A training step returns gradients.
     returned = {_LATER.sub("", each) for each in step_outputs(code)}
     if not any(each.endswith(".grad") for each in returned):
-        return False
-    return is_training_state(name) or f"{name}.grad" in returned or name in updated
+        return "input"
+    is_state = is_training_state(name) or f"{name}.grad" in returned or name in updated
+    return "state" if is_state else "input"
 
 
-def cause_in_place(operand: int, op: str, array: Array, kind: str) -> Cause:
+def _cause_in_place(operand: int, op: str, array: Array, kind: str) -> Cause:
     """Return the cause for a literal among the operands of an op."""
-    number = f"operand {operand + 1} of {op} is {array.reshape(-1)[0]}" if array.size == 1 else ""
-    evidence = number or f"operand {operand + 1} of {op} {_what_is_bad(array, kind)}"
+    bad = f"is {array.reshape(-1)[0]}" if array.size == 1 else _what_is_bad(array, kind)
+    evidence = f"operand {operand + 1} of {op} {bad}"
     return Cause("bad parameter", evidence, MASKS if kind == "inf" else "write a finite number")
 
 
@@ -111,7 +110,7 @@ def _what_is_bad(array: Array, kind: str) -> str:
 class Entrances:
     """Marks inputs and constants with NaN or Inf; each is reported once it influences a result."""
 
-    seen: Sightings
+    seen: FindingRecords
     marks: MarkedTensors
     to_host: Callable[[Any], Any]
     updated: Set[str] = frozenset()
@@ -128,9 +127,9 @@ class Entrances:
         """Mark the inputs of the entry graph; return whether any is not finite."""
         found = False
         for name, value in inputs.items():
-            cause = _cause_of(name, code, self.updated)
+            cause = partial(_cause, _entrance_of(name, code, self.updated), name)
             for item in value if isinstance(value, (list, tuple)) else (value,):
-                found |= self._enter(item, partial(cause, name), code, name)
+                found |= self._enter(item, cause, code, name)
         return found
 
     def of_constants(self, code: Code) -> bool:
@@ -147,11 +146,11 @@ class Entrances:
     def _constant(self, code: Code, slot: int, value: Any) -> bool:
         name = code.names[slot]
         if name:
-            return self._enter(value, partial(cause_of_constant, name), code, name)
+            return self._enter(value, partial(_cause, "parameter", name), code, name)
         pc, index = next((pc, slots.index(slot)) for pc, slots in enumerate(code.operands) if slot in slots)
         node = code.nodes[pc]
         result = node.outputs[0].name if node.outputs else ""
-        return self._enter(value, partial(cause_in_place, index, node.op), code, result, pc)
+        return self._enter(value, partial(_cause_in_place, index, node.op), code, result, pc)
 
     def of_operand(self, value: Any, statement: Statement, index: int) -> bool:
         """Mark an operand without a known origin; return whether it is not finite.
@@ -160,11 +159,11 @@ class Entrances:
         """
         slots = statement.code.operands[statement.pc]
         name = statement.code.names[slots[index]] if index < len(slots) else ""
-        return self._enter(value, partial(cause_of_constant, name), statement.code, name)
+        return self._enter(value, partial(_cause, "parameter", name), statement.code, name)
 
     def by_hand(self, value: Any, code: Code, name: str, tick: int) -> None:
         """Mark a value that the user has set at `tick`."""
-        self._enter(value, partial(cause_by_hand, name, tick), code, name)
+        self._enter(value, partial(_cause, "set", name, tick=tick), code, name)
 
     def _enter(
         self, value: Any, cause: Callable[[Any, str], Cause], code: Code, name: str, pc: int = ENTRANCE
@@ -195,3 +194,37 @@ class Entrances:
                 if host.size > 1 and np.any(np.isfinite(host) & (host != 0)):
                     self.data.add(number)
         return True
+
+
+def masked_factor(application: Application) -> tuple[int, int] | None:
+    """Return the operand with NaN, and the one whose factors of all these elements are 0; else None."""
+    operands = application.operands
+    for at, other in ((0, 1), (1, 0)) if len(operands) > 1 else ():
+        wrong = bad_in(operands[at], "nan")
+        if wrong is not None and np.any(wrong) and _is_zero(application, at, wrong, operands[other]):
+            return at, other
+    return None
+
+
+def _is_zero(application: Application, at: int, wrong: Any, factor: Any) -> bool:
+    """Return whether each factor of the marked elements of operand `at` is 0."""
+    op = application.op.name
+    if op == "Mul":
+        factors, marked = np.broadcast_arrays(factor, wrong)
+        return bool((factors[marked] == 0).all())
+    if op not in ("MatMul", "Gemm") or wrong.ndim < 2 or factor.ndim < 2:
+        return False
+    transposed = [bool(application.attributes.get(name, 0)) for name in ("transA", "transB")]
+    # The terms of a product lie along the last axis of the first factor, and the second last of the second.
+    terms = -1 if (at == 0) != transposed[at] else -2
+    marked = wrong.any(axis=-3 - terms)
+    terms = -1 if (at == 1) != transposed[1 - at] else -2
+    zero = (factor == 0).all(axis=-3 - terms)
+    return bool(np.logical_or(~marked, zero).all())
+
+
+def masked_words(names: Sequence[str], op: str) -> tuple[str, str]:
+    """Return evidence and hint for a NaN in the first named operand under weight 0 in the second."""
+    value, weight = (f"%{name_text(name)}" if name else "an operand" for name in names)
+    evidence = f"{op} multiplies each of these elements by 0 in {weight}, and 0 * NaN is NaN"
+    return evidence, f"set the masked elements of {value} to 0 first, as in Where(IsNaN({value}), 0, {value})"

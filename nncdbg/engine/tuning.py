@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from nncdbg import extensions
 from nncdbg.comparison.measure import measure
@@ -24,8 +26,7 @@ from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.recomputation import terms_of
 from nncdbg.engine.ops.aten.names import is_torch
-from nncdbg.engine.tuning.private_copies import changed_operand, host_copies, placed_copies
-from nncdbg.engine.tuning.records import MeasuredKernel, TunedStatement, Tuning
+from nncdbg.engine.values.checksum import same_bits
 from nncdbg.errors import LoadError, NncdbgError, UnsupportedOp, UsageError
 from nncdbg.ir.records import Path, type_of
 from nncdbg.text.counting import counted
@@ -181,7 +182,6 @@ class KernelTuner:
         return MeasuredKernel(backend.name, seconds=self._shortest(kernel, operands, call.several))
 
     def _shortest(self, kernel: Execute, operands: Sequence[Any], several: bool) -> float:
-        """Return the shortest time of an execution."""
         clock, shortest, spent, runs = self._clock, float("inf"), 0.0, 0
         while runs < LEAST or (runs < MOST and spent < BUDGET):
             start = clock()
@@ -239,3 +239,92 @@ def _difference(found: Sequence[Any], wanted: Sequence[Any], terms: int) -> str:
             where = list(match.excess.where or ())
             return f"{counted(match.excess.count, 'element')}, at {where} {a} against {b}"
     return ""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredKernel:
+    """The kernel of one backend: `seconds` is the shortest time, None for a kernel that was not measured.
+
+    `lacks` is why the backend has no kernel here, and `rejected` why its kernel must not be chosen.
+    """
+
+    backend: str
+    seconds: float | None = None
+    lacks: str = ""
+    rejected: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TunedStatement:
+    """One statement: the measured `kernels`, and the backend `chosen`, or why it was `left_out`."""
+
+    line: int
+    op: str
+    selector: str
+    kernels: tuple[MeasuredKernel, ...] = ()
+    chosen: str = ""
+    left_out: str = ""
+
+    @property
+    def saved(self) -> float:
+        """Return the seconds by which the chosen kernel is faster than that of the run, the first one."""
+        by_name = {each.backend: each.seconds for each in self.kernels}
+        own = self.kernels[0].seconds if self.kernels else None
+        chosen = by_name.get(self.chosen)
+        return own - chosen if own is not None and chosen is not None else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The choice for a program; `backend` is that of the run.
+
+    `unavailable` maps backends to the reason why they could not be measured.
+    """
+
+    backend: str
+    statements: list[TunedStatement] = field(default_factory=list)
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def kernels(self) -> dict[str, str]:
+        """Return the chosen backend of each measured statement, by its selector, as `kernels` of a run."""
+        return {each.selector: each.chosen for each in self.statements if each.chosen}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON has them."""
+        return {
+            "backend": self.backend,
+            "kernels": self.kernels,
+            "statements": [asdict(each) for each in self.statements],
+            "unavailable": dict(self.unavailable),
+        }
+
+
+def host_copies(values: Sequence[Any], holding: Backend) -> list[Any]:
+    """Return copies of operands in host memory that shares no byte with the values of the run."""
+    return [_copied(holding.to_host(value)) for value in values]
+
+
+def placed_copies(copies: Sequence[Any], holding: Backend) -> list[Any]:
+    """Return further copies, held as the backend of the run holds its values."""
+    return [_placed(_copied(copy), holding) for copy in copies]
+
+
+def changed_operand(copies: Sequence[Any], placed: Sequence[Any], holding: Backend) -> int | None:
+    """Return the number of the first operand that a kernel wrote to; None if it wrote to none."""
+    for index, (copy, value) in enumerate(zip(copies, placed, strict=True)):
+        if not same_bits(copy, holding.to_host(value)):
+            return index
+    return None
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_copied(item) for item in value]
+    return np.array(value) if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+def _placed(copy: Any, holding: Backend) -> Any:
+    if isinstance(copy, list):
+        return [_placed(item, holding) for item in copy]
+    return holding.to_device(copy)

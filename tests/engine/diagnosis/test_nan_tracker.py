@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import nncdbg
-from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
+from nncdbg.engine.diagnosis.finding_records import ENTRANCE, FindingRecord
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.debug import DebugAllocation, LeanAllocation
 from tests.engine.programs import runnable
@@ -202,14 +202,16 @@ graph @layer(%a: f32[2]) -> (%b: f32[2]) {
 }
 
 
-def summary(sighting: Sighting) -> str:
+def summary(sighting: FindingRecord) -> str:
     statement = sighting.statement
     op = "-" if statement.pc == ENTRANCE else statement.code.nodes[statement.pc].op
     mark = "*" if sighting.reaches_output else ""
     return f"{sighting.role} {sighting.kind} {op} {sighting.value}{mark}"
 
 
-def followed(text: str, memory: Allocation | str, inputs: Mapping[str, Any] | None = None) -> list[Sighting]:
+def followed(
+    text: str, memory: Allocation | str, inputs: Mapping[str, Any] | None = None
+) -> list[FindingRecord]:
     debugger = nncdbg.Debugger(nncdbg.parse(text), inputs, allocator=memory, statistics=False)
     debugger.uncatch()
     trail = debugger.observers.follow(debugger.control)

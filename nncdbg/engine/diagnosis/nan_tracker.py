@@ -17,22 +17,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.diagnosis.carrying import Carrier
-from nncdbg.engine.diagnosis.decisions import Decisions
 from nncdbg.engine.diagnosis.effect import Effect, step_outputs
-from nncdbg.engine.diagnosis.entrances import Entrances
+from nncdbg.engine.diagnosis.finding_records import (
+    ENTRANCE,
+    NONE,
+    FindingRecord,
+    FindingRecords,
+    Origins,
+    Register,
+)
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks, hits
-from nncdbg.engine.diagnosis.masked import masked_factor, masked_words
-from nncdbg.engine.diagnosis.noting import Notes, key_of
-from nncdbg.engine.diagnosis.register import NONE, Origins, Register
-from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting, Sightings
-from nncdbg.engine.diagnosis.step import Position, Step, alone, either, step_of
+from nncdbg.engine.diagnosis.nonfinite_inputs import Entrances, masked_factor, masked_words
+from nncdbg.engine.diagnosis.propagation import Carrier, Decisions
+from nncdbg.engine.diagnosis.step import Notes, Position, Step, alone, either, key_of, step_of
 from nncdbg.engine.diagnosis.widened import Widened
 from nncdbg.engine.execution.events import Event
 from nncdbg.engine.execution.findings import STATE_RESET, Finding
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.observers.nonfinite import KINDS, array_of, bad_in, influenced, shaped
-from nncdbg.engine.observers.operand_checks import FAULTS, faults_of
+from nncdbg.engine.observers.statement_checks import FAULTS, faults_of
 from nncdbg.engine.ops.aten.names import autograd_nodes, base_name, is_torch
 from nncdbg.engine.ops.causes import WHERE_TRAP, Cause
 from nncdbg.engine.ops.influence import CHECK, NOTHING, Application, Infinities, Marked, whole
@@ -47,7 +50,7 @@ _READ_NOTHING = (NOTHING.find, CHECK.find)
 
 
 @dataclass(slots=True)
-class Trail:
+class NanTracker:
     """The NaN tracker of a run; `machine` is where the program is, `inputs` are its inputs by name.
 
     The inputs are the values in the machine's slots. `whole` returns whether every element of a tensor
@@ -62,7 +65,7 @@ class Trail:
     diagnosing: Diagnosing
     begin: Callable[[Callable[[], None]], None]
     quiet: Callable[[], bool] = lambda: False
-    _seen: Sightings = field(default_factory=Sightings)
+    _seen: FindingRecords = field(default_factory=FindingRecords)
     marks: MarkedTensors = field(default_factory=MarkedTensors)
     _carrier: Carrier = field(init=False)
     _widened: Widened = field(init=False)
@@ -115,16 +118,12 @@ class Trail:
             self._asked = self._followed = True
         return self._followed
 
-    def marks_of(self, value: Any) -> Marks | None:
-        """Return the marks of a tracked tensor; None without any."""
-        return self.marks.of(value)
-
     @property
     def unmarked(self) -> bool:
         """Whether no tensor has marks."""
         return not self.marks
 
-    def sighting(self, number: int) -> Sighting:
+    def sighting(self, number: int) -> FindingRecord:
         """Return a record by its number."""
         return self._seen[number]
 
@@ -151,7 +150,7 @@ class Trail:
         return self._carrier.problems
 
     @property
-    def sightings(self) -> list[Sighting]:
+    def sightings(self) -> list[FindingRecord]:
         return self._seen.reported
 
     # -- reports -----------------------------------------------------------------------------------
@@ -228,11 +227,9 @@ class Trail:
             self._unfollowed.append((finding.binding, origins))
         # The finding is about an operand: later reads of that operand depend on it.
         for value in finding.inputs:
-            if not self.whole(value) and not self._depends_on_memory(self.marks.of(value)):
+            marks = self.marks.of(value)
+            if not self.whole(value) and (marks is None or not marks.origins & self._explaining):
                 self._mark_whole(value, origins)
-
-    def _depends_on_memory(self, marks: Marks | None) -> bool:
-        return marks is not None and bool(marks.origins & self._explaining)
 
     def _mark_whole(self, value: Any, origins: Origins) -> None:
         self.marks.add(value, "real", origins, whole(self.to_host(value)))
@@ -417,16 +414,12 @@ class Trail:
             self.legal.add(sighting.number)
         elif kind == "inf":
             self._widened.judged.add(sighting.number)
-            self._note_zeros(step, sighting)
+            for value, host in zip(step.inputs, step.application.operands, strict=True):
+                if not cause.is_overflow and isinstance(host, np.ndarray) and (host == 0).any():
+                    self._zeros.mark(value, "inf", frozenset({sighting.number}))
         elif cause.name != WHERE_TRAP and (found := self._zeros.union(step.inputs, "inf")):
             self._again[sighting.number] = found
         self._notes.mark_birth(result, sighting.number, born, meant=legal)
-
-    def _note_zeros(self, step: Step, sighting: Sighting) -> None:
-        if sighting.cause is not None and not sighting.cause.is_overflow:
-            for value, host in zip(step.inputs, step.application.operands, strict=True):
-                if isinstance(host, np.ndarray) and (host == 0).any():
-                    self._zeros.mark(value, "inf", frozenset({sighting.number}))
 
     def _healed(self, step: Step) -> None:
         """Record bad operands with finite results: the value is lost, or influences a result."""
@@ -468,14 +461,14 @@ class Trail:
             self._seen[number].effect = "a mask drops it in forward, and its gradient is NaN"
         for number in (self._dropping.keys() & reaching.keys()) - self._in_numbers:
             if _is_forward(self._seen[number].statement):
-                self._seen[number].effect = self._dropped_words(self._dropping[number])
+                binding = self._dropping[number]
+                line, location = self.diagnosing.loaded.line(binding.code, binding.pc), binding.node.location
+                place = f", {location.place}" if location is not None and location.place else ""
+                words = (
+                    f"{binding.node.op} (line {line}{place}) drops the NaN in forward, and a gradient is NaN"
+                )
+                self._seen[number].effect = words
         self._seen.conclude(frozenset(reaching), self._nearest, ended=ended or complete)
-
-    def _dropped_words(self, binding: Binding) -> str:
-        """Return the statement that drops a NaN in forward, which comes back in backward."""
-        line, location = self.diagnosing.loaded.line(binding.code, binding.pc), binding.node.location
-        place = f", {location.place}" if location is not None and location.place else ""
-        return f"{binding.node.op} (line {line}{place}) drops the NaN in forward, and a gradient is NaN"
 
 
 def _is_number(statement: Statement) -> bool:

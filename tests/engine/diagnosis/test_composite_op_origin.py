@@ -11,7 +11,7 @@ import pytest
 import nncdbg
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.diagnosis.within import Within, diagnose
+from nncdbg.engine.diagnosis.composite_op_origin import Within, diagnose
 from nncdbg.engine.execution.linking import Allocation, Linker
 from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.execution.machine import Running

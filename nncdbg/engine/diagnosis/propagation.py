@@ -1,4 +1,10 @@
-"""Propagates marks through a statement, from its operands to its results."""
+"""Propagation of marks through statements and control flow.
+
+A condition influences all results of its branch or loop.  Infinities in constants, inputs and empty
+reductions are intentional as long as they are only moved, selected by `Where`, `Max` or `Min`, compared, or
+added to scores that a softmax turns into shares.  A softmax may be written out: `Exp` of scores minus their
+maximum, or `Exp` divided by its sum.  Any other use makes the infinity data, and its origin is reported.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +15,20 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.diagnosis.intentional import Consumed, consumed, role_of
-from nncdbg.engine.diagnosis.marks import MarkedTensors, Role, Stage, groups_of, masks_of
-from nncdbg.engine.diagnosis.register import NONE, Origins
-from nncdbg.engine.diagnosis.sightings import Sightings, StatementVisit
+from nncdbg.engine.diagnosis.finding_records import NONE, FindingRecords, Origins, StatementVisit
+from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks, Role, Stage, groups_of, masks_of
 from nncdbg.engine.diagnosis.step import Position, Step, marks_key, step_of
+from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed, Skipped
+from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.loaded import Loaded, MicroPrograms
 from nncdbg.engine.observers.nonfinite import array_of, influenced, shaped
 from nncdbg.engine.ops import Op
 from nncdbg.engine.ops.aten.names import base_name, is_torch
 from nncdbg.engine.ops.aten.operators import VIEWS
-from nncdbg.engine.ops.influence import EVERYTHING, NOTHING, Infinities, Marked, whole
+from nncdbg.engine.ops.influence import EVERYTHING, NOTHING, WHERE, Infinities, Influence, Marked, whole
 from nncdbg.errors import NncdbgError
+from nncdbg.ir.kinds import Kind
 from nncdbg.stats.inspection import bad
 
 _SELECTING = frozenset({Infinities.KEPT, Infinities.ABSORBED})
@@ -88,7 +95,7 @@ class Carrier:
     """
 
     marks: MarkedTensors
-    seen: Sightings
+    seen: FindingRecords
     program: Loaded
     machine: Position
     explaining: set[int]
@@ -214,3 +221,141 @@ class Carrier:
         """Record what could not be tracked exactly."""
         if problem not in self.problems:
             self.problems.append(problem)
+
+
+@dataclass(slots=True)
+class Decisions:
+    """The origins that determined whether, or how often, each frame runs."""
+
+    marks: MarkedTensors
+    _decided: dict[int, tuple[Origins, Origins]] = field(default_factory=dict)
+    """For each frame the origins, and the recorded findings nearest to the condition."""
+
+    def hear(self, event: Event, frames: Sequence[Frame]) -> None:
+        """Record the origins of a frame's condition; mark the results when the frame ends."""
+        if not self.marks:
+            return
+        if isinstance(event, Pushed):
+            outer = frames[-2]
+            node = outer.code.nodes[outer.pc]
+            if node.kind in (Kind.IF, Kind.WHILE):
+                self._decide(event.frame, outer.code.operands_of(outer.pc, outer.slots)[:1])
+        elif isinstance(event, Skipped):
+            outer = frames[-1]
+            self._decide(event.frame, outer.code.operands_of(outer.pc - 1, outer.slots)[:1])
+            self._end(event.frame, outer)
+        elif isinstance(event, Iterated):
+            self._breaks(event.frame, event.before)
+            self._collect(event.frame, event.before)
+        elif isinstance(event, Popped):
+            self._end(event.frame, frames[-1])
+
+    def _breaks(self, frame: Frame, slots: Sequence[Any]) -> None:
+        """Record the conditions of `break` in a completed iteration."""
+        code = frame.code
+        for pc, node in enumerate(code.nodes):
+            if node.kind is Kind.BREAK:
+                self._decide(frame, [slots[code.operands[pc][0]]])
+
+    def _decide(self, frame: Frame, conditions: Sequence[Any]) -> None:
+        known = [marks for marks in map(self.marks.of, conditions) if marks is not None]
+        origins = NONE.union(*(marks.origins for marks in known))
+        if origins:
+            before, nearest = self._decided.get(id(frame), (NONE, NONE))
+            self._decided[id(frame)] = before | origins, nearest.union(*(marks.latest for marks in known))
+
+    def _collect(self, loop: Frame, slots: Sequence[Any]) -> None:
+        """Mark the collected values of a completed iteration: a run collects copies."""
+        if loop.collected:
+            results = loop.code.operands[-1][-len(loop.collected) :]
+            for items, slot in zip(loop.collected, results, strict=True):
+                self.marks.copy(slots[slot], items[-1])
+
+    def _end(self, frame: Frame, outer: Frame) -> None:
+        targets = outer.code.result_slots(outer.pc - 1)
+        if frame.is_loop:
+            if frame.pc:
+                self._breaks(frame, frame.slots)
+            self._stack(frame, [outer.slots[slot] for slot in targets])
+        origins, nearest = self._decided.pop(id(frame), (NONE, NONE))
+        for slot in targets if origins else ():
+            self.marks.add(outer.slots[slot], "real", origins, True)
+            self.marks.note(outer.slots[slot], nearest)
+
+    def _stack(self, loop: Frame, results: Sequence[Any]) -> None:
+        """Stack the marks of the values that a loop has collected, at its end."""
+        carried = len(loop.code.graph.inputs) - 1
+        latest = loop.code.operands[len(loop.code.nodes)][carried:]
+        for result, items, last in zip(results[carried:], loop.collected, latest, strict=False):
+            # A loop that ends by `break` does not collect in its last iteration.
+            values = [*items, loop.slots[last]][: len(result)]
+            self.marks.stack(values, result)
+            self.marks.stack_exact(result, values)
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """An intentional infinity after a statement: masks of one result."""
+
+    meant: Marked = None
+    stage: Stage = Stage.RAW
+    spoiled: Marked = None
+
+
+def consumed(
+    row: Influence, stage: Stage, known: Sequence[Marks | None], marks: Marked, result: Any
+) -> Consumed:
+    """Classify the elements `marks` of a result, which depend on an intentional infinity."""
+    if isinstance(result, (list, tuple)):
+        return Consumed(marks, stage) if row.infinities is Infinities.KEPT else Consumed(spoiled=marks)
+    infinite, how = marks & bad(result, "inf"), row.infinities
+    if (marks & bad(result, "nan")).any():
+        # The NaN is a separate finding, and the infinity its cause.
+        return Consumed(infinite, Stage.SCORES)
+    if stage is Stage.SHARE:
+        return _share(how, known, marks)
+    match how:
+        case Infinities.KEPT:
+            return Consumed(infinite, stage, marks & ~infinite)
+        case Infinities.MIXED | Infinities.ABSORBED:
+            return Consumed(infinite, Stage.SCORES)
+        case Infinities.SCALED if stage is Stage.SCORES:
+            return Consumed(infinite, stage, marks & ~bad(result, "inf"))
+        case Infinities.EXPONENTIAL if not infinite.any():
+            centred = any(each is not None and Role.CENTRED in each.role for each in known)
+            return Consumed() if centred else Consumed(marks, Stage.SHARE)
+    return Consumed(spoiled=marks)
+
+
+def _share(how: Infinities, known: Sequence[Marks | None], marks: Marked) -> Consumed:
+    match how:
+        case Infinities.KEPT:
+            return Consumed(marks, Stage.SHARE)
+        case Infinities.SCALED:
+            total = any(each is not None and Role.TOTAL in each.role for each in known)
+            return Consumed() if total else Consumed(marks, Stage.SHARE)
+        case Infinities.SUMMED | Infinities.MIXED | Infinities.ABSORBED:
+            return Consumed()
+    return Consumed(spoiled=marks)
+
+
+def role_of(op: str, row: Influence, known: Sequence[Marks | None]) -> Role:
+    """Return the role of a result in a softmax that is written out."""
+    roles = [each.role if each is not None else Role.NONE for each in known]
+    if row.greatest:
+        return Role.MAXIMUM
+    if op == "Sub" and len(roles) == 2 and Role.MAXIMUM in roles[1]:
+        return Role.CENTRED
+    if row.infinities is Infinities.SUMMED:
+        shares = any(stage is Stage.SHARE for each in known if each is not None for _, stage in each.meant)
+        return Role.TOTAL if shares else Role.NONE
+    if row.infinities is Infinities.KEPT or row is WHERE:
+        return _joined(roles)
+    return Role.NONE
+
+
+def _joined(roles: Sequence[Role]) -> Role:
+    found = Role.NONE
+    for role in roles:
+        found |= role
+    return found

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.compilation.code import Code, walk
-from nncdbg.engine.diagnosis.explaining import cause_of, explained, legal
-from nncdbg.engine.diagnosis.recomputed import narrowed
-from nncdbg.engine.diagnosis.register import NONE, Origins, Register
+from nncdbg.engine.diagnosis.explaining import cause_of, explained, legal, narrowed
+from nncdbg.engine.diagnosis.finding_records import NONE, Origins, Register
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.loaded import Loaded, MicroPrograms
+from nncdbg.engine.observers.statement_checks import is_random
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.causes import Birth, Cause
@@ -178,7 +178,7 @@ class Microscope:
     def _run(self, birth: Birth, code: Code, pc: int) -> Sequence[Any] | None:
         """Return the results of the micro program; None without one, or if it draws random numbers."""
         formula = self._micro_programs.of(code, pc, birth.inputs)
-        if formula is None or _is_random(formula):
+        if formula is None or is_random(formula):
             return None
         self._followed = _Followed()
         self._followed.enter([value for value in birth.inputs if value is not None])
@@ -302,9 +302,3 @@ def _work(birth: Birth) -> int:
     if op is None or op.terms is None:
         return size
     return size + birth.output.size * op.terms([np.shape(each) for each in birth.inputs], birth.output.shape)
-
-
-def _is_random(formula: Code) -> bool:
-    nodes = ((node, code.opsets) for code in walk(formula) for node in code.nodes)
-    declared = (lookup(node.op, version_of(node.op, opsets)) for node, opsets in nodes)
-    return any(op is not None and op.random for op in declared)

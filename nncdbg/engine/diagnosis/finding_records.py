@@ -2,20 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from nncdbg.by_identity import ByIdentity
 from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.ops.causes import RECEIVED, SET_BY_HAND, Cause
 from nncdbg.ir.kinds import Kind
 from nncdbg.stats.summary import Summary
 from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
-    from nncdbg.engine.diagnosis.within import Within
+    from nncdbg.engine.diagnosis.composite_op_origin import Within
     from nncdbg.engine.execution.frame import Frame
+
+Origins: TypeAlias = "frozenset[int]"
+"""Numbers of recorded findings."""
+
+NONE: Origins = frozenset()
+
+
+class Register:
+    """The origins of bad values in tensors, per kind; a list has the origins of its items."""
+
+    def __init__(self) -> None:
+        self._entries: ByIdentity[dict[str, Origins]] = ByIdentity()
+
+    def mark(self, value: Any, kind: str, origins: Origins) -> None:
+        """Set the origins of a kind; no origins means none."""
+        if value is None or not origins or isinstance(value, (list, tuple)):
+            return
+        known = self._entries.get(value)
+        if known is None:
+            known = {}
+            self._entries.set(value, known)
+        known[kind] = origins
+
+    def origins(self, value: Any, kind: str) -> Origins:
+        """Return the recorded origins of a kind in a value."""
+        if isinstance(value, (list, tuple)):
+            return self.union(value, kind)
+        known = self._entries.get(value)
+        return NONE if known is None else known.get(kind, NONE)
+
+    def union(self, values: Iterable[Any], kind: str) -> Origins:
+        """Return the origins of several values."""
+        return NONE.union(*(self.origins(value, kind) for value in values))
+
 
 ENTRANCE = -1
 """The pc of the inputs and constants of a program."""
@@ -58,7 +92,7 @@ def _calls(statement: Statement) -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class Sighting:
+class FindingRecord:
     """A statement where a value stopped being finite, was propagated, or became finite again.
 
     `kind` is nan, inf, uninitialized, integer or guard; `role` is birth, propagated or healed.
@@ -100,7 +134,7 @@ class Sighting:
         return self.role == "birth" or self.statement.pc == ENTRANCE
 
 
-def entrance_words(sighting: Sighting) -> str:
+def entrance_words(sighting: FindingRecord) -> str:
     """Return `%w has NaN before the program runs`, for a value that no statement made bad."""
     kind = {"nan": "NaN", "inf": "Inf"}[sighting.kind]
     if sighting.statement.pc != ENTRANCE:
@@ -114,29 +148,29 @@ _SINCE = {SET_BY_HAND: "since it was set", RECEIVED: "that this rank received"}
 
 
 @dataclass(slots=True)
-class Sightings:
+class FindingRecords:
     """The recorded findings of a run, with those to report in the order of their report."""
 
-    reported: list[Sighting] = field(default_factory=list)
-    _every: list[Sighting] = field(default_factory=list)
-    _known: dict[tuple[Any, ...], list[Sighting]] = field(default_factory=dict)
+    reported: list[FindingRecord] = field(default_factory=list)
+    _every: list[FindingRecord] = field(default_factory=list)
+    _known: dict[tuple[Any, ...], list[FindingRecord]] = field(default_factory=dict)
     _withheld: set[int] = field(default_factory=set)
     _readers: dict[int, StatementVisit] = field(default_factory=dict)
     _viewed: set[int] = field(default_factory=set)
     """The records that only views use so far."""
 
-    def __getitem__(self, number: int) -> Sighting:
+    def __getitem__(self, number: int) -> FindingRecord:
         return self._every[number]
 
-    def known(self, key: tuple[Any, ...]) -> Sighting | None:
+    def known(self, key: tuple[Any, ...]) -> FindingRecord | None:
         """Return the record that a new one with this key would be counted with; None if it would be new."""
         found = self._known.get(key, [])
         whole = key[0] != "birth" or len(found) >= MOST_VISITS
         return found[-1] if found and whole else None
 
-    def add(self, key: tuple[Any, ...] | None, *, report: bool = True, **fields: Any) -> Sighting:
+    def add(self, key: tuple[Any, ...] | None, *, report: bool = True, **fields: Any) -> FindingRecord:
         """Add a record; without `report` it is reported only once `report` is called."""
-        sighting = Sighting(len(self._every), **fields)
+        sighting = FindingRecord(len(self._every), **fields)
         self._every.append(sighting)
         if key is not None:
             self._known.setdefault(key, []).append(sighting)
@@ -176,7 +210,7 @@ class Sightings:
             if not sighting.born:
                 reaching = sighting.number in handed_on and bool(sighting.roots & outputs)
             sighting.reaches_output = not sighting.lost and (reaching or not ended)
-        groups: dict[Any, list[Sighting]] = {id(each): [each] for each in self.reported}
+        groups: dict[Any, list[FindingRecord]] = {id(each): [each] for each in self.reported}
         for same in self._known.values():
             for each in same[1:]:
                 groups[id(same[0])] = groups.get(id(same[0]), []) + groups.pop(id(each), [])
@@ -193,7 +227,7 @@ class Sightings:
         return found
 
 
-def _one(group: Sequence[Sighting]) -> Sighting:
+def _one(group: Sequence[FindingRecord]) -> FindingRecord:
     """Merge equal records into the first one that reaches an output."""
     chosen = next((each for each in group if each.reaches_output), group[0])
     return chosen if len(group) == 1 else replace(chosen, count=sum(each.count for each in group))
