@@ -3,7 +3,7 @@
 Only these quantities read a result again, and only results of activations.
 
 A unit is dead over the steps of a training if it is flat for every sample. A unit whose results are all 0
-after ReLU has no gradient, so it does not learn. The results of the latest steps are in the journal, so
+after ReLU has no gradient, so it does not learn. The results of the latest steps are in the undo log, so
 counting changes nothing.
 """
 

@@ -11,7 +11,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.diagnosis.explaining import cause_of, legal
-from nncdbg.engine.observers import operand_checks
+from nncdbg.engine.observers import statement_checks
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.causes import Birth
 from nncdbg.engine.ops.influence import Application, whole
@@ -130,7 +130,7 @@ def test_a_check_whose_rule_fails_is_not_checked_and_the_run_goes_on(monkeypatch
         op = lookup(name, opset)
         return op and replace(op, integer_fault=broken)
 
-    monkeypatch.setattr(operand_checks, "lookup", declared)
+    monkeypatch.setattr(statement_checks, "lookup", declared)
     monkeypatch.setattr("nncdbg.engine.backends.lookup", declared, raising=False)
     monkeypatch.setattr("nncdbg.engine.backends.composed.lookup", declared, raising=False)
     report = nncdbg.watch(nncdbg.parse(QUANTIZED.format(opset=19)), {"x": np.ones(3, np.float32)})
