@@ -427,11 +427,12 @@ class StatementLines:
         cursor.expect("(")
         operands, attributes = read.arguments(cursor, names)
         location, margin = cursor.suffix()
+        called = called_graph(op)
         if names.saved is not None:
-            if called_graph(op) is None:
+            if called is None:
                 raise Flaw("only a call saves values", start, width, SAVED)
             attributes["saved"] = names.saved
-        mark = NameSpan(op.removeprefix("@"), start, width)
+        mark = NameSpan(op if called is None else called, start, width)
         node = Node(op, operands, values, attributes, (), location, placement=margin)
         self.enter(block, node, names, mark, number)
 
