@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nncdbg.commands.table import PLACE, command, no_arguments, whole_number
-from nncdbg.engine.schedules.launches import THE_HOST, stream_name
 from nncdbg.errors import UsageError
+from nncdbg.ir.streams import THE_HOST, stream_name
 from nncdbg.presentation.breakpoint_syntax import place_lines
 from nncdbg.presentation.schedules import stream_number
 

@@ -15,17 +15,11 @@ from nncdbg.commands.stack import where
 from nncdbg.commands.table import command
 from nncdbg.commands.units import dead_units
 from nncdbg.engine.compilation.code import EVICTED
-from nncdbg.engine.ops.aten.names import origin_text
-from nncdbg.engine.schedules.launches import stream_name
-from nncdbg.engine.schedules.streams import (
-    AwaitedEvent,
-    StreamState,
-    results_by_stream,
-    stream_states,
-    streams_of,
-)
+from nncdbg.engine.schedules.streams import results_by_stream
 from nncdbg.errors import UsageError
 from nncdbg.expression import resolve_name, spelled
+from nncdbg.ir.streams import AwaitedEvent, StreamState, stream_name, stream_states, streams_of
+from nncdbg.ir.torch_names import origin_text
 from nncdbg.presentation.breakpoint_syntax import place_lines
 from nncdbg.presentation.buffers import buffer_text, sharers
 from nncdbg.presentation.elements import SMALL, element, elements, is_text, type_of
@@ -300,7 +294,7 @@ def _in_a_line(value: Any) -> str:
 def _streams(session: CommandSession, text: str) -> None:
     debugger = session.debugger
     frame = debugger.frames[0]
-    states = stream_states(debugger.program, frame.code, frame.pc)
+    states = stream_states(debugger.program, frame.code.graph, frame.pc)
     if not states:
         session.screen.put("the program has no schedule; `nncdbg print --streams 4` makes one")
         return

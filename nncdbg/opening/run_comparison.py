@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nncdbg.comparison.measure import measure
-from nncdbg.comparison.report import NOWHERE, Match
+from nncdbg.comparison.report import NOWHERE, FirstDifference, Match
 from nncdbg.comparison.tolerance import Tolerance, excess
 from nncdbg.engine.divergence.casting import has_same_places
-from nncdbg.engine.divergence.lockstep import FirstDifference, Lockstep
+from nncdbg.engine.divergence.lockstep import Lockstep
 from nncdbg.engine.time.step_starts import line_at, lines_of
 from nncdbg.errors import UsageError
 from nncdbg.opening.configuration import RunConfiguration

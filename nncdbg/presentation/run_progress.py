@@ -13,9 +13,9 @@ from nncdbg.stats import prepare
 
 if TYPE_CHECKING:
     from nncdbg.comparison.report import DiffReport
+    from nncdbg.comparison.verification import DeterminismVerification, Verification
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.divergence.lockstep import Lockstep
-    from nncdbg.engine.divergence.verification import DeterminismVerification, Verification
     from nncdbg.engine.execution.linking import Allocation
     from nncdbg.engine.stopping.stops import Stop
     from nncdbg.opening.programs import OpenedProgram

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from nncdbg.engine.schedules.launches import HOST, THE_HOST, Site, stream_name
-from nncdbg.engine.schedules.streams import streams_of
-from nncdbg.engine.schedules.validation import Party, Repair, ScheduleProblem
+from nncdbg.comparison.schedule_problems import Party, Repair, ScheduleProblem
 from nncdbg.errors import UsageError
 from nncdbg.expression import spelled
 from nncdbg.ir.records import Graph, Program
+from nncdbg.ir.streams import HOST, THE_HOST, Site, stream_name, streams_of
 from nncdbg.ir.walk import block_at
 
 _RACES = {

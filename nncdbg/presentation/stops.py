@@ -18,7 +18,7 @@ from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
-    from nncdbg.engine.backends.kernel_choice import StatementKernel
+    from nncdbg.comparison.kernels import StatementKernel
     from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.execution.frame import Frame

@@ -20,9 +20,9 @@ from nncdbg.commands.recording.stops import INTERRUPT
 from nncdbg.commands.session import CommandSession
 from nncdbg.commands.table import resolve
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.ops.aten.names import named_place
 from nncdbg.errors import UsageError
 from nncdbg.ir.records import Graph, Program
+from nncdbg.ir.torch_names import named_place
 from nncdbg.presentation.screen import Screen
 from nncdbg.presentation.source_files import short_path
 from nncdbg.target.stops import Stops

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.comparison.verification import DeterminismVerification
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.divergence.verification import DeterminismVerification, verify_determinism
+from nncdbg.engine.divergence.verification import verify_determinism
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.errors import RunError, UsageError
 from nncdbg.ir.records import Program, SavedRun

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from nncdbg.commands.recording.script import RecordedScript
-from nncdbg.engine.divergence.verification import digest
+from nncdbg.comparison.verification import digest
 from nncdbg.engine.frontends.onnx_store import OnnxStore
 from nncdbg.errors import UsageError
 from nncdbg.extensions import BACKENDS, BUILT_IN

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from nncdbg.engine.divergence.verification import digest
+from nncdbg.comparison.verification import digest
 from nncdbg.errors import NncdbgError, NotComputed
 from nncdbg.presentation.frame_titles import frame_title
 from nncdbg.presentation.stops import concerned_values

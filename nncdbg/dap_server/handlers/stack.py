@@ -16,18 +16,17 @@ from nncdbg.dap_server.events import MAIN_THREAD
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.addresses import reference_of
 from nncdbg.dap_server.variables.places import SourcePlace, current_statement, frame_place
-from nncdbg.engine.schedules.launches import HOST
-from nncdbg.engine.schedules.streams import stream_states, streams_of
 from nncdbg.errors import UsageError
 from nncdbg.expression import spelled
+from nncdbg.ir.streams import HOST, stream_states, streams_of
 from nncdbg.presentation.frame_titles import frame_title
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.execution.frame import Frame
-    from nncdbg.engine.schedules.streams import StreamState
     from nncdbg.ir.records import Location
+    from nncdbg.ir.streams import StreamState
 
 _FIRST = 2
 """The thread of stream 0."""
@@ -74,7 +73,7 @@ def stream_frames(session: Session, stream: int) -> list[protocol.StackFrame]:
     debugger = session.program.debugger
     depth = len(debugger.control.stack) - 1
     frame = debugger.control.stack[depth]
-    states = stream_states(debugger.program, frame.code, frame.pc)
+    states = stream_states(debugger.program, frame.code.graph, frame.pc)
     state = next(each for each in states if each.number == stream)
     if state.pc is None:
         return []

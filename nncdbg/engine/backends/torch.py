@@ -24,9 +24,9 @@ from nncdbg.engine.backends import (
     way_past,
 )
 from nncdbg.engine.backends.numpy import NumPy
-from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.ir.kinds import Kind
+from nncdbg.ir.torch_names import is_torch
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import row_of
 
@@ -150,7 +150,7 @@ class Torch:
 
 
 def _check_installed() -> None:
-    from nncdbg.engine.ops.aten.names import installed
+    from nncdbg.ir.torch_names import installed
 
     if not installed():
         raise UsageError(

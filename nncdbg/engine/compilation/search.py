@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from nncdbg.engine.ops.aten.names import stop_names
 from nncdbg.ir.records import Path, Program, Type
+from nncdbg.ir.torch_names import stop_names
 from nncdbg.ir.walk import blocks, walk
 
 

@@ -18,9 +18,9 @@ from nncdbg.engine.diagnosis.effect import is_training_state, step_outputs
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Stage
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sightings
 from nncdbg.engine.execution.events import Event, Pushed
-from nncdbg.engine.ops.aten.names import RECEIVED_INPUT, RECORDED_INPUT
 from nncdbg.engine.ops.causes import RECEIVED, SET_BY_HAND, Cause
 from nncdbg.ir.records import Array
+from nncdbg.ir.torch_names import RECEIVED_INPUT, RECORDED_INPUT
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import bad, is_finite
 from nncdbg.text.lexemes import name_text

@@ -16,7 +16,6 @@ import numpy as np
 from nncdbg.engine.backends.micro import run_definition
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.causes import Birth, Cause
 from nncdbg.engine.ops.causes.evidence import (
     EXACT,
@@ -43,6 +42,7 @@ from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.ops.schema import split, versions_of
 from nncdbg.errors import NncdbgError
 from nncdbg.ir.records import Array
+from nncdbg.ir.torch_names import is_torch
 from nncdbg.stats.inspection import bad
 from nncdbg.text.counting import elements
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.comparison.measure import measure
-from nncdbg.comparison.report import NOWHERE, DifferenceCause, DiffReport, Match
+from nncdbg.comparison.report import NOWHERE, DifferenceCause, DiffReport, FirstDifference, Match
 from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import StatementVerdict, is_discrete
@@ -133,14 +133,6 @@ def compared(
 def _same(a: Program, b: Program) -> bool:
     """Return whether two programs are equal, apart from data in stores."""
     return a is b or (a == b and not a.stores)
-
-
-@dataclass(frozen=True, slots=True)
-class FirstDifference:
-    """The first result that differs, and what differs in its statement: no text if nothing does."""
-
-    match: Match
-    causes: tuple[str, ...]
 
 
 class Lockstep(TwoRuns):

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from nncdbg.comparison.schedule_problems import ScheduleProblem
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.execution.findings import RACE, Finding, Report
 from nncdbg.engine.execution.linking import Binding, Execute
-from nncdbg.engine.schedules.launches import THE_HOST, Site, scheduled, stream_name
-from nncdbg.engine.schedules.validation import ScheduleProblem, validated
+from nncdbg.engine.schedules.validation import validated
 from nncdbg.ir.records import Program
+from nncdbg.ir.streams import THE_HOST, Site, scheduled, stream_name
 from nncdbg.text.lexemes import name_text
 
 

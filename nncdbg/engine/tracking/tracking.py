@@ -19,12 +19,13 @@ from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.time.step_starts import ended_steps, lines_of
 from nncdbg.engine.time.timeline import Timeline
-from nncdbg.engine.tracking.series import Point, RecordedTrack, TrackedSeries, weighted_mean
+from nncdbg.engine.tracking.series import RecordedTrack
 from nncdbg.engine.tracking.step_values import StepValues, number_of
 from nncdbg.engine.values.values import copied
 from nncdbg.errors import NncdbgError
 from nncdbg.escaping import printable
 from nncdbg.ir.records import TrackLine
+from nncdbg.stats.series import Point, TrackedSeries, weighted_mean
 
 if TYPE_CHECKING:
     from nncdbg.expression import Expression

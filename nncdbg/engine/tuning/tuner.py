@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from nncdbg import extensions
+from nncdbg.comparison.kernels import MeasuredKernel, TunedStatement, Tuning
 from nncdbg.comparison.measure import measure
 from nncdbg.comparison.report import NOWHERE
 from nncdbg.comparison.tolerance import Tolerance
@@ -23,11 +24,10 @@ from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.recomputation import terms_of
-from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.tuning.private_copies import changed_operand, host_copies, placed_copies
-from nncdbg.engine.tuning.records import MeasuredKernel, TunedStatement, Tuning
 from nncdbg.errors import LoadError, NncdbgError, UnsupportedOp, UsageError
 from nncdbg.ir.records import Path, type_of
+from nncdbg.ir.torch_names import is_torch
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import name_text
 

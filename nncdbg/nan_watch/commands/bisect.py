@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.execution.check_results import not_checked
+from nncdbg.comparison.check_results import not_checked
 from nncdbg.errors import UsageError
 from nncdbg.nan_watch.commands.races import opened_schedule, search_of
 from nncdbg.nan_watch.commands.reduce import INTERRUPTED, terminable

@@ -104,7 +104,7 @@ def opened_schedule(options: Namespace) -> tuple[OpenedProgram, Program, PlacedP
 
     Raises UsageError for a program without a schedule.
     """
-    from nncdbg.engine.schedules.launches import scheduled
+    from nncdbg.ir.streams import scheduled
     from nncdbg.opening.programs import open_program
 
     opened = open_program(configuration_of(options))

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.comparison.check_results import NOT_CHECKED, PASSED, CheckResult
 from nncdbg.engine.compilation.states import states_with_buffers
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.digest_run import Played, Player, Start, digest, who_changed, who_is_still_read
-from nncdbg.engine.execution.check_results import NOT_CHECKED, PASSED, CheckResult
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.packing import PlannedValue, PlanProblem, pack, problems
 from nncdbg.engine.memory.placed import PlacedAllocation

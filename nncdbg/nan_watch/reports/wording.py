@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
-from nncdbg.engine.execution.check_results import NOT_CHECKED
-from nncdbg.engine.ops.aten.names import named_place
+from nncdbg.comparison.check_results import NOT_CHECKED
 from nncdbg.engine.ops.causes import RECEIVED
 from nncdbg.errors import Excerpt
 from nncdbg.escaping import printable_line
 from nncdbg.expression import spelled
+from nncdbg.ir.torch_names import named_place
 from nncdbg.nan_watch.measuring.gates import Watched
 from nncdbg.nan_watch.records import (
     OK,

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nncdbg.comparison.schedule_problems import Party
 from nncdbg.engine.schedules.flattening import FlatStatement
-from nncdbg.engine.schedules.launches import HOST, Site
 from nncdbg.engine.schedules.player import SyncPoint
-from nncdbg.engine.schedules.validation import Party
+from nncdbg.ir.streams import HOST, Site
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.nan_watch.schedules.findings import schedule_site
 from nncdbg.nan_watch.schedules.search import OrderDifference, OrderSearch, ReplicaDifference, ScheduleSearch

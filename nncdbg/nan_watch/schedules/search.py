@@ -16,10 +16,10 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.digest_run import digest
 from nncdbg.engine.divergence.sides import Side
 from nncdbg.engine.memory.plan_file import PlacedPlan
-from nncdbg.engine.schedules.launches import Site
 from nncdbg.engine.schedules.player import Orders, SchedulePlayer, SyncPoint
 from nncdbg.errors import NncdbgError
 from nncdbg.ir.records import Program, TensorType, type_of
+from nncdbg.ir.streams import Site
 from nncdbg.ir.walk import walk_nodes
 
 

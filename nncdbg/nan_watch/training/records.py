@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.execution.check_results import (
+from nncdbg.comparison.check_results import (
     FAILED,
     NOT_APPLICABLE,
     NOT_CHECKED,
@@ -14,8 +14,8 @@ from nncdbg.engine.execution.check_results import (
     CheckResult,
     not_checked,
 )
-from nncdbg.engine.ops.aten.names import base_name
 from nncdbg.errors import RunError
+from nncdbg.ir.torch_names import base_name
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.presentation.source_files import short_path
 from nncdbg.representation import PrintedRecord

@@ -6,9 +6,9 @@ import math
 from typing import TYPE_CHECKING
 
 from nncdbg.dtypes import NUMPY
-from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.escaping import printable_line
 from nncdbg.ir.records import TensorType
+from nncdbg.ir.torch_names import origin_text
 from nncdbg.presentation.source_files import short_path
 from nncdbg.text.lexemes import name_text
 

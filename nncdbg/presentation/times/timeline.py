@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from nncdbg.engine.observers.statement_times import TimedBlock, TimedStatement
-from nncdbg.engine.schedules.streams import lanes, stream_of, streams_of
+from nncdbg.ir.streams import lanes, stream_of, streams_of
 from nncdbg.presentation.times.places import block_title, op_name, origin, result_names, shapes
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _events(
     name = op_name(event.code, event.pc)
     yield _complete(name, "statement", _HOST_LANE, (event.begin, event.end), start, arguments)
     if event.kernel is not None:
-        stream = stream_of(event.code, event.pc) if streams_of(loaded.program) else 0
+        stream = stream_of(event.code.graph, event.pc) if streams_of(loaded.program) else 0
         yield _complete(name, "kernel", places[stream][0], event.kernel, start, arguments)
 
 

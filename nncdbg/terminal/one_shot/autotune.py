@@ -20,7 +20,7 @@ from nncdbg.opening.command_line import (
 from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
-    from nncdbg.engine.tuning.records import MeasuredKernel, TunedStatement, Tuning
+    from nncdbg.comparison.kernels import MeasuredKernel, TunedStatement, Tuning
     from nncdbg.presentation.screen import Screen
 
 

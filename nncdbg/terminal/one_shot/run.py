@@ -37,8 +37,8 @@ from nncdbg.presentation.run_progress import (
 )
 
 if TYPE_CHECKING:
+    from nncdbg.comparison.verification import DeterminismVerification, Verification
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.divergence.verification import DeterminismVerification, Verification
     from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
 

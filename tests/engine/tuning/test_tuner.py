@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import nncdbg
+from nncdbg.comparison.kernels import MeasuredKernel, TunedStatement, Tuning
 from nncdbg.engine.backends import Backend, Call, Kernels
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.tuning.private_copies import same_bits
-from nncdbg.engine.tuning.records import MeasuredKernel, TunedStatement, Tuning
 from nncdbg.engine.tuning.tuner import KernelTuner, available_backends
 from nncdbg.errors import UnsupportedOp, UsageError
 

@@ -8,7 +8,7 @@ import torch
 
 import nncdbg
 import nncdbg.torch
-from nncdbg.engine.ops.aten.names import base_name
+from nncdbg.ir.torch_names import base_name
 from nncdbg.nan_watch.records import Report
 from nncdbg.nan_watch.training.records import BadStep, TrainingReport
 from tests.torch.faults.cases import COMPILED, Fault, Script

@@ -11,7 +11,6 @@ import ml_dtypes
 import numpy as np
 
 from nncdbg.dtypes import name_of
-from nncdbg.engine.ops.aten.names import autograd_nodes, base_name, of_other_library
 from nncdbg.engine.ops.aten.operators import facts_of
 from nncdbg.engine.ops.causes import WHERE_TRAP, Birth, Cause, Made, Maker
 from nncdbg.engine.ops.causes.evidence import (
@@ -28,6 +27,7 @@ from nncdbg.engine.ops.causes.evidence import (
     spot,
 )
 from nncdbg.engine.ops.causes.torch_operators import computed_in, described, paired, with_numbers
+from nncdbg.ir.torch_names import autograd_nodes, base_name, of_other_library
 from nncdbg.stats.inspection import bad
 from nncdbg.text.counting import elements
 

@@ -1,10 +1,32 @@
-"""What `nncdbg autotune` measures: the kernels of each statement, and the choice among them."""
+"""The kernels of statements: which run and why, and those that `nncdbg autotune` measures and chooses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class StatementKernel:
+    """The backend whose kernel runs a statement, and why.
+
+    `reason` is ``"default"`` (the backend of the run), ``"chosen"`` (by `selector`) or ``"fallback"``.
+    `value` is the first named result, "" without one.  `lacking` is the backend without a kernel, after which
+    the statement fell back to NumPy.
+    """
+
+    line: int | None
+    op: str
+    value: str
+    backend: str
+    reason: str = "default"
+    selector: str = ""
+    lacking: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields, without empty texts, as JSON has them."""
+        return {name: content for name, content in asdict(self).items() if content != ""}
 
 
 @dataclass(frozen=True, slots=True)
