@@ -19,6 +19,7 @@ from nncdbg.expression import (
     split_definition,
     split_target,
 )
+from nncdbg.opening.progress import RunningProgram
 from nncdbg.presentation.run_progress import print_messages
 from nncdbg.presentation.stops import value_or_reason
 from nncdbg.text.counting import counted
@@ -66,7 +67,7 @@ def _set(session: CommandSession, name: str, value: Any, index: Any = None) -> N
     debugger = session.debugger
     awaited = name in debugger.awaited
     branch = debugger.set_value(name, value, index)
-    print_messages(debugger, session.screen)
+    print_messages(RunningProgram(debugger), session.screen)
     session.screen.put_line(value_or_reason(debugger, name, session.screen.line_layout))
     if awaited:
         line = debugger.loaded.line(debugger.frames[0].code, debugger.frames[0].pc)

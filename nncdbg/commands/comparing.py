@@ -39,7 +39,7 @@ def diff(session: CommandSession, text: str) -> None:
     if number:
         there, titles = _on_branch(debugger, name, known_branch(debugger, whole_number("diff", number)))
     elif session.companion is not None:
-        other, there = session.companion.value(debugger, name)
+        other, there = session.companion(name)
         titles = ("side A", "side B" if other == name else f"side B, {spelled(other)}")
     elif micro is not None and micro.name == name and debugger.stop.finding is not None:
         there, titles = micro.micro, ("the kernel", "the micro program")

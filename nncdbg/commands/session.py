@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
@@ -13,6 +13,7 @@ from nncdbg.commands.command_lines import is_expression, read_commands, split_co
 from nncdbg.commands.recording.recorder import SessionRecorder
 from nncdbg.commands.table import TABLE, Command, resolve
 from nncdbg.errors import NncdbgError, RunError, UsageError, failure_code
+from nncdbg.opening.progress import RunningProgram
 from nncdbg.presentation.crash_report import report_crash
 from nncdbg.presentation.expressions import displayed
 from nncdbg.presentation.run_progress import under_way
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from nncdbg.commands.recording.script import RecordedScript
     from nncdbg.commands.recording.setup import Confirm
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.divergence.lockstep import Companion
     from nncdbg.engine.stopping.stops import Stop
     from nncdbg.opening.configuration import RunConfiguration
     from nncdbg.opening.journal.recording import StepRecorder
@@ -56,7 +56,7 @@ class CommandSession:
         self.screen: Screen = screen
         screen.name_values(debugger.program)
         self.over = False
-        self.companion: Companion | None = None
+        self.companion: Callable[[str], tuple[str, Any]] | None = None
         """The other side of a comparison, if this session is one."""
         self.configuration: RunConfiguration | None = None
         """The run configuration that the session was opened from, if there is one."""
@@ -343,7 +343,7 @@ class CommandSession:
 
     def move(self, verb: Callable[[], Stop], times: int = 1, *, forward: bool = True) -> None:
         """Move the program and show the stop: the last of several steps, or the first other stop."""
-        with under_way(self.debugger, self.screen):
+        with under_way(RunningProgram(self.debugger), self.screen):
             stop = verb()
             while times > 1 and stop.reason == "step":
                 times -= 1

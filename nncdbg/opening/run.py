@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter_ns
@@ -22,6 +21,7 @@ from nncdbg.engine.values.values import Outputs
 from nncdbg.errors import MemoryFault, NncdbgError, RunError, UsageError
 from nncdbg.ir.records import Program
 from nncdbg.opening.journal_address import read_address
+from nncdbg.opening.progress import Around, RunningProgram
 
 if TYPE_CHECKING:
     from nncdbg.engine.execution.linking import Binding, Execute
@@ -168,6 +168,13 @@ def failure_of(stop: Stop, model: str) -> NncdbgError | None:
     return RunError(stop.detail or f"the run stopped: {stop.reason}")
 
 
+def failure_unless_paused(stop: Stop, model: str) -> NncdbgError | None:
+    """Return the error as `failure_of` does.  Raises KeyboardInterrupt for a run that the user paused."""
+    if stop.reason == "pause" and not stop.detail:
+        raise KeyboardInterrupt
+    return failure_of(stop, model)
+
+
 # -- profiling -------------------------------------------------------------------------------------
 
 RUNS, WARMUP = 20, 3
@@ -232,7 +239,7 @@ def profile(
     opened: OpenedProgram,
     runs: int | None,
     warmup: int | None,
-    around: Callable[[Debugger], AbstractContextManager[None]],
+    around: Around,
     *,
     timeline: bool = False,
 ) -> Profile:
@@ -259,13 +266,11 @@ def profile(
             times.clear()
         if timeline and number == warmup + runs - 1:
             times.timeline = []
-        with around(debugger):
+        with around(RunningProgram(debugger)):
             begin = perf_counter_ns()
             stop = debugger.run()
             end = perf_counter_ns()
-        if stop.reason == "pause" and not stop.detail:
-            raise KeyboardInterrupt
-        error = failure_of(stop, opened.configuration.program)
+        error = failure_unless_paused(stop, opened.configuration.program)
         if error is not None:
             raise error
         if number >= warmup:

@@ -22,6 +22,7 @@ from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal.ranks import CONFIGURATION, RankMembership
 from nncdbg.opening.journal_address import Address
 from nncdbg.opening.programs import open_program
+from nncdbg.opening.progress import Around, RunningProgram
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -41,24 +42,22 @@ class FirstStatement:
     difference: FirstDifference
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Rerun:
     """Both runs again, from the start of step `start`, where they are equal, to the end of step `last`."""
 
-    lockstep: Lockstep
-    start: int
-    last: int
+    def __init__(self, lockstep: Lockstep, start: int, last: int) -> None:
+        self._lockstep = lockstep
+        self.start, self.last = start, last
 
-    def first(self) -> FirstStatement | None:
+    def first(self, around: Around) -> FirstStatement | None:
         """Run both sides to the first statement with different results; None if no result differs.
 
-        Raises the error of a failed side, and KeyboardInterrupt after a pause.
+        `around` shows the run.  Raises the error of a failed side, and KeyboardInterrupt after a pause.
         """
-        debugger = self.lockstep.a.debugger
-        difference = self.lockstep.run_to_difference(_until_end_of(debugger, self.last))
-        if difference is None:
-            return None
-        return FirstStatement(_step_of(debugger), difference)
+        a, b = self._lockstep.a.debugger, self._lockstep.b.debugger
+        with around(RunningProgram(a, b)):
+            difference = self._lockstep.run_to_difference(_until_end_of(a, self.last))
+        return None if difference is None else FirstStatement(_step_of(a), difference)
 
 
 def rerun(comparison: RunComparison) -> Rerun:

@@ -137,10 +137,12 @@ def concerned_values(debugger: Debugger, stop: Stop, *, written: bool) -> list[s
 
 def fallbacks(debugger: Debugger) -> list[tuple[str, str]]:
     """Return (op, description) for each statement that fell back to NumPy, oldest first."""
-    return [
-        (each.op, f"line {each.line}: {each.op} ran on NumPy because {each.lacking} has no kernel for it")
-        for each in debugger.loaded.fallbacks
-    ]
+    return [(each.op, fallback_line(each)) for each in debugger.loaded.fallbacks]
+
+
+def fallback_line(kernel: StatementKernel) -> str:
+    """Return the statement that fell back to NumPy, and why, in a line."""
+    return f"line {kernel.line}: {kernel.op} ran on NumPy because {kernel.lacking} has no kernel for it"
 
 
 def kernel_line(kernel: StatementKernel) -> str:

@@ -129,7 +129,7 @@ def _banner(session: CommandSession) -> None:
     count = sum(len(graph.nodes) for _, graph in blocks(debugger.program))
     kinds = f"{counted(count, 'statement')} in {counted(len(graphs), 'graph')}"
     session.screen.put(f"{session.title}: {kinds}; `help` lists the commands")
-    print_notes(debugger, session.screen)
+    print_notes(debugger.notes, session.screen)
     session.arrived(debugger.stop)
 
 

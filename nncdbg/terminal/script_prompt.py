@@ -21,6 +21,7 @@ from nncdbg.commands.session import CommandSession
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.stopping.supervision import PROCESS
 from nncdbg.errors import UsageError
+from nncdbg.opening.progress import RunningProgram
 from nncdbg.presentation.run_progress import print_messages
 from nncdbg.presentation.screen import Screen
 from nncdbg.terminal.repl import confirmed, read_lines
@@ -130,7 +131,7 @@ class ScriptPrompt:
             stop = debugger.move(debugger.control.proceed, rest)
         session = self._session
         if session is not None and session.debugger is debugger:
-            print_messages(debugger, session.screen)
+            print_messages(RunningProgram(debugger), session.screen)
         return stop
 
     def _concerns(self, debugger: Debugger, stop: Stop) -> bool:

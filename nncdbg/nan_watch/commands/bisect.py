@@ -97,7 +97,7 @@ def _bisect(options: Namespace, screen: Screen) -> int:
     configuration = replace(configuration, allocator=configuration.allocator or "plain")
     # Random inputs are drawn once, here.
     debugger = opened.debugger(allocator=configuration.allocator, statistics=False)
-    print_notes(debugger, screen)
+    print_notes(debugger.notes, screen)
     tolerance = Tolerance(options.rtol, options.atol)
     search = Bisection(opened.program, debugger.inputs, configuration, options.dtype, tolerance)
     with shown(screen, search), terminable():
@@ -105,7 +105,7 @@ def _bisect(options: Namespace, screen: Screen) -> int:
     for words in search.notes:
         screen.note(words)
     if options.output:
-        from nncdbg.presentation.program_text import stores_from, write_text
+        from nncdbg.opening.program_text import stores_from, write_text
 
         path = Path(options.output)
         write_text(path, stores_from(search.mixed(places), path.parent).text())

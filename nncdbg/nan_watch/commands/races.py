@@ -156,7 +156,7 @@ def _play(
     found = search.run(options.schedules or 1, options.first_order or 0, every=options.schedules is not None)
     add_orders(report, search, found)
     if options.output:
-        from nncdbg.presentation.program_text import stores_from, write_text
+        from nncdbg.opening.program_text import stores_from, write_text
 
         drawn = search.player.drawn(options.first_order or 0)
         first = found.differing[0].orders if found.differing else drawn

@@ -28,13 +28,8 @@ from nncdbg.opening.command_line import (
     errors_in_json,
 )
 from nncdbg.opening.corpus.options import add_corpus, check_corpus
-from nncdbg.presentation.run_progress import (
-    case_progress,
-    hearing,
-    note_messages,
-    under_way,
-    verify_observers,
-)
+from nncdbg.opening.progress import RunningProgram
+from nncdbg.presentation.run_progress import case_progress, hearing, note_messages, shown, under_way
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -178,7 +173,7 @@ def _once(
         in_place = configuration.in_place_states
         allocator = usual_allocation(configuration.allocator, configuration.backend, statistics, in_place)
         debugger = opened.debugger(allocator=allocator, seed=seed, statistics=statistics)
-        note_messages(debugger, screen)
+        note_messages(RunningProgram(debugger), screen)
         made.append(debugger)
         return debugger
 
@@ -195,7 +190,7 @@ def _once(
 
         with (
             journaled(opened, debugger) as recorder,
-            under_way(debugger, screen, interrupt),
+            under_way(RunningProgram(debugger), screen, interrupt),
             hearing(signal.SIGTERM, interrupt),
             _bounded(options, end),
         ):
@@ -307,7 +302,11 @@ def _watch(options: Namespace, screen: Screen) -> int:
         known = read_baseline(options.baseline)
         # Before the run, which may take long.
         known.check(options.model, program)
-    verified = verify_observers(opened, screen) if options.verify_observers else None
+    verified = None
+    if options.verify_observers:
+        from nncdbg.opening.verification import verify_observers
+
+        verified = verify_observers(opened, shown(screen, notes=False))
     report, inputs = _run_watch(options, screen, opened, gates)
     report.model = options.model
     report.observers = verified

@@ -18,7 +18,7 @@ from nncdbg.expression import spelled
 from nncdbg.ir.records import Program
 from nncdbg.ir.streams import THE_HOST, stream_name
 from nncdbg.nan_watch.records import FindingSite, Report, WatchFinding
-from nncdbg.presentation.program_text import write_text
+from nncdbg.opening.program_text import write_text
 from nncdbg.presentation.schedules import ScheduleWording
 from nncdbg.text.counting import counted
 

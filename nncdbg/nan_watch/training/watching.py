@@ -18,6 +18,7 @@ from nncdbg.nan_watch.measuring.gates import Gates, Watched
 from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.training.records import BadStep, NaNFound, TrainingReport
 from nncdbg.nan_watch.watching import usual_allocation, watch_run
+from nncdbg.opening.progress import RunningProgram
 from nncdbg.presentation.run_progress import under_way
 from nncdbg.presentation.screen import Screen
 from nncdbg.stats.inspection import is_finite
@@ -239,7 +240,7 @@ def _examine(bad: BadStep, recorded: RecordedStep, interrupt: Callable[[], None]
 
     def run() -> Stop:
         activity = f"step {bad.step}: searching for the origin"
-        with under_way(debugger, Screen(), pause, activity):
+        with under_way(RunningProgram(debugger), Screen(), pause, activity):
             return debugger.run()
 
     def pause() -> None:

@@ -102,8 +102,7 @@ def _first_statement(comparison: RunComparison, screen: Screen) -> tuple[FirstSt
         return None, ""
     try:
         again = rerun(comparison)
-        with under_way(again.lockstep.a.debugger, screen, again.lockstep.pause):
-            first = again.first()
+        first = again.first(lambda run: under_way(run, screen))
     except NncdbgError as error:
         return None, f"statements are not compared: {error.message}"
     if first is not None:

@@ -56,26 +56,15 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 
 def _autotune(options: Namespace, screen: Screen) -> int:
-    from nncdbg.engine.tuning.tuner import KernelTuner, available_backends
-    from nncdbg.opening.programs import kernel_file_text, open_program
-    from nncdbg.opening.run import failure_of
-    from nncdbg.presentation.run_progress import note_messages, print_notes, under_way
+    from nncdbg.opening.programs import kernel_file_text
+    from nncdbg.opening.tuning import tune
+    from nncdbg.presentation.run_progress import shown
     from nncdbg.process.atomic_file import new_file
 
-    backends, unavailable = available_backends(options.candidate)
-    debugger = open_program(configuration_of(options)).debugger(statistics=False)
-    print_notes(debugger, screen)
-    note_messages(debugger, screen)
-    tuner = KernelTuner(debugger, backends, unavailable)
-    with under_way(debugger, screen, activity="measuring"):
-        stop = debugger.run()
-    if stop.reason == "pause" and not stop.detail:
-        raise KeyboardInterrupt
-    error = failure_of(stop, options.model)
+    tuning, error = tune(configuration_of(options), options.candidate, shown(screen, "measuring"))
     if error is not None:
         screen.complain(error)
         return failure_code(error)
-    tuning = tuner.tuning
     text = kernel_file_text(tuning.as_dict())
     if options.json:
         print(json.dumps(json.loads(text)))

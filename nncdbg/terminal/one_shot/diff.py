@@ -6,12 +6,10 @@ import json
 import shlex
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from nncdbg.errors import UsageError
 from nncdbg.opening.command_line import (
     ArgumentParser,
     add_kernels,
@@ -27,19 +25,12 @@ from nncdbg.opening.configuration import settings
 from nncdbg.opening.corpus.options import add_corpus, check_corpus, corpus_fields
 from nncdbg.presentation.run_progress import note_messages, print_notes, under_way
 from nncdbg.terminal.journal.files import is_run
-from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.comparison.report import DiffReport
-    from nncdbg.comparison.tolerance import Tolerance
-    from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.divergence.golden import GoldenRun
-    from nncdbg.engine.divergence.lockstep import Lockstep
-    from nncdbg.engine.divergence.paired_runs import PairedRuns
-    from nncdbg.ir.records import Array, Program
-    from nncdbg.opening.configuration import RunConfiguration
+    from nncdbg.ir.records import Program
+    from nncdbg.opening.diff import ProgramDiff, SideB
     from nncdbg.opening.diff_corpus_report import DiffCase, DiffCorpusReport
-    from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
 
 
@@ -139,103 +130,59 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
     from nncdbg.comparison.tolerance import Tolerance
-    from nncdbg.engine.divergence.call import inputs_of_side
-    from nncdbg.engine.divergence.golden import GoldenRun
-    from nncdbg.engine.divergence.lockstep import compared
+    from nncdbg.opening.diff import diff_of_golden, diff_of_sides, diff_of_variant
     from nncdbg.opening.programs import open_program
 
     tolerance = Tolerance(options.rtol, options.atol, options.ulp, options.autocast_b)
-    sides = variant_sides(options) if options.compile_b or options.autocast_b else None
-    opened = sides.a if sides is not None else open_program(configuration_of(options))
-    start = time.perf_counter()
-    comparison: Lockstep | PairedRuns | GoldenRun
-    other = opened.configuration
-    if sides is not None:
-        a, comparison, notes = variant_comparison(sides, tolerance)
-    elif options.golden is not None:
-        a, comparison, notes = _golden(options, opened, tolerance)
+    asked = configuration_of(options)
+    is_variant = bool(options.compile_b or options.autocast_b)
+    if is_variant:
+        from nncdbg.torch.variants import variant_sides
+
+        sides = variant_sides(asked, options.compile_b, options.autocast_b)
     else:
-        with inputs_of_side("A"):
-            a = opened.debugger(statistics=False)
-        b, other, notes = _side_b(options, opened, a)
-        note_messages(b, screen, "side B: ")
-        comparison = compared(a, b, tolerance, same_places=True if options.other is None else None)
-        screen.name_values(a.program, b.program)
-    note_messages(a, screen, "side A: ")
-    print_notes(a, screen)
-    for note in notes:
-        screen.note(note)
-    with under_way(a, screen, comparison.pause):
-        report = comparison.run()
+        opened = open_program(asked)
+    start = time.perf_counter()
+    if is_variant:
+        diff = diff_of_variant(sides, tolerance)
+    elif options.golden is not None:
+        diff = diff_of_golden(opened, options.golden, options.names, tolerance)
+    else:
+        diff = diff_of_sides(opened, asked, _side_b(options), tolerance)
+    if diff.b is not None and not is_variant:
+        note_messages(diff.b, screen, "side B: ")
+        screen.name_values(diff.a.program, diff.b.program)
+    note_messages(diff.a, screen, "side A: ")
+    print_notes([*diff.a.notes, *diff.notes], screen)
+    with under_way(diff.a, screen, diff.pause):
+        report = diff.run()
     if options.json:
-        notes = [*map(str, a.notes), *notes]
-        seconds = time.perf_counter() - start
-        print(json.dumps(_document(options, opened.configuration, other, report, seconds, notes)))
+        print(json.dumps(_document(options, diff, report, time.perf_counter() - start)))
     else:
         _print(screen, options, report, arguments)
-    if options.stop and not report.equal and not isinstance(comparison, GoldenRun):
-        _converse(options, screen, opened, comparison)
+    if options.stop and not report.equal and diff.b is not None:
+        _converse(options, screen, diff, report)
     return int(report.trips(strict=options.strict))
 
 
-def _golden(
-    options: Namespace, opened: OpenedProgram, tolerance: Tolerance
-) -> tuple[Debugger, GoldenRun, list[str]]:
-    """Return the program with inputs from the golden file, its comparison, and notes on these inputs."""
-    from nncdbg.engine.divergence.golden import GoldenRun, golden_inputs, load_golden, load_names
-    from nncdbg.engine.divergence.lockstep import BUDGET
+def _side_b(options: Namespace) -> SideB:
+    from nncdbg.opening.diff import SideB
 
-    golden = load_golden(Path(options.golden))
-    names = load_names(Path(options.names)) if options.names is not None else {}
-    program, given = opened.program, opened.configuration.inputs
-    found = golden_inputs(program.graphs[program.entry], golden, names)
-    a = opened.debugger(inputs={**found, **given}, statistics=False)
-    notes = [f"input %{name_text(name)} comes from the golden file" for name in found if name not in given]
-    return a, GoldenRun(a, golden, names, tolerance, BUDGET), notes
+    own = {name: getattr(options, f"{name}_b") for name in ("backend", "allocator", "dtype", "kernels")}
+    return SideB(program=options.other, **own)
 
 
-def _side_b(
-    options: Namespace, opened: OpenedProgram, a: Debugger
-) -> tuple[Debugger, RunConfiguration, list[str]]:
-    """Return side B, its configuration, and notes on its inputs."""
-    from nncdbg.engine.divergence.call import counterpart, inputs_of_side
-    from nncdbg.opening.programs import OpenedProgram, open_program
-
-    configuration, asked = opened.configuration, configuration_of(options)
-    if options.other is not None:
-        opened = open_program(replace(asked, program=options.other))
-        # Side B runs on the backend of its own program, unless the user gave one.
-        own = opened.configuration
-        configuration = own if opened.folder is not None else replace(configuration, backend=own.backend)
-    other, inputs, notes = counterpart(opened.program, a, options.dtype_b, asked.inputs)
-    with inputs_of_side("B"):
-        b = OpenedProgram(other, configuration).debugger(
-            inputs=inputs,
-            dims={},
-            backend=options.backend_b or configuration.backend,
-            allocator=options.allocator_b or configuration.allocator,
-            kernels={**configuration.kernels, **options.kernels_b},
-            statistics=False,
-        )
-    return b, configuration, [*notes, *(f"side B: {note}" for note in b.notes)]
-
-
-def _converse(
-    options: Namespace, screen: Screen, opened: OpenedProgram, comparison: Lockstep | PairedRuns
-) -> None:
+def _converse(options: Namespace, screen: Screen, diff: ProgramDiff, report: DiffReport) -> None:
     """Open the prompt on side A at the first divergence, with side B available."""
     from nncdbg.commands.session import CommandSession
-    from nncdbg.engine.divergence.lockstep import Companion
     from nncdbg.terminal.repl import converse
 
-    first = comparison.report.first
-    debugger = opened.debugger()
+    debugger, companion = diff.side_a()
     session = CommandSession(debugger, options.model, screen)
-    session.companion = Companion(comparison)
-    comparison.b.debugger.restart()
+    session.companion = companion
 
     def greet() -> None:
-        stop = debugger.go_to(first.a.tick if first is not None else comparison.report.ops[0])
+        stop = debugger.go_to(report.first.a.tick if report.first is not None else report.ops[0])
         screen.put("side A has stopped after this statement; `diff %value` compares a value with side B")
         session.arrived(stop, written=stop.reason != "end")
 
@@ -245,14 +192,9 @@ def _converse(
 # -- output ------------------------------------------------------------------------------------------
 
 
-def _document(
-    options: Namespace,
-    a: RunConfiguration,
-    b: RunConfiguration,
-    report: DiffReport,
-    seconds: float,
-    notes: list[str],
-) -> dict[str, Any]:
+def _document(options: Namespace, diff: ProgramDiff, report: DiffReport, seconds: float) -> dict[str, Any]:
+    a, b = diff.configurations
+    notes = [*diff.a.notes, *diff.notes]
     sides = {
         "a": {
             "model": options.model,
@@ -386,119 +328,3 @@ def _of_one_input(arguments: Sequence[str]) -> list[str]:
         elif not equals:
             next(rest, None)
     return kept
-
-
-Compiled: TypeAlias = "Callable[[Debugger], tuple[dict[str, Array], dict[str, str]]]"
-"""Returns compiled values by name, and their names in the program of a debugger at its entry."""
-
-_PAIR_HINT = "name a function that returns a pair: (module, arguments)"
-
-
-@dataclass(frozen=True, slots=True)
-class VariantSides:
-    """A program as side A; side B is another program (autocast), or values of the same (compiled)."""
-
-    a: OpenedProgram
-    b: Program | Compiled
-    draws_again: bool
-    """Whether side B draws other random numbers."""
-
-
-def variant_sides(options: Namespace) -> VariantSides:
-    """Open the program, or capture the module that `MODULE:FUNCTION` returns, and its variant.
-
-    Raises UsageError if side B cannot be made of it, and the errors of `open_program`, of
-    `nncdbg.torch.capture` and of `nncdbg.torch.compiled_values`.
-    """
-    from nncdbg.ir.torch_names import is_torch
-    from nncdbg.opening.programs import open_program
-    from nncdbg.opening.python_programs import is_python_name
-
-    if is_python_name(options.model):
-        return _module_sides(options)
-
-    opened = open_program(configuration_of(options))
-    if not any(is_torch(node.op) for graph in opened.program.graphs.values() for node in graph.nodes):
-        option = "--autocast-b" if options.autocast_b is not None else "--compile-b"
-        raise UsageError(
-            f"{option} needs a program of PyTorch, not {options.model}",
-            hint="use a recorded step, an exported program, or MODULE:FUNCTION",
-        )
-    if options.autocast_b is not None:
-        from nncdbg.torch.capture import autocast_program
-
-        return VariantSides(opened, autocast_program(opened.program, options.autocast_b), False)
-
-    def compiled(a: Debugger) -> tuple[dict[str, Array], dict[str, str]]:
-        from nncdbg.torch.compiled_program import compiled_program_values
-
-        values = compiled_program_values(a, options.compile_b)
-        return values, {name: name for name in values}
-
-    return VariantSides(opened, compiled, False)
-
-
-def _module_sides(options: Namespace) -> VariantSides:
-    module, arguments = _module(options)
-    from nncdbg.opening.programs import OpenedProgram
-    from nncdbg.torch.capture import capture
-    from nncdbg.torch.compiled import compiled_program, compiled_values, runs_operators, value_names
-
-    configuration = configuration_of(options)
-    program = capture(module, arguments)
-    a = OpenedProgram(program, configuration.completed({"backend": program.saved.backend}))
-    if options.autocast_b is not None:
-        return VariantSides(a, capture(module, arguments, autocast=options.autocast_b), True)
-    if configuration.inputs:
-        raise UsageError(
-            "--compile-b runs the module with its own arguments: --input cannot be used",
-            hint="change the arguments that the function returns",
-        )
-    if runs_operators(options.compile_b):
-        return VariantSides(a, compiled_program(module, arguments, backend=options.compile_b), True)
-    values = compiled_values(module, arguments, backend=options.compile_b)
-    names = value_names(program, values)
-    return VariantSides(a, lambda _: ({name: values[name] for name in names}, names), True)
-
-
-def variant_comparison(
-    sides: VariantSides, tolerance: Tolerance
-) -> tuple[Debugger, PairedRuns | Lockstep | GoldenRun, list[str]]:
-    """Return side A at its entry, the comparison with side B, and notes on its inputs."""
-    from nncdbg.engine.divergence.call import counterpart, inputs_of_side
-    from nncdbg.engine.divergence.golden import GoldenRun
-    from nncdbg.engine.divergence.lockstep import BUDGET, compared
-    from nncdbg.opening.programs import OpenedProgram
-
-    with inputs_of_side("A"):
-        a = sides.a.debugger(statistics=False)
-    random = [*_random(a)] if sides.draws_again else []
-    if callable(sides.b):
-        values, names = sides.b(a)
-        return a, GoldenRun(a, values, names, tolerance, BUDGET), random
-    program, inputs, notes = counterpart(sides.b, a, None)
-    with inputs_of_side("B"):
-        b = OpenedProgram(program, sides.a.configuration).debugger(inputs=inputs, dims={}, statistics=False)
-    return a, compared(a, b, tolerance), [*notes, *random]
-
-
-def _random(a: Debugger) -> Iterator[str]:
-    """Yield a note if the module draws random numbers."""
-    from nncdbg.engine.ops.aten.signatures import signature
-    from nncdbg.ir.torch_names import is_torch
-
-    ops = {node.op for graph in a.program.graphs.values() for node in graph.nodes if is_torch(node.op)}
-    drawing = sorted(op for op in ops if (found := signature(op)) is not None and found.random)
-    if drawing:
-        yield f"{drawing[0]} draws other random numbers on side B; call module.eval() to avoid it"
-
-
-def _module(options: Namespace) -> tuple[Any, Any]:
-    """Return the module and its arguments."""
-    from nncdbg.opening.python_programs import python_object
-
-    option = "--autocast-b" if options.autocast_b is not None else "--compile-b"
-    found = python_object(options.model, Path())
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise UsageError(f"{option}: {options.model} is of type {type(found).__name__}", hint=_PAIR_HINT)
-    return found

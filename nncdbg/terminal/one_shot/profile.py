@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
 def _profile(options: Namespace) -> None:
     from nncdbg.opening.programs import open_program
     from nncdbg.opening.run import count_nonfinite, profile
-    from nncdbg.presentation.run_progress import note_messages, print_notes, under_way
+    from nncdbg.presentation.run_progress import shown
     from nncdbg.presentation.screen import Screen
     from nncdbg.presentation.times.table import GROUPINGS
     from nncdbg.presentation.times.timeline import write_timeline
@@ -51,16 +51,8 @@ def _profile(options: Namespace) -> None:
     screen = Screen()
     configuration = configuration_of(options)
     opened = open_program(configuration)
-    noted: list[Any] = []
-
-    def around(debugger: Any) -> Any:
-        if not noted:
-            noted.append(debugger)
-            print_notes(debugger, screen)
-        note_messages(debugger, screen)
-        return under_way(debugger, screen, activity="profiling")
-
     opened = _with_plain_memory(opened)
+    around = shown(screen, "profiling")
     # A timeline that cannot be written is reported before the runs.
     with new_file(Path(options.timeline)) if options.timeline else nullcontext() as timeline:
         found = profile(opened, options.runs, options.warmup, around, timeline=timeline is not None)
