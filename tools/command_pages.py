@@ -74,7 +74,7 @@ def command_line_index() -> str:
     rows = ["| [`nncdbg MODEL`](command-line/nncdbg.md) | open a model at the prompt |"]
     rows += [
         f"| [`nncdbg {name}`](command-line/{name}.md) | {_cell(words)} |"
-        for name, (_, words) in COMMANDS.items()
+        for name, words in COMMANDS.items()
     ]
     return _COMMAND_LINE + "\n".join(rows) + "\n" + _EXIT_CODES + "\n" + _toctree("command-line/*")
 

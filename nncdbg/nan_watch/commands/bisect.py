@@ -19,11 +19,13 @@ from nncdbg.errors import UsageError
 from nncdbg.nan_watch.commands.races import opened_schedule, search_of
 from nncdbg.nan_watch.commands.reduce import INTERRUPTED, terminable
 from nncdbg.opening.command_line import (
+    JSON,
     ArgumentParser,
     add_machine,
     add_model,
     configuration_of,
-    errors_in_json,
+    one_shot,
+    option,
 )
 from nncdbg.opening.schedules import add_schedule
 from nncdbg.presentation.run_progress import print_notes
@@ -37,35 +39,7 @@ if TYPE_CHECKING:
     from nncdbg.presentation.screen import Screen
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Return 0 with a minimal set; 130 if interrupted, with the best set so far."""
-    from nncdbg.presentation.screen import Screen
-
-    options = _options(arguments)
-    with errors_in_json(options):
-        return (_bisect_sync if options.sync else _bisect)(options, Screen())
-
-
-def _options(arguments: Sequence[str]) -> Namespace:
-    parser = ArgumentParser(
-        "nncdbg bisect",
-        "Find the statements that must stay f32 when all others run in f16. "
-        "With --sync: the fewest waits of the host that hide the races of a schedule.",
-        epilog="exit code: 0 found, 1 with --sync if no wait hides a fault, 130 interrupted (the best result "
-        "so far is printed)",
-    )
-    add_model(parser)
-    add_machine(parser)
-    add = parser.add_argument
-    add("--sync", action="store_true", help="find the fewest points where a wait of the host hides the races")
-    add("--schedules", type=int, metavar="N", help="with --sync: play N legal orders (default: 100)")
-    add_schedule(parser)
-    add("--dtype", choices=["f16", "bf16"], default="f16", help="the narrow type (f16)")
-    add("--rtol", type=float, help="relative tolerance for outputs (default: f16 2e-2, bf16 1e-1)")
-    add("--atol", type=float, help="absolute tolerance for outputs (default: f16 5e-3, bf16 3e-2)")
-    add("-o", "--output", metavar="FILE.nnc", help="write the mixed-precision program")
-    add("--json", action="store_true", help="print one JSON document on standard output")
-    options = parser.parse_args(arguments)
+def _check(parser: ArgumentParser, options: Namespace) -> None:
     of_precision = {"--rtol": options.rtol, "--atol": options.atol, "--output": options.output}
     of_schedules = {
         "--schedules": options.schedules,
@@ -80,7 +54,33 @@ def _options(arguments: Sequence[str]) -> Namespace:
             parser.error(f"{name} cannot be combined with --sync" if options.sync else f"{name} needs --sync")
     if options.schedules is not None and options.schedules < 1:
         parser.error(f"--schedules {options.schedules}: use 1 or more")
-    return options
+
+
+@one_shot(
+    "nncdbg bisect",
+    "Find the statements that must stay f32 when all others run in f16. "
+    "With --sync: the fewest waits of the host that hide the races of a schedule.",
+    add_model,
+    add_machine,
+    option(
+        "--sync", action="store_true", help="find the fewest points where a wait of the host hides the races"
+    ),
+    option("--schedules", type=int, metavar="N", help="with --sync: play N legal orders (default: 100)"),
+    add_schedule,
+    option("--dtype", choices=["f16", "bf16"], default="f16", help="the narrow type (f16)"),
+    option("--rtol", type=float, help="relative tolerance for outputs (default: f16 2e-2, bf16 1e-1)"),
+    option("--atol", type=float, help="absolute tolerance for outputs (default: f16 5e-3, bf16 3e-2)"),
+    option("-o", "--output", metavar="FILE.nnc", help="write the mixed-precision program"),
+    JSON,
+    check=_check,
+    epilog="exit code: 0 found, 1 with --sync if no wait hides a fault, 130 interrupted (the best result "
+    "so far is printed)",
+)
+def main(options: Namespace) -> int:
+    """Return 0 with a minimal set; 130 if interrupted, with the best set so far."""
+    from nncdbg.presentation.screen import Screen
+
+    return (_bisect_sync if options.sync else _bisect)(options, Screen())
 
 
 def _bisect(options: Namespace, screen: Screen) -> int:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nncdbg.errors import UsageError
 from nncdbg.opening.command_line import (
+    JSON,
     ArgumentParser,
     add_machine,
     add_model,
     configuration_of,
-    errors_in_json,
+    one_shot,
+    option,
 )
 from nncdbg.opening.schedules import add_schedule, scheduled_program
 
@@ -27,36 +28,7 @@ if TYPE_CHECKING:
     from nncdbg.presentation.screen import Screen
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Return 0 for a schedule without problems, 1 with problems."""
-    from nncdbg.presentation.screen import Screen
-
-    options = _options(arguments)
-    with errors_in_json(options):
-        return _races(options, Screen())
-
-
-def _options(arguments: Sequence[str]) -> Namespace:
-    parser = ArgumentParser(
-        "nncdbg races",
-        "Check a schedule: find uses of the same memory without an order, and wrong events.",
-        epilog="exit code: 0 no problem, 1 a problem, 2 wrong usage, 3 a file could not be read",
-    )
-    add_model(parser)
-    add_schedule(parser)
-    add_machine(parser)
-    add = parser.add_argument
-    add("--schedules", type=int, metavar="N", help="play N legal orders, and compare their values")
-    words = "play only the order of seed N, or begin with it"
-    add("--order", type=int, metavar="N", dest="first_order", help=words)
-    add("--replicas", action="store_true", help="compare the calls of the same graph, statement by statement")
-    add("-o", "--output", metavar="FILE.nnc", help="write the first order with other values, as a program")
-    add("--depth", type=int, metavar="N", help="report streams with more than N launches in flight")
-    add("--max-findings", type=int, default=20, metavar="N", help="list at most N problems (default: 20)")
-    add("--json", action="store_true", help="print one JSON document on standard output")
-    add("--sarif", metavar="FILE", help="write a sarif report")
-    add("--timeline", metavar="FILE", help="write the streams over time as a Chrome trace, for Perfetto")
-    options = parser.parse_args(arguments)
+def _check(parser: ArgumentParser, options: Namespace) -> None:
     if options.max_findings < 1:
         parser.error(f"--max-findings {options.max_findings}: list at least one")
     if options.depth is not None and options.depth < 1:
@@ -65,7 +37,41 @@ def _options(arguments: Sequence[str]) -> Namespace:
         parser.error(f"--schedules {options.schedules}: use 1 or more")
     if options.output and options.schedules is None and options.first_order is None:
         parser.error("--output writes an order: it needs --schedules or --order")
-    return options
+
+
+@one_shot(
+    "nncdbg races",
+    "Check a schedule: find uses of the same memory without an order, and wrong events.",
+    add_model,
+    add_schedule,
+    add_machine,
+    option("--schedules", type=int, metavar="N", help="play N legal orders, and compare their values"),
+    option(
+        "--order",
+        type=int,
+        metavar="N",
+        dest="first_order",
+        help="play only the order of seed N, or begin with it",
+    ),
+    option(
+        "--replicas", action="store_true", help="compare the calls of the same graph, statement by statement"
+    ),
+    option(
+        "-o", "--output", metavar="FILE.nnc", help="write the first order with other values, as a program"
+    ),
+    option("--depth", type=int, metavar="N", help="report streams with more than N launches in flight"),
+    option("--max-findings", type=int, default=20, metavar="N", help="list at most N problems (default: 20)"),
+    JSON,
+    option("--sarif", metavar="FILE", help="write a sarif report"),
+    option("--timeline", metavar="FILE", help="write the streams over time as a Chrome trace, for Perfetto"),
+    check=_check,
+    epilog="exit code: 0 no problem, 1 a problem, 2 wrong usage, 3 a file could not be read",
+)
+def main(options: Namespace) -> int:
+    """Return 0 for a schedule without problems, 1 with problems."""
+    from nncdbg.presentation.screen import Screen
+
+    return _races(options, Screen())
 
 
 def _races(options: Namespace, screen: Screen) -> int:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from nncdbg import extensions
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.ops.causes import RECEIVED
 from nncdbg.errors import NncdbgError, UsageError
@@ -286,10 +286,9 @@ def _open_prompt(bad: BadStep) -> None:
     debugger = Debugger(bad.recorded.program, bad.recorded.inputs, backend="torch")
     debugger.break_at(line=origin.line)
     debugger.run()
-    # The prompt is above this package.
-    import_module("nncdbg.terminal.script_prompt").break_here(
-        f"step {bad.step}, before the operator of finding 1"
-    )
+    # The prompt is a user interface, which this package does not import.
+    break_here: Any = extensions.find(extensions.SCRIPTS, "prompt")
+    break_here(f"step {bad.step}, before the operator of finding 1")
     debugger.step_over()
 
 

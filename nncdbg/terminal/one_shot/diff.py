@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.opening.command_line import (
+    JSON,
     ArgumentParser,
     add_kernels,
     add_machine,
@@ -18,8 +19,9 @@ from nncdbg.opening.command_line import (
     add_prompt,
     add_states_in_place,
     configuration_of,
-    errors_in_json,
     kernels_of,
+    one_shot,
+    option,
 )
 from nncdbg.opening.configuration import settings
 from nncdbg.opening.corpus.options import add_corpus, check_corpus, corpus_fields
@@ -35,71 +37,15 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return 0 if the outputs agree, 1 if they differ, else the exit code of a side's failure."""
+    """Compare two programs, or two runs of journals.  Return 0 if they agree, 1 if they differ."""
     if any(map(is_run, arguments)):
         from nncdbg.terminal.journal.diff import main as compare_runs
 
         return compare_runs(arguments)
-    from nncdbg.presentation.screen import Screen
-
-    options = _options(arguments)
-    with errors_in_json(options):
-        run = _diff if options.inputs_dir is None else compare_corpus
-        return run(options, Screen(), arguments)
+    return diff(arguments)
 
 
-def _options(arguments: Sequence[str]) -> Namespace:
-    parser = ArgumentParser(
-        "nncdbg diff",
-        "Compare two runs value by value: the statement that differs, and how the error grows.",
-        usage="nncdbg diff A [B] [options]\n       nncdbg diff FILE.db#RUN FILE.db#RUN [options]",
-        epilog=(
-            "exit code: 0 if the outputs agree, 1 if they differ (--strict: if any value differs)\n\n"
-            "FILE.db#RUN is a run of a journal; for the options, see `nncdbg diff FILE.db#RUN --help`"
-        ),
-    )
-    add = parser.add_argument
-    add("model", metavar="A", help=settings()["program"][1].help)
-    add("other", metavar="B", nargs="?", help="second graph (default: A with the options that end in -b)")
-    add("--golden", metavar="FILE.npz", help="compare with recorded values instead of side B")
-    add("--names", metavar="FILE", help="map golden names to value names: JSON, or lines `GOLDEN VALUE`")
-    add_opening(parser)
-    add_machine(parser)
-    add_kernels(parser)
-    add_states_in_place(parser)
-    add_corpus(parser)
-    add("--backend-b", metavar="BACKEND", help="side B's backend (default: --backend, or its program's)")
-    add(
-        "--kernel-b",
-        action="append",
-        default=[],
-        dest="kernels_b",
-        metavar="OP|%VALUE|LINE=BACKEND",
-        help="on side B, run an op, value or line on another backend",
-    )
-    add("--allocator-b", metavar="ALLOCATOR", help="side B's allocator (default: side A's)")
-    add("--dtype-b", metavar="DTYPE", help="cast side B's float weights and inputs to f16, bf16, f32 or f64")
-    add(
-        "--compile-b",
-        nargs="?",
-        const="inductor",
-        metavar="BACKEND",
-        help="side B: the PyTorch module or recorded step under torch.compile (default: inductor)",
-    )
-    add(
-        "--autocast-b",
-        metavar="DTYPE",
-        help="side B: the module or recorded step under autocast to f16 or bf16",
-    )
-    add("--rtol", type=float, help="relative tolerance (default: f32 1e-4, f64 1e-7, f16 2e-2, bf16 1e-1)")
-    add("--atol", type=float, help="absolute tolerance (default: f32 1e-5 x largest element, f64 1e-9, ...)")
-    add("--ulp", type=int, help="tolerance in ULPs; alone, it replaces the other tolerances")
-    add("--strict", action="store_true", help="also exit with 1 if only intermediate values differ")
-    add("--all", action="store_true", help="print all causes, differences and rows of the table")
-    add("--json", action="store_true", help="print one JSON document on standard output")
-    add("--stop", action="store_true", help="open the prompt on side A, after the first divergence")
-    add_prompt(parser)
-    options = parser.parse_args(arguments)
+def _check(parser: ArgumentParser, options: Namespace) -> None:
     options.kernels_b = kernels_of(options.kernels_b)
     check_diff_corpus(parser, options)
     another = options.other or options.backend_b or options.allocator_b or options.dtype_b
@@ -125,7 +71,68 @@ def _options(arguments: Sequence[str]) -> Namespace:
         parser.error("--stop opens a prompt, --json prints one document: choose one of them")
     if not options.stop and (options.source or options.record or options.replay):
         parser.error("--source, --record and --replay need the prompt that --stop opens")
-    return options
+
+
+@one_shot(
+    "nncdbg diff",
+    "Compare two runs value by value: the statement that differs, and how the error grows.",
+    option("model", metavar="A", help=settings()["program"][1].help),
+    option("other", metavar="B", nargs="?", help="second graph (default: A with the options that end in -b)"),
+    option("--golden", metavar="FILE.npz", help="compare with recorded values instead of side B"),
+    option("--names", metavar="FILE", help="map golden names to value names: JSON, or lines `GOLDEN VALUE`"),
+    add_opening,
+    add_machine,
+    add_kernels,
+    add_states_in_place,
+    add_corpus,
+    option("--backend-b", metavar="BACKEND", help="side B's backend (default: --backend, or its program's)"),
+    option(
+        "--kernel-b",
+        action="append",
+        default=[],
+        dest="kernels_b",
+        metavar="OP|%VALUE|LINE=BACKEND",
+        help="on side B, run an op, value or line on another backend",
+    ),
+    option("--allocator-b", metavar="ALLOCATOR", help="side B's allocator (default: side A's)"),
+    option(
+        "--dtype-b", metavar="DTYPE", help="cast side B's float weights and inputs to f16, bf16, f32 or f64"
+    ),
+    option(
+        "--compile-b",
+        nargs="?",
+        const="inductor",
+        metavar="BACKEND",
+        help="side B: the PyTorch module or recorded step under torch.compile (default: inductor)",
+    ),
+    option(
+        "--autocast-b",
+        metavar="DTYPE",
+        help="side B: the module or recorded step under autocast to f16 or bf16",
+    ),
+    option(
+        "--rtol", type=float, help="relative tolerance (default: f32 1e-4, f64 1e-7, f16 2e-2, bf16 1e-1)"
+    ),
+    option(
+        "--atol", type=float, help="absolute tolerance (default: f32 1e-5 x largest element, f64 1e-9, ...)"
+    ),
+    option("--ulp", type=int, help="tolerance in ULPs; alone, it replaces the other tolerances"),
+    option("--strict", action="store_true", help="also exit with 1 if only intermediate values differ"),
+    option("--all", action="store_true", help="print all causes, differences and rows of the table"),
+    JSON,
+    option("--stop", action="store_true", help="open the prompt on side A, after the first divergence"),
+    add_prompt,
+    check=_check,
+    usage="nncdbg diff A [B] [options]\n       nncdbg diff FILE.db#RUN FILE.db#RUN [options]",
+    epilog="exit code: 0 if the outputs agree, 1 if they differ (--strict: if any value differs)\n\n"
+    "FILE.db#RUN is a run of a journal; for the options, see `nncdbg diff FILE.db#RUN --help`",
+)
+def diff(options: Namespace) -> int:
+    """Return 0 if the outputs agree, 1 if they differ, else the exit code of a side's failure."""
+    from nncdbg.presentation.screen import Screen
+
+    run = _diff if options.inputs_dir is None else compare_corpus
+    return run(options, Screen(), options.typed)
 
 
 def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
@@ -144,24 +151,24 @@ def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
         opened = open_program(asked)
     start = time.perf_counter()
     if is_variant:
-        diff = diff_of_variant(sides, tolerance)
+        comparison = diff_of_variant(sides, tolerance)
     elif options.golden is not None:
-        diff = diff_of_golden(opened, options.golden, options.names, tolerance)
+        comparison = diff_of_golden(opened, options.golden, options.names, tolerance)
     else:
-        diff = diff_of_sides(opened, asked, _side_b(options), tolerance)
-    if diff.b is not None and not is_variant:
-        note_messages(diff.b, screen, "side B: ")
-        screen.name_values(diff.a.program, diff.b.program)
-    note_messages(diff.a, screen, "side A: ")
-    print_notes([*diff.a.notes, *diff.notes], screen)
-    with under_way(diff.a, screen, diff.pause):
-        report = diff.run()
+        comparison = diff_of_sides(opened, asked, _side_b(options), tolerance)
+    if comparison.b is not None and not is_variant:
+        note_messages(comparison.b, screen, "side B: ")
+        screen.name_values(comparison.a.program, comparison.b.program)
+    note_messages(comparison.a, screen, "side A: ")
+    print_notes([*comparison.a.notes, *comparison.notes], screen)
+    with under_way(comparison.a, screen, comparison.pause):
+        report = comparison.run()
     if options.json:
-        print(json.dumps(_document(options, diff, report, time.perf_counter() - start)))
+        print(json.dumps(_document(options, comparison, report, time.perf_counter() - start)))
     else:
         _print(screen, options, report, arguments)
-    if options.stop and not report.equal and diff.b is not None:
-        _converse(options, screen, diff, report)
+    if options.stop and not report.equal and comparison.b is not None:
+        _converse(options, screen, comparison, report)
     return int(report.trips(strict=options.strict))
 
 

@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
 from dataclasses import asdict
 
 from nncdbg.errors import NncdbgError
 from nncdbg.escaping import printable
-from nncdbg.opening.command_line import ArgumentParser
+from nncdbg.opening.command_line import add_json, one_shot, option
 
 
-def main(arguments: Sequence[str]) -> int:
+@one_shot(
+    "nncdbg ops",
+    "List all ops with their implementations, or describe one.",
+    option("name", nargs="?", metavar="NAME", help="an op (Conv, aten.add.Tensor), or a domain: aten"),
+    add_json,
+)
+def main(options: Namespace) -> int:
     """Print the table of all ops or of a domain, or the details of one op.
 
     Raises UsageError for an unknown name.
     """
     from nncdbg.opening.op_support import OpDescription, supported_ops
 
-    options = _options(arguments)
     ops = supported_ops(options.name, _warn)
     if options.json:
         print(json.dumps(ops.as_dict() if isinstance(ops, OpDescription) else [*map(asdict, ops)]))
@@ -42,12 +46,3 @@ def main(arguments: Sequence[str]) -> int:
 
 def _warn(error: NncdbgError) -> None:
     print(printable(f"warning: {error}"), file=sys.stderr)
-
-
-def _options(arguments: Sequence[str]) -> Namespace:
-    parser = ArgumentParser("nncdbg ops", "List all ops with their implementations, or describe one.")
-    parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="an op (Conv, aten.add.Tensor), or a domain: aten"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
-    return parser.parse_args(arguments)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.opening.command_line import (
+    JSON,
     ArgumentParser,
     add_machine,
     add_model,
     add_outputs,
     add_states_in_place,
     configuration_of,
-    errors_in_json,
+    one_shot,
+    option,
 )
 
 if TYPE_CHECKING:
@@ -31,11 +33,55 @@ _TOP = 30
 _ALLOCATOR = "plain"
 
 
-def main(arguments: Sequence[str]) -> int:
+def _count(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    return number
+
+
+def _positive(text: str) -> int:
+    number = _count(text)
+    if not number:
+        raise ArgumentTypeError("at least 1 run is necessary")
+    return number
+
+
+def _check(parser: ArgumentParser, options: Namespace) -> None:
+    if options.csv and options.json:
+        parser.error("--csv and --json cannot be combined: use one of them")
+
+
+@one_shot(
+    "nncdbg profile",
+    "Run a graph several times, and print the times of its statements.  Exit code: that of a run.",
+    add_model,
+    partial(add_machine, default_allocator=_ALLOCATOR),
+    add_states_in_place,
+    add_outputs,
+    option(
+        "--runs",
+        type=_positive,
+        metavar="N",
+        help="measured runs (default: 20; 1 for a training, by its steps)",
+    ),
+    option("--warmup", type=_count, metavar="N", help="runs before them that do not count (default: 3; 0)"),
+    option("--by", choices=_GROUPINGS, default="statement", help="rows of the table (default: statement)"),
+    option(
+        "--top", type=_count, default=_TOP, metavar="N", help=f"rows of the table; 0: all (default: {_TOP})"
+    ),
+    option("--timeline", metavar="FILE", help="write the last run as a Chrome trace, for Perfetto"),
+    JSON,
+    option("--csv", action="store_true", help="print all rows as CSV, times in seconds"),
+    check=_check,
+    epilog="example: nncdbg profile model.onnx --by op --timeline trace.json",
+)
+def main(options: Namespace) -> int:
     """Print the times of a program.  Raises as `nncdbg run` does."""
-    options = _options(arguments)
-    with errors_in_json(options):
-        _profile(options)
+    _profile(options)
     return 0
 
 
@@ -80,52 +126,6 @@ def _with_plain_memory(opened: OpenedProgram) -> OpenedProgram:
     if opened.configuration.in_place_states:
         return opened
     return replace(opened, configuration=opened.configuration.completed({"allocator": _ALLOCATOR}))
-
-
-def _options(arguments: Sequence[str]) -> Namespace:
-    parser = ArgumentParser(
-        "nncdbg profile",
-        "Run a graph several times, and print the times of its statements.  Exit code: that of a run.",
-        epilog="example: nncdbg profile model.onnx --by op --timeline trace.json",
-    )
-    add_model(parser)
-    add_machine(parser, default_allocator=_ALLOCATOR)
-    add_states_in_place(parser)
-    add_outputs(parser)
-    add = parser.add_argument
-    add(
-        "--runs",
-        type=_positive,
-        metavar="N",
-        help="measured runs (default: 20; 1 for a training, by its steps)",
-    )
-    add("--warmup", type=_count, metavar="N", help="runs before them that do not count (default: 3; 0)")
-    add("--by", choices=_GROUPINGS, default="statement", help="rows of the table (default: statement)")
-    add("--top", type=_count, default=_TOP, metavar="N", help=f"rows of the table; 0: all (default: {_TOP})")
-    add("--timeline", metavar="FILE", help="write the last run as a Chrome trace, for Perfetto")
-    add("--json", action="store_true", help="print one JSON document on standard output")
-    add("--csv", action="store_true", help="print all rows as CSV, times in seconds")
-    options = parser.parse_args(arguments)
-    if options.csv and options.json:
-        parser.error("--csv and --json cannot be combined: use one of them")
-    return options
-
-
-def _count(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = -1
-    if number < 0:
-        raise ArgumentTypeError(f"{text!r} is not a number of at least 0")
-    return number
-
-
-def _positive(text: str) -> int:
-    number = _count(text)
-    if not number:
-        raise ArgumentTypeError("at least 1 run is necessary")
-    return number
 
 
 def _document(options: Namespace, opened: OpenedProgram, found: Profile, table: TimeTable) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +12,10 @@ import numpy as np
 
 from nncdbg.errors import NncdbgError, UsageError, failure_code
 from nncdbg.opening.command_line import (
-    ArgumentParser,
     add_check,
     add_determinism,
     add_journal,
+    add_json,
     add_kernels,
     add_machine,
     add_model,
@@ -27,6 +26,8 @@ from nncdbg.opening.command_line import (
     add_verification,
     configuration_of,
     error_document,
+    one_shot,
+    option,
 )
 from nncdbg.presentation.run_progress import shown
 from nncdbg.presentation.stops import fallback_line
@@ -38,14 +39,36 @@ if TYPE_CHECKING:
     from nncdbg.presentation.screen import Screen
 
 
-def main(arguments: Sequence[str]) -> int:
+@one_shot(
+    "nncdbg run",
+    "Run a graph to its end and print its outputs with their statistics.",
+    add_model,
+    add_machine,
+    add_kernels,
+    add_states_in_place,
+    add_journal,
+    add_tracks,
+    add_order,
+    add_outputs,
+    add_check,
+    add_verification,
+    add_determinism,
+    option("--save-outputs", metavar="DIR", help="write each output to a .npy or .json file in DIR"),
+    option("--save-states", metavar="FILE", help="write the states to a .safetensors file"),
+    option(
+        "--accesses",
+        metavar="FILE",
+        help="with --backend cupy: write the streams, events and bytes of a scheduled program, for races",
+    ),
+    add_json,
+)
+def main(options: Namespace) -> int:
     """Return 0 if the graph ran to its end, 4 if it failed, 3 if an op has no kernel.
 
     Returns 1 if --verify-observers or --verify-determinism found a difference.
     """
     from nncdbg.presentation.screen import Screen
 
-    options = _options(arguments)
     screen = Screen()
     try:
         return _run(options, screen)
@@ -110,34 +133,6 @@ def _run(options: Namespace, screen: Screen) -> int:
     if run.recorded.changed:
         screen.note(f"{run.recorded}: `--verify-determinism` compares two runs")
     return 0 if all(each.ok for each in verified) and run.reproduced else 1
-
-
-def _options(arguments: Sequence[str]) -> Namespace:
-    parser = ArgumentParser(
-        "nncdbg run", "Run a graph to its end and print its outputs with their statistics."
-    )
-    add_model(parser)
-    add_machine(parser)
-    add_kernels(parser)
-    add_states_in_place(parser)
-    add_journal(parser)
-    add_tracks(parser)
-    add_order(parser)
-    add_outputs(parser)
-    add_check(parser)
-    add_verification(parser)
-    add_determinism(parser)
-    parser.add_argument(
-        "--save-outputs", metavar="DIR", help="write each output to a .npy or .json file in DIR"
-    )
-    parser.add_argument("--save-states", metavar="FILE", help="write the states to a .safetensors file")
-    parser.add_argument(
-        "--accesses",
-        metavar="FILE",
-        help="with --backend cupy: write the streams, events and bytes of a scheduled program, for races",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
-    return parser.parse_args(arguments)
 
 
 def _print_outputs(screen: Screen, run: CompleteRun, files: dict[str, str]) -> None:

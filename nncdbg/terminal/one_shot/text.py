@@ -7,13 +7,12 @@ import os
 import stat
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nncdbg.errors import UsageError
-from nncdbg.opening.command_line import ArgumentParser, add_model, configuration_of
+from nncdbg.opening.command_line import ArgumentParser, add_model, configuration_of, one_shot, option
 from nncdbg.opening.minimizing import add_minimize_options, check_minimize_options, minimized
 from nncdbg.opening.program_text import grant_stores, signature, stores_from, write_text
 from nncdbg.opening.schedule_file import schedule_text
@@ -24,11 +23,35 @@ if TYPE_CHECKING:
     from nncdbg.ir.records import Program
 
 
-def main(arguments: Sequence[str]) -> int:
+def _check(parser: ArgumentParser, options: Namespace) -> None:
+    check_minimize_options(options)
+    if options.json and options.output:
+        raise UsageError(
+            "--json and --output cannot be combined", hint="use --json for types, --output for program text"
+        )
+
+
+@one_shot(
+    "nncdbg print",
+    "Print a program as text, or write it as text or as an ONNX model.",
+    add_model,
+    option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="write to FILE.nnc, as an ONNX model to FILE.onnx, or the schedule to FILE.json",
+    ),
+    option("--no-loc", action="store_true", help="omit locations; line numbers stay the same"),
+    option("--full-names", action="store_true", help="write names in full, without prefixes"),
+    option("--json", action="store_true", help="print only the types of inputs and outputs"),
+    add_minimize_options,
+    add_schedule,
+    check=_check,
+)
+def main(options: Namespace) -> int:
     """Print the text, or write text or a model to a file; paths of stores are relative to its folder."""
     from nncdbg.opening.programs import open_program
 
-    options = _options(arguments)
     # A program without a run has no number of steps; the training that is made of it has one.
     steps = options.steps if options.minimize else None
     options.steps = None if options.minimize else options.steps
@@ -66,31 +89,6 @@ def main(arguments: Sequence[str]) -> int:
         for words in grant_stores(shown.stores, target):
             screen.note(words)
     return 0
-
-
-def _options(arguments: Sequence[str]) -> Namespace:
-    parser = ArgumentParser(
-        "nncdbg print", "Print a program as text, or write it as text or as an ONNX model."
-    )
-    add_model(parser)
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="write to FILE.nnc, as an ONNX model to FILE.onnx, or the schedule to FILE.json",
-    )
-    parser.add_argument("--no-loc", action="store_true", help="omit locations; line numbers stay the same")
-    parser.add_argument("--full-names", action="store_true", help="write names in full, without prefixes")
-    parser.add_argument("--json", action="store_true", help="print only the types of inputs and outputs")
-    add_minimize_options(parser)
-    add_schedule(parser)
-    chosen = parser.parse_args(arguments)
-    check_minimize_options(chosen)
-    if chosen.json and chosen.output:
-        raise UsageError(
-            "--json and --output cannot be combined", hint="use --json for types, --output for program text"
-        )
-    return chosen
 
 
 def _write_model(program: Program, file: str) -> None:
