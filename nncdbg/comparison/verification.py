@@ -5,20 +5,17 @@ Outputs are compared by element type, shape and bytes, so NaNs with different pa
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
-
-import numpy as np
 
 from nncdbg.comparison.check_results import FAILED, NOT_CHECKED, PASSED, CheckResult
 from nncdbg.comparison.report import DiffReport
 from nncdbg.expression import spelled
 from nncdbg.ir.records import Node
-from nncdbg.ir.torch_names import origin_text
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.torch_names import origin_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,27 +102,6 @@ class Verification:
                 "found": first.found,
             },
         }
-
-
-def digest(content: Any) -> str:
-    """Return a digest of a value's type, shape and bytes; of a sequence, of its items in order."""
-    found = hashlib.blake2b(digest_size=16)
-    _add(found, content)
-    return found.hexdigest()
-
-
-def _add(found: Any, content: Any) -> None:
-    if content is None or isinstance(content, (list, tuple)):
-        found.update(f"{type(content).__name__} {len(content or ())}\n".encode())
-        for item in content or ():
-            _add(found, item)
-        return
-    array = np.asarray(content)
-    found.update(f"{array.dtype} {array.shape}\n".encode())
-    if array.dtype.hasobject:
-        found.update("\0".join(map(repr, array.reshape(-1).tolist())).encode())
-    else:
-        found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
 
 _OTHER_CAUSES = (

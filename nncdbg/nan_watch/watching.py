@@ -28,7 +28,6 @@ from nncdbg.engine.ops.schema import version_of
 from nncdbg.errors import StoppedRun, UnsupportedOp, UsageError
 from nncdbg.ir.records import TensorType
 from nncdbg.ir.streams import streams_of
-from nncdbg.ir.torch_names import is_torch, of_other_library
 from nncdbg.ir.walk import blocks
 from nncdbg.nan_watch.measuring.gates import KINDS, RANGE, Gates
 from nncdbg.nan_watch.measuring.progress import KIND as PROGRESS
@@ -41,6 +40,7 @@ from nncdbg.nan_watch.schedules.findings import schedule_findings
 from nncdbg.nan_watch.sites import calls_of, in_text_order, site_at, site_of
 from nncdbg.opening.corpus.cases import FAILED, UNSUPPORTED, Case
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.torch_names import is_torch, of_other_library
 
 if TYPE_CHECKING:
     from nncdbg.engine.stopping.stops import Stop

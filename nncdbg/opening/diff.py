@@ -14,11 +14,11 @@ from nncdbg.engine.divergence.golden import GoldenRun, golden_inputs, load_golde
 from nncdbg.engine.divergence.lockstep import BUDGET, Companion, Lockstep, compared
 from nncdbg.engine.divergence.paired_runs import PairedRuns
 from nncdbg.engine.ops.aten.signatures import signature
-from nncdbg.ir.torch_names import is_torch
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.programs import OpenedProgram, open_program
 from nncdbg.opening.progress import RunningProgram
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.torch_names import is_torch
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger

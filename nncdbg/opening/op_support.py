@@ -133,7 +133,7 @@ def _all_names(failed: Callable[[NncdbgError], None]) -> list[str]:
 
 def _torch_names(domain: str) -> list[str]:
     """Return the names of PyTorch's operators in a domain.  Raises UsageError without torch."""
-    from nncdbg.ir.torch_names import installed
+    from nncdbg.text.torch_names import installed
 
     if not installed():
         raise UsageError(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -11,15 +12,31 @@ if TYPE_CHECKING:
     from nncdbg.ir.records import Program
 
 
+class Ticks(Protocol):
+    """A moment of a run."""
+
+    @property
+    def tick(self) -> int:
+        """The number of statements that have run."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Elapsed:
+    """How far a run is."""
+
+    tick: int
+
+
 class Running(Protocol):
     """What the progress of a run is read from, in another thread."""
 
     @property
-    def tick(self) -> int:
-        """Return the number of statements that have run."""
+    def now(self) -> Ticks:
+        """The present moment."""
         ...
 
-    def taken_messages(self) -> list[str]:
+    def messages(self) -> Sequence[str]:
         """Return the messages of logpoints since the last call."""
         ...
 
@@ -36,8 +53,8 @@ class RunningProgram:
         self._all = debugger, *others
 
     @property
-    def tick(self) -> int:
-        return self._debugger.timeline.tick
+    def now(self) -> Elapsed:
+        return Elapsed(self._debugger.timeline.tick)
 
     @property
     def program(self) -> Program:
@@ -48,11 +65,11 @@ class RunningProgram:
         """Return the notes on the inputs."""
         return [*map(str, self._debugger.notes)]
 
-    def taken_messages(self) -> list[str]:
+    def messages(self) -> Sequence[str]:
         # The program may append messages meanwhile, in another thread.
-        messages = self._debugger.control.messages
-        taken = messages[:]
-        del messages[: len(taken)]
+        waiting = self._debugger.control.messages
+        taken = waiting[:]
+        del waiting[: len(taken)]
         return taken
 
     def pause(self) -> None:

@@ -69,7 +69,7 @@ def case_progress(screen: Screen) -> Iterator[Callable[[int, int], None]]:
 
 def print_messages(run: Running, screen: Screen) -> None:
     """Print the logpoint messages since the last call."""
-    for message in run.taken_messages():
+    for message in run.messages():
         screen.put(message)
 
 
@@ -132,7 +132,7 @@ class _Progress:
         console = self.screen.err
         if not console.is_terminal or console.is_dumb_terminal:
             return ""
-        status = f"{self.activity}, statement {self.run.tick:,}; Ctrl-C stops"
+        status = f"{self.activity}, statement {self.run.now.tick:,}; Ctrl-C stops"
         return status[: console.width - 1]
 
     def _write(self, status: str) -> None:

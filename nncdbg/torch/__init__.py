@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any
 
 from nncdbg.errors import UsageError
-from nncdbg.ir.torch_names import installed
+from nncdbg.text.torch_names import installed
 
 
 def check_torch() -> None:

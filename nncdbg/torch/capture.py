@@ -21,8 +21,8 @@ from nncdbg.engine.ops.aten.internals import joint_graph
 from nncdbg.errors import UsageError
 from nncdbg.ir.names import claimed_name
 from nncdbg.ir.records import Array, Constant, Graph, Node, Program, SavedRun, TensorType, Value
-from nncdbg.ir.torch_names import OWN, base_name, is_torch
 from nncdbg.ir.walk import blocks
+from nncdbg.text.torch_names import OWN, base_name, is_torch
 from nncdbg.torch.program import phase_graph
 from nncdbg.torch.recording import BACKWARD, FORWARD
 from nncdbg.torch.statements import FreeNames

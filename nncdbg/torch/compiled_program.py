@@ -27,8 +27,8 @@ from nncdbg.engine.ops.aten.signatures import RANDOM, signature
 from nncdbg.errors import UsageError
 from nncdbg.ir.kinds import CONTROL_OPS
 from nncdbg.ir.records import Array, Node, Program, Value
-from nncdbg.ir.torch_names import NUMBER, RECORDED
 from nncdbg.text.counting import counted
+from nncdbg.text.torch_names import NUMBER, RECORDED
 from nncdbg.torch.compiled import check_backend, naming_compiler, runs_operators
 from nncdbg.torch.finiteness import not_finite
 from nncdbg.torch.recorded_step import BACKEND, RecordedStep

@@ -23,9 +23,9 @@ from nncdbg.engine.ops.aten.signatures import (
     encode,
 )
 from nncdbg.ir.records import Attribute, Location, Node, TensorType, Value
-from nncdbg.ir.torch_names import OPERATOR, READ, RECEIVED_INPUT, RECORDED, RECORDED_INPUT, VIEW, WRITE
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.torch_names import OPERATOR, READ, RECEIVED_INPUT, RECORDED, RECORDED_INPUT, VIEW, WRITE
 from nncdbg.torch.recording import ABSENT, Event
 from nncdbg.torch.storages import Input, Key, extent_of
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.errors import UsageError
-from nncdbg.ir.torch_names import is_torch
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.diff import VariantSides
 from nncdbg.opening.programs import OpenedProgram, open_program
 from nncdbg.opening.python_programs import is_python_name, python_object
+from nncdbg.text.torch_names import is_torch
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger

@@ -26,9 +26,9 @@ from nncdbg.engine.backends import (
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.ir.kinds import Kind
-from nncdbg.ir.torch_names import is_torch
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import row_of
+from nncdbg.text.torch_names import is_torch
 
 
 class Torch:
@@ -150,7 +150,7 @@ class Torch:
 
 
 def _check_installed() -> None:
-    from nncdbg.ir.torch_names import installed
+    from nncdbg.text.torch_names import installed
 
     if not installed():
         raise UsageError(

@@ -8,7 +8,7 @@ from typing import Any
 
 from nncdbg.engine.ops.aten.signatures import COUNT, Argument, ArgumentKind, Signature, decode
 from nncdbg.errors import GraphError
-from nncdbg.ir.torch_names import OPERAND
+from nncdbg.text.torch_names import OPERAND
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from nncdbg.engine.ops.aten.internals import fast_call, out_form
 from nncdbg.engine.ops.aten.operators import overwrites
 from nncdbg.engine.ops.aten.signatures import RANDOM, Argument, Signature, flat_results, signature
 from nncdbg.errors import GraphError
-from nncdbg.ir.torch_names import NUMBER, OWN, WRITE
+from nncdbg.text.torch_names import NUMBER, OWN, WRITE
 
 if TYPE_CHECKING:
     from nncdbg.engine.backends import Call, Execute

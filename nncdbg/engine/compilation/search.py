@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from nncdbg.ir.records import Path, Program, Type
-from nncdbg.ir.torch_names import stop_names
 from nncdbg.ir.walk import blocks, walk
+from nncdbg.text.torch_names import stop_names
 
 
 def candidates(program: Program, kind: str) -> set[str]:

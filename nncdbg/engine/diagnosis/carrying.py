@@ -21,8 +21,8 @@ from nncdbg.engine.ops import Op
 from nncdbg.engine.ops.aten.operators import VIEWS
 from nncdbg.engine.ops.influence import EVERYTHING, NOTHING, Infinities, Marked, whole
 from nncdbg.errors import NncdbgError
-from nncdbg.ir.torch_names import base_name, is_torch
 from nncdbg.stats.inspection import bad
+from nncdbg.text.torch_names import base_name, is_torch
 
 _SELECTING = frozenset({Infinities.KEPT, Infinities.ABSORBED})
 """How ops treat an infinity that they only move or select."""

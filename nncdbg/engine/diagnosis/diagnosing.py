@@ -16,7 +16,7 @@ from nncdbg.engine.observers.operand_checks import FAULTS, faults_of
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.causes import Birth, Cause, Made
 from nncdbg.engine.ops.schema import for_rules, version_of
-from nncdbg.ir.torch_names import is_torch
+from nncdbg.text.torch_names import is_torch
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.within import Within

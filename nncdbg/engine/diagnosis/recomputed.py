@@ -42,9 +42,9 @@ from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.ops.schema import split, versions_of
 from nncdbg.errors import NncdbgError
 from nncdbg.ir.records import Array
-from nncdbg.ir.torch_names import is_torch
 from nncdbg.stats.inspection import bad
 from nncdbg.text.counting import elements
+from nncdbg.text.torch_names import is_torch
 
 MOST = 1 << 20
 """Maximum number of elements of operands and result to run an op again: about ten milliseconds."""

@@ -26,8 +26,8 @@ from nncdbg.engine.ops.causes import Birth, Cause
 from nncdbg.engine.ops.causes.evidence import at, flat, overflow_hint, shown, spot
 from nncdbg.engine.ops.schema import for_rules, version_of
 from nncdbg.errors import NncdbgError
-from nncdbg.ir.torch_names import is_torch
 from nncdbg.stats.inspection import holds
+from nncdbg.text.torch_names import is_torch
 
 MOST_WORK = 1 << 22
 """Maximum multiplications, or elements of operands, of a micro program: about a second at most."""

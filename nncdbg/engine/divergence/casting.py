@@ -45,9 +45,9 @@ from nncdbg.ir.records import (
     Value,
     tensor_only,
 )
-from nncdbg.ir.torch_names import base_name, is_torch
 from nncdbg.ir.walk import blocks
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.torch_names import base_name, is_torch
 
 WIDTHS = ("f16", "bf16", "f32", "f64")
 """The element types that are cast, which are also the possible targets."""

@@ -18,10 +18,10 @@ from nncdbg.engine.frontends.formula import formula_of
 from nncdbg.engine.ops.schema import check_opsets, split
 from nncdbg.errors import GraphError, NncdbgError, StoppedRun
 from nncdbg.ir.records import Array, Constant, Node, Path, Program, TensorType, Type, type_of
-from nncdbg.ir.torch_names import origin_text
 from nncdbg.ir.walk import node_at, walk_nodes
 from nncdbg.text.listing import Listing
 from nncdbg.text.short_names import ProgramNames, names_of
+from nncdbg.text.torch_names import origin_text
 from nncdbg.textual_repr.printer import listing
 
 

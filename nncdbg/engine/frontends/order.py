@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 from nncdbg.errors import GraphError
 from nncdbg.ir.names import reads
 from nncdbg.ir.records import Node
-from nncdbg.ir.torch_names import named_place, origin_text
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.torch_names import named_place, origin_text
 
 
 def title(node: Node) -> str:

@@ -45,8 +45,8 @@ from nncdbg.engine.ops.optimizers import updates  # noqa: F401
 from nncdbg.engine.ops.schema import register_schemas, split
 from nncdbg.engine.ops.schema import schema as schema_of
 from nncdbg.ir.records import DEFAULT_DOMAIN
-from nncdbg.ir.torch_names import DOMAINS as TORCH_DOMAINS
-from nncdbg.ir.torch_names import installed
+from nncdbg.text.torch_names import DOMAINS as TORCH_DOMAINS
+from nncdbg.text.torch_names import installed
 
 register_schemas(OnnxSchemas())
 register_schemas(OnnxSchemas(), DEFAULT_DOMAIN, "ai.onnx.ml")

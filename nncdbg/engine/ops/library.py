@@ -21,7 +21,7 @@ from typing import Any
 from nncdbg.engine.ops.declaration import Op, declared_together
 from nncdbg.engine.ops.schema import split
 from nncdbg.errors import LoadError
-from nncdbg.ir import torch_names as names
+from nncdbg.text import torch_names as names
 
 _LOADED: dict[Path, tuple[str, ...]] = {}
 

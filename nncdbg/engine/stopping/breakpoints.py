@@ -17,8 +17,8 @@ from nncdbg.errors import UsageError
 from nncdbg.escaping import printable
 from nncdbg.expression import Expression
 from nncdbg.ir.records import Node, Path
-from nncdbg.ir.torch_names import stop_names
 from nncdbg.text.listing import Listing
+from nncdbg.text.torch_names import stop_names
 
 Hits = Callable[[int], bool]
 

@@ -27,9 +27,9 @@ from nncdbg.engine.divergence.recomputation import terms_of
 from nncdbg.engine.tuning.private_copies import changed_operand, host_copies, placed_copies
 from nncdbg.errors import LoadError, NncdbgError, UnsupportedOp, UsageError
 from nncdbg.ir.records import Path, type_of
-from nncdbg.ir.torch_names import is_torch
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.torch_names import is_torch
 
 BUDGET = 0.02
 """Seconds for the repeated executions of one kernel, after the first."""

@@ -18,7 +18,6 @@ from nncdbg.engine.ops.causes import RECEIVED
 from nncdbg.errors import Excerpt
 from nncdbg.escaping import printable_line
 from nncdbg.expression import spelled
-from nncdbg.ir.torch_names import named_place
 from nncdbg.nan_watch.measuring.gates import Watched
 from nncdbg.nan_watch.records import (
     OK,
@@ -32,6 +31,7 @@ from nncdbg.nan_watch.records import (
 from nncdbg.nan_watch.reports.rules import kind_words
 from nncdbg.opening.corpus.cases import FAILED
 from nncdbg.presentation.sparkline import sparkline
+from nncdbg.text.torch_names import named_place
 
 T = TypeVar("T")
 

@@ -15,11 +15,11 @@ from nncdbg.comparison.check_results import (
     not_checked,
 )
 from nncdbg.errors import RunError
-from nncdbg.ir.torch_names import base_name
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.presentation.source_files import short_path
 from nncdbg.representation import PrintedRecord
 from nncdbg.text.counting import counted
+from nncdbg.text.torch_names import base_name
 from nncdbg.torch.trips import (
     ERROR,
     NOT_THIS_UPDATE,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from nncdbg.dtypes import NUMPY
 from nncdbg.escaping import printable_line
 from nncdbg.ir.records import TensorType
-from nncdbg.ir.torch_names import origin_text
 from nncdbg.presentation.source_files import short_path
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.torch_names import origin_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.compilation.code import Code

@@ -9,8 +9,8 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.ir.records import Location
-from nncdbg.ir.torch_names import WRITE
 from nncdbg.presentation.breakpoint_syntax import parse_place, split_source
+from nncdbg.text.torch_names import WRITE
 from nncdbg.torch.live.mode import LiveMode, LiveStop
 from nncdbg.torch.recorded_step import RecordedStep
 

@@ -19,7 +19,7 @@ from nncdbg.engine.ops.aten.operators import FLOATS, takes_memory, torch_operato
 from nncdbg.engine.ops.aten.signatures import DTYPES, Signature, flat_results, signature_of, written_tensors
 from nncdbg.errors import NncdbgError
 from nncdbg.expression import Expression, condition
-from nncdbg.ir.torch_names import OF_TORCH
+from nncdbg.text.torch_names import OF_TORCH
 from nncdbg.torch.finiteness import is_finite
 from nncdbg.torch.live.breakpoints import LiveBreakpoint, holds, message_of
 from nncdbg.torch.live.operators import Operator, OperatorScope

@@ -20,7 +20,7 @@ from nncdbg.engine.frontends.layers import group_layers
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.errors import LoadError, NncdbgError, UsageError
 from nncdbg.ir.records import Array, Constant, Graph, Program, Reference, SavedRun, Value
-from nncdbg.ir.torch_names import installed
+from nncdbg.text.torch_names import installed
 
 # -- conversion ------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from nncdbg.ir.records import (
     TensorType,
     Value,
 )
-from nncdbg.ir.torch_names import NUMBER, OPERAND
+from nncdbg.text.torch_names import NUMBER, OPERAND
 
 # -- places ----------------------------------------------------------------------------------------
 

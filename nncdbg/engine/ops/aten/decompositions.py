@@ -33,7 +33,7 @@ from nncdbg.engine.ops.aten.signatures import (
 from nncdbg.engine.ops.declaration import Formula, Op
 from nncdbg.errors import GraphError, UnsupportedOp
 from nncdbg.ir.records import Attribute, Graph, Node, Program, TensorType, Type, Value, tensor_only
-from nncdbg.ir.torch_names import OPERAND
+from nncdbg.text.torch_names import OPERAND
 
 
 def _mm(a: Any, b: Any) -> Any:

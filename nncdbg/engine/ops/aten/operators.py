@@ -30,7 +30,7 @@ from nncdbg.engine.ops.influence import (
     everything_in,
     whole,
 )
-from nncdbg.ir.torch_names import READ, VIEW, WRITE, base_name
+from nncdbg.text.torch_names import READ, VIEW, WRITE, base_name
 
 _PROBES = (1.0, 0.7310586)
 """Finite numbers that replace the elements in question; two, as an operator may treat one in a special way.

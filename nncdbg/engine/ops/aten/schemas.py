@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema
-from nncdbg.ir.torch_names import NUMBER, OPERAND, OWN, READ, RECORDED, VIEW, WRITE, installed
+from nncdbg.text.torch_names import NUMBER, OPERAND, OWN, READ, RECORDED, VIEW, WRITE, installed
 
 if TYPE_CHECKING:
     from nncdbg.engine.ops.aten.signatures import Argument, Signature

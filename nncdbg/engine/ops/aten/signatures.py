@@ -45,7 +45,7 @@ from nncdbg.engine.ops.aten.internals import (
 )
 from nncdbg.engine.ops.aten.operators import allocates_only, facts_of
 from nncdbg.errors import GraphError
-from nncdbg.ir.torch_names import DOMAINS, OWN, text_name
+from nncdbg.text.torch_names import DOMAINS, OWN, text_name
 
 RANDOM = "random"
 """The attribute of a random statement: the device of the generator with the state in the last operand."""

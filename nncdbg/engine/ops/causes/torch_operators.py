@@ -28,8 +28,8 @@ from nncdbg.engine.ops.causes.evidence import (
 from nncdbg.engine.ops.declaration import CauseRule
 from nncdbg.engine.ops.precision import is_narrow
 from nncdbg.ir.records import Array
-from nncdbg.ir.torch_names import OPERAND, base_name
 from nncdbg.text.counting import counted as number_of
+from nncdbg.text.torch_names import OPERAND, base_name
 
 _OPSET = 21
 

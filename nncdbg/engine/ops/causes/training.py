@@ -27,9 +27,9 @@ from nncdbg.engine.ops.causes.evidence import (
     spot,
 )
 from nncdbg.engine.ops.causes.torch_operators import computed_in, described, paired, with_numbers
-from nncdbg.ir.torch_names import autograd_nodes, base_name, of_other_library
 from nncdbg.stats.inspection import bad
 from nncdbg.text.counting import elements
+from nncdbg.text.torch_names import autograd_nodes, base_name, of_other_library
 
 HALF = ("f16", "bf16")
 

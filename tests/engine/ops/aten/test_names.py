@@ -3,7 +3,7 @@
 import pytest
 
 from nncdbg.ir.records import Location, Node
-from nncdbg.ir.torch_names import named_place, origin_text
+from nncdbg.text.torch_names import named_place, origin_text
 
 
 @pytest.mark.parametrize(
