@@ -26,12 +26,12 @@ from nncdbg.engine.schedules.streams import (
 )
 from nncdbg.errors import UsageError
 from nncdbg.expression import resolve_name, spelled
-from nncdbg.presentation.breakpoint_syntax import place_lines
 from nncdbg.presentation.buffers import buffer_text, sharers
 from nncdbg.presentation.elements import SMALL, element, elements, is_text, type_of
 from nncdbg.presentation.stops import fallbacks, kernel_line, statement_lines, value_or_reason
 from nncdbg.presentation.tensor_text import described
 from nncdbg.stats import summarize
+from nncdbg.target.breakpoint_syntax import place_lines
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import integer_of, name_text
 

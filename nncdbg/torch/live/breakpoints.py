@@ -19,7 +19,7 @@ from nncdbg.engine.stopping.breakpoints import hit_rule
 from nncdbg.engine.stopping.placement import braced
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.expression import Expression, check_condition, condition, evaluate, parse
-from nncdbg.presentation.breakpoint_syntax import parse_stop, split_source
+from nncdbg.target.breakpoint_syntax import parse_stop, split_source
 from nncdbg.torch.live.operators import Operator, OperatorScope
 from nncdbg.torch.named_models import own_tensors, submodules
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER
