@@ -15,7 +15,6 @@ from nncdbg.commands.stack import where
 from nncdbg.commands.table import command
 from nncdbg.commands.units import dead_units
 from nncdbg.engine.compilation.code import EVICTED
-from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.engine.schedules.launches import stream_name
 from nncdbg.engine.schedules.streams import (
     AwaitedEvent,
@@ -34,6 +33,7 @@ from nncdbg.stats import summarize
 from nncdbg.target.breakpoint_syntax import place_lines
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import integer_of, name_text
+from nncdbg.text.torch_names import origin_text
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession

@@ -21,7 +21,6 @@ from nncdbg.engine.execution.findings import NUMERIC, RACE, STATE_RESET
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.debug import LeanAllocation
 from nncdbg.engine.ops import Op, lookup
-from nncdbg.engine.ops.aten.names import is_torch, of_other_library
 from nncdbg.engine.ops.aten.operators import allocates_only, overwrites
 from nncdbg.engine.ops.causes import RECEIVED
 from nncdbg.engine.ops.influence import Infinities
@@ -41,6 +40,7 @@ from nncdbg.nan_watch.schedules.findings import schedule_findings
 from nncdbg.nan_watch.sites import calls_of, in_text_order, site_at, site_of
 from nncdbg.opening.corpus.cases import FAILED, UNSUPPORTED, Case
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.torch_names import is_torch, of_other_library
 
 if TYPE_CHECKING:
     from nncdbg.engine.stopping.stops import Stop

@@ -20,7 +20,6 @@ from nncdbg.commands.recording.stops import INTERRUPT
 from nncdbg.commands.session import CommandSession
 from nncdbg.commands.table import resolve
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.ops.aten.names import named_place
 from nncdbg.errors import UsageError
 from nncdbg.ir.records import Graph, Program
 from nncdbg.presentation.screen import Screen
@@ -28,6 +27,7 @@ from nncdbg.presentation.source_files import short_path
 from nncdbg.target.stops import Stops
 from nncdbg.terminal.repl import confirmed, read_lines
 from nncdbg.terminal.script_replay import read_commands_of_script
+from nncdbg.text.torch_names import named_place
 from nncdbg.torch.live.debugger import LiveDebugger
 from nncdbg.torch.live.stops import ScriptStops
 from nncdbg.torch.live.training import LiveTraining

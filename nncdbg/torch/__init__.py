@@ -16,8 +16,8 @@ import random
 from importlib import import_module
 from typing import Any
 
-from nncdbg.engine.ops.aten.names import installed
 from nncdbg.errors import UsageError
+from nncdbg.text.torch_names import installed
 
 
 def check_torch() -> None:

@@ -22,13 +22,13 @@ from nncdbg.engine.backends.composed import call_of
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.ops.aten.arrays import host_array
-from nncdbg.engine.ops.aten.names import NUMBER, RECORDED
 from nncdbg.engine.ops.aten.operators import allocates_only
 from nncdbg.engine.ops.aten.signatures import RANDOM, signature
 from nncdbg.errors import UsageError
 from nncdbg.ir.kinds import CONTROL_OPS
 from nncdbg.ir.records import Array, Node, Program, Value
 from nncdbg.text.counting import counted
+from nncdbg.text.torch_names import NUMBER, RECORDED
 from nncdbg.torch.compiled import check_backend, naming_compiler, runs_operators
 from nncdbg.torch.finiteness import not_finite
 from nncdbg.torch.recorded_step import BACKEND, RecordedStep

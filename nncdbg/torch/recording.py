@@ -45,7 +45,6 @@ from nncdbg.engine.ops.aten.internals import (
     weak_storage,
     without_dispatch,
 )
-from nncdbg.engine.ops.aten.names import OF_TORCH, OPERATOR
 from nncdbg.engine.ops.aten.signatures import (
     DTYPES,
     Argument,
@@ -57,6 +56,7 @@ from nncdbg.engine.ops.aten.signatures import (
 )
 from nncdbg.engine.values.checksum import checksum
 from nncdbg.errors import NncdbgError, RunError, UsageError
+from nncdbg.text.torch_names import OF_TORCH, OPERATOR
 from nncdbg.torch.guard_kernels import LIBRARY
 from nncdbg.torch.sharded_tensors import PLAIN, local_part, placement, wrapping
 from nncdbg.torch.source_lines import Lines, is_optimizer_code, names_allocation, user_lines

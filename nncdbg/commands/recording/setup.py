@@ -17,13 +17,13 @@ import msgspec
 import numpy as np
 
 from nncdbg.commands.recording.script import RecordedScript
-from nncdbg.engine.divergence.verification import digest
 from nncdbg.engine.frontends.onnx_store import OnnxStore
 from nncdbg.errors import UsageError
 from nncdbg.extensions import BACKENDS, BUILT_IN
 from nncdbg.opening.configuration import RunConfiguration, settings
 from nncdbg.opening.journal_address import read_address
 from nncdbg.opening.python_programs import is_python_name
+from nncdbg.stats.digests import digest
 from nncdbg.text.lexemes import name_text
 from nncdbg.version import __version__
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from nncdbg.engine.divergence.verification import digest
 from nncdbg.errors import NncdbgError, NotComputed
 from nncdbg.presentation.frame_titles import frame_title
 from nncdbg.presentation.stops import concerned_values
 from nncdbg.presentation.tensor_text import described
+from nncdbg.stats.digests import digest
 from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from nncdbg.engine.backends import Backend, Call, Kernels, backend
 from nncdbg.engine.backends.moving import kernels_for
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.compilation.search import candidates
-from nncdbg.engine.ops.aten.names import stop_names
 from nncdbg.errors import UsageError
 from nncdbg.ir.kinds import Kind, is_transfer
 from nncdbg.ir.records import Node, Path, Program
 from nncdbg.ir.walk import walk
 from nncdbg.text.lexemes import Flaw, integer_of, name_text, nearest, unquote
+from nncdbg.text.torch_names import stop_names
 
 _SELECTOR = re.compile(
     r"""\s*(?:@(?P<graph>"(?:[^"\\]|\\.)*"|[^\s".%]\S*?)\.)?%(?P<value>"(?:[^"\\]|\\.)*"|[^\s"]\S*)\s*""",

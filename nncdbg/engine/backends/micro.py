@@ -11,7 +11,7 @@ from nncdbg.engine.backends import Backend, Call, HostBackend, Kernels, backend
 from nncdbg.engine.backends.composed import call_of
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.ops.aten.names import is_torch
+from nncdbg.text.torch_names import is_torch
 
 
 class MicroKernels(HostBackend):

@@ -24,11 +24,11 @@ from nncdbg.engine.backends import (
     way_past,
 )
 from nncdbg.engine.backends.numpy import NumPy
-from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.ir.kinds import Kind
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import row_of
+from nncdbg.text.torch_names import is_torch
 
 
 class Torch:
@@ -150,7 +150,7 @@ class Torch:
 
 
 def _check_installed() -> None:
-    from nncdbg.engine.ops.aten.names import installed
+    from nncdbg.text.torch_names import installed
 
     if not installed():
         raise UsageError(

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nncdbg.engine.ops.aten.names import OPERAND
 from nncdbg.engine.ops.aten.signatures import COUNT, Argument, ArgumentKind, Signature, decode
 from nncdbg.errors import GraphError
+from nncdbg.text.torch_names import OPERAND
 
 
 @dataclass(frozen=True, slots=True)

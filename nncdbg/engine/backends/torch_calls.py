@@ -19,10 +19,10 @@ from nncdbg.engine.backends.torch_generators import generator_state, set_generat
 from nncdbg.engine.backends.torch_statements import kernel_of
 from nncdbg.engine.backends.torch_tensors import fresh_like, own_operator, strided_copy, tensor_of_number
 from nncdbg.engine.ops.aten.internals import fast_call, out_form
-from nncdbg.engine.ops.aten.names import NUMBER, OWN, WRITE
 from nncdbg.engine.ops.aten.operators import overwrites
 from nncdbg.engine.ops.aten.signatures import RANDOM, Argument, Signature, flat_results, signature
 from nncdbg.errors import GraphError
+from nncdbg.text.torch_names import NUMBER, OWN, WRITE
 
 if TYPE_CHECKING:
     from nncdbg.engine.backends import Call, Execute

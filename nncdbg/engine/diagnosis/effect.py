@@ -17,7 +17,7 @@ from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks, Role, Stage
 from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.diagnosis.sightings import Sightings
 from nncdbg.engine.diagnosis.widened import Widened
-from nncdbg.engine.ops.aten.names import is_torch
+from nncdbg.text.torch_names import is_torch
 
 
 def step_outputs(code: Code) -> Sequence[str]:

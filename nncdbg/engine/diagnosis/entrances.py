@@ -18,12 +18,12 @@ from nncdbg.engine.diagnosis.effect import is_training_state, step_outputs
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Stage
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sightings
 from nncdbg.engine.execution.events import Event, Pushed
-from nncdbg.engine.ops.aten.names import RECEIVED_INPUT, RECORDED_INPUT
 from nncdbg.engine.ops.causes import RECEIVED, SET_BY_HAND, Cause
 from nncdbg.ir.records import Array
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import bad, is_finite
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.torch_names import RECEIVED_INPUT, RECORDED_INPUT
 
 _LATER = re.compile(r"(\.\d+)+$")
 """The end of the name of a later value: a gradient after clipping is ``fc.weight.grad.1``."""

@@ -16,7 +16,6 @@ import numpy as np
 from nncdbg.engine.backends.micro import run_definition
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.causes import Birth, Cause
 from nncdbg.engine.ops.causes.evidence import (
     EXACT,
@@ -45,6 +44,7 @@ from nncdbg.errors import NncdbgError
 from nncdbg.ir.records import Array
 from nncdbg.stats.inspection import bad
 from nncdbg.text.counting import elements
+from nncdbg.text.torch_names import is_torch
 
 MOST = 1 << 20
 """Maximum number of elements of operands and result to run an op again: about ten milliseconds."""

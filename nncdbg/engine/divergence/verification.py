@@ -7,7 +7,6 @@ with different payloads differ.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -22,14 +21,15 @@ from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory import ALLOCATORS
 from nncdbg.engine.memory.debug import LeanAllocation
 from nncdbg.engine.memory.inspected import bytes_of
-from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.engine.values.checksum import checksum
 from nncdbg.errors import RunError
 from nncdbg.expression import spelled
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import type_of
+from nncdbg.stats.digests import digest
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.torch_names import origin_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -212,27 +212,6 @@ def _first_difference(way: Way, name: str, expected: Any, found: Any) -> OutputD
 def _element(array: Any, index: tuple[int, ...]) -> str:
     element = array[index]
     return repr(element) if array.dtype.hasobject else f"{element} (bits 0x{element.tobytes()[::-1].hex()})"
-
-
-def digest(content: Any) -> str:
-    """Return a digest of a value's type, shape and bytes; of a sequence, of its items in order."""
-    found = hashlib.blake2b(digest_size=16)
-    _add(found, content)
-    return found.hexdigest()
-
-
-def _add(found: Any, content: Any) -> None:
-    if content is None or isinstance(content, (list, tuple)):
-        found.update(f"{type(content).__name__} {len(content or ())}\n".encode())
-        for item in content or ():
-            _add(found, item)
-        return
-    array = np.asarray(content)
-    found.update(f"{array.dtype} {array.shape}\n".encode())
-    if array.dtype.hasobject:
-        found.update("\0".join(map(repr, array.reshape(-1).tolist())).encode())
-    else:
-        found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
 
 _BITS = Tolerance(ulp=0)

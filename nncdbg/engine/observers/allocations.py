@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nncdbg.engine.compilation.code import Code, Statement
-from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.aten.operators import allocates_only, overwrites
+from nncdbg.text.torch_names import is_torch
 
 
 def is_written_first(statement: Statement, output: int) -> bool:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from nncdbg.engine.ops.aten.names import stop_names
 from nncdbg.errors import UsageError
 from nncdbg.ir.records import Path, Program
 from nncdbg.ir.walk import blocks
 from nncdbg.text.lexemes import name_text
 from nncdbg.text.short_names import meant
+from nncdbg.text.torch_names import stop_names
 
 _LISTED = 6
 """Maximum number of places listed in an error about an ambiguous name."""

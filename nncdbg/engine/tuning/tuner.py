@@ -23,13 +23,13 @@ from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.recomputation import terms_of
-from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.tuning.private_copies import changed_operand, host_copies, placed_copies
 from nncdbg.engine.tuning.records import MeasuredKernel, TunedStatement, Tuning
 from nncdbg.errors import LoadError, NncdbgError, UnsupportedOp, UsageError
 from nncdbg.ir.records import Path, type_of
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.torch_names import is_torch
 
 BUDGET = 0.02
 """Seconds for the repeated executions of one kernel, after the first."""

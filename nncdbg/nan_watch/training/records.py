@@ -14,12 +14,12 @@ from nncdbg.engine.execution.check_results import (
     CheckResult,
     not_checked,
 )
-from nncdbg.engine.ops.aten.names import base_name
 from nncdbg.errors import RunError
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.presentation.source_files import short_path
 from nncdbg.representation import PrintedRecord
 from nncdbg.text.counting import counted
+from nncdbg.text.torch_names import base_name
 from nncdbg.torch.trips import (
     ERROR,
     NOT_THIS_UPDATE,

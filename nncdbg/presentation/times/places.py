@@ -6,11 +6,11 @@ import math
 from typing import TYPE_CHECKING
 
 from nncdbg.dtypes import NUMPY
-from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.escaping import printable_line
 from nncdbg.ir.records import TensorType
 from nncdbg.presentation.source_files import short_path
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.torch_names import origin_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.compilation.code import Code

@@ -410,9 +410,9 @@ def variant_sides(options: Namespace) -> VariantSides:
     Raises UsageError if side B cannot be made of it, and the errors of `open_program`, of
     `nncdbg.torch.capture` and of `nncdbg.torch.compiled_values`.
     """
-    from nncdbg.engine.ops.aten.names import is_torch
     from nncdbg.opening.programs import open_program
     from nncdbg.opening.python_programs import is_python_name
+    from nncdbg.text.torch_names import is_torch
 
     if is_python_name(options.model):
         return _module_sides(options)
@@ -484,8 +484,8 @@ def variant_comparison(
 
 def _random(a: Debugger) -> Iterator[str]:
     """Yield a note if the module draws random numbers."""
-    from nncdbg.engine.ops.aten.names import is_torch
     from nncdbg.engine.ops.aten.signatures import signature
+    from nncdbg.text.torch_names import is_torch
 
     ops = {node.op for graph in a.program.graphs.values() for node in graph.nodes if is_torch(node.op)}
     drawing = sorted(op for op in ops if (found := signature(op)) is not None and found.random)

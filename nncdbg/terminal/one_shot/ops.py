@@ -106,8 +106,8 @@ def all_names() -> list[str]:
 
 def torch_names(domain: str) -> list[str]:
     """Return the names of PyTorch's operators in a domain.  Raises UsageError without torch."""
-    from nncdbg.engine.ops.aten.names import installed
     from nncdbg.engine.ops.schema import schema_names
+    from nncdbg.text.torch_names import installed
 
     if not installed():
         raise UsageError(

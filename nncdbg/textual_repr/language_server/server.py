@@ -20,7 +20,7 @@ from pygls.lsp.server import LanguageServer
 from pygls.protocol import LanguageServerProtocol, lsp_method
 
 from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.aten.names import DOMAINS, installed
+from nncdbg.text.torch_names import DOMAINS, installed
 from nncdbg.textual_repr.language_server.analysis import Analysis
 from nncdbg.textual_repr.language_server.document import ColumnEncoding, Document
 from nncdbg.textual_repr.language_server.tokens import Problem, Span

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import nncdbg
-from nncdbg.engine.divergence.verification import Verification, digest, verify_observers
+from nncdbg.engine.divergence.verification import Verification, verify_observers
+from nncdbg.stats.digests import digest
 from tests.conformance.cases import cases
 from tests.engine.programs import runnable
 from tests.engine.test_laws import INPUTS

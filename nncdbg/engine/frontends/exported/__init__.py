@@ -18,9 +18,9 @@ from nncdbg.engine.frontends.exported.block import ExportedBlock, ExportedNames,
 from nncdbg.engine.frontends.exported.calls import positional_arguments, quiet, tracing
 from nncdbg.engine.frontends.layers import group_layers
 from nncdbg.engine.frontends.stores import ArrayStore
-from nncdbg.engine.ops.aten.names import installed
 from nncdbg.errors import LoadError, NncdbgError, UsageError
 from nncdbg.ir.records import Array, Constant, Graph, Program, Reference, SavedRun, Value
+from nncdbg.text.torch_names import installed
 
 # -- conversion ------------------------------------------------------------------------------------
 

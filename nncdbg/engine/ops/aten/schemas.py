@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.ops.aten.names import NUMBER, OPERAND, OWN, READ, RECORDED, VIEW, WRITE, installed
 from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema
+from nncdbg.text.torch_names import NUMBER, OPERAND, OWN, READ, RECORDED, VIEW, WRITE, installed
 
 if TYPE_CHECKING:
     from nncdbg.engine.ops.aten.signatures import Argument, Signature
