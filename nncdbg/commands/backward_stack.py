@@ -12,9 +12,9 @@ from nncdbg.errors import UsageError
 from nncdbg.expression import resolve_name, spelled
 from nncdbg.expression.operators import OperandError
 from nncdbg.ir.records import tensor_only, type_of
-from nncdbg.presentation.breakpoint_syntax import split_value
 from nncdbg.presentation.tensor_text import value_line
 from nncdbg.stats import summarize
+from nncdbg.target.breakpoint_syntax import split_value
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession

@@ -12,7 +12,7 @@ from nncdbg.commands.changing import known_branch
 from nncdbg.commands.table import command, needs, whole_number
 from nncdbg.errors import UsageError
 from nncdbg.expression import evaluate_index, spelled, split_target
-from nncdbg.presentation.breakpoint_syntax import split_value
+from nncdbg.target.breakpoint_syntax import split_value
 from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from nncdbg.commands.table import PLACE, command, needs, no_arguments, whole_number
-from nncdbg.engine.compilation.search import origins, same_file
 from nncdbg.engine.differentiation.line_pairs import LinePairs
 from nncdbg.errors import UsageError
 from nncdbg.escaping import printable_line
-from nncdbg.presentation.breakpoint_syntax import place_lines, split_source
+from nncdbg.ir.search import origins, same_file
 from nncdbg.presentation.listing_window import around, window
 from nncdbg.presentation.source_files import source_file, source_lines
 from nncdbg.presentation.stops import marks_of, statement_lines
 from nncdbg.presentation.times.margin import TITLE, margins
+from nncdbg.target.breakpoint_syntax import place_lines, split_source
 from nncdbg.text.lexemes import integer_of
 
 if TYPE_CHECKING:

@@ -11,10 +11,9 @@ import numpy as np
 from nncdbg.commands.command_lines import separated
 from nncdbg.commands.settings import show_settings
 from nncdbg.commands.table import command, needs, whole_number
-from nncdbg.engine.compilation.search import declared_type
 from nncdbg.errors import UsageError
 from nncdbg.expression import evaluate_index, resolve_name, spelled, split_target
-from nncdbg.presentation.breakpoint_syntax import split_value
+from nncdbg.ir.search import declared_type
 from nncdbg.presentation.elements import type_of
 from nncdbg.presentation.expressions import result_text, value_named
 from nncdbg.presentation.stops import (
@@ -23,6 +22,7 @@ from nncdbg.presentation.stops import (
     value_or_reason,
 )
 from nncdbg.presentation.tensor_text import described
+from nncdbg.target.breakpoint_syntax import split_value
 from nncdbg.text.lexemes import integer_of
 
 if TYPE_CHECKING:

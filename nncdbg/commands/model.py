@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from nncdbg.commands.table import command
 from nncdbg.dtypes import NUMPY
-from nncdbg.engine.compilation.code import EVICTED, initial_data
+from nncdbg.engine.compilation.code import EVICTED
 from nncdbg.engine.values.computed import computed_values
 from nncdbg.errors import UsageError
 from nncdbg.expression import spelled
+from nncdbg.ir.constants import initial_data
 from nncdbg.ir.kinds import is_transfer
 from nncdbg.ir.records import Graph, Inline, Node, Program, TensorType, type_of
 from nncdbg.presentation.elements import element, is_text

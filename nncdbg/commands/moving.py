@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from nncdbg.commands.table import PLACE, command, no_arguments, whole_number
 from nncdbg.errors import UsageError
 from nncdbg.ir.streams import THE_HOST, stream_name
-from nncdbg.presentation.breakpoint_syntax import place_lines
 from nncdbg.presentation.schedules import stream_number
+from nncdbg.target.breakpoint_syntax import place_lines
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession

@@ -19,12 +19,12 @@ from nncdbg.engine.schedules.streams import results_by_stream
 from nncdbg.errors import UsageError
 from nncdbg.expression import resolve_name, spelled
 from nncdbg.ir.streams import AwaitedEvent, StreamState, stream_name, stream_states, streams_of
-from nncdbg.presentation.breakpoint_syntax import place_lines
 from nncdbg.presentation.buffers import buffer_text, sharers
 from nncdbg.presentation.elements import SMALL, element, elements, is_text, type_of
 from nncdbg.presentation.stops import fallbacks, kernel_line, statement_lines, value_or_reason
 from nncdbg.presentation.tensor_text import described
 from nncdbg.stats import summarize
+from nncdbg.target.breakpoint_syntax import place_lines
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import integer_of, name_text
 from nncdbg.text.torch_names import origin_text

@@ -15,7 +15,7 @@ from nncdbg.commands.recording.setup import setup_of
 from nncdbg.commands.recording.stops import RecordedStop, recorded_stop
 from nncdbg.errors import NncdbgError
 from nncdbg.expression import spelled
-from nncdbg.presentation.breakpoint_syntax import breakpoint_commands, catch_commands
+from nncdbg.target.breakpoint_syntax import breakpoint_commands, catch_commands
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger

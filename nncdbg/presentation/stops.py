@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from nncdbg.errors import NncdbgError, UsageError
+from nncdbg.errors import NncdbgError
 from nncdbg.presentation.elements import cells
 from nncdbg.presentation.frame_titles import frame_title
 from nncdbg.presentation.listing_window import CALLER, CULPRIT, HERE, LineMarks, around, window
@@ -59,17 +59,6 @@ def show_stop(screen: Screen, debugger: Debugger, stop: Stop, before: object, wr
         screen.put_line(value_or_reason(debugger, name, screen.layout_after(_INDENT)), _INDENT)
     for line in _window(screen, debugger, stop):
         screen.put_line(line)
-
-
-def current_line(debugger: Debugger) -> int:
-    """Return the line of the selected frame's statement.  Raises UsageError outside the program's text."""
-    frame = debugger.frames[max(0, debugger.selected)]
-    line = debugger.loaded.line(frame.code, frame.pc)
-    if line is None or frame.code.formula is not None or debugger.ended:
-        raise UsageError(
-            "no current line: the program has ended or is in a micro program", hint="add a line number"
-        )
-    return line
 
 
 def place_of(frame: Frame) -> object:

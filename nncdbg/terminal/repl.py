@@ -13,11 +13,11 @@ from nncdbg.errors import LoadError, UsageError
 from nncdbg.opening.command_line import configuration_of
 from nncdbg.opening.journal.recording import journaled
 from nncdbg.opening.programs import open_program
-from nncdbg.presentation.breakpoint_syntax import parse_stop
 from nncdbg.presentation.run_progress import print_notes
 from nncdbg.presentation.screen import Screen
 from nncdbg.process.collector import collector_paused
 from nncdbg.process.regular_file import read_regular
+from nncdbg.target.breakpoint_syntax import parse_stop
 from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from nncdbg.commands.command_lines import is_expression, separated, split_comman
 from nncdbg.commands.completion import candidates
 from nncdbg.commands.session import CommandSession
 from nncdbg.errors import UsageError
-from nncdbg.presentation.breakpoint_syntax import StopSpec, parse_stop, split_value
 from nncdbg.presentation.screen import Screen
+from nncdbg.target.breakpoint_syntax import StopSpec, parse_stop, split_value
 
 
 def test_help_is_one_line_with_a_full_stop() -> None:

@@ -22,9 +22,9 @@ from nncdbg.errors import NncdbgError
 from nncdbg.ir.records import Program
 from nncdbg.nan_watch.measuring.gates import Watched
 from nncdbg.nan_watch.reports.text import lines as text_lines
-from nncdbg.presentation.breakpoint_syntax import place_lines
 from nncdbg.presentation.divergence import report_text
 from nncdbg.presentation.screen import Screen
+from nncdbg.target.breakpoint_syntax import place_lines
 from nncdbg.text.short_names import names_of
 
 ROOT = Path(__file__).parents[2]

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.backends import Call, Kernels
-from nncdbg.engine.compilation.code import Code, Compiler, Instruction, gatherer, initial_data
+from nncdbg.engine.compilation.code import Code, Compiler, Instruction, gatherer
 from nncdbg.engine.frontends.formula import formula_of
 from nncdbg.engine.inference.types import type_of_array
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.schema import complete, split, version_of
 from nncdbg.errors import UnsupportedOp
+from nncdbg.ir.constants import initial_data
 from nncdbg.ir.records import Node, TensorType
 
 

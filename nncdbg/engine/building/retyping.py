@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from nncdbg.engine.compilation.code import initial_data
 from nncdbg.engine.differentiation.backward_calls import SAVED
 from nncdbg.engine.frontends.order import title
 from nncdbg.engine.inference.graphs import GraphInference
 from nncdbg.engine.inference.types import common_type, type_of_array
 from nncdbg.errors import NncdbgError
+from nncdbg.ir.constants import initial_data
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import Graph, Node, Path, Program, Type, Value
 from nncdbg.ir.rewrite import rewrite

@@ -21,7 +21,6 @@ from nncdbg.comparison.verification import (
     Verification,
     Way,
 )
-from nncdbg.engine.divergence.digest_run import digest
 from nncdbg.engine.execution.findings import KINDS
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory import ALLOCATORS
@@ -31,6 +30,7 @@ from nncdbg.engine.values.checksum import checksum
 from nncdbg.errors import RunError
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import type_of
+from nncdbg.stats.digests import digest
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger

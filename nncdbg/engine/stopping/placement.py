@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.compilation.search import origins, same_file
 from nncdbg.engine.stopping.breakpoints import Breakpoint, matching, reads_result
 from nncdbg.engine.stopping.place_names import NamedPlace, PlaceNames
 from nncdbg.errors import UsageError
 from nncdbg.ir.records import Path, Program
+from nncdbg.ir.search import origins, same_file
 from nncdbg.text.listing import Listing
 
 

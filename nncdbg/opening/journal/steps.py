@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nncdbg.engine.compilation.code import initial_data
 from nncdbg.engine.compilation.tracked_values import TrackedLine, tracked_lines
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed
@@ -15,6 +14,7 @@ from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.time.step_starts import NumberedRun, StepStart, line_at, lines_of, step_start
 from nncdbg.engine.tracking.series import LATEST
 from nncdbg.engine.tracking.tracking import EarlierPoints
+from nncdbg.ir.constants import initial_data
 from nncdbg.ir.records import Constant, RunLine, Value
 from nncdbg.stats.series import Point
 

@@ -9,7 +9,7 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.ir.records import Location
-from nncdbg.presentation.breakpoint_syntax import parse_place, split_source
+from nncdbg.target.breakpoint_syntax import parse_place, split_source
 from nncdbg.text.torch_names import WRITE
 from nncdbg.torch.live.mode import LiveMode, LiveStop
 from nncdbg.torch.recorded_step import RecordedStep
