@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.schedules.launches import HOST
 from nncdbg.engine.stopping.place_names import place_text
 from nncdbg.errors import UsageError
-from nncdbg.ir.streams import THE_HOST, stream_name, streams_of
+from nncdbg.ir.streams import HOST, THE_HOST, stream_name, streams_of
 from nncdbg.text.lexemes import integer_of
 
 if TYPE_CHECKING:
