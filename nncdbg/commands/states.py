@@ -15,7 +15,6 @@ from nncdbg.commands.stack import where
 from nncdbg.commands.table import command
 from nncdbg.commands.units import dead_units
 from nncdbg.engine.compilation.code import EVICTED
-from nncdbg.engine.schedules.streams import results_by_stream
 from nncdbg.errors import UsageError
 from nncdbg.expression import resolve_name, spelled
 from nncdbg.ir.streams import AwaitedEvent, StreamState, stream_name, stream_states, streams_of
@@ -25,6 +24,7 @@ from nncdbg.presentation.stops import fallbacks, kernel_line, statement_lines, v
 from nncdbg.presentation.tensor_text import described
 from nncdbg.stats import summarize
 from nncdbg.target.breakpoint_syntax import place_lines
+from nncdbg.target.measures import results_by_stream
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import integer_of, name_text
 from nncdbg.text.torch_names import origin_text

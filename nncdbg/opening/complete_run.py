@@ -1,15 +1,25 @@
-"""A run from the first statement to the end, as `nncdbg run` makes it, and what it returned."""
+"""Runs from the first statement to the end, as commands of the shell make them.
+
+`nncdbg run` shows what a run returned, also whether observers change it and whether it is deterministic;
+`nncdbg autotune` measures the kernels of all backends in one.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nncdbg.comparison.kernels import StatementKernel
-from nncdbg.comparison.verification import RecordedOutputs
-from nncdbg.engine.divergence.verification import recorded_outputs
+from nncdbg.comparison.kernels import StatementKernel, Tuning
+from nncdbg.comparison.report import DiffReport
+from nncdbg.comparison.verification import DeterminismVerification, RecordedOutputs, Verification
+from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.divergence import verification
+from nncdbg.engine.divergence.lockstep import Lockstep
+from nncdbg.engine.execution.linking import Allocation
+from nncdbg.engine.stopping.stops import Stop
+from nncdbg.engine.tuning.tuner import KernelTuner, available_backends
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal.recording import journaled
@@ -117,7 +127,7 @@ def run_completely(
         backend=debugger.backend.name,
         fallbacks=debugger.loaded.fallbacks,
         kernels=[each for each in debugger.loaded.kernels() if each.reason != "default"],
-        recorded=recorded_outputs(debugger, checksums) if checksums else RecordedOutputs(0),
+        recorded=verification.recorded_outputs(debugger, checksums) if checksums else RecordedOutputs(0),
         error=error,
         saved_states=None if states is None else len(states),
         check=None if coverage is None else coverage.as_dict(),
@@ -127,3 +137,57 @@ def run_completely(
         reproduction=None if reproduction is None else str(reproduction),
         reproduced=reproduction is None or not reproduction.difference,
     )
+
+
+# -- verification ----------------------------------------------------------------------------------
+
+
+def verify_observers(opened: OpenedProgram, around: Around) -> Verification:
+    """Compare the outputs with and without observers; `around` shows each run.
+
+    Raises the error of the run without observers, and RunError if only a run with observers fails.
+    """
+
+    def make(allocator: str | Allocation, statistics: bool, checks: bool) -> Debugger:
+        check = opened.configuration.check if checks else None
+        return opened.debugger(allocator=allocator, statistics=statistics, check=check)
+
+    def move(debugger: Debugger) -> Stop:
+        with around(RunningProgram(debugger)):
+            return debugger.run(heed=False)
+
+    return verification.verify_observers(make, move, opened.configuration.allocator)
+
+
+def verify_determinism(
+    opened: OpenedProgram, around: Around, checksums: Mapping[str, str]
+) -> DeterminismVerification:
+    """Compare two runs, and their outputs with the recorded `checksums`; `around` shows both runs.
+
+    Raises the error of a statement that fails, and KeyboardInterrupt after a pause.
+    """
+
+    def run(lockstep: Lockstep) -> DiffReport:
+        with around(RunningProgram(lockstep.a.debugger, lockstep.b.debugger)):
+            return lockstep.run()
+
+    return verification.verify_determinism(lambda: opened.debugger(statistics=False), checksums, run)
+
+
+# -- tuning ----------------------------------------------------------------------------------------
+
+
+def tune(
+    configuration: RunConfiguration, candidates: Collection[str], around: Around
+) -> tuple[Tuning, NncdbgError | None]:
+    """Run a program, and measure the kernels of backends (none named: of all) on copies of the operands.
+
+    Return the choice, and the error that ended the run early.  `around` shows the run.  Raises UsageError for
+    a backend that is unavailable, the errors of `open_program`, and KeyboardInterrupt after a pause.
+    """
+    backends, unavailable = available_backends(candidates)
+    debugger = open_program(configuration).debugger(statistics=False)
+    tuner = KernelTuner(debugger, backends, unavailable)
+    with around(RunningProgram(debugger)):
+        stop = debugger.run()
+    return tuner.tuning, failure_unless_paused(stop, configuration.program)

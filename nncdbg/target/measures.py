@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,14 +11,14 @@ from nncdbg.dtypes import name_of
 from nncdbg.engine.compilation.code import EVICTED, Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.unit_activity import TrainingUnits, UnitActivity, latest_run, steps_in_journal
+from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.memory.buffers import address_of
 from nncdbg.engine.observers.statement_times import StatementTime as EngineTime
-from nncdbg.engine.schedules.streams import results_by_stream
 from nncdbg.engine.values.computed import named_contents
 from nncdbg.errors import UsageError
 from nncdbg.ir.records import Array, TensorType
 from nncdbg.ir.streams import AwaitedEvent as StreamEvent
-from nncdbg.ir.streams import stream_name, stream_states, streams_of
+from nncdbg.ir.streams import stream_name, stream_of, stream_states, streams_of
 from nncdbg.target.cells import Cells, role_of
 from nncdbg.target.records import (
     AwaitedEvent,
@@ -82,6 +82,26 @@ def memory_of(debugger: Debugger) -> Memory:
         checkpoints.budget,
         streams,
     )
+
+
+def results_by_stream(frames: Iterable[Frame]) -> dict[int, int]:
+    """Return the bytes of the results in frames, by the stream of the statement that returns them.
+
+    A value in several frames counts once, in the outermost one.  Constants and inputs do not count.
+    """
+    found: dict[int, int] = {}
+    seen: set[int] = set()
+    for frame in frames:
+        for slot, pc in enumerate(frame.code.definition):
+            content = frame.slots[slot]
+            size = getattr(content, "nbytes", None)
+            if pc < 0:
+                seen.add(id(content))
+            elif size is not None and id(content) not in seen:
+                seen.add(id(content))
+                stream = stream_of(frame.code.graph, pc)
+                found[stream] = found.get(stream, 0) + int(size)
+    return dict(sorted(found.items()))
 
 
 def streams_at(cells: Cells) -> Sequence[Stream]:

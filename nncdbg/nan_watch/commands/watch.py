@@ -304,7 +304,7 @@ def _watch(options: Namespace, screen: Screen) -> int:
         known.check(options.model, program)
     verified = None
     if options.verify_observers:
-        from nncdbg.opening.verification import verify_observers
+        from nncdbg.opening.complete_run import verify_observers
 
         verified = verify_observers(opened, shown(screen, notes=False))
     report, inputs = _run_watch(options, screen, opened, gates)

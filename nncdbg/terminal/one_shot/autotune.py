@@ -49,8 +49,8 @@ def main(options: Namespace) -> int:
 
 
 def _autotune(options: Namespace, screen: Screen) -> int:
+    from nncdbg.opening.complete_run import tune
     from nncdbg.opening.programs import kernel_file_text
-    from nncdbg.opening.tuning import tune
     from nncdbg.presentation.run_progress import shown
     from nncdbg.process.atomic_file import new_file
 

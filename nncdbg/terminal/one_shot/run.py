@@ -79,8 +79,12 @@ def main(options: Namespace) -> int:
 
 
 def _run(options: Namespace, screen: Screen) -> int:
-    from nncdbg.opening.complete_run import opened_for_run, run_completely
-    from nncdbg.opening.verification import verify_determinism, verify_observers
+    from nncdbg.opening.complete_run import (
+        opened_for_run,
+        run_completely,
+        verify_determinism,
+        verify_observers,
+    )
 
     configuration = configuration_of(options)
     opened = opened_for_run(configuration, options.save_states)
