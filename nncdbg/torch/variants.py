@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 _PAIR_HINT = "name a function that returns a pair: (module, arguments)"
 
 
-def variant_sides(configuration: RunConfiguration, compiler: str | None, dtype: str | None) -> VariantSides:
+def variant_sides(configuration: RunConfiguration, compiler: str, dtype: str | None) -> VariantSides:
     """Open the program, or capture the module that `MODULE:FUNCTION` returns, and its variant.
 
-    Side B is under torch.compile with the backend `compiler`, or under autocast to `dtype`.  Raises
+    Side B is under autocast to `dtype`, else under torch.compile with the backend `compiler`.  Raises
     UsageError if it cannot be made of the program, and the errors of `open_program`, of
     `nncdbg.torch.capture` and of `nncdbg.torch.compiled_values`.
     """
@@ -50,7 +50,7 @@ def variant_sides(configuration: RunConfiguration, compiler: str | None, dtype: 
 
 
 def _module_sides(
-    configuration: RunConfiguration, option: str, compiler: str | None, dtype: str | None
+    configuration: RunConfiguration, option: str, compiler: str, dtype: str | None
 ) -> VariantSides:
     pair: Any = python_object(configuration.program, Path())
     if not isinstance(pair, tuple) or len(pair) != 2:

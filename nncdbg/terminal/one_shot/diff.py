@@ -146,7 +146,7 @@ def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
     if is_variant:
         from nncdbg.torch.variants import variant_sides
 
-        sides = variant_sides(asked, options.compile_b, options.autocast_b)
+        sides = variant_sides(asked, options.compile_b or "", options.autocast_b)
     else:
         opened = open_program(asked)
     start = time.perf_counter()

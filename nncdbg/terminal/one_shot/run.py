@@ -74,7 +74,7 @@ def main(options: Namespace) -> int:
         return _run(options, screen)
     except NncdbgError as error:
         if options.json:
-            print(json.dumps(_document(None, error, {})))
+            print(json.dumps(_without_run(error)))
         raise
 
 
@@ -166,12 +166,9 @@ def _nonfinite(content: Any) -> list[str]:
     return [kind for kind, count in counts.items() if count]
 
 
-def _document(run: CompleteRun | None, error: NncdbgError | None, files: dict[str, str]) -> dict[str, Any]:
-    """Return the document of `--json`; `run` is None if it could not begin."""
-    if run is None:
-        empty: dict[str, Any] = {"status": "failed", "outputs": [], "tracks": [], "seconds": 0.0, "ops": 0}
-        return {**empty, "notes": [], "fallbacks": [], "kernels": [], "error": error_document(error)}
-    document = {
+def _document(run: CompleteRun, error: NncdbgError | None, files: dict[str, str]) -> dict[str, Any]:
+    """Return the document of `--json`."""
+    document: dict[str, Any] = {
         "status": "ok" if error is None else "failed",
         "outputs": [_output(name, content, files) for name, content in run.outputs.items()],
         "tracks": [each.as_dict() for each in run.tracks],
@@ -185,6 +182,12 @@ def _document(run: CompleteRun | None, error: NncdbgError | None, files: dict[st
     if error is not None:
         document["error"] = error_document(error)
     return document if run.check is None else {**document, "check": run.check}
+
+
+def _without_run(error: NncdbgError) -> dict[str, Any]:
+    """Return the document of a run that could not begin."""
+    empty: dict[str, Any] = {"status": "failed", "outputs": [], "tracks": [], "seconds": 0.0, "ops": 0}
+    return {**empty, "notes": [], "fallbacks": [], "kernels": [], "error": error_document(error)}
 
 
 def _output(name: str, content: Any, files: dict[str, str]) -> dict[str, Any]:
