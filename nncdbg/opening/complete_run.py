@@ -9,17 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nncdbg.comparison.kernels import StatementKernel, Tuning
-from nncdbg.comparison.report import DiffReport
 from nncdbg.comparison.verification import DeterminismVerification, RecordedOutputs, Verification
-from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence import verification
-from nncdbg.engine.divergence.lockstep import Lockstep
-from nncdbg.engine.execution.linking import Allocation
-from nncdbg.engine.stopping.stops import Stop
-from nncdbg.engine.tuning.tuner import KernelTuner, available_backends
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal.recording import journaled
@@ -30,6 +24,13 @@ from nncdbg.opening.run import failure_unless_paused
 from nncdbg.opening.schedule_logs.run_accesses import recorded_accesses
 from nncdbg.opening.state_file import save_states as save_states_to
 from nncdbg.stats.series import TrackedSeries
+
+if TYPE_CHECKING:
+    from nncdbg.comparison.report import DiffReport
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.divergence.lockstep import Lockstep
+    from nncdbg.engine.execution.linking import Allocation
+    from nncdbg.engine.stopping.stops import Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +186,8 @@ def tune(
     Return the choice, and the error that ended the run early.  `around` shows the run.  Raises UsageError for
     a backend that is unavailable, the errors of `open_program`, and KeyboardInterrupt after a pause.
     """
+    from nncdbg.engine.tuning.tuner import KernelTuner, available_backends
+
     backends, unavailable = available_backends(candidates)
     debugger = open_program(configuration).debugger(statistics=False)
     tuner = KernelTuner(debugger, backends, unavailable)

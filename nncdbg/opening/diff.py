@@ -13,7 +13,6 @@ from nncdbg.engine.divergence.call import counterpart, inputs_of_side
 from nncdbg.engine.divergence.golden import GoldenRun, golden_inputs, load_golden, load_names
 from nncdbg.engine.divergence.lockstep import BUDGET, Companion, Lockstep, compared
 from nncdbg.engine.divergence.paired_runs import PairedRuns
-from nncdbg.engine.ops.aten.signatures import signature
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.programs import OpenedProgram, open_program
 from nncdbg.opening.progress import RunningProgram
@@ -147,6 +146,8 @@ def diff_of_variant(sides: VariantSides, tolerance: Tolerance) -> ProgramDiff:
 
 def _random(program: Program) -> Iterator[str]:
     """Yield a note if a PyTorch program draws random numbers."""
+    from nncdbg.engine.ops.aten.signatures import signature
+
     ops = {node.op for graph in program.graphs.values() for node in graph.nodes if is_torch(node.op)}
     drawing = sorted(op for op in ops if (rule := signature(op)) is not None and rule.random)
     if drawing:

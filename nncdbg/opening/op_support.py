@@ -10,7 +10,6 @@ from typing import Any
 from nncdbg import extensions
 from nncdbg.engine.differentiation.differentiability import differentiability
 from nncdbg.engine.ops import declared, lookup, names
-from nncdbg.engine.ops.aten.signatures import RANDOM
 from nncdbg.engine.ops.schema import (
     REQUIRED,
     Parameter,
@@ -145,6 +144,8 @@ def _torch_names(domain: str) -> list[str]:
 
 def _of_torch(name: str) -> OpSupport:
     """Return the support for an operator of PyTorch."""
+    from nncdbg.engine.ops.aten.signatures import RANDOM
+
     found = schema(name, 1)
     random = found is not None and RANDOM in found.attributes
     return OpSupport(name, (1,), False, False, False, False, False, random, False, False, torch=True)
