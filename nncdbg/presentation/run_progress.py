@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from nncdbg.process.threads import BackgroundThread
 from nncdbg.stats import prepare
+from nncdbg.target.program import ProgramTarget
 
 if TYPE_CHECKING:
     from nncdbg.comparison.report import DiffReport
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.stopping.stops import Stop
     from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
+    from nncdbg.target.target import Target
 
 _PATIENCE = 0.5
 """Seconds before a run shows a status line."""
@@ -29,7 +31,7 @@ _PACE = 0.2
 
 @contextmanager
 def under_way(
-    debugger: Debugger,
+    target: Target,
     screen: Screen,
     pause: Callable[[], None] | None = None,
     activity: str = "running",
@@ -38,14 +40,14 @@ def under_way(
 
     With `pause`, Ctrl-C calls that instead. Logpoint messages are printed as they arrive, or at the end.
     """
-    progress = _Progress(debugger, screen, activity)
-    with hearing(signal.SIGINT, pause or debugger.pause):
+    progress = _Progress(target, screen, activity)
+    with hearing(signal.SIGINT, pause or target.pause):
         progress.start()
         try:
             yield
         finally:
             progress.stop()
-            print_messages(debugger, screen)
+            print_messages(target, screen)
 
 
 @contextmanager
@@ -61,24 +63,21 @@ def case_progress(screen: Screen) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def print_messages(debugger: Debugger, screen: Screen) -> None:
+def print_messages(target: Target, screen: Screen) -> None:
     """Print the logpoint messages since the last call."""
-    said = debugger.control.messages[:]
-    # The program may append messages meanwhile, in another thread.
-    del debugger.control.messages[: len(said)]
-    for message in said:
+    for message in target.messages():
         screen.put(message)
 
 
-def note_messages(debugger: Debugger, screen: Screen, side: str = "") -> None:
+def note_messages(target: Target, screen: Screen, side: str = "") -> None:
     """Print messages as notes on standard error, for a command with a result on standard output."""
-    debugger.control.said = lambda message: screen.note(f"{side}{message.text}")
+    target.listen(lambda message: screen.note(f"{side}{message.text}"))
 
 
-def print_notes(debugger: Debugger, screen: Screen) -> None:
+def print_notes(target: Target, screen: Screen) -> None:
     """Print the notes on the inputs on standard error."""
-    for note in debugger.notes:
-        screen.note(str(note))
+    for note in target.setup.notes:
+        screen.note(note)
 
 
 def verify_observers(opened: OpenedProgram, screen: Screen) -> Verification:
@@ -90,8 +89,9 @@ def verify_observers(opened: OpenedProgram, screen: Screen) -> Verification:
         return opened.debugger(allocator=allocator, statistics=statistics, check=check)
 
     def move(debugger: Debugger) -> Stop:
-        note_messages(debugger, screen)
-        with under_way(debugger, screen):
+        target = ProgramTarget(debugger)
+        note_messages(target, screen)
+        with under_way(target, screen):
             return debugger.run(heed=False)
 
     return verify_observers(make, move, opened.configuration.allocator)
@@ -103,8 +103,8 @@ def verify_determinism(opened: OpenedProgram, screen: Screen, *, recorded: bool)
 
     def run(lockstep: Lockstep) -> DiffReport:
         for side in (lockstep.a, lockstep.b):
-            note_messages(side.debugger, screen)
-        with under_way(lockstep.a.debugger, screen, lockstep.pause):
+            note_messages(ProgramTarget(side.debugger), screen)
+        with under_way(ProgramTarget(lockstep.a.debugger), screen, lockstep.pause):
             return lockstep.run()
 
     checksums = opened.program.saved.checksums if recorded else {}
@@ -127,8 +127,8 @@ def hearing(number: signal.Signals, action: Callable[[], None]) -> Iterator[None
 class _Progress:
     """Prints messages and, on a terminal, a delayed status line; only reads the tick of the machine."""
 
-    def __init__(self, debugger: Debugger, screen: Screen, activity: str) -> None:
-        self.debugger = debugger
+    def __init__(self, target: Target, screen: Screen, activity: str) -> None:
+        self.target = target
         self.screen = screen
         self.activity = activity
         self.done = threading.Event()
@@ -147,7 +147,7 @@ class _Progress:
         # A run this long benefits from compiled statistics; a short script would only wait for them.
         prepare()
         while True:
-            print_messages(self.debugger, self.screen)
+            print_messages(self.target, self.screen)
             status = self._status()
             self._write(status)
             ended = self.done.wait(_PACE)
@@ -159,7 +159,7 @@ class _Progress:
         console = self.screen.err
         if not console.is_terminal or console.is_dumb_terminal:
             return ""
-        status = f"{self.activity}, statement {self.debugger.timeline.tick:,}; Ctrl-C stops"
+        status = f"{self.activity}, statement {self.target.now.tick:,}; Ctrl-C stops"
         return status[: console.width - 1]
 
     def _write(self, status: str) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from nncdbg.engine.tracking.series import TrackedSeries
 from nncdbg.presentation.screen import Screen
 from nncdbg.presentation.sparkline import sparkline
+from nncdbg.target.records import Track
 
 _COLUMNS = ("name", "part", "steps", "last", "min", "max")
 
@@ -17,7 +17,7 @@ _WIDTH = 24
 """Maximum number of bars."""
 
 
-def put_tracks(screen: Screen, tracks: Sequence[TrackedSeries]) -> None:
+def put_tracks(screen: Screen, tracks: Sequence[Track]) -> None:
     """Print a row per track; nothing without tracks."""
     rows = [_COLUMNS, *map(_row, tracks)]
     bars = ["", *map(_bars, tracks)]
@@ -31,14 +31,14 @@ def put_tracks(screen: Screen, tracks: Sequence[TrackedSeries]) -> None:
         screen.put_line(Text("  ".join([*words, bar]).rstrip()))
 
 
-def _row(series: TrackedSeries) -> tuple[str, ...]:
+def _row(series: Track) -> tuple[str, ...]:
     numbers = series.numbers
     finite = [number for number in numbers if math.isfinite(number)]
     shown = (numbers[-1:], [min(finite)] if finite else [], [max(finite)] if finite else [])
     return (series.name, series.part, str(len(numbers)), *(_text(each) for each in shown))
 
 
-def _bars(series: TrackedSeries) -> str:
+def _bars(series: Track) -> str:
     """Return bars over the steps of a training, or over the epochs of an evaluation."""
     places = series.steps if series.part == "train" else range(len(series.steps))
     return sparkline(places, series.numbers, _WIDTH)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from nncdbg.engine.schedules.launches import HOST, THE_HOST, stream_name
 from nncdbg.engine.schedules.streams import streams_of
-from nncdbg.engine.stopping.place_names import place_text
 from nncdbg.errors import UsageError
 from nncdbg.text.lexemes import integer_of
+from nncdbg.text.places import place_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger

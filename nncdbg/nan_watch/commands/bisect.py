@@ -27,6 +27,7 @@ from nncdbg.opening.command_line import (
 )
 from nncdbg.opening.schedules import add_schedule
 from nncdbg.presentation.run_progress import print_notes
+from nncdbg.target.program import ProgramTarget
 from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _bisect(options: Namespace, screen: Screen) -> int:
     configuration = replace(configuration, allocator=configuration.allocator or "plain")
     # Random inputs are drawn once, here.
     debugger = opened.debugger(allocator=configuration.allocator, statistics=False)
-    print_notes(debugger, screen)
+    print_notes(ProgramTarget(debugger), screen)
     tolerance = Tolerance(options.rtol, options.atol)
     search = Bisection(opened.program, debugger.inputs, configuration, options.dtype, tolerance)
     with shown(screen, search), terminable():

@@ -19,6 +19,7 @@ from nncdbg.opening.command_line import (
     errors_in_json,
 )
 from nncdbg.presentation.run_progress import hearing, print_notes
+from nncdbg.target.program import ProgramTarget
 
 if TYPE_CHECKING:
     from nncdbg.nan_watch.reduction.reducing import Reduced, ReductionJob
@@ -69,7 +70,7 @@ def _reduce(options: Namespace, screen: Screen) -> int:
     opened = open_program(configuration_of(options))
     # Random inputs are drawn once, here.
     debugger = opened.debugger(statistics=False)
-    print_notes(debugger, screen)
+    print_notes(ProgramTarget(debugger), screen)
     configuration = watch_configuration(opened, options.fail_on, options.strict)
     job = ReductionJob(
         opened.program, debugger.inputs, configuration, Path(options.state) if options.state else None

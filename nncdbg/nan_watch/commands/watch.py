@@ -35,6 +35,7 @@ from nncdbg.presentation.run_progress import (
     under_way,
     verify_observers,
 )
+from nncdbg.target.program import ProgramTarget
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -178,7 +179,7 @@ def _once(
         in_place = configuration.in_place_states
         allocator = usual_allocation(configuration.allocator, configuration.backend, statistics, in_place)
         debugger = opened.debugger(allocator=allocator, seed=seed, statistics=statistics)
-        note_messages(debugger, screen)
+        note_messages(ProgramTarget(debugger), screen)
         made.append(debugger)
         return debugger
 
@@ -195,7 +196,7 @@ def _once(
 
         with (
             journaled(opened, debugger) as recorder,
-            under_way(debugger, screen, interrupt),
+            under_way(ProgramTarget(debugger), screen, interrupt),
             hearing(signal.SIGTERM, interrupt),
             _bounded(options, end),
         ):

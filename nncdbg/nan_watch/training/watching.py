@@ -21,6 +21,7 @@ from nncdbg.nan_watch.watching import usual_allocation, watch_run
 from nncdbg.presentation.run_progress import under_way
 from nncdbg.presentation.screen import Screen
 from nncdbg.stats.inspection import is_finite
+from nncdbg.target.program import ProgramTarget
 from nncdbg.torch.compiled_program import smallest_compiled_part
 from nncdbg.torch.guard import Guard
 from nncdbg.torch.named_models import Models, Optimizers
@@ -239,7 +240,7 @@ def _examine(bad: BadStep, recorded: RecordedStep, interrupt: Callable[[], None]
 
     def run() -> Stop:
         activity = f"step {bad.step}: searching for the origin"
-        with under_way(debugger, Screen(), pause, activity):
+        with under_way(ProgramTarget(debugger), Screen(), pause, activity):
             return debugger.run()
 
     def pause() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.opening.command_line import ArgumentParser, errors_in_json
+from nncdbg.target.program import ProgramTarget
 from nncdbg.terminal.journal.files import chosen_run, open_journal, run_address
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _first_statement(comparison: RunComparison, screen: Screen) -> tuple[FirstSt
         return None, ""
     try:
         again = rerun(comparison)
-        with under_way(again.lockstep.a.debugger, screen, again.lockstep.pause):
+        with under_way(ProgramTarget(again.lockstep.a.debugger), screen, again.lockstep.pause):
             first = again.first()
     except NncdbgError as error:
         return None, f"statements are not compared: {error.message}"

@@ -17,6 +17,7 @@ from nncdbg.opening.command_line import (
     configuration_of,
     errors_in_json,
 )
+from nncdbg.target.program import ProgramTarget
 from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
@@ -64,10 +65,10 @@ def _autotune(options: Namespace, screen: Screen) -> int:
 
     backends, unavailable = available_backends(options.candidate)
     debugger = open_program(configuration_of(options)).debugger(statistics=False)
-    print_notes(debugger, screen)
-    note_messages(debugger, screen)
+    print_notes(ProgramTarget(debugger), screen)
+    note_messages(ProgramTarget(debugger), screen)
     tuner = KernelTuner(debugger, backends, unavailable)
-    with under_way(debugger, screen, activity="measuring"):
+    with under_way(ProgramTarget(debugger), screen, activity="measuring"):
         stop = debugger.run()
     if stop.reason == "pause" and not stop.detail:
         raise KeyboardInterrupt

@@ -26,6 +26,7 @@ from nncdbg.opening.command_line import (
 from nncdbg.opening.configuration import settings
 from nncdbg.opening.corpus.options import add_corpus, check_corpus, corpus_fields
 from nncdbg.presentation.run_progress import note_messages, print_notes, under_way
+from nncdbg.target.program import ProgramTarget
 from nncdbg.terminal.journal.files import is_run
 from nncdbg.text.lexemes import name_text
 
@@ -158,14 +159,14 @@ def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
         with inputs_of_side("A"):
             a = opened.debugger(statistics=False)
         b, other, notes = _side_b(options, opened, a)
-        note_messages(b, screen, "side B: ")
+        note_messages(ProgramTarget(b), screen, "side B: ")
         comparison = compared(a, b, tolerance, same_places=True if options.other is None else None)
         screen.name_values(a.program, b.program)
-    note_messages(a, screen, "side A: ")
-    print_notes(a, screen)
+    note_messages(ProgramTarget(a), screen, "side A: ")
+    print_notes(ProgramTarget(a), screen)
     for note in notes:
         screen.note(note)
-    with under_way(a, screen, comparison.pause):
+    with under_way(ProgramTarget(a), screen, comparison.pause):
         report = comparison.run()
     if options.json:
         notes = [*map(str, a.notes), *notes]
@@ -230,12 +231,13 @@ def _converse(
 
     first = comparison.report.first
     debugger = opened.debugger()
-    session = CommandSession(debugger, options.model, screen)
-    session.companion = Companion(comparison)
+    target, companion = ProgramTarget(debugger), Companion(comparison)
+    session = CommandSession(target, options.model, screen)
+    session.companion = lambda name: companion.value(debugger, name)
     comparison.b.debugger.restart()
 
     def greet() -> None:
-        stop = debugger.go_to(first.a.tick if first is not None else comparison.report.ops[0])
+        stop = target.go_to(first.a.tick if first is not None else comparison.report.ops[0])
         screen.put("side A has stopped after this statement; `diff %value` compares a value with side B")
         session.arrived(stop, written=stop.reason != "end")
 

@@ -47,6 +47,8 @@ def _profile(options: Namespace) -> None:
     from nncdbg.presentation.times.table import GROUPINGS
     from nncdbg.presentation.times.timeline import write_timeline
     from nncdbg.process.atomic_file import new_file
+    from nncdbg.target.measures import timed_events, times_of
+    from nncdbg.target.program import ProgramTarget
 
     screen = Screen()
     configuration = configuration_of(options)
@@ -54,23 +56,24 @@ def _profile(options: Namespace) -> None:
     noted: list[Any] = []
 
     def around(debugger: Any) -> Any:
+        target = ProgramTarget(debugger)
         if not noted:
             noted.append(debugger)
-            print_notes(debugger, screen)
-        note_messages(debugger, screen)
-        return under_way(debugger, screen, activity="profiling")
+            print_notes(target, screen)
+        note_messages(target, screen)
+        return under_way(target, screen, activity="profiling")
 
     opened = _with_plain_memory(opened)
     # A timeline that cannot be written is reported before the runs.
     with new_file(Path(options.timeline)) if options.timeline else nullcontext() as timeline:
         found = profile(opened, options.runs, options.warmup, around, timeline=timeline is not None)
         if timeline is not None:
-            write_timeline(timeline, found.loaded, found.spans[-1], Path(options.model).name)
+            write_timeline(timeline, *timed_events(found.loaded, found.spans[-1]), Path(options.model).name)
     if options.timeline:
         screen.note(f"wrote {options.timeline}: open it at ui.perfetto.dev or in chrome://tracing")
     if options.by in ("op", "line") and opened.restart is None and not opened.program.runs:
         count_nonfinite(opened, found)
-    table = GROUPINGS[options.by](found.times, found.loaded)
+    table = GROUPINGS[options.by](times_of(found.loaded))
     if options.json:
         print(json.dumps(_document(options, opened, found, table)))
     elif options.csv:

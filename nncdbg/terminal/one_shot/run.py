@@ -35,6 +35,7 @@ from nncdbg.presentation.run_progress import (
     verify_determinism,
     verify_observers,
 )
+from nncdbg.target.program import ProgramTarget
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -98,14 +99,14 @@ def _run(options: Namespace, screen: Screen) -> int:
         verified.append(verify_determinism(opened, screen, recorded=recorded))
     debugger = opened.debugger(statistics=False, history=_history(options, opened))
     screen.name_values(debugger.program)
-    print_notes(debugger, screen)
-    note_messages(debugger, screen)
+    print_notes(ProgramTarget(debugger), screen)
+    note_messages(ProgramTarget(debugger), screen)
     start = time.perf_counter()
     with (
         recorded_accesses(debugger, options.accesses),
         reproducing(opened, debugger) as reproduction,
         journaled(opened, debugger) as recorder,
-        under_way(debugger, screen),
+        under_way(ProgramTarget(debugger), screen),
     ):
         stop = debugger.run()
     unwritten = recorder.problem if recorder is not None and recorder.has_stopped else None
@@ -120,7 +121,7 @@ def _run(options: Namespace, screen: Screen) -> int:
         screen.note(f"saved {len(debugger.states)} states in {options.save_states}")
     if debugger.micro is not None:
         screen.note(str(debugger.micro.coverage))
-    for _, words in fallbacks(debugger):
+    for _, words in fallbacks(ProgramTarget(debugger)):
         screen.note(words)
     if options.json:
         document = _document(debugger, seconds, error, files)
@@ -176,17 +177,17 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 def _print_outputs(screen: Screen, debugger: Debugger, files: dict[str, str]) -> None:
     from nncdbg.expression import spelled
-    from nncdbg.presentation.slices import ZEROS
     from nncdbg.presentation.tensor_text import described
     from nncdbg.presentation.tracks import put_tracks
     from nncdbg.presentation.why import abnormal
+    from nncdbg.target.explaining import ZEROS
 
     for name, content in (debugger.outputs or {}).items():
         screen.put_line(described(name, content, screen.line_layout))
     for path in files.values():
         screen.note(f"saved {path}")
-    put_tracks(screen, debugger.tracks)
-    found = abnormal(debugger, screen, [*(debugger.outputs or ())])
+    put_tracks(screen, ProgramTarget(debugger).tracks)
+    found = abnormal(ProgramTarget(debugger), screen, [*(debugger.outputs or ())])
     if found is not None and found[1] != [ZEROS]:
         screen.note(f"{spelled(found[0])} has {' and '.join(found[1])}: `nncdbg watch` finds the origin")
 
