@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.stopping.place_names import place_text
 from nncdbg.errors import UsageError
 from nncdbg.ir.streams import HOST, THE_HOST, stream_name, streams_of
 from nncdbg.text.lexemes import integer_of
+from nncdbg.text.places import place_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger

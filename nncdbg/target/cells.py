@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nncdbg.engine.compilation.code import EVICTED, UNSET, Code, Statement
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.execution.frame import Frame as EngineFrame
+from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.time.timeline import Timeline
-from nncdbg.ir.records import Path
+from nncdbg.ir.records import Graph, Path
 from nncdbg.ir.walk import block_at
 from nncdbg.target.records import Frame, Place, Role, Status, ValueState
 from nncdbg.target.target import Group
@@ -18,21 +19,19 @@ from nncdbg.text.lexemes import name_text
 DROPPED = "was dropped to keep within the history budget"
 
 
-class Cells:
-    """Makes records of the places, frames and slots of one debugger."""
+class Places:
+    """Makes records of the places in the compiled blocks of a program."""
 
-    def __init__(self, debugger: Debugger) -> None:
-        self.debugger = debugger
+    def __init__(self, loaded: Loaded) -> None:
+        self.loaded = loaded
         self._codes: dict[int, Code] = {}
         """The blocks in the records made so far, by their key, so that a key stays that of its block."""
 
-    # -- places ------------------------------------------------------------------------------------
-
     def place(self, code: Code, pc: int) -> Place:
         """Return a statement of a block; with `pc` -1, its beginning."""
-        loaded, block = self.debugger.loaded, id(code)
+        block = id(code)
         self._codes[block] = code
-        listing = loaded.listing_of(code)
+        listing = self.loaded.listing_of(code)
         line = listing.line(code.path, pc) if pc >= 0 else listing.headers.get(code.path, 1)
         return Place(block, code.path, pc, code.graph, listing, line, _micro(code))
 
@@ -45,13 +44,21 @@ class Cells:
 
     def in_program(self, path: Path, pc: int) -> Place:
         """Return a statement of the program, which need not be compiled."""
-        loaded = self.debugger.loaded
+        loaded = self.loaded
         code = next((each for each in loaded.codes if each.path == path and each.formula is None), None)
         if code is not None:
             return self.place(code, pc)
         listing = loaded.listing
         line = listing.line(path, pc) if pc >= 0 else listing.header_line(path)
         return Place(0, path, pc, block_at(loaded.program, path), listing, line)
+
+
+class Cells(Places):
+    """Makes records of the places, frames and slots of one debugger."""
+
+    def __init__(self, debugger: Debugger) -> None:
+        super().__init__(debugger.loaded)
+        self.debugger = debugger
 
     # -- frames ------------------------------------------------------------------------------------
 
@@ -74,6 +81,7 @@ class Cells:
             is_run=frame.code.epoch is not None,
             epoch=frame.epoch,
             times=frame.times,
+            outer=tuple(_outer(frame.code)),
             collected=tuple(map(len, frame.collected)),
         )
 
@@ -118,7 +126,14 @@ class Cells:
         return self.in_slots(frame.code, frame.slots, slot, done=done, present=present)
 
     def in_slots(
-        self, code: Code, slots: Sequence[Any], slot: int, *, done: bool, present: bool = True
+        self,
+        code: Code,
+        slots: Sequence[Any],
+        slot: int,
+        *,
+        done: bool,
+        present: bool = True,
+        on_stack: bool = True,
     ) -> ValueState:
         """Return the value in a slot of a frame on the stack or of one that was left."""
         content, name = slots[slot], code.names[slot]
@@ -133,6 +148,7 @@ class Cells:
             type=code.types.get(name) if name else None,
             reason=reason,
             present=present,
+            on_stack=on_stack,
         )
 
 
@@ -155,6 +171,13 @@ def role_of(code: Code, slot: int) -> Role:
     if slot > len(code.graph.inputs):
         return "constant"
     return "carried" if code.parent is not None else "input"
+
+
+def _outer(code: Code) -> Iterator[Graph]:
+    """Yield the blocks around a block, the nearest first."""
+    while code.parent is not None:
+        code = code.parent
+        yield code.graph
 
 
 def _constant(code: Code, slot: int) -> bool:

@@ -17,7 +17,7 @@ from nncdbg.engine.values.slicing import BlockVisit
 from nncdbg.engine.values.slicing import Origin as EngineOrigin
 from nncdbg.stats import Summary
 from nncdbg.target.cells import Cells, role_of, state_of
-from nncdbg.target.records import Cause, Origin, Step, Traced
+from nncdbg.target.records import Cause, Origin, Place, Suspicion, Traced
 from nncdbg.target.target import Explanation, Summarize
 
 ZEROS = "zeros"
@@ -30,7 +30,7 @@ class ProgramExplanation(Explanation):
     def __init__(
         self,
         cells: Cells,
-        value: str | Sequence[int],
+        value: str | Sequence[int] | tuple[Place, int | None],
         depth: int,
         summarize: Summarize,
         between: Callable[[], None],
@@ -42,8 +42,13 @@ class ProgramExplanation(Explanation):
         if isinstance(value, str):
             place = debugger.values_at(depth).place(value)
             self._visit, slots = slicing.visit_of(place), [place.slot]
+        elif len(value) == 2 and isinstance(value[0], Place):
+            frame, pc, output = debugger.stop.frame, value[0].pc, value[1]
+            assert frame is not None, "the stop is at a statement"
+            self._visit, code = slicing.visit_of_frame(frame), frame.code
+            slots = [*dict.fromkeys(code.operands[pc])] if output is None else [code.result_slots(pc)[output]]
         else:
-            self._visit, slots = slicing.visit(depth), [*value]
+            self._visit, slots = slicing.visit(depth), [each for each in value if isinstance(each, int)]
         self._slots = slots
         self._origins: dict[tuple[int, int], EngineOrigin] = {}
         """The origins in the records made so far."""
@@ -65,20 +70,15 @@ class ProgramExplanation(Explanation):
 
     @property
     def start(self) -> Origin:  # type: ignore[override]
-        return self._record(EngineOrigin(self._visit, self._slots[0], 0))
+        return self._record(EngineOrigin(self._visit, self._slots[0] if self._slots else 0, 0))
 
     @property
     def traced(self) -> Sequence[Traced]:  # type: ignore[override]
         return [traced_record(self._cells, each, self._record(each.at)) for each in self._traced]
 
     @property
-    def unknown(self) -> bool:  # type: ignore[override]
-        return bool(self._retracing.unknown)
-
-    @property
-    def last_unknown(self) -> str | None:
-        """The name of the last value whose origin is no longer in the history."""
-        return self._retracing.unknown[-1].name if self._retracing.unknown else None
+    def unknown(self) -> Sequence[Origin]:  # type: ignore[override]
+        return [*map(self._record, self._retracing.unknown)]
 
     # -- following ---------------------------------------------------------------------------------
 
@@ -108,17 +108,20 @@ class ProgramExplanation(Explanation):
     def troubles(self, origin: Origin) -> set[str]:
         return _troubles(origin.content, self._summarize) if origin.available else set()
 
+    def causes(self, origin: Origin) -> Sequence[Cause]:
+        found = [cause_of(each) for each in self._at.get((origin.visit, origin.number), ())]
+        zeros = self._zeros(self._origins[origin.visit, origin.number])
+        return found if zeros is None else [*found, _cause(ZEROS, zeros, intentional=False)]
+
     def around(self, origin: Origin, pc: int) -> Sequence[Origin]:
         visit = self._origins[origin.visit, origin.number].visit
         code = visit.code
         results = code.result_slots(pc) if pc < len(code.nodes) else ()
         slots = dict.fromkeys((*code.operands[pc], *results))
-        found = (
-            self._record(EngineOrigin(visit, slot, 0), causes=False) for slot in slots if code.names[slot]
-        )
+        found = (self._record(EngineOrigin(visit, slot, 0)) for slot in slots if code.names[slot])
         return [each for each in found if each.available]
 
-    def suspicions(self, origins: Iterable[Origin]) -> Sequence[Step]:
+    def suspicions(self, origins: Iterable[Origin]) -> Sequence[Suspicion]:
         found, diagnosis = [], self._cells.debugger.diagnosis
         for record in origins:
             origin = self._origins[record.visit, record.number]
@@ -130,12 +133,12 @@ class ProgramExplanation(Explanation):
                 continue
             words = diagnosis.suspicion(Statement(code, pc), origin.visit.slots)
             if words:
-                found.append(Step(record, words))
+                found.append(Suspicion(record, words))
         return found
 
     # -- records -----------------------------------------------------------------------------------
 
-    def _record(self, origin: EngineOrigin, *, causes: bool = True) -> Origin:
+    def _record(self, origin: EngineOrigin) -> Origin:
         visit, slot = origin.visit, origin.slot
         content = self._slicing.content(visit, slot)
         self._origins[id(visit.slots), slot] = origin
@@ -152,16 +155,7 @@ class ProgramExplanation(Explanation):
             content=content if available else None,
             available=available,
             reason="" if available else state_of(self._cells.debugger.timeline, visit.slots[slot])[1],
-            causes=tuple(self._causes(origin)) if causes else (),
         )
-
-    def _causes(self, origin: EngineOrigin) -> Iterator[Cause]:
-        """Yield the troubles that originate in a value, each with its cause."""
-        for each in self._at.get((id(origin.visit.slots), origin.slot), ()):
-            yield cause_of(each)
-        zeros = self._zeros(origin)
-        if zeros is not None:
-            yield _cause(ZEROS, zeros, intentional=False)
 
     def _zeros(self, origin: EngineOrigin) -> Diagnosis | None:
         """Return why zeros originate in a value that its statement made only of zeros; else None."""

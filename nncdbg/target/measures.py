@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,14 +12,16 @@ from nncdbg.engine.compilation.code import EVICTED, Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.unit_activity import TrainingUnits, UnitActivity, latest_run, steps_in_journal
 from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.launch import CompiledProgram
 from nncdbg.engine.memory.buffers import address_of
 from nncdbg.engine.observers.statement_times import StatementTime as EngineTime
+from nncdbg.engine.observers.statement_times import TimedBlock, TimedStatement
 from nncdbg.engine.values.computed import named_contents
 from nncdbg.errors import UsageError
 from nncdbg.ir.records import Array, TensorType
 from nncdbg.ir.streams import AwaitedEvent as StreamEvent
-from nncdbg.ir.streams import stream_name, stream_of, stream_states, streams_of
-from nncdbg.target.cells import Cells, role_of
+from nncdbg.ir.streams import lanes, stream_name, stream_of, stream_states, streams_of
+from nncdbg.target.cells import Cells, Places, role_of
 from nncdbg.target.records import (
     AwaitedEvent,
     BlockTime,
@@ -28,16 +30,20 @@ from nncdbg.target.records import (
     Memory,
     StatementTime,
     Stream,
+    TimedEvent,
     Times,
 )
+
+if TYPE_CHECKING:
+    from nncdbg.engine.diagnosis.unit_activity import UnitActivity
 
 _WORK = 10_000
 """Limit for the exact test of whether two strided tensors have common elements."""
 
 
-def times_of(cells: Cells) -> Times:
-    """Return what was measured of the statements and blocks so far."""
-    times, entry = cells.debugger.times, cells.debugger.loaded.codes[0].path
+def times_of(loaded: CompiledProgram) -> Times:
+    """Return what was measured of the statements and blocks of a program so far."""
+    times, entry, cells = loaded.times, loaded.codes[0].path, Places(loaded)
 
     def statement(each: EngineTime) -> StatementTime:
         kernel, code = each.kernel, each.code
@@ -64,6 +70,32 @@ def times_of(cells: Cells) -> Times:
         },
         entry,
     )
+
+
+def timed_events(
+    loaded: CompiledProgram, run: tuple[int, int]
+) -> tuple[list[TimedEvent], Mapping[int, tuple[int, str]]]:
+    """Return the executions of a run, and the lane and title of each stream (-1: the host) in a timeline.
+
+    `run` is its begin and end, in nanoseconds of the clock.
+    """
+    cells, scheduled = Places(loaded), bool(streams_of(loaded.program))
+
+    def event(each: TimedStatement | TimedBlock) -> TimedEvent:
+        code = each.code
+        if isinstance(each, TimedBlock):
+            place = cells.place(code, -1)
+            is_run = code.epoch is not None
+            return TimedEvent(
+                place, each.begin, each.end, is_block=True, iteration=each.iteration, is_run=is_run
+            )
+        stream = stream_of(code.graph, each.pc) if scheduled else 0
+        return TimedEvent(
+            cells.place(code, each.pc), each.begin, each.end, each.kernel, stream, types=code.types
+        )
+
+    whole = TimedBlock(loaded.codes[0], *run)
+    return [*map(event, (whole, *(loaded.times.timeline or ())))], lanes(loaded.program)
 
 
 def memory_of(debugger: Debugger) -> Memory:
@@ -205,6 +237,7 @@ def dead_units(cells: Cells) -> tuple[int, int, Sequence[DeadUnits]] | None:
 
     Raises UsageError if no ``run`` line has run.
     """
+
     debugger = cells.debugger
     machine = debugger.control.machine
     run = latest_run(machine)

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
 
 import numpy as np
 
+from nncdbg.comparison.kernels import StatementKernel
 from nncdbg.engine.compilation.code import EVICTED, UNSET
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.differentiation.line_pairs import LinePairs
-from nncdbg.engine.divergence.gradient_check import Slope as EngineSlope
-from nncdbg.engine.divergence.gradient_check import checked_gradient
-from nncdbg.engine.frontends.onnx_store import OnnxStore
 from nncdbg.engine.stopping.stops import LogMessage
 from nncdbg.engine.stopping.stops import Stop as EngineStop
 from nncdbg.engine.time.deviations import Edit, edits_of
 from nncdbg.engine.time.timeline import Branch as EngineBranch
 from nncdbg.engine.time.timeline import Mark
+from nncdbg.engine.values.computed import ComputedValue
 from nncdbg.engine.values.editing import late_decisions
 from nncdbg.errors import NotComputed, UsageError
 from nncdbg.expression import spelled
 from nncdbg.ir.records import Array, Program
 from nncdbg.stats import Summary
+from nncdbg.stats.series import TrackedSeries
 from nncdbg.target.breakpoint_syntax import place_lines
 from nncdbg.target.cells import Cells
-from nncdbg.target.explaining import ProgramExplanation, causes_of_finding
 from nncdbg.target.measures import (
     buffers_of,
     dead_units,
@@ -53,18 +52,16 @@ from nncdbg.target.records import (
     Place,
     Setup,
     Slope,
-    StatementKernel,
     Stop,
     Stream,
     Times,
     Traced,
-    Track,
     ValueState,
     Visit,
 )
-from nncdbg.target.selecting import latest_values
+from nncdbg.target.selecting import selected_values
 from nncdbg.target.stops import ProgramStops, Stops
-from nncdbg.target.target import Group, Scope, Target
+from nncdbg.target.target import Explanation, Group, Scope, Target
 from nncdbg.text.counting import counted
 from nncdbg.text.listing import Listing
 from nncdbg.text.short_names import ProgramNames
@@ -102,6 +99,10 @@ class ProgramTarget(Target):
         self._debugger.selected = number
 
     @property
+    def lowered(self) -> Program:
+        return self._debugger.loaded.program
+
+    @property
     def listing(self) -> Listing:
         return self._debugger.loaded.listing
 
@@ -123,6 +124,8 @@ class ProgramTarget(Target):
         )
 
     def _files(self) -> Iterator[str]:
+        from nncdbg.engine.frontends.onnx_store import OnnxStore
+
         program = self.program
         folder = FilePath(program.source or "").parent
         for name in program.stores:
@@ -139,6 +142,9 @@ class ProgramTarget(Target):
 
     def names(self, frame: int | None = None) -> ProgramNames:
         return self._debugger.loaded.names_of(self._debugger.control.stack[self._depth(frame)].code)
+
+    def value_names(self, frame: int | None = None) -> Sequence[str]:
+        return [name for name in self._debugger.control.stack[self._depth(frame)].code.slot_of if name]
 
     def place_names(self, kind: str) -> Iterable[str]:
         if kind == "value":
@@ -254,7 +260,9 @@ class ProgramTarget(Target):
 
     def messages(self) -> Sequence[str]:
         kept = self._debugger.control.messages
-        found, kept[:] = [*kept], []
+        found = kept[:]
+        # The program may append messages meanwhile, in another thread.
+        del kept[: len(found)]
         return found
 
     # -- frames and values -------------------------------------------------------------------------
@@ -286,6 +294,9 @@ class ProgramTarget(Target):
     def host(self, content: Any) -> Any:
         return self._debugger.backend.to_host(content)
 
+    def device(self, content: Any) -> str | None:
+        return self._debugger.backend.device(content)
+
     def state(self, name: str, frame: int | None = None) -> ValueState:
         values = self._debugger.values_at(self._depth(frame))
         places = [*values.places(name)]
@@ -293,7 +304,10 @@ class ProgramTarget(Target):
         if found is None:
             place = values.place(name)
             raise AssertionError(f"{place} is not on the way to %{name}")
-        return self._cells.in_slots(found.code, found.slots, found.slot, done=found.computed)
+        standing = found.depth is not None
+        return self._cells.in_slots(
+            found.code, found.slots, found.slot, done=found.computed, on_stack=standing
+        )
 
     def cells(self, group: Group, frame: int | None = None, pc: int | None = None) -> Sequence[int]:
         return self._cells.numbers(self._depth(frame), group, pc)
@@ -304,16 +318,13 @@ class ProgramTarget(Target):
     def visits(self, name: str) -> Iterator[Visit]:
         return (Visit(*each) for each in self._debugger.values.visits(name))
 
-    def computed(self, which: str = "") -> Iterator[Computed]:
-        for each in latest_values(self._debugger, which):
-            dropped = each.content is EVICTED
-            yield Computed(
-                each.name,
-                self._cells.place(each.code, each.pc),
-                None if dropped else each.content,
-                dropped,
-                each.from_kernel,
-            )
+    def computed(self, which: str = "", *, latest: bool = True) -> Iterator[Computed]:
+        return map(self._computed, selected_values(self._debugger, which, latest=latest))
+
+    def _computed(self, each: ComputedValue) -> Computed:
+        dropped = each.content is EVICTED
+        place = self._cells.place(each.code, each.pc)
+        return Computed(each.name, place, None if dropped else each.content, dropped, each.from_kernel)
 
     def set_value(self, name: str, value: Any, index: Any = None, frame: int | None = None) -> Edited:
         debugger = self._debugger
@@ -337,11 +348,8 @@ class ProgramTarget(Target):
         return self._debugger.states
 
     @property
-    def tracks(self) -> Sequence[Track]:
-        return [
-            Track(each.name, each.part, tuple(each.steps), tuple(each.numbers))
-            for each in self._debugger.tracks
-        ]
+    def tracks(self) -> Sequence[TrackedSeries]:
+        return self._debugger.tracks
 
     # -- moments -----------------------------------------------------------------------------------
 
@@ -428,14 +436,19 @@ class ProgramTarget(Target):
 
     def explain(
         self,
-        value: str | Sequence[int],
+        value: str | Sequence[int] | tuple[Place, int | None],
         summarize: Callable[[Any], Summary | None],
         frame: int | None = None,
         between: Callable[[], None] = lambda: None,
-    ) -> ProgramExplanation:
+    ) -> Explanation:
+        # Imported late: the rules are many, and most runs need none.
+        from nncdbg.target.explaining import ProgramExplanation
+
         return ProgramExplanation(self._cells, value, self._depth(frame), summarize, between)
 
     def causes(self, between: Callable[[], None] = lambda: None) -> Sequence[Traced]:
+        from nncdbg.target.explaining import causes_of_finding
+
         return causes_of_finding(self._cells, between)
 
     def gradient(self, y: str, xs: Sequence[str]) -> Sequence[GradientStage]:
@@ -450,9 +463,11 @@ class ProgramTarget(Target):
         return found
 
     def check_gradient(self, y: str, x: str) -> GradientCheck:
-        found = checked_gradient(self._debugger, y, x)
+        from nncdbg.engine.divergence import gradient_check
 
-        def slope(each: EngineSlope) -> Slope:
+        found = gradient_check.checked_gradient(self._debugger, y, x)
+
+        def slope(each: gradient_check.Slope) -> Slope:
             return Slope(
                 each.index,
                 each.gradient,
@@ -487,8 +502,12 @@ class ProgramTarget(Target):
 
     # -- measures ----------------------------------------------------------------------------------
 
+    @property
+    def measures_times(self) -> bool:
+        return self._debugger.times.on
+
     def times(self) -> Times:
-        return times_of(self._cells)
+        return times_of(self._debugger.loaded)
 
     def measure_times(self, on: bool) -> None:
         self._debugger.times.measure(on)
@@ -504,11 +523,7 @@ class ProgramTarget(Target):
 
     def kernels(self, *, fallen: bool = False) -> Sequence[StatementKernel]:
         loaded = self._debugger.loaded
-        names = [each.name for each in fields(StatementKernel)]
-        return [
-            StatementKernel(**{name: getattr(each, name) for name in names})
-            for each in (loaded.fallbacks if fallen else loaded.kernels())
-        ]
+        return loaded.fallbacks if fallen else loaded.kernels()
 
     # -- while the program runs --------------------------------------------------------------------
 
@@ -525,3 +540,13 @@ class ProgramTarget(Target):
 
     def between_statements(self, action: Callable[[], None]) -> None:
         self._debugger.control.between_statements(action)
+
+
+def target_of(debugger: object) -> ProgramTarget:
+    """Return the target for a Debugger of the Python API.  Raises UsageError for other objects."""
+    if not isinstance(debugger, Debugger):
+        raise UsageError(
+            f"`execute` needs a Debugger, not an object of type {type(debugger).__name__}",
+            hint='use nncdbg.execute(nncdbg.Debugger("model.onnx"), "why")',
+        )
+    return ProgramTarget(debugger)

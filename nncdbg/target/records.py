@@ -52,6 +52,11 @@ class Place:
         return self.listing.lines[self.line - 1].strip()
 
     @property
+    def is_loop(self) -> bool:
+        """Whether the block is the body of a loop."""
+        return bool(self.graph.inputs) and isinstance(self.path[-1], int)
+
+    @property
     def at_end(self) -> bool:
         """Whether this is the end of the block."""
         return self.pc == len(self.graph.nodes)
@@ -90,6 +95,8 @@ class Frame:
     epoch: int | None = None
     times: int | None = None
     """The number of iterations of a loop, if it is fixed."""
+    outer: tuple[Graph, ...] = field(default=(), repr=False)
+    """The blocks around it in its graph, the nearest first."""
     collected: tuple[int, ...] = ()
     """The number of values that a loop has collected so far, for each of its results."""
 
@@ -97,6 +104,11 @@ class Frame:
     def graph(self) -> Graph:
         """The block that runs."""
         return self.place.graph
+
+    @property
+    def graphs(self) -> Sequence[Graph]:
+        """The block that runs, and the blocks around it in its graph."""
+        return (self.graph, *self.outer)
 
     @property
     def listing(self) -> Listing:
@@ -193,6 +205,8 @@ class ValueState:
     reason: str = ""
     present: bool = True
     """False for an earlier value of a state."""
+    on_stack: bool = True
+    """False for a value of a frame that was left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,20 +337,6 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class StatementKernel:
-    """The backend of a statement; `reason` is default, chosen (by `selector`) or fallback."""
-
-    line: int | None
-    op: str
-    value: str
-    backend: str
-    reason: str
-    selector: str = ""
-    lacking: str = ""
-    """The backend that has no kernel for the op."""
-
-
-@dataclass(frozen=True, slots=True)
 class StatementTime:
     """The times of a statement in nanoseconds; a call, branch or loop has the kernels inside it.
 
@@ -364,6 +364,25 @@ class BlockTime:
 
 
 @dataclass(frozen=True, slots=True)
+class TimedEvent:
+    """One execution of a statement or block, or one iteration of a loop, in nanoseconds of the clock.
+
+    `kernel` is the begin and end of the kernel, which runs on `stream`; None if none ran.  `is_run` marks the
+    steps of a ``run`` line.
+    """
+
+    place: Place
+    begin: int
+    end: int
+    kernel: tuple[int, int] | None = None
+    stream: int = 0
+    is_block: bool = False
+    iteration: int | None = None
+    is_run: bool = False
+    types: Mapping[str, Type | None] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Times:
     """What was measured: nanoseconds in `kernels` and `around` them; `executed` counts statements."""
 
@@ -374,16 +393,6 @@ class Times:
     statements: Sequence[StatementTime]
     blocks: Mapping[Path, BlockTime]
     entry: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Track:
-    """The numbers of a track by step; `part` is train or test."""
-
-    name: str
-    part: str
-    steps: tuple[int, ...]
-    numbers: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,7 +416,7 @@ class Origin:
     """A value from which another one was computed, `distance` statements away.
 
     `visit` is the same for the values of one frame or iteration.  `content` is None if it is not `available`,
-    for a `reason`.  `causes` are those of the NaN, Inf or zeros that originate in it.
+    for a `reason`.
     """
 
     name: str
@@ -420,7 +429,6 @@ class Origin:
     content: Any = field(repr=False)
     available: bool = True
     reason: str = ""
-    causes: tuple[Cause, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,12 +448,11 @@ class Traced:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A statement on the path of a value, with a suspicion; `values` are its operands and results."""
+class Suspicion:
+    """A statement on the path of a value that is often a mistake, for the reason in `words`."""
 
     origin: Origin
     words: str
-    values: tuple[Origin, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
+from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.stopping.place_names import ANY, PlaceNames
 from nncdbg.engine.values.computed import ComputedValue, computed_values
@@ -15,22 +16,23 @@ from nncdbg.text.lexemes import STRING, unquote
 _PLACE = re.compile(rf"([%@]?)({STRING}|\S+)")
 
 
-def latest_values(debugger: Debugger, which: str) -> Iterator[ComputedValue]:
-    """Yield the latest visit of each value that all words of `which` select.
+def selected_values(debugger: Debugger, which: str, *, latest: bool) -> Iterator[ComputedValue]:
+    """Yield the visits of the values that all words of `which` select, or only the `latest` of each.
 
     Raises UsageError for unknown names.
     """
     named = debugger.breakpoints.placement.named
     tests = [_selected(named, word[1], word[2]) for word in _PLACE.finditer(which)]
 
-    def latest() -> Iterator[ComputedValue]:
-        seen = set()
+    def selected() -> Iterator[ComputedValue]:
+        seen: set[tuple[Code, int]] = set()
         for each in computed_values(debugger.values):
             if (each.code, each.slot) not in seen and all(test(each) for test in tests):
-                seen.add((each.code, each.slot))
+                if latest:
+                    seen.add((each.code, each.slot))
                 yield each
 
-    return latest()
+    return selected()
 
 
 def _selected(named: PlaceNames, sigil: str, text: str) -> Callable[[ComputedValue], bool]:

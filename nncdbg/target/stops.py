@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from nncdbg.engine.stopping.place_names import place_text
+from nncdbg.engine.execution.findings import KINDS
 from nncdbg.errors import UsageError
 from nncdbg.target.breakpoint_syntax import (
     breakpoint_commands,
@@ -15,11 +15,15 @@ from nncdbg.target.breakpoint_syntax import (
     place_lines,
     plain_name,
 )
+from nncdbg.text.places import place_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.stopping.breakpoints import Breakpoint
     from nncdbg.expression import Expression
+
+CATCHES = KINDS
+"""The kinds of findings at which a program stops."""
 
 _SHOWN = 3
 """Maximum number of lines of a breakpoint in its `where`."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
+from nncdbg.comparison.kernels import StatementKernel
+from nncdbg.errors import UsageError
 from nncdbg.expression import Expression, VisibleValues
 from nncdbg.ir.records import Array, Program
 from nncdbg.stats import Summary
+from nncdbg.stats.series import TrackedSeries
 from nncdbg.target.records import (
     Branch,
     Buffer,
+    Cause,
     Computed,
     DeadUnits,
     Edited,
@@ -25,13 +29,11 @@ from nncdbg.target.records import (
     Origin,
     Place,
     Setup,
-    StatementKernel,
-    Step,
     Stop,
     Stream,
+    Suspicion,
     Times,
     Traced,
-    Track,
     ValueState,
     Visit,
 )
@@ -72,8 +74,8 @@ class Explanation(Protocol):
     """The value in question; of several, the first one."""
     traced: Sequence[Traced]
     """The origins of NaN and Inf, the earliest first."""
-    unknown: bool
-    """Whether an origin is no longer in the history."""
+    unknown: Sequence[Origin]
+    """Bad values with an operand that is no longer in the history."""
 
     def path(self, depth: int) -> Iterator[Origin]:
         """Yield the values from which it was computed, nearest first, up to `depth` statements away.
@@ -84,11 +86,20 @@ class Explanation(Protocol):
     def troubles(self, origin: Origin) -> set[str]:
         """Return the troubles of a value: `NaN`, `Inf`, or `zeros` for floats that are all 0."""
 
+    def causes(self, origin: Origin) -> Sequence[Cause]:
+        """Return why NaN, Inf or zeros originate in a value; none if they do not."""
+
     def around(self, origin: Origin, pc: int) -> Sequence[Origin]:
         """Return the operands and results of the statement `pc` of the block of a value."""
 
-    def suspicions(self, origins: Iterable[Origin]) -> Sequence[Step]:
+    def suspicions(self, origins: Iterable[Origin]) -> Sequence[Suspicion]:
         """Return those of the statements that are often mistakes."""
+
+
+def check_not_ended(target: Target) -> None:
+    """Raise UsageError if the program has ended."""
+    if target.now.ended:
+        raise UsageError("the program has ended", hint="step back, go to a mark, or restart")
 
 
 class Target(Protocol):
@@ -108,6 +119,10 @@ class Target(Protocol):
     # -- the program -------------------------------------------------------------------------------
 
     @property
+    def lowered(self) -> Program:
+        """The program that runs: with the graphs of ``run`` and ``backward`` lines."""
+
+    @property
     def listing(self) -> Listing:
         """The text of the program that runs, with its lines."""
 
@@ -123,6 +138,9 @@ class Target(Protocol):
 
     def names(self, frame: int | None = None) -> ProgramNames:
         """Return the names of the program that a frame belongs to."""
+
+    def value_names(self, frame: int | None = None) -> Sequence[str]:
+        """Return the names of all values of a frame, in their order."""
 
     def place_names(self, kind: str) -> Iterable[str]:
         """Return the names of the ops, graphs, values or nodes of the program."""
@@ -211,6 +229,9 @@ class Target(Protocol):
     def host(self, content: Any) -> Any:
         """Return a content on the host."""
 
+    def device(self, content: Any) -> str | None:
+        """Return the device of a content; None for the host."""
+
     def state(self, name: str, frame: int | None = None) -> ValueState:
         """Return a value by its full name, of this frame or the nearest one around it that has it.
 
@@ -226,10 +247,10 @@ class Target(Protocol):
     def visits(self, name: str) -> Iterator[Visit]:
         """Yield a value at its latest and earlier visits, newest first.  Raises NotComputed."""
 
-    def computed(self, which: str = "") -> Iterator[Computed]:
-        """Yield the latest computed values that ``@graph``, an op, a value or patterns select.
+    def computed(self, which: str = "", *, latest: bool = True) -> Iterator[Computed]:
+        """Yield the computed values in the history that ``@graph``, an op, a value or patterns select.
 
-        Raises UsageError for an unknown name.
+        With `latest`, only the latest visit of each.  Raises UsageError for an unknown name.
         """
 
     def set_value(self, name: str, value: Any, index: Any = None, frame: int | None = None) -> Edited:
@@ -248,7 +269,7 @@ class Target(Protocol):
         """The present values of the program's states, without those that have no value yet."""
 
     @property
-    def tracks(self) -> Sequence[Track]:
+    def tracks(self) -> Sequence[TrackedSeries]:
         """The numbers of the program's ``track`` lines."""
 
     # -- moments -----------------------------------------------------------------------------------
@@ -280,14 +301,15 @@ class Target(Protocol):
 
     def explain(
         self,
-        value: str | Sequence[int],
+        value: str | Sequence[int] | tuple[Place, int | None],
         summarize: Summarize,
         frame: int | None = None,
         between: Callable[[], None] = lambda: None,
     ) -> Explanation:
         """Return the explanation of a value by its full name, or of values of a frame by their numbers.
 
-        `between` is called before each value is read.  Raises NotComputed, ExpressionError.
+        A statement of the stop's frame and the number of its result mean this result, or with None its
+        operands.  `between` is called before each value is read.  Raises NotComputed, ExpressionError.
         """
 
     def causes(self, between: Callable[[], None] = lambda: None) -> Sequence[Traced]:
@@ -310,6 +332,10 @@ class Target(Protocol):
         """The comparison of kernels with micro programs; None without one."""
 
     # -- measures ----------------------------------------------------------------------------------
+
+    @property
+    def measures_times(self) -> bool:
+        """Whether statements are measured."""
 
     def times(self) -> Times:
         """Return what was measured so far."""

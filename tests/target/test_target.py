@@ -67,7 +67,7 @@ def engine_names(tree: ast.Module) -> set[str]:
     }
 
 
-def annotations(tree: ast.Module) -> Iterator[tuple[str, str]]:
+def annotated(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """Yield (owner, name) for the names in the annotations of public classes."""
     for owner in tree.body:
         if not isinstance(owner, ast.ClassDef) or owner.name.startswith("_"):
@@ -90,7 +90,7 @@ def annotations(tree: ast.Module) -> Iterator[tuple[str, str]]:
 def test_no_class_of_the_engine_passes_through(name: str) -> None:
     tree = ast.parse((ROOM / f"{name}.py").read_text("utf-8"))
     hidden = engine_names(tree)
-    passed = [(owner, each) for owner, each in annotations(tree) if each in hidden]
+    passed = [(owner, each) for owner, each in annotated(tree) if each in hidden]
     assert not passed
     if name in ("records", "target"):
         assert not hidden

@@ -19,7 +19,6 @@ from nncdbg.dap_server.variables.places import SourcePlace, current_statement, f
 from nncdbg.errors import UsageError
 from nncdbg.expression import spelled
 from nncdbg.ir.streams import HOST, stream_states, streams_of
-from nncdbg.presentation.frame_titles import frame_title
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
@@ -178,7 +177,7 @@ def _machine_frame(
     line = debugger.loaded.line(frame.code, pc)
     assert line is not None, "each statement has its own line"
     place = frame_place(session, depth)
-    name = frame_title(frames, len(frames) - 1 - depth)
+    name = session.program.target.frame(len(frames) - 1 - depth).title
     if depth == 0 and session.attachment is not None and session.attachment.script is not None:
         name = f"{name} {session.attachment.script.progress(debugger)}".rstrip()
     # Without an end: VS Code would select the statement, and the next keystroke would replace it.

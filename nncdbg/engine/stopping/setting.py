@@ -12,13 +12,14 @@ import numpy as np
 from nncdbg.engine.compilation.code import Code, walk
 from nncdbg.engine.ops.valid_integers import known_type
 from nncdbg.engine.stopping.breakpoints import Breakpoint, Place, hit_rule
-from nncdbg.engine.stopping.place_names import ANY, NamedPlace, place_text
+from nncdbg.engine.stopping.place_names import ANY, NamedPlace
 from nncdbg.engine.stopping.placement import BreakpointPlaces, braced
 from nncdbg.engine.stopping.traps import Traps
 from nncdbg.engine.values.values import Values
 from nncdbg.errors import ExpressionError, UsageError
 from nncdbg.expression import Expression, check_condition, evaluate_index, spelled, split_target
 from nncdbg.text.listing import Listing
+from nncdbg.text.places import place_text
 
 
 @dataclass(frozen=True, slots=True)

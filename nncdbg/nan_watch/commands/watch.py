@@ -29,7 +29,13 @@ from nncdbg.opening.command_line import (
 )
 from nncdbg.opening.corpus.options import add_corpus, check_corpus
 from nncdbg.opening.progress import RunningProgram
-from nncdbg.presentation.run_progress import case_progress, hearing, note_messages, shown, under_way
+from nncdbg.presentation.run_progress import (
+    case_progress,
+    hearing,
+    note_messages,
+    shown,
+    under_way,
+)
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger

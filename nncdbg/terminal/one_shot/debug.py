@@ -142,7 +142,7 @@ def _enter_prompt(entered: ExitStack, options: Namespace, target: str) -> None:
     if options.record:
         setup = setup_of_script(prompt.script)
         recorder, confirm = prompt.recorder, prompt.confirm
-        recorder.start(options.record, setup, prompt.debugger, force=options.force, confirm=confirm)
+        recorder.start(options.record, setup, prompt.target, force=options.force, confirm=confirm)
     _set_up(prompt, options)
     entered.callback(prompt.note_unreached)
     if sys.stdin.isatty():

@@ -26,6 +26,7 @@ from nncdbg.opening.command_line import (
 from nncdbg.opening.configuration import settings
 from nncdbg.opening.corpus.options import add_corpus, check_corpus, corpus_fields
 from nncdbg.presentation.run_progress import note_messages, print_notes, under_way
+from nncdbg.target.program import ProgramTarget
 from nncdbg.terminal.journal.files import is_run
 
 if TYPE_CHECKING:
@@ -185,11 +186,12 @@ def _converse(options: Namespace, screen: Screen, diff: ProgramDiff, report: Dif
     from nncdbg.terminal.repl import converse
 
     debugger, companion = diff.side_a()
-    session = CommandSession(debugger, options.model, screen)
+    target = ProgramTarget(debugger)
+    session = CommandSession(target, options.model, screen)
     session.companion = companion
 
     def greet() -> None:
-        stop = debugger.go_to(report.first.a.tick if report.first is not None else report.ops[0])
+        stop = target.go_to(report.first.a.tick if report.first is not None else report.ops[0])
         screen.put("side A has stopped after this statement; `diff %value` compares a value with side B")
         session.arrived(stop, written=stop.reason != "end")
 

@@ -93,6 +93,7 @@ def _profile(options: Namespace) -> None:
     from nncdbg.presentation.times.table import GROUPINGS
     from nncdbg.presentation.times.timeline import write_timeline
     from nncdbg.process.atomic_file import new_file
+    from nncdbg.target.measures import timed_events, times_of
 
     screen = Screen()
     configuration = configuration_of(options)
@@ -103,12 +104,12 @@ def _profile(options: Namespace) -> None:
     with new_file(Path(options.timeline)) if options.timeline else nullcontext() as timeline:
         found = profile(opened, options.runs, options.warmup, around, timeline=timeline is not None)
         if timeline is not None:
-            write_timeline(timeline, found.loaded, found.spans[-1], Path(options.model).name)
+            write_timeline(timeline, *timed_events(found.loaded, found.spans[-1]), Path(options.model).name)
     if options.timeline:
         screen.note(f"wrote {options.timeline}: open it at ui.perfetto.dev or in chrome://tracing")
     if options.by in ("op", "line") and opened.restart is None and not opened.program.runs:
         count_nonfinite(opened, found)
-    table = GROUPINGS[options.by](found.times, found.loaded)
+    table = GROUPINGS[options.by](times_of(found.loaded))
     if options.json:
         print(json.dumps(_document(options, opened, found, table)))
     elif options.csv:

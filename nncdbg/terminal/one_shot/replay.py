@@ -51,9 +51,9 @@ def main(options: Namespace) -> int:
     if setup.script is not None:
         return replay_script(setup.script, recording, options.to, screen)
     configuration = RunConfiguration(program=setup.program).completed(setup.supplied(setup.program))
-    _, session = open_session(configuration, setup.program, screen)
+    _, _, session = open_session(configuration, setup.program, screen)
     session.trusts_recordings = options.allow_python
-    session.recorder.stopped(session.debugger, session.debugger.stop)
+    session.recorder.stopped(session.target, session.target.stop)
     code = replayed(session, path, options.to)
     if options.to is None or code or session.over:
         return code

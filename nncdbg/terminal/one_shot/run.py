@@ -29,7 +29,9 @@ from nncdbg.opening.command_line import (
     one_shot,
     option,
 )
-from nncdbg.presentation.run_progress import shown
+from nncdbg.presentation.run_progress import (
+    shown,
+)
 from nncdbg.presentation.stops import fallback_line
 
 if TYPE_CHECKING:
