@@ -24,9 +24,9 @@ from nncdbg.opening.command_line import (
 
 if TYPE_CHECKING:
     from nncdbg.opening.programs import OpenedProgram
-    from nncdbg.opening.run import Profile
     from nncdbg.presentation.screen import Screen
     from nncdbg.presentation.times.table import TimeTable
+    from nncdbg.target.profiling import Profile
 
 _GROUPINGS = ("statement", "op", "layer", "line")
 _TOP = 30
@@ -87,29 +87,33 @@ def main(options: Namespace) -> int:
 
 def _profile(options: Namespace) -> None:
     from nncdbg.opening.programs import open_program
-    from nncdbg.opening.run import count_nonfinite, profile
     from nncdbg.presentation.run_progress import shown
     from nncdbg.presentation.screen import Screen
     from nncdbg.presentation.times.table import GROUPINGS
     from nncdbg.presentation.times.timeline import write_timeline
     from nncdbg.process.atomic_file import new_file
-    from nncdbg.target.measures import timed_events, times_of
+    from nncdbg.target.profiling import profile
 
     screen = Screen()
     configuration = configuration_of(options)
     opened = open_program(configuration)
     opened = _with_plain_memory(opened)
-    around = shown(screen, "profiling")
+    counts = options.by in ("op", "line") and opened.restart is None and not opened.program.runs
     # A timeline that cannot be written is reported before the runs.
     with new_file(Path(options.timeline)) if options.timeline else nullcontext() as timeline:
-        found = profile(opened, options.runs, options.warmup, around, timeline=timeline is not None)
+        found = profile(
+            opened,
+            options.runs,
+            options.warmup,
+            shown(screen, "profiling"),
+            timeline=timeline is not None,
+            nonfinite=counts,
+        )
         if timeline is not None:
-            write_timeline(timeline, *timed_events(found.loaded, found.spans[-1]), Path(options.model).name)
+            write_timeline(timeline, found.events, found.lanes, Path(options.model).name)
     if options.timeline:
         screen.note(f"wrote {options.timeline}: open it at ui.perfetto.dev or in chrome://tracing")
-    if options.by in ("op", "line") and opened.restart is None and not opened.program.runs:
-        count_nonfinite(opened, found)
-    table = GROUPINGS[options.by](times_of(found.loaded))
+    table = GROUPINGS[options.by](found.times)
     if options.json:
         print(json.dumps(_document(options, opened, found, table)))
     elif options.csv:
@@ -134,9 +138,9 @@ def _document(options: Namespace, opened: OpenedProgram, found: Profile, table: 
         "status": "ok",
         "by": options.by,
         "backend": opened.configuration.backend,
-        "allocator": found.loaded.allocation.name,
+        "allocator": found.allocator,
         **found.summary(),
-        "steps": found.steps(),
+        "steps": found.steps,
         "rows": table.records(),
     }
 
@@ -157,9 +161,7 @@ def _print(
     runs = counted(int(known["runs"]), "run", ",")
     after = f" after {counted(found.warmup, 'run', ',')}" if found.warmup else ""
     screen.put()
-    screen.put(
-        f"{runs}{after}, backend {opened.configuration.backend}, allocator {found.loaded.allocation.name}"
-    )
+    screen.put(f"{runs}{after}, backend {opened.configuration.backend}, allocator {found.allocator}")
     screen.put(
         f"a run took {time_text(wall)} on average (min {time_text(known['wall_min'])}, "
         f"median {time_text(known['wall_median'])}) for {counted(statements, 'statement', ',')}"
@@ -168,7 +170,7 @@ def _print(
     screen.put(f"  {part('around')} around kernels: allocation and checks")
     each = time_text(known["between"] / statements)
     screen.put(f"  {part('between')} between statements: nncdbg itself, {each} per statement")
-    steps = found.steps()
+    steps = found.steps
     if steps is not None:
         screen.put(
             f"{counted(int(steps['steps']), 'step', ',')}: the kernels of a step took "
