@@ -11,13 +11,14 @@ from rich.text import Text
 from nncdbg.commands.table import PLACE, command, needs, no_arguments, whole_number
 from nncdbg.errors import UsageError
 from nncdbg.escaping import printable_line
+from nncdbg.ir.line_pairs import LinePairs
 from nncdbg.ir.search import origins, same_file
 from nncdbg.presentation.listing_window import around, window
 from nncdbg.presentation.source_files import source_file, source_lines
 from nncdbg.presentation.stops import marks_of, statement_lines
 from nncdbg.presentation.times.margin import TITLE, margins
 from nncdbg.target.breakpoint_syntax import split_source
-from nncdbg.text.lexemes import integer_of
+from nncdbg.text.lexemes import integer_of, quote
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
@@ -53,7 +54,7 @@ def list_(session: CommandSession, text: str) -> None:
     After `set times on`, the margin has the median and the least time of each statement, and its share.
     """
     source = split_source(text)
-    if source and session.target.source_line(*source):
+    if source and _is_source(session, *source):
         list_source(session, *source)
         return
     direction, _, line = text.partition(" ")
@@ -68,9 +69,21 @@ def list_(session: CommandSession, text: str) -> None:
     _show(session, lines)
 
 
+def _is_source(session: CommandSession, file: str, line: int) -> bool:
+    """Return whether a text is a line of the user's model, and not the name of another place."""
+    if any(same_file(each, file) for each in origins(session.target.program)):
+        return True
+    try:
+        session.target.lines(quote(f"{file}:{line}"))
+    except UsageError:
+        return True
+    return False
+
+
 def _list_counterparts(session: CommandSession, direction: str, text: str) -> None:
     line = whole_number("list", text) if text else session.here()
-    found = session.target.counterparts(line, direction)
+    pairs = LinePairs(session.target.lowered, session.listing())
+    found = pairs.backward(line) if direction == "backward" else pairs.forward(line)
     if not found:
         missing = "is not differentiated" if direction == "backward" else "differentiates no other line"
         raise UsageError(f"line {line} {missing}", hint=_COUNTERPART_HINTS[direction])

@@ -49,7 +49,7 @@ def _write_echo(session: CommandSession, value: str) -> None:
 
 
 def _write_times(session: CommandSession, value: str) -> None:
-    session.target.measure_times({"off": False, "on": True}[value])
+    session.target.measures_times = {"off": False, "on": True}[value]
 
 
 def _write_width(session: CommandSession, value: str) -> None:

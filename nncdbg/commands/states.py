@@ -146,7 +146,7 @@ def _locals(session: CommandSession, text: str) -> None:
 
 def _names(session: CommandSession) -> list[str]:
     """Return the names of all values of the selected frame."""
-    return [*session.target.value_names()]
+    return [*session.target.frame().names]
 
 
 def _constant_names(session: CommandSession) -> set[str]:

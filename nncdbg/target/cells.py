@@ -81,6 +81,7 @@ class Cells(Places):
             is_run=frame.code.epoch is not None,
             epoch=frame.epoch,
             times=frame.times,
+            names=frame.code.slot_of.keys(),
             outer=tuple(_outer(frame.code)),
             collected=tuple(map(len, frame.collected)),
         )

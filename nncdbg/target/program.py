@@ -12,7 +12,6 @@ import numpy as np
 from nncdbg.comparison.kernels import StatementKernel
 from nncdbg.engine.compilation.code import EVICTED, UNSET
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.differentiation.line_pairs import LinePairs
 from nncdbg.engine.stopping.stops import LogMessage
 from nncdbg.engine.stopping.stops import Stop as EngineStop
 from nncdbg.engine.time.deviations import Edit, edits_of
@@ -74,7 +73,6 @@ class ProgramTarget(Target):
         self._debugger = debugger
         self._cells = Cells(debugger)
         self._stop: tuple[EngineStop, Stop] | None = None
-        self._pairs: LinePairs | None = None
 
     # -- the program -------------------------------------------------------------------------------
 
@@ -143,9 +141,6 @@ class ProgramTarget(Target):
     def names(self, frame: int | None = None) -> ProgramNames:
         return self._debugger.loaded.names_of(self._debugger.control.stack[self._depth(frame)].code)
 
-    def value_names(self, frame: int | None = None) -> Sequence[str]:
-        return [name for name in self._debugger.control.stack[self._depth(frame)].code.slot_of if name]
-
     def place_names(self, kind: str) -> Iterable[str]:
         if kind == "value":
             return self._debugger.values.names()
@@ -153,14 +148,6 @@ class ProgramTarget(Target):
 
     def lines(self, place: str) -> tuple[str, tuple[int, ...]]:
         return place_lines(self._debugger, place)
-
-    def source_line(self, file: str, line: int) -> bool:
-        return self._debugger.breakpoints.source(file, line).kind == "source"
-
-    def counterparts(self, line: int, direction: str) -> Sequence[int]:
-        listing = self.frame().listing
-        pairs = LinePairs(self._debugger.loaded.program, listing)
-        return pairs.backward(line) if direction == "backward" else pairs.forward(line)
 
     # -- moving ------------------------------------------------------------------------------------
 
@@ -364,11 +351,12 @@ class ProgramTarget(Target):
     def mark(self, name: str) -> Moment:
         return self._moment(self._debugger.mark(name))
 
-    def forget_mark(self, name: str) -> None:
-        self._debugger.timeline.forget_mark(name)
-
     def rename_mark(self, name: str, to: str) -> None:
-        self._debugger.timeline.rename_mark(name, to)
+        timeline = self._debugger.timeline
+        if to:
+            timeline.rename_mark(name, to)
+        else:
+            timeline.forget_mark(name)
 
     def moments(self, branch: int) -> Sequence[Moment]:
         return [*self._moments(self._debugger.timeline.branches[branch])]
@@ -506,11 +494,12 @@ class ProgramTarget(Target):
     def measures_times(self) -> bool:
         return self._debugger.times.on
 
+    @measures_times.setter
+    def measures_times(self, on: bool) -> None:
+        self._debugger.times.measure(on)
+
     def times(self) -> Times:
         return times_of(self._debugger.loaded)
-
-    def measure_times(self, on: bool) -> None:
-        self._debugger.times.measure(on)
 
     def memory(self) -> Memory:
         return memory_of(self._debugger)

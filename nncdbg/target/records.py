@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -95,6 +95,8 @@ class Frame:
     epoch: int | None = None
     times: int | None = None
     """The number of iterations of a loop, if it is fixed."""
+    names: Collection[str] = field(default=(), repr=False, compare=False)
+    """The names of all its values, in their order."""
     outer: tuple[Graph, ...] = field(default=(), repr=False)
     """The blocks around it in its graph, the nearest first."""
     collected: tuple[int, ...] = ()

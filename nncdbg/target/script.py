@@ -13,7 +13,7 @@ from nncdbg.engine.stopping.supervision import PROCESS, Verb
 from nncdbg.target.program import ProgramTarget
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Set:
     """Breakpoint numbers and catch kinds that were set at the prompt, for one debugger."""
 
@@ -117,8 +117,8 @@ class ScriptSupervision:
             self._hold_target(self._held[1])
         finally:
             now = _set_in(debugger)
-            mine.numbers |= now[0] - numbers
-            mine.kinds |= now[1] - kinds
+            mine.numbers.update(now[0] - numbers)
+            mine.kinds.update(now[1] - kinds)
 
 
 def _set_in(debugger: Debugger) -> tuple[set[int], set[str]]:

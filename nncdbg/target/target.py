@@ -139,20 +139,11 @@ class Target(Protocol):
     def names(self, frame: int | None = None) -> ProgramNames:
         """Return the names of the program that a frame belongs to."""
 
-    def value_names(self, frame: int | None = None) -> Sequence[str]:
-        """Return the names of all values of a frame, in their order."""
-
     def place_names(self, kind: str) -> Iterable[str]:
         """Return the names of the ops, graphs, values or nodes of the program."""
 
     def lines(self, place: str) -> tuple[str, tuple[int, ...]]:
         """Return (kind, lines) of a place of `break`.  Raises UsageError if it does not exist."""
-
-    def source_line(self, file: str, line: int) -> bool:
-        """Return whether a text such as ``net.py:11`` is a line of the user's model, not another name."""
-
-    def counterparts(self, line: int, direction: str) -> Sequence[int]:
-        """Return the lines that differentiate a line (`backward`), or that it differentiates (`forward`)."""
 
     # -- moving ------------------------------------------------------------------------------------
 
@@ -281,11 +272,8 @@ class Target(Protocol):
     def mark(self, name: str) -> Moment:
         """Name this moment."""
 
-    def forget_mark(self, name: str) -> None:
-        """Remove a mark.  Raises UsageError if there is none."""
-
     def rename_mark(self, name: str, to: str) -> None:
-        """Rename a mark.  Raises UsageError if there is none, or if `to` exists."""
+        """Rename a mark, or remove it if `to` is empty.  Raises UsageError if there is none, or `to` exists."""
 
     def moments(self, branch: int) -> Sequence[Moment]:
         """Return the moments of a branch: its start, checkpoints, edits, marks, and where it is."""
@@ -335,13 +323,13 @@ class Target(Protocol):
 
     @property
     def measures_times(self) -> bool:
-        """Whether statements are measured."""
+        """Whether statements are measured; if set to True, from nothing."""
+
+    @measures_times.setter
+    def measures_times(self, on: bool) -> None: ...
 
     def times(self) -> Times:
         """Return what was measured so far."""
-
-    def measure_times(self, on: bool) -> None:
-        """Start measuring statements from nothing, or stop and keep what was measured."""
 
     def memory(self) -> Memory:
         """Return the memory of the run."""
