@@ -58,7 +58,7 @@ def _kernels(debugger: Debugger) -> tuple[list[_Kernel], list[Any]]:
     """Return the kernels in their order, and the values from before: None where a kernel gives one."""
     from nncdbg.engine.backends.torch_calls import bare_operator
     from nncdbg.engine.backends.torch_tensors import own_operator
-    from nncdbg.engine.ops.aten.names import OWN
+    from nncdbg.text.torch_names import OWN
 
     debugger.restart()
     machine = debugger.control.machine

@@ -99,7 +99,7 @@ DEFECTS: dict[str, Change] = {
 
 def reduced(name: str) -> tuple[float, dict[str, Any]]:
     """Return the seconds of the whole process, and the document that it prints."""
-    from nncdbg.presentation.program_text import stores_from, write_text
+    from nncdbg.opening.program_text import stores_from, write_text
 
     with TemporaryDirectory() as folder:
         path = Path(folder) / "planted.nnc"

@@ -28,8 +28,11 @@ OPS = "nncdbg.ops"
 COMMANDS = "nncdbg.commands"
 """Name of a prompt command to a module that declares it on import."""
 
-PROMPTS = "nncdbg.prompts"
-"""``script`` to a function `(why)` that opens a prompt before the next statement of this thread."""
+ONE_SHOT = "nncdbg.one_shot"
+"""Name of a command of the shell to what runs it: `(arguments) -> exit code`."""
+
+SCRIPTS = "nncdbg.scripts"
+"""What a running script opens, by name: a prompt, or the user interface that listens for an editor."""
 
 BUILT_IN: dict[str, dict[str, str]] = {
     FRONTENDS: {
@@ -45,7 +48,37 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     OPS: {},
     COMMANDS: {},
-    PROMPTS: {"script": "nncdbg.terminal.script_prompt:break_here"},
+    ONE_SHOT: {
+        "watch": "nncdbg.nan_watch.commands.watch:main",
+        "run": "nncdbg.terminal.one_shot.run:main",
+        "profile": "nncdbg.terminal.one_shot.profile:main",
+        "diff": "nncdbg.terminal.one_shot.diff:main",
+        "autotune": "nncdbg.terminal.one_shot.autotune:main",
+        "races": "nncdbg.nan_watch.commands.races:main",
+        "record": "nncdbg.terminal.one_shot.record:main",
+        "replay": "nncdbg.terminal.one_shot.replay:main",
+        "debug": "nncdbg.terminal.one_shot.debug:main",
+        "attach": "nncdbg.terminal.one_shot.debug:attach_main",
+        "runs": "nncdbg.terminal.journal.log:runs_main",
+        "log": "nncdbg.terminal.journal.log:main",
+        "sql": "nncdbg.terminal.journal.sql:main",
+        "export": "nncdbg.terminal.journal.sql:export_main",
+        "reduce": "nncdbg.nan_watch.commands.reduce:main",
+        "bisect": "nncdbg.nan_watch.commands.bisect:main",
+        "print": "nncdbg.terminal.one_shot.text:main",
+        "listing": "nncdbg.dap_server.sources.listing_file:main",
+        "dap": "nncdbg.dap_server.command:main",
+        "lsp": "nncdbg.textual_repr.language_server.command:main",
+        "repl": "nncdbg.terminal.connected:main",
+        "ops": "nncdbg.terminal.one_shot.ops:main",
+    },
+    SCRIPTS: {
+        "prompt": "nncdbg.terminal.script_prompt:break_here",
+        "listen": "nncdbg.dap_server.attach.live:listening_training",
+        "rank": "nncdbg.dap_server.attach.ranks:debugged_rank",
+        "exit": "nncdbg.dap_server.attach.calls:exit_with",
+        "end": "nncdbg.dap_server.attach.calls:end_process",
+    },
 }
 
 

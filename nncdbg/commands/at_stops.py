@@ -23,7 +23,7 @@ def display(session: CommandSession, text: str) -> None:
     if not text:
         session.show_displays()
         return
-    session.debugger.values.read(text)
+    session.target.scope().read(text)
     number = max(session.displays, default=0) + 1
     session.displays[number] = text
     session.show_displays([number])

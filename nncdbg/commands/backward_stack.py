@@ -12,9 +12,9 @@ from nncdbg.errors import UsageError
 from nncdbg.expression import resolve_name, spelled
 from nncdbg.expression.operators import OperandError
 from nncdbg.ir.records import tensor_only, type_of
-from nncdbg.presentation.breakpoint_syntax import split_value
 from nncdbg.presentation.tensor_text import value_line
 from nncdbg.stats import summarize
+from nncdbg.target.breakpoint_syntax import split_value
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
@@ -26,7 +26,7 @@ def show_backward_stack(session: CommandSession, text: str) -> None:
     """Show the steps of the backward pass that `text`, ``%loss by %x, %w``, describes."""
     if not text:
         raise UsageError("`where grad` needs a value", hint=_HINT)
-    scope = session.debugger.values
+    scope = session.target.scope()
     first, rest = split_value(text)
     y = resolve_name(first, scope.has, scope.names)
     word, _, names = rest.strip().partition(" ")
@@ -35,17 +35,14 @@ def show_backward_stack(session: CommandSession, text: str) -> None:
     given = [each.strip() for each in names.split(",")] if word else []
     xs = [resolve_name(each, scope.has, scope.names) for each in given] or _leaves(session, y)
     try:
-        stages = scope.backward_chain(y, [*dict.fromkeys(xs)])
+        stages = session.target.gradient(y, [*dict.fromkeys(xs)])
     except OperandError as error:
         raise UsageError(str(error), hint=error.hint) from None
     screen = session.screen
-    listing = session.debugger.loaded.listing_of(scope.place(y).code)
     screen.put_line(Text(f"the gradient of {spelled(y)} by {spelled(y)} is 1"))
     for number, stage in enumerate(stages):
-        line = stage.place.removeprefix("line ")
-        words = listing.lines[int(line) - 1].strip() if line else stage.statement.text()
-        place = f"{stage.place}: " if line else ""
-        screen.put_line(Text(f"#{number} {place}").append(words, "dim"))
+        place = f"{stage.where}: " if stage.where else ""
+        screen.put_line(Text(f"#{number} {place}").append(stage.text, "dim"))
         for name, gradient in stage.cotangents.items():
             for part, array in _tensors(gradient):
                 shown = value_line(name, array, summarize(array), screen.line_layout)
@@ -61,17 +58,21 @@ def _tensors(gradient: Any) -> list[tuple[str, Any]]:
 
 def _leaves(session: CommandSession, name: str) -> list[str]:
     """Return the floats that a value depends on, and that no statement of its frame computes."""
-    scope = session.debugger.values
-    place = scope.place(name)
-    code = place.code
+    scope, place = session.target.scope(), session.target.state(name).place
     needed, found = {name}, []
-    for pc in range(code.definition[place.slot], -1, -1):
-        node = code.nodes[pc]
+    for node in reversed(place.graph.nodes[: place.pc + 1]):
         outputs = {value.name for value in node.outputs}
         if outputs & needed:
             needed -= outputs
             needed |= {each for each in node.inputs if isinstance(each, str)}
-    for each in sorted(needed - {name}, key=lambda each: place.code.names.index(each)):
+    order = dict.fromkeys(
+        (
+            *(value.name for value in place.graph.inputs),
+            *(constant.value.name for constant in place.graph.constants),
+            *(each for node in place.graph.nodes for each in node.inputs),
+        )
+    )
+    for each in sorted(needed - {name}, key=[*order].index):
         known = tensor_only(type_of(scope.content(each)))
         if known is not None and known.dtype in FLOATS:
             found.append(each)

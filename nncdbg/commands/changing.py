@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.commands.settings import change_setting
 from nncdbg.commands.table import command, needs, no_arguments, whole_number
-from nncdbg.engine.inputs.data_specs import split_data
-from nncdbg.engine.time.timeline import Mark
-from nncdbg.engine.values.editing import late_decisions
 from nncdbg.errors import UsageError
 from nncdbg.expression import (
     evaluate,
@@ -21,13 +18,15 @@ from nncdbg.expression import (
 )
 from nncdbg.presentation.run_progress import print_messages
 from nncdbg.presentation.stops import value_or_reason
+from nncdbg.target.data import split_data
+from nncdbg.target.records import Moment
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import integer_of, name_text
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
-    from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.stopping.stops import Stop
+    from nncdbg.target.records import Stop
+    from nncdbg.target.target import Target
 
 
 @command("set", group="changing", arguments="%value[INDEX] = EXPR", completes=("value", "function"))
@@ -44,13 +43,12 @@ def set_(session: CommandSession, text: str) -> None:
     `restart`, the run repeats the change at the same point.  If the current op has no kernel,
     set its results to continue the run.
     """
-    debugger = session.debugger
-    scope = debugger.values
+    scope = session.target.scope()
     if change_setting(session, text):
         return
     text = re.sub(r"^var(?:iable)?\s+(?=[%$\w\"])", "", needs("set", text))
     if split_definition(text) is not None:
-        debugger.evaluate(text)
+        session.target.evaluate(text)
         return
     data = split_data(text)
     if data is not None and not scope.has(data[1]):
@@ -63,18 +61,16 @@ def set_(session: CommandSession, text: str) -> None:
 
 
 def _set(session: CommandSession, name: str, value: Any, index: Any = None) -> None:
-    debugger = session.debugger
-    awaited = name in debugger.awaited
-    branch = debugger.set_value(name, value, index)
-    print_messages(debugger, session.screen)
-    session.screen.put_line(value_or_reason(debugger, name, session.screen.line_layout))
-    if awaited:
-        line = debugger.loaded.line(debugger.frames[0].code, debugger.frames[0].pc)
+    edited = session.target.set_value(name, value, index)
+    print_messages(session.target, session.screen)
+    session.screen.put_line(value_or_reason(session.target, name, session.screen.line_layout))
+    if edited.branch is None:
+        line = edited.line
         session.screen.put(f"from now on, nncdbg uses this value instead of running the op at line {line}")
-    else:
-        session.screen.put(f"this is branch {branch.number}; branch {branch.parent} is unchanged")
-        for sentence in late_decisions(debugger.values):
-            session.screen.put(sentence)
+        return
+    session.screen.put(f"this is branch {edited.branch}; branch {edited.parent} is unchanged")
+    for sentence in edited.sentences:
+        session.screen.put(sentence)
 
 
 @command("load", group="changing", arguments="%value = FILE", completes=("value", "file"))
@@ -84,7 +80,7 @@ def load(session: CommandSession, text: str) -> None:
     if not equals or not path.strip():
         hint = "add one: `load %h = FILE.npy`, FILE.npz:KEY or FILE.png:STEPS"
         raise UsageError("the file is missing", hint=hint)
-    scope = session.debugger.values
+    scope = session.target.scope()
     target = resolve_name(name.strip(), scope.has, scope.names)
     _set(session, target, _unquoted(path))
 
@@ -96,14 +92,14 @@ def _unquoted(path: str) -> str:
 @command("mark", group="changing", arguments="[NAME]")
 def mark(session: CommandSession, text: str) -> None:
     """Set a mark at this point of the run, for `goto NAME`."""
-    known = session.debugger.timeline.marks
+    known = session.target.marks
     name = text or next(f"m{number}" for number in range(1, len(known) + 2) if f"m{number}" not in known)
     if name.lstrip("+-").isdigit():
         raise UsageError(
             f"the name of a mark cannot be a number: {name}",
             hint="choose another name; `goto NUMBER` goes to a line",
         )
-    made = session.debugger.mark(name)
+    made = session.target.mark(name)
     session.screen.put(f"mark {made.name}: after {counted(made.tick, 'statement')}, branch {made.branch}")
 
 
@@ -111,9 +107,10 @@ def mark(session: CommandSession, text: str) -> None:
 def marks(session: CommandSession, text: str) -> None:
     """List the marks."""
     no_arguments("marks", text)
-    for made in session.debugger.timeline.marks.values():
+    known = session.target.marks
+    for made in known.values():
         session.screen.put(f"{made.name}: after {counted(made.tick, 'statement')}, branch {made.branch}")
-    if not session.debugger.timeline.marks:
+    if not known:
         session.screen.put("there are no marks")
 
 
@@ -125,54 +122,52 @@ def goto(session: CommandSession, text: str) -> None:
     A line is that of its last execution; if it has not run, or is ahead in a running graph, the program
     runs to it.  `goto` ignores breakpoints on the way.
     """
-    debugger, line = session.debugger, integer_of(needs("goto", text))
+    target, line = session.target, integer_of(needs("goto", text))
     if line is not None:
-        session.move(lambda: debugger.go_to_line(line), forward=False)
+        session.move(lambda: target.go_to_line(line), forward=False)
         return
-    place: str | Mark = text
+    place: str | Moment = text
     if (found := re.fullmatch(r"([0-9]{1,18})?:([0-9]{1,18})", text)) is not None:
-        number = debugger.timeline.branch if found[1] is None else known_branch(debugger, int(found[1]))
-        place = Mark("", number, int(found[2]))
-    session.move(lambda: debugger.go_to(place), forward=False)
+        number = target.now.branch if found[1] is None else known_branch(target, int(found[1]))
+        place = Moment(number, int(found[2]))
+    session.move(lambda: target.go_to(place), forward=False)
 
 
 @command("branches", group="changing")
 def branches(session: CommandSession, text: str) -> None:
     """List branches: the original run, plus one per `set`."""
     no_arguments("branches", text)
-    timeline = session.debugger.timeline
-    for branch in timeline.branches.values():
-        star = "*" if branch.number == timeline.branch else " "
-        tick = timeline.tick_on(branch)
+    for branch in session.target.branches.values():
+        star = "*" if branch.current else " "
         source = (
             ""
             if branch.parent is None
-            else f", from branch {branch.parent} after {counted(branch.tick, 'statement')}"
+            else f", from branch {branch.parent} after {counted(branch.since, 'statement')}"
         )
         ahead = "".join(
             f"; %{name_text(edit.name)} is set again after {counted(edit.tick, 'statement')}"
-            for edit in timeline.ahead_on(branch)
+            for edit in branch.ahead
         )
         session.screen.put(
-            f"{star}{branch.number}: {branch.title}{source}; now after {counted(tick, 'statement')}{ahead}"
+            f"{star}{branch.number}: {branch.title}{source}; "
+            f"now after {counted(branch.tick, 'statement')}{ahead}"
         )
 
 
 @command("branch", group="changing", arguments="NUMBER", completes=("branch",), varies=True)
 def branch(session: CommandSession, text: str) -> None:
     """Switch to another branch, at the moment where you left it."""
-    number = known_branch(session.debugger, whole_number("branch", needs("branch", text)))
+    target = session.target
+    number = known_branch(target, whole_number("branch", needs("branch", text)))
 
     def switch() -> Stop:
-        timeline = session.debugger.timeline
-        tick = timeline.tick_on(timeline.branches[number])
-        return session.debugger.go_to(Mark("", number, tick))
+        return target.go_to(Moment(number, target.branches[number].tick))
 
     session.move(switch, forward=False)
 
 
-def known_branch(debugger: Debugger, number: int) -> int:
-    known = debugger.timeline.branches
+def known_branch(target: Target, number: int) -> int:
+    known = target.branches
     if number not in known:
         raise UsageError(f"there is no branch {number}", hint=f"use one of: {', '.join(map(str, known))}")
     return number

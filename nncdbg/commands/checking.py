@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nncdbg.commands.table import command, needs
@@ -10,11 +11,11 @@ from nncdbg.errors import UsageError
 from nncdbg.expression import resolve_name, spelled
 from nncdbg.expression.operators import OperandError
 from nncdbg.ir.records import tensor_only, type_of
-from nncdbg.presentation.breakpoint_syntax import split_value
+from nncdbg.target.breakpoint_syntax import split_value
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
-    from nncdbg.engine.divergence.gradient_check import GradientCheck, Slope
+    from nncdbg.target.records import GradientCheck, Slope
 
 _HINT = "write `check grad %loss by %h`, or `check grad %h` for the statement that computes %h"
 
@@ -30,7 +31,7 @@ def check(session: CommandSession, text: str) -> None:
     what, _, rest = needs("check", text).partition(" ")
     if what != "grad" or not rest.strip():
         raise UsageError("`check` needs what to check", hint=_HINT)
-    scope = session.debugger.values
+    scope = session.target.scope()
     first, rest = split_value(rest.strip())
     y = resolve_name(first, scope.has, scope.names)
     word, _, second = rest.strip().partition(" ")
@@ -48,12 +49,11 @@ def check(session: CommandSession, text: str) -> None:
 
 def _float_operands(session: CommandSession, name: str) -> list[str]:
     """Return the float operands of the statement that computes a value."""
-    scope = session.debugger.values
-    place = scope.place(name)
-    pc = place.code.definition[place.slot]
-    if pc < 0:
+    scope = session.target.scope()
+    node = session.target.state(name).place.node
+    if node is None:
         raise UsageError(f"no statement of this frame computes {spelled(name)}", hint=_HINT)
-    operands = dict.fromkeys(each for each in place.code.nodes[pc].inputs if isinstance(each, str))
+    operands = dict.fromkeys(each for each in node.inputs if isinstance(each, str))
     types = {each: tensor_only(type_of(scope.content(each))) for each in operands}
     found = [each for each, known in types.items() if known is not None and known.dtype in FLOATS]
     if not found:
@@ -62,14 +62,12 @@ def _float_operands(session: CommandSession, name: str) -> list[str]:
 
 
 def _report(session: CommandSession, y: str, x: str) -> list[str]:
-    from nncdbg.engine.divergence.gradient_check import checked_gradient
-
-    found = checked_gradient(session.debugger, y, x)
+    found = session.target.check_gradient(y, x)
     lines = [f"gradient of {spelled(y)} by {spelled(x)}, {found.type}: {_verdict(found)}"]
     if (worst := found.worst) is not None:
         largest = max(slope.difference for slope in found.smooth)
         place = "along a random direction" if worst.index is None else f"at {list(worst.index)}"
-        lines.append(f"  largest difference {largest:.2g}, relative {found.relative(worst):.2g}")
+        lines.append(f"  largest difference {largest:.2g}, relative {worst.relative:.2g}")
         lines.append(f"  worst {place}: gradient {worst.gradient:.6g}, differences {worst.numeric:.6g}")
     if found.kinks:
         lines.append(f"  {_kinks(found.kinks)}")
@@ -83,7 +81,7 @@ def _verdict(found: GradientCheck) -> str:
     return f"{'ok' if found.ok else 'wrong'}, {elements} element{'s' if elements != 1 else ''} checked in f64"
 
 
-def _kinks(kinks: list[Slope]) -> str:
+def _kinks(kinks: Sequence[Slope]) -> str:
     first = kinks[0]
     place = "a random direction" if first.index is None else f"{list(first.index)}"
     many = f"{len(kinks)} elements are at a kink" if len(kinks) > 1 else "1 element is at a kink"

@@ -10,7 +10,7 @@ from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.process.files import read_regular
 
 if TYPE_CHECKING:
-    from nncdbg.engine.debugger import Debugger
+    from nncdbg.target.target import Target
 
 _OPERATOR = re.compile(r"(?:[<>*/+@,]|==|!=|%\s)\s*\S|-\s|(?:and|or)\s")
 """Marks a line that starts with a value name as an expression, even if a command has that name."""
@@ -55,13 +55,13 @@ def read_commands(path: str) -> list[str]:
         raise UsageError(f"cannot read the commands in {path}: {reason}") from None
 
 
-def _names_graph(debugger: Debugger, rest: str) -> bool:
+def _names_graph(target: Target, rest: str) -> bool:
     """Return True for `@layer` if it is a graph: `list @layer` is a command even with a value %list."""
     name = rest[1:].partition('"')[2].partition('"')[0] if rest[1:2] == '"' else rest[1:].partition(" ")[0]
-    return rest.startswith("@") and name in debugger.loaded.program.graphs
+    return rest.startswith("@") and name in target.lowered.graphs
 
 
-def is_expression(debugger: Debugger, text: str) -> bool:
+def is_expression(target: Target, text: str) -> bool:
     """Return True if a line is an expression.
 
     Expressions start with a word that is not a command, or with a function or value that shares its name
@@ -71,14 +71,14 @@ def is_expression(debugger: Debugger, text: str) -> bool:
 
     if _WITH_FORMAT.match(text):
         return False
-    scope = debugger.values
+    scope = target.scope()
     word, rest = split_command(text)
     follows = text[len(word) : len(word) + 1]
     if follows == "(" and function_name(word) or follows in ("[", ".") and scope.has(word):
         return True
     if follows == "." and word in PREFIXES:
         return True
-    if word and scope.has(word) and _OPERATOR.match(rest) and not _names_graph(debugger, rest):
+    if word and scope.has(word) and _OPERATOR.match(rest) and not _names_graph(target, rest):
         return True
     try:
         find(word)

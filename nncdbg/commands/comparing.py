@@ -12,14 +12,13 @@ from nncdbg.commands.changing import known_branch
 from nncdbg.commands.table import command, needs, whole_number
 from nncdbg.errors import UsageError
 from nncdbg.expression import evaluate_index, spelled, split_target
-from nncdbg.presentation.breakpoint_syntax import split_value
+from nncdbg.target.breakpoint_syntax import split_value
 from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
-    from nncdbg.engine.debugger import Debugger
-    from nncdbg.ir.records import Array
     from nncdbg.stats import Comparison
+    from nncdbg.target.target import Target
 
 
 @command("diff", group="changing", arguments="%value[INDEX] [BRANCH]", completes=("value", "branch"))
@@ -30,21 +29,20 @@ def diff(session: CommandSession, text: str) -> None:
     `nncdbg diff --stop`, compare the value with side B.  At a stop of `--check micro`, compare the
     kernel with the micro program.  With an index (`diff %h[0, :4]`), show the elements of both values.
     """
-    debugger = session.debugger
-    scope = debugger.values
+    debuggee, scope = session.target, session.target.scope()
     target, number = _split(needs("diff", text))
     name, index = split_target(target, scope.has, scope.names)
     here = scope.value(name)
-    micro = debugger.micro.disagreement if debugger.micro is not None else None
+    micro = debuggee.micro
     if number:
-        there, titles = _on_branch(debugger, name, known_branch(debugger, whole_number("diff", number)))
+        there, titles = _on_branch(debuggee, name, known_branch(debuggee, whole_number("diff", number)))
     elif session.companion is not None:
-        other, there = session.companion.value(debugger, name)
+        other, there = session.companion(name)
         titles = ("side A", "side B" if other == name else f"side B, {spelled(other)}")
-    elif micro is not None and micro.name == name and debugger.stop.finding is not None:
-        there, titles = micro.micro, ("the kernel", "the micro program")
+    elif micro is not None and micro.name == name and debuggee.stop.finding is not None:
+        there, titles = micro.content, ("the kernel", "the micro program")
     else:
-        there, titles = _on_branch(debugger, name, other_branch(debugger))
+        there, titles = _on_branch(debuggee, name, other_branch(debuggee))
     if index is None:
         _show_comparison(session, name, (here, there), titles)
     else:
@@ -60,47 +58,21 @@ def _split(text: str) -> tuple[str, str]:
     return name, rest
 
 
-def _on_branch(debugger: Debugger, name: str, branch: int) -> tuple[Any, tuple[str, str]]:
-    there = value_on_branch(debugger, name, branch)
-    return there, (f"branch {debugger.timeline.branch}", f"branch {branch}")
+def _on_branch(target: Target, name: str, branch: int) -> tuple[Any, tuple[str, str]]:
+    there = target.on_branch(name, branch)
+    return there, (f"branch {target.now.branch}", f"branch {branch}")
 
 
-def other_branch(debugger: Debugger) -> int:
+def other_branch(target: Target) -> int:
     """Return the parent branch, or else the latest other branch. Raises UsageError if there is none."""
-    timeline = debugger.timeline
-    parent = timeline.branches[timeline.branch].parent
-    others = [number for number in timeline.branches if number != timeline.branch]
+    present, branches = target.now.branch, target.branches
+    parent = branches[present].parent
+    others = [number for number in branches if number != present]
     if parent is not None:
         return parent
     if not others:
         raise UsageError("there is only one branch", hint="start another branch with `set`")
     return others[-1]
-
-
-def value_on_branch(debugger: Debugger, name: str, branch: int) -> Array:
-    """Return a value on another branch, at the same step.
-
-    Raises NotComputed if it is not available there.
-    """
-    from nncdbg.engine.compilation.code import EVICTED, UNSET
-    from nncdbg.errors import NotComputed
-
-    machine = debugger.timeline.other(branch, debugger.timeline.tick)
-    if machine.tick < debugger.timeline.tick and not machine.ended:
-        raise NotComputed(
-            f"the run of branch {branch} to this step was interrupted", hint="repeat the command"
-        )
-    for frame in reversed(machine.frames):
-        slot = frame.code.slot_at(name, frame.pc)
-        if slot is None or (frame.code.definition[slot] >= frame.pc and not machine.ended):
-            continue
-        content = frame.slots[slot]
-        if content is not UNSET and content is not EVICTED:
-            return np.asarray(content)
-    raise NotComputed(
-        f"{spelled(name)} is not available on branch {branch} after {counted(machine.tick, 'statement')}",
-        hint="go to a step where both branches have the value",
-    )
 
 
 def _show_parts(session: CommandSession, pair: tuple[Any, Any], titles: tuple[str, str], index: Any) -> None:

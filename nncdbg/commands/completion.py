@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from nncdbg import extensions
 from nncdbg.commands.command_lines import split_command
 from nncdbg.commands.table import TABLE, find
-from nncdbg.engine.stopping.place_names import place_text
 from nncdbg.errors import UsageError
 from nncdbg.escaping import HOSTILE
 from nncdbg.expression import spelled
+from nncdbg.target.stops import CATCHES
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.places import place_text
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
@@ -69,7 +70,7 @@ def candidates(session: CommandSession, line: str) -> tuple[str, list[str]]:
 
 def _begins_expression(session: CommandSession, word: str, line: str) -> bool:
     """Return True if a line that starts with the non-command `word` can become an expression."""
-    return not word[:1].isalpha() or line[len(word) :][:1] == "(" or session.debugger.values.has(word)
+    return not word[:1].isalpha() or line[len(word) :][:1] == "(" or session.target.scope().has(word)
 
 
 def _ending(pattern: re.Pattern[str], line: str) -> str:
@@ -104,8 +105,7 @@ def _containing(session: CommandSession, word: str, kinds: Iterable[str]) -> lis
 
 
 def _names(session: CommandSession, kind: str) -> Iterable[str]:
-    debugger = session.debugger
-    return debugger.values.names() if kind == "value" else debugger.breakpoints.placement.named.known[kind]
+    return session.target.place_names(kind)
 
 
 def _commands(session: CommandSession) -> list[str]:
@@ -132,7 +132,7 @@ def _nodes(session: CommandSession, word: str) -> list[str]:
 def _functions(session: CommandSession, word: str) -> list[str]:
     from nncdbg.expression.functions import FUNCTIONS
 
-    return [f"{name}(" for name in FUNCTIONS] + [f"${name}" for name in session.debugger.values.variables()]
+    return [f"{name}(" for name in FUNCTIONS] + [f"${name}" for name in session.target.scope().variables()]
 
 
 def _files(session: CommandSession, word: str) -> list[str]:
@@ -150,9 +150,7 @@ def _files(session: CommandSession, word: str) -> list[str]:
 
 
 def _catches(session: CommandSession, word: str) -> list[str]:
-    from nncdbg.engine.execution.findings import KINDS
-
-    return list(KINDS)
+    return list(CATCHES)
 
 
 def _topics(session: CommandSession, word: str) -> list[str]:
@@ -174,8 +172,8 @@ _SOURCES: dict[str, Callable[[CommandSession, str], list[str]]] = {
     "node": _nodes,
     "function": _functions,
     "file": _files,
-    "mark": lambda session, word: list(session.debugger.timeline.marks),
-    "branch": lambda session, word: [str(number) for number in session.debugger.timeline.branches],
+    "mark": lambda session, word: list(session.target.marks),
+    "branch": lambda session, word: [str(number) for number in session.target.branches],
     "breakpoint": lambda session, word: [str(point.number) for point in session.stops.points()],
     "display": lambda session, word: [str(number) for number in session.displays],
     "command": lambda session, word: [*_commands(session), "expressions", "keys"],

@@ -40,10 +40,10 @@ def dump(session: CommandSession, text: str) -> None:
         session.screen.put(f"saved to {path}")
         return
     expressions, path = _split(session, needs("dump", text))
-    scope = session.debugger.values
+    scope = session.target.scope()
     tensors = {}
     for expression in expressions:
-        value = session.debugger.evaluate(expression)
+        value = session.target.evaluate(expression)
         if isinstance(value, str | tuple) or value is None:
             raise UsageError(f"`{expression}` is not a tensor", hint="show it with `print`")
         root = scope.read(expression).root
@@ -60,14 +60,14 @@ def _split(session: CommandSession, text: str) -> tuple[list[str], Path]:
     if named is not None and _parses(session, named["what"]):
         return [named["what"]], Path(_file_name(named["what"]) + named["suffix"])
     for expression in separated(match["what"] if match is not None else text):
-        session.debugger.values.read(expression)
+        session.target.scope().read(expression)
     raise UsageError("the file is missing", hint="dump %h FILE.npy")
 
 
 def _parses(session: CommandSession, text: str) -> bool:
     try:
         for expression in separated(text):
-            session.debugger.values.read(expression)
+            session.target.scope().read(expression)
     except ExpressionError:
         return False
     return True

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from nncdbg.commands.table import PLACE, command, needs, no_arguments, whole_number
-from nncdbg.engine.compilation.search import origins, same_file
-from nncdbg.engine.differentiation.line_pairs import LinePairs
 from nncdbg.errors import UsageError
 from nncdbg.escaping import printable_line
-from nncdbg.presentation.breakpoint_syntax import place_lines, split_source
+from nncdbg.ir.line_pairs import LinePairs
+from nncdbg.ir.search import origins, same_file
 from nncdbg.presentation.listing_window import around, window
 from nncdbg.presentation.source_files import source_file, source_lines
 from nncdbg.presentation.stops import marks_of, statement_lines
 from nncdbg.presentation.times.margin import TITLE, margins
-from nncdbg.text.lexemes import integer_of
+from nncdbg.target.breakpoint_syntax import split_source
+from nncdbg.text.lexemes import integer_of, quote
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
@@ -29,7 +29,7 @@ _PAGE = 11
 
 def _has_times(session: CommandSession, text: str) -> bool:
     """Return whether a listing has times, which vary."""
-    return session.debugger.times.on
+    return session.target.measures_times
 
 
 @command(
@@ -54,7 +54,7 @@ def list_(session: CommandSession, text: str) -> None:
     After `set times on`, the margin has the median and the least time of each statement, and its share.
     """
     source = split_source(text)
-    if source and session.debugger.breakpoints.source(*source).kind == "source":
+    if source and _is_source(session, *source):
         list_source(session, *source)
         return
     direction, _, line = text.partition(" ")
@@ -69,10 +69,20 @@ def list_(session: CommandSession, text: str) -> None:
     _show(session, lines)
 
 
+def _is_source(session: CommandSession, file: str, line: int) -> bool:
+    """Return whether a text is a line of the user's model, and not the name of another place."""
+    if any(same_file(each, file) for each in origins(session.target.program)):
+        return True
+    try:
+        session.target.lines(quote(f"{file}:{line}"))
+    except UsageError:
+        return True
+    return False
+
+
 def _list_counterparts(session: CommandSession, direction: str, text: str) -> None:
-    listing = session.listing()
     line = whole_number("list", text) if text else session.here()
-    pairs = LinePairs(session.debugger.loaded.program, listing)
+    pairs = LinePairs(session.target.lowered, session.listing())
     found = pairs.backward(line) if direction == "backward" else pairs.forward(line)
     if not found:
         missing = "is not differentiated" if direction == "backward" else "differentiates no other line"
@@ -90,23 +100,18 @@ _COUNTERPART_HINTS = {
 def ll(session: CommandSession, text: str) -> None:
     """List the whole graph, branch or loop of the selected frame."""
     no_arguments("ll", text)
-    debugger = session.debugger
-    code = debugger.frames[max(0, debugger.selected)].code
-    listing = session.listing()
-    lines = listing.statements[code.path]
-    first = listing.header_line(code.path) if code.path in listing.headers else lines[0]
-    _show(session, range(first, lines[-1] + 1))
+    place = session.target.frame().place
+    _show(session, range(place.first, place.listing.statements[place.path][-1] + 1))
 
 
 def _show(session: CommandSession, lines: Sequence[int]) -> None:
-    debugger = session.debugger
-    listing = session.listing()
-    marks = marks_of(debugger, max(0, debugger.selected), debugger.stop)
-    code = debugger.frames[max(0, debugger.selected)].code
-    times = margins(debugger, code)
+    target, frame = session.target, session.target.frame()
+    marks = marks_of(target, frame.number, target.stop)
+    times = margins(target.times(), frame.place) if target.measures_times else {}
     if times:
         session.screen.put_line(Text(TITLE, "dim"))
-    for line in window(listing, lines, marks, session.screen.line_layout.width, session.screen.names, times):
+    width, names = session.screen.line_layout.width, session.screen.names
+    for line in window(frame.listing, lines, marks, width, names, times):
         session.screen.put_line(line)
     session.listed = lines[-1]
 
@@ -123,10 +128,10 @@ def _wanted(session: CommandSession, text: str, last: int) -> Sequence[int]:
         return range(max(1, int(match[1])), min(last, int(match[2])) + 1)
     if (number := integer_of(text)) is not None:
         return around(number, _PAGE, last) if 1 <= number <= last else ()
-    _, lines = place_lines(session.debugger, text)
+    _, lines = session.target.lines(text)
     if len(lines) > 1:
         return lines
-    listing = session.debugger.loaded.listing
+    listing = session.target.listing
     site = listing.site(lines[0])
     if site is not None and site.pc == 0 and listing.headers.get(site.path):
         return range(first := listing.header_line(site.path), min(last, first + _PAGE - 1) + 1)
@@ -172,12 +177,12 @@ def list_source(session: CommandSession, file: str, line: int) -> None:
     """
     known = {
         (path, number): places
-        for path, lines in origins(session.debugger.program).items()
+        for path, lines in origins(session.target.program).items()
         if same_file(path, file)
         for number, places in lines.items()
     }
     if not known:
-        files = sorted(origins(session.debugger.program))
+        files = sorted(origins(session.target.program))
         hint = (
             f"the source files are {', '.join(files[:3])}" if files else "the model holds no source positions"
         )
@@ -191,7 +196,7 @@ def list_source(session: CommandSession, file: str, line: int) -> None:
 
 def _show_file(session: CommandSession, path: str, line: int, defining: set[int]) -> None:
     """Print the lines around `line`; `*` marks lines that produce statements."""
-    program = session.debugger.program
+    program = session.target.program
     found, recorded = source_file(program, path), program.saved.sources.get(path)
     if found is None and recorded is None:
         session.screen.note(f"{path} was not found; these statements come from line {line}")
@@ -212,8 +217,7 @@ def _show_file(session: CommandSession, path: str, line: int, defining: set[int]
 
 
 def _show_statement(session: CommandSession, block: tuple[str | int, ...], pc: int) -> None:
-    debugger = session.debugger
-    line = debugger.loaded.listing.line(block, pc)
-    code = debugger.control.stack[0].code
-    for words in statement_lines(debugger, session.screen, code, line, f"line {line}: "):
+    listing = session.target.listing
+    line = listing.line(block, pc)
+    for words in statement_lines(listing, session.screen, line, f"line {line}: "):
         session.screen.put_line(Text(words))

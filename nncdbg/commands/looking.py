@@ -11,10 +11,9 @@ import numpy as np
 from nncdbg.commands.command_lines import separated
 from nncdbg.commands.settings import show_settings
 from nncdbg.commands.table import command, needs, whole_number
-from nncdbg.engine.compilation.search import declared_type
 from nncdbg.errors import UsageError
 from nncdbg.expression import evaluate_index, resolve_name, spelled, split_target
-from nncdbg.presentation.breakpoint_syntax import split_value
+from nncdbg.ir.search import declared_type
 from nncdbg.presentation.elements import type_of
 from nncdbg.presentation.expressions import result_text, value_named
 from nncdbg.presentation.stops import (
@@ -23,12 +22,13 @@ from nncdbg.presentation.stops import (
     value_or_reason,
 )
 from nncdbg.presentation.tensor_text import described
+from nncdbg.target.breakpoint_syntax import split_value
 from nncdbg.text.lexemes import integer_of
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
-    from nncdbg.engine.values.values import ValueLocation
     from nncdbg.ir.records import Array
+    from nncdbg.target.records import ValueState
 
 
 _FORMATS = {"x": "#x", "o": "#o", "t": "#b", "d": "d", "f": "f", "e": "e"}
@@ -55,8 +55,8 @@ def print_(session: CommandSession, text: str) -> None:
         if letter not in _FORMATS:
             raise UsageError(f"there is no format `/{letter}`", hint=f"use one of: /{', /'.join(_FORMATS)}")
     for expression in separated(needs("print", text)):
-        result = session.debugger.evaluate(expression)
-        _remember(session.debugger.values.convenience, result)
+        result = session.target.evaluate(expression)
+        _remember(session.target.convenience, result)
         shown = _formatted(result, letter) if letter else result_text(session.screen, result)
         session.screen.put(shown)
 
@@ -84,17 +84,26 @@ def _formatted(result: Any, letter: str) -> str:
 @command("whatis", group="looking", arguments="EXPR", completes=("value", "function"))
 def whatis(session: CommandSession, text: str) -> None:
     """Show the type of an expression, and a value's full name, device and statement."""
-
-    name = value_named(session.debugger, needs("whatis", text))
+    name = value_named(session.target, needs("whatis", text))
     if name is None:
-        session.screen.put(str(type_of(session.debugger.evaluate(text))))
+        session.screen.put(str(type_of(session.target.evaluate(text))))
         return
-    place = next(session.debugger.values.places(name), None)
     known = _on_device(session, name) or _type_here(session, name)
     with session.screen.reproducing(replace(session.screen.shape, full_names=True)):
         session.screen.put(f"{spelled(name)}: {known}")
-    if place is not None and place.depth is not None:
-        session.screen.put(f"  {_role(session, place)}")
+    state = _in_frames(session, name)
+    if state is not None and state.on_stack:
+        session.screen.put(f"  {_role(state)}")
+
+
+def _in_frames(session: CommandSession, name: str) -> ValueState | None:
+    """Return the nearest value with a name; None if no frame has it."""
+    from nncdbg.errors import NotComputed
+
+    try:
+        return session.target.state(name)
+    except NotComputed:
+        return None
 
 
 def _on_device(session: CommandSession, name: str) -> str:
@@ -102,14 +111,13 @@ def _on_device(session: CommandSession, name: str) -> str:
     from nncdbg.errors import NotComputed
     from nncdbg.ir.records import type_of
 
-    backend = session.debugger.backend
-    if backend.on_host:
+    if session.target.setup.on_host:
         return ""
     try:
-        content = session.debugger.values.content(name)
+        content = session.target.scope().content(name)
     except NotComputed:
         return ""
-    return f"{type_of(content)} on {backend.device(content) or 'cpu'}"
+    return f"{type_of(content)} on {session.target.device(content) or 'cpu'}"
 
 
 def _type_here(session: CommandSession, name: str) -> str:
@@ -117,33 +125,38 @@ def _type_here(session: CommandSession, name: str) -> str:
     from nncdbg.errors import NotComputed
 
     try:
-        return str(type_of(session.debugger.value(name)))
+        return str(type_of(session.target.value(name)))
     except NotComputed as error:
-        place = next(session.debugger.values.places(name), None)
-        inner = session.debugger.values.inner_frame(name)
-        code = place.code if place is not None else inner.code if inner is not None else None
-        program = session.debugger.program
-        known = code.types.get(name) if code is not None else declared_type(program, name)
+        state = _in_frames(session, name) or _in_inner_frame(session, name)
+        known = state.type if state is not None else declared_type(session.target.program, name)
         return f"{known or 'unknown type'}, not computed yet ({error.hint})"
 
 
-def _role(session: CommandSession, place: ValueLocation) -> str:
+def _in_inner_frame(session: CommandSession, name: str) -> ValueState | None:
+    """Return the value of the outermost frame inside the selected one that has it; None if none has it."""
+    for number in range(max(0, session.target.selected) - 1, -1, -1):
+        for cell in session.target.cells("named", number):
+            state = session.target.cell(cell, number)
+            if state.name == name:
+                return state
+    return None
+
+
+def _role(state: ValueState) -> str:
     """Return the definition of a value: a statement, the frame's caller, or the program text."""
-    code = place.code
-    pc = code.definition[place.slot]
-    if pc >= 0:
-        return f"result of line {session.debugger.loaded.line(code, pc)}, {code.nodes[pc].op}"
-    if place.slot > len(code.graph.inputs):
-        return "constant"
-    return "carried by the loop" if code.parent is not None else f"input of @{code.graph.name}"
+    if state.role == "result":
+        return f"result of line {state.place.line}, {state.place.op}"
+    if state.role == "carried":
+        return "carried by the loop"
+    return f"input of @{state.place.graph.name}" if state.role == "input" else "constant"
 
 
 def _array(session: CommandSession, text: str) -> tuple[str, Array]:
     """Return a title and the tensor of a value name or an expression."""
-    result = session.debugger.evaluate(text)
+    result = session.target.evaluate(text)
     if not isinstance(result, (np.ndarray, np.generic, bool, int, float)):
         raise UsageError(f"`{text}` is not a tensor", hint="show it with `print`")
-    return value_named(session.debugger, text) or text, np.asarray(result)
+    return value_named(session.target, text) or text, np.asarray(result)
 
 
 @command(
@@ -166,7 +179,7 @@ def stats(session: CommandSession, text: str) -> None:
         return
     value, _, count = text.rpartition(" ")
     number = integer_of(count)
-    if number is not None and (found := value_named(session.debugger, value)) is not None:
+    if number is not None and (found := value_named(session.target, value)) is not None:
         _visit_stats(session, found, max(1, number))
         return
     name, array = _array(session, text)
@@ -180,15 +193,15 @@ def _visit_stats(session: CommandSession, name: str, count: int) -> None:
     """Show one line of statistics for each of the latest visits of a value, the present one last."""
     from nncdbg.stats import summarize
 
-    visits = [*islice(session.debugger.values.visits(name), count)]
-    session.screen.put_line(_titled(session, name, visits[0][1]))
-    head = "visit" if all(step is None for step, _ in visits) else "step"
+    visits = [*islice(session.target.visits(name), count)]
+    session.screen.put_line(_titled(session, name, visits[0].content))
+    head = "visit" if all(each.step is None for each in visits) else "step"
     session.screen.put(f"  {head:>6}" + "".join(f"{label:>12}" for label in _OVER_VISITS))
-    for number, (step, array) in reversed([*enumerate(visits)]):
-        known = summarize(array).as_dict()
+    for number, each in reversed([*enumerate(visits)]):
+        known = summarize(each.content).as_dict()
         numbers = "".join(f"{_short(known[label]):>12}" for label in _OVER_VISITS)
-        session.screen.put(f"  {-number if step is None else step:>6}{numbers}")
-    runs = session.debugger.program.runs
+        session.screen.put(f"  {-number if each.step is None else each.step:>6}{numbers}")
+    runs = session.target.program.runs
     if head == "visit" and count > 1 and runs:
         session.screen.note(
             f"this is outside of the steps: stop in one, for example with `break @{runs[0].graph}`"
@@ -211,26 +224,25 @@ def _exact(number: float | None) -> str:
 def _titled(session: CommandSession, name: str, array: Array) -> Any:
     from rich.text import Text
 
-    if session.debugger.values.has(name):
+    if session.target.scope().has(name):
         return described(name, array, session.screen.line_layout)
     return Text(f"{name}: {type_of(array)}")
 
 
 def _statement_stats(session: CommandSession) -> None:
-    debugger = session.debugger
-    stop, selected = debugger.stop, debugger.selected
-    frame = debugger.frames[max(0, selected)]
-    node = stop.node if selected <= 0 and stop.reason in ("data", "exception") else None
-    if node is None and frame.pc < len(frame.code.nodes) and not debugger.ended:
-        node = frame.code.nodes[frame.pc]
+    target = session.target
+    stop, frame = target.stop, target.frame()
+    node = stop.node if not frame.number and stop.reason in ("data", "exception") else None
+    if node is None and not target.now.ended:
+        node = frame.node
     if node is not None:
         names = unique([*operand_names(node), *(value.name for value in node.outputs)])
     else:
-        names = unique([value.name for value in frame.code.graph.outputs])
+        names = unique([value.name for value in frame.graph.outputs])
     if not names:
         session.screen.put("this statement reads and writes no values")
     for name in names:
-        session.screen.put_line(value_or_reason(debugger, name, session.screen.line_layout))
+        session.screen.put_line(value_or_reason(target, name, session.screen.line_layout))
 
 
 @command("hist", group="looking", arguments="%value [BINS]", completes=("value", "function"))
@@ -261,7 +273,7 @@ def show(session: CommandSession, text: str) -> None:
     from nncdbg.presentation import tensor_text as display
     from nncdbg.presentation.element_grid import grid
 
-    scope = session.debugger.values
+    scope = session.target.scope()
     if not scope.has(needs("show", text)) and show_settings(session, text):
         return
     name, index = split_target(text, scope.has, scope.names)
@@ -291,8 +303,6 @@ def why(session: CommandSession, text: str) -> None:
     verbose = text == "-v" or text.startswith("-v ")
     name, rest = split_value(text.removeprefix("-v").strip() if verbose else text)
     depth = whole_number("why", rest) if rest else 20 if verbose else None
-    debugger, scope = session.debugger, session.debugger.values
-    chosen = (
-        resolve_name(name, scope.has, scope.names) if name else value_in_question(debugger, session.screen)
-    )
-    explain(session.screen, debugger, chosen, depth)
+    target, scope = session.target, session.target.scope()
+    chosen = resolve_name(name, scope.has, scope.names) if name else value_in_question(target, session.screen)
+    explain(session.screen, target, chosen, depth)

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from nncdbg.commands.table import command
 from nncdbg.dtypes import NUMPY
-from nncdbg.engine.compilation.code import EVICTED, initial_data
-from nncdbg.engine.values.computed import computed_values
 from nncdbg.errors import UsageError
 from nncdbg.expression import spelled
+from nncdbg.ir.constants import initial_data
 from nncdbg.ir.kinds import is_transfer
 from nncdbg.ir.records import Graph, Inline, Node, Program, TensorType, type_of
 from nncdbg.ir.walk import blocks
@@ -25,7 +24,7 @@ from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
-    from nncdbg.engine.debugger import Debugger
+    from nncdbg.target.target import Target
 
 _MANY = 100
 """Maximum number of layers that `layers` lists."""
@@ -57,13 +56,13 @@ def layers(session: CommandSession, text: str) -> None:
     in the history since the last edit; `-` before the first value.  With @GRAPH, show the tree of this
     graph.  Each name is a place: `break @layer`, `list @layer`, `table @layer`.
     """
-    program = session.debugger.loaded.program
+    program = session.target.lowered
     root = graph_named(program, text) if text else program.entry
     callees = {name: Counter(_calls(graph)) for name, graph in program.graphs.items()}
     tree = [*_tree(root, callees)]
-    parameters = parameter_sizes(session.debugger)
+    parameters = parameter_sizes(session.target)
     used = {name: _parameters_of(name, graph, parameters) for name, graph in program.graphs.items()}
-    worst, dropped = _worst_by_graph(session.debugger)
+    worst, dropped = _worst_by_graph(session.target)
     rows = []
     for depth, name, calls, again in tree[:_MANY]:
         inside = _reached(name, callees)
@@ -92,14 +91,14 @@ def layers(session: CommandSession, text: str) -> None:
 
 def model(session: CommandSession, text: str) -> None:
     """Show the inputs, outputs, parameters and ops of the model; `text` is not used."""
-    program, put = session.debugger.program, session.screen.put
+    program, put = session.target.program, session.screen.put
     graph = program.graphs[program.entry]
     for title, values in (("input", graph.inputs), ("output", graph.outputs)):
         for value in values:
             put(f"{title} {spelled(value.name)}: {value.type or 'unknown type'}")
         if not values:
             put(f"the model has no {title}s")
-    sizes = parameter_sizes(session.debugger)
+    sizes = parameter_sizes(session.target)
     elements, size = _total(sizes.values())
     put(f"parameters: {elements} in {counted(len(sizes), 'tensor', ',')}, {size} bytes")
     counts = Counter(node.op for each in program.graphs.values() for node in _statements(each))
@@ -129,7 +128,7 @@ def say_dropped(session: CommandSession, dropped: int) -> None:
         session.screen.put(
             f"{counted(dropped, 'value', ',')} {verb} not included: dropped, or in memory that was reused"
         )
-    floor = session.debugger.control.machine.floor
+    floor = session.target.now.floor
     if floor:
         session.screen.put(f"the history starts after {counted(floor, 'statement', ',')}")
 
@@ -161,13 +160,13 @@ def _reached(name: str, callees: Mapping[str, Counter[str]]) -> set[str]:
     return {each for _, each, _, _ in _tree(name, callees)}
 
 
-def parameter_sizes(debugger: Debugger) -> dict[tuple[str, str], tuple[int, int] | None]:
+def parameter_sizes(target: Target) -> dict[tuple[str, str], tuple[int, int] | None]:
     """Return (elements, bytes) of each parameter, by (graph, name); the graph of a state is "".
 
     A parameter is a constant with an axis, other than shapes (i64), bools and strings, or a state that
     belongs to no other state.  None: its size is not known yet.
     """
-    program = debugger.program
+    program = target.program
     found: dict[tuple[str, str], tuple[int, int] | None] = {}
     for name, graph in program.graphs.items():
         for _, each in blocks(graph):
@@ -182,7 +181,7 @@ def parameter_sizes(debugger: Debugger) -> dict[tuple[str, str], tuple[int, int]
     for state in program.states:
         if state.of is None:
             found["", state.value.name] = _size(state.value.type) or _size(
-                _state_type(debugger, state.value.name)
+                _state_type(target, state.value.name)
             )
     return found
 
@@ -194,9 +193,9 @@ def _total(sizes: Iterable[tuple[int, int] | None]) -> tuple[str, str]:
     return ("?", "?") if None in known else (f"{sums[0]:,}", f"{sums[1]:,}")
 
 
-def _state_type(debugger: Debugger, name: str) -> TensorType | None:
+def _state_type(target: Target, name: str) -> TensorType | None:
     """Return the type of the present value of a state; None before its first value."""
-    states = debugger.states
+    states = target.states
     return type_of(states[name]) if name in states else None
 
 
@@ -214,22 +213,22 @@ def _parameters_of(name: str, graph: Graph, parameters: Iterable[tuple[str, str]
     return {(home, each) for home, each in parameters if home == name or (not home and each in operands)}
 
 
-def _worst_by_graph(debugger: Debugger) -> tuple[dict[str, _Worst], int]:
+def _worst_by_graph(target: Target) -> tuple[dict[str, _Worst], int]:
     """Return the worst statistics of the results of ops by graph, and the number of values not kept."""
-    values = debugger.values
+    scope = target.scope()
     found: dict[str, _Worst] = {}
     dropped = 0
-    for each in computed_values(values):
+    for each in target.computed(latest=False):
         if not each.from_kernel:
             continue
-        if each.content is EVICTED:
+        if each.dropped:
             dropped += 1
             continue
-        array = values.to_host(each.content)
+        array = target.host(each.content)
         if type_of(array) is None or is_text(array):
             continue
-        summary: Summary = values.summary(array)
+        summary: Summary = scope.summary(array)
         largest = max(abs(summary.min or 0), abs(summary.max or 0))
-        worst = found.setdefault(str(each.code.path[0]), _Worst())
+        worst = found.setdefault(str(each.place.path[0]), _Worst())
         worst.add(summary.nan, summary.posinf + summary.neginf, largest, 1)
     return found, dropped

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nncdbg.commands.table import PLACE, command, no_arguments, whole_number
-from nncdbg.engine.schedules.launches import THE_HOST, stream_name
 from nncdbg.errors import UsageError
-from nncdbg.presentation.breakpoint_syntax import place_lines
-from nncdbg.presentation.schedules import stream_number
+from nncdbg.target.breakpoint_syntax import stream_number, stream_words
+from nncdbg.target.target import check_not_ended
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
-    from nncdbg.engine.stopping.stops import Stop
+    from nncdbg.target.records import Stop
 
 
 def _times(name: str, text: str) -> int:
@@ -30,18 +29,18 @@ def run(session: CommandSession, text: str) -> None:
     the graph or loop.
     """
     no_arguments("run", text)
-    debugger = session.debugger
+    target, now = session.target, session.target.now
     if (
-        debugger.timeline.tick
-        and not debugger.ended
+        now.tick
+        and not now.ended
         and not session.sure("the program has already started: run it from the start?")
     ):
         return
 
     def from_the_start() -> Stop:
-        if debugger.timeline.tick > 0:
-            debugger.restart()
-        return debugger.run()
+        if target.now.tick > 0:
+            target.go_to(0)
+        return target.run()
 
     session.move(from_the_start)
 
@@ -53,10 +52,10 @@ def continue_(session: CommandSession, text: str) -> None:
     With COUNT, the breakpoint of this stop stops at its COUNT-th next hit.
     """
     count = _times("continue", text)
-    debugger = session.debugger
-    if count > 1 and not debugger.stop.breakpoints:
+    stop = session.target.stop
+    if count > 1 and not stop.breakpoints:
         raise UsageError("`continue COUNT` needs a stop at a breakpoint", hint="omit COUNT")
-    for number in debugger.stop.breakpoints if count > 1 else ():
+    for number in stop.breakpoints if count > 1 else ():
         session.stops.ignore(number, count - 1)
     session.go_on()
 
@@ -68,9 +67,7 @@ def next_(session: CommandSession, text: str) -> None:
     Show the results.  Repeat COUNT times, or until the program stops for another reason.  After `stream N`,
     run until the next statement of this stream has been executed.
     """
-    debugger, stream = session.debugger, session.stream
-    verb = debugger.step_over if stream is None else lambda: debugger.step_stream(stream)
-    session.move(verb, _times("next", text))
+    session.move(lambda: session.target.step_over(session.stream), _times("next", text))
 
 
 @command("stream", group="moving", arguments="[N | host | all]", completes=("stream",))
@@ -80,17 +77,17 @@ def stream_(session: CommandSession, text: str) -> None:
     `info streams` shows the streams.  Each has a next statement, and the events that it waits for.
     `break PLACE stream 2` stops only at statements of stream 2.
     """
-    number = stream_number(session.debugger.program, text if text not in ("", "all") else "host")
+    number = stream_number(session.target.program, text if text not in ("", "all") else "host")
     if text:
         session.stream = None if text == "all" else number
-    followed = "all streams" if session.stream is None else f"stream {stream_name(session.stream, THE_HOST)}"
+    followed = "all streams" if session.stream is None else stream_words(session.stream)
     session.screen.put(f"`next` follows {followed}")
 
 
 @command("step", "s", group="moving", arguments="[COUNT]", repeats=True)
 def step(session: CommandSession, text: str) -> None:
     """Execute this statement, or enter its graph, branch or loop."""
-    session.move(session.debugger.step_into, _times("step", text))
+    session.move(session.target.step_into, _times("step", text))
 
 
 @command("stepi", "si", group="moving", arguments="[COUNT]", repeats=True)
@@ -100,7 +97,7 @@ def stepi(session: CommandSession, text: str) -> None:
     A micro program computes an op from simpler ops.  For Softmax, the simpler ops are ReduceMax, Sub,
     Exp, ReduceSum and Div.
     """
-    session.move(lambda: session.debugger.step_into(micro=True), _times("stepi", text))
+    session.move(lambda: session.target.step_into(micro=True), _times("stepi", text))
 
 
 @command("finish", "fin", group="moving", arguments="[COUNT]", repeats=True)
@@ -109,7 +106,7 @@ def finish(session: CommandSession, text: str) -> None:
 
     With COUNT, leave COUNT of them, or stop at a breakpoint before.
     """
-    session.move(session.debugger.step_out, _times("finish", text))
+    session.move(session.target.step_out, _times("finish", text))
 
 
 @command("until", group="moving", arguments="[PLACE]", repeats=True, completes=PLACE)
@@ -120,14 +117,14 @@ def until(session: CommandSession, text: str) -> None:
     first statement of PLACE, at or after a line, or at an earlier breakpoint.
     At the end of an iteration, `next` starts the next iteration; `until` without PLACE leaves the loop.
     """
+    target = session.target
     if text:
-        session.debugger.control.check_not_ended()
-        _, lines = place_lines(session.debugger, text)
-        session.move(lambda: session.debugger.run_to_lines(lines))
+        check_not_ended(target)
+        _, lines = target.lines(text)
+        session.move(lambda: target.run_to_lines(lines))
         return
-    frame = session.debugger.frames[0]
-    repeats = frame.is_loop and frame.pc == len(frame.code.nodes)
-    session.move(session.debugger.step_out if repeats else session.debugger.step_over)
+    frame = target.frame(0)
+    session.move(target.step_out if frame.is_loop and frame.place.at_end else target.step_over)
 
 
 @command("back", "bk", group="moving", arguments="[COUNT]", repeats=True)
@@ -137,27 +134,27 @@ def back(session: CommandSession, text: str) -> None:
     From the first statement of a graph, return to its caller.  From the first statement of a loop
     iteration, return to the end of the previous iteration.
     """
-    session.move(session.debugger.step_back, _times("back", text), forward=False)
+    session.move(session.target.step_back, _times("back", text), forward=False)
 
 
 @command("rback", "rb", group="moving", arguments="[COUNT]", repeats=True)
 def rback(session: CommandSession, text: str) -> None:
     """Step back into calls: undo the last statement that was executed."""
-    session.move(session.debugger.step_back_into, _times("rback", text), forward=False)
+    session.move(lambda: session.target.step_back(into=True), _times("rback", text), forward=False)
 
 
 @command("rfinish", "rfin", group="moving", repeats=True)
 def rfinish(session: CommandSession, text: str) -> None:
     """Go back to the statement that called this graph, branch or loop."""
     no_arguments("rfinish", text)
-    session.move(session.debugger.reverse_step_out, forward=False)
+    session.move(session.target.reverse_step_out, forward=False)
 
 
 @command("rcontinue", "rc", group="moving", repeats=True)
 def rcontinue(session: CommandSession, text: str) -> None:
     """Go back to the previous breakpoint or finding, or to the start."""
     no_arguments("rcontinue", text)
-    session.move(session.debugger.reverse_continue, forward=False)
+    session.move(session.target.reverse_continue, forward=False)
 
 
 @command("restart", group="moving")
@@ -167,4 +164,4 @@ def restart(session: CommandSession, text: str) -> None:
     The run repeats the edits of this branch.  `branch 0` selects the run without edits.
     """
     no_arguments("restart", text)
-    session.move(session.debugger.restart, forward=False)
+    session.move(lambda: session.target.go_to(0), forward=False)

@@ -45,9 +45,9 @@ class Namespace(dict[str, Any]):
             __name__="__console__",
             __builtins__=builtins,
             np=np,
-            debugger=session.debugger,
+            **session.target.python_names(),
             execute=_executor(session),
-            convenience=session.debugger.values.convenience,
+            convenience=session.target.convenience,
             exit=_leave,
             quit=_leave,
         )
@@ -59,7 +59,7 @@ class Namespace(dict[str, Any]):
         self._short = None
 
     def __missing__(self, key: str) -> Any:
-        scope = self._session.debugger.values
+        scope = self._session.target.scope()
         if scope.has(key):
             return scope.value(key)
         if hasattr(builtins, key) or key.startswith("__"):
@@ -144,7 +144,7 @@ def run_python(session: CommandSession, text: str) -> None:
     namespace.begin()
     text = textwrap.dedent(text).strip("\n")
     linecache.cache[_FILE] = (len(text), None, [f"{line}\n" for line in text.split("\n")], _FILE)
-    before = session.debugger.stop
+    before = session.target.stop
     with _printing(session):
         try:
             _run(text, namespace)
@@ -240,7 +240,7 @@ def interact(session: CommandSession) -> None:
     with suppress(ImportError):
         import readline  # noqa: F401  lines can be edited where Python has it
     linecache.cache.pop(_FILE, None)
-    before = session.debugger.stop
+    before = session.target.stop
     try:
         with suppress(SystemExit):
             banner = textwrap.fill(_BANNER, session.screen.layout.width)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.text import Text
 
@@ -17,22 +17,23 @@ from nncdbg.presentation.crash_report import report_crash
 from nncdbg.presentation.expressions import displayed
 from nncdbg.presentation.run_progress import under_way
 from nncdbg.presentation.screen import Screen
-from nncdbg.presentation.stops import fallbacks, place_of, show_stop
-from nncdbg.target.stops import ProgramStops, Stops
+from nncdbg.presentation.stops import fallbacks, show_stop
 
 if TYPE_CHECKING:
     from nncdbg.commands.recording.script import RecordedScript
     from nncdbg.commands.recording.setup import Confirm
-    from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.divergence.lockstep import SideBValues
-    from nncdbg.engine.stopping.stops import Stop
     from nncdbg.opening.configuration import RunConfiguration
     from nncdbg.opening.journal.recording import StepRecorder
+    from nncdbg.target.records import Stop
+    from nncdbg.target.stops import Stops
+    from nncdbg.target.target import Target
     from nncdbg.text.listing import Listing
 
 PROMPT = "(nncdbg) "
 CONTINUATION = "> "
 """The prompt for further lines of a command."""
+
+OtherSide: TypeAlias = "Callable[[str], tuple[str, Any]]"
 
 _LONGEST_ECHO = 2000
 """Characters of a command that scripts print."""
@@ -42,7 +43,7 @@ _DEPTH = 20
 
 
 class CommandSession:
-    """A debugger, a screen, and the state of the prompt.
+    """A target, a screen, and the state of the prompt.
 
     `title` is the model as the user wrote it. `over` is set by `quit`.
     """
@@ -50,14 +51,14 @@ class CommandSession:
     reads_terminal = True
     """Python code may read standard input: a user or a script provides it."""
 
-    def __init__(self, debugger: Debugger, title: str, screen: Screen) -> None:
-        self.debugger: Debugger = debugger
+    def __init__(self, target: Target, title: str, screen: Screen) -> None:
+        self.target: Target = target
         self.title = title
         self.screen: Screen = screen
-        screen.name_values(debugger.program)
+        screen.name_values(target.program)
         self.over = False
-        self.companion: SideBValues | None = None
-        """The other side of a comparison, if this session is one."""
+        self.companion: OtherSide | None = None
+        """Returns (name, value) of a value on the other side of a comparison, if this session is one."""
         self.configuration: RunConfiguration | None = None
         """The run configuration that the session was opened from, if there is one."""
         self.script: RecordedScript | None = None
@@ -101,7 +102,7 @@ class CommandSession:
     @property
     def stops(self) -> Stops:
         """The breakpoints and catches that the commands set."""
-        return ProgramStops(self.debugger)
+        return self.target.stops
 
     # -- lines -------------------------------------------------------------------------------
 
@@ -151,7 +152,7 @@ class CommandSession:
         if self._block is not None:
             self._keep(self._block, text)
             return
-        if is_expression(self.debugger, text):
+        if is_expression(self.target, text):
             self._repeated = ""
             with self.recorder.result(self.screen):
                 TABLE["print"].run(self, text)
@@ -256,9 +257,9 @@ class CommandSession:
                 if self.over:
                     break
                 self.echo(line)
-                before = self.debugger.stop
+                before = self.target.stop
                 failed += not self.execute(line, typed=typed)
-                if self.debugger.stop is not before and self._paused():
+                if self.target.stop is not before and self._paused():
                     raise UsageError(f"interrupted: skipped the rest of {title}")
             if self.collecting and not collecting:
                 failed += 1
@@ -307,9 +308,9 @@ class CommandSession:
 
     def execute_recorded(self, line: str) -> None:
         """Execute a line of a recording. Raises UsageError if the user pauses it."""
-        stop = self.debugger.stop
+        stop = self.target.stop
         self.execute(line)
-        if self.debugger.stop is not stop and self._paused():
+        if self.target.stop is not stop and self._paused():
             raise UsageError("interrupted: skipped the rest of the recording")
 
     @contextmanager
@@ -337,13 +338,14 @@ class CommandSession:
 
     def _paused(self) -> bool:
         """Return True if the user paused the program."""
-        return self.debugger.stop.reason == "pause" and not self.debugger.stop.detail
+        stop = self.target.stop
+        return stop.reason == "pause" and not stop.detail
 
     # -- the program -----------------------------------------------------------------------------
 
     def move(self, verb: Callable[[], Stop], times: int = 1, *, forward: bool = True) -> None:
         """Move the program and show the stop: the last of several steps, or the first other stop."""
-        with under_way(self.debugger, self.screen):
+        with under_way(self.target, self.screen):
             stop = verb()
             while times > 1 and stop.reason == "step":
                 times -= 1
@@ -352,11 +354,11 @@ class CommandSession:
 
     def go_on(self) -> None:
         """Continue until the program stops."""
-        self.move(self.debugger.run)
+        self.move(self.target.run)
 
     def moved_since(self, stop: Stop) -> None:
         """Print the latest stop if the program has moved since `stop` and the stop was not printed yet."""
-        now = self.debugger.stop
+        now = self.target.stop
         if now is not stop and now is not self.printed_stop:
             self.arrived(now)
 
@@ -364,11 +366,11 @@ class CommandSession:
         """Print a stop and the `display` expressions; queue the commands of its breakpoints."""
         self.printed_stop = stop
         self.listed = None
-        self.recorder.stopped(self.debugger, stop)
+        self.recorder.stopped(self.target, stop)
         if self.make_due(stop):
             return
         self.show(stop, written)
-        self._shown = None if stop.reason == "end" else place_of(self.debugger.control.stack[-1])
+        self._shown = None if stop.reason == "end" else self.target.frame(0).visit
         if stop.reason == "end":
             self._say_trouble()
         else:
@@ -377,7 +379,7 @@ class CommandSession:
 
     def show(self, stop: Stop, written: bool) -> None:
         """Print a stop; with `written`, the values that its last statement wrote."""
-        show_stop(self.screen, self.debugger, stop, self._shown, written)
+        show_stop(self.screen, self.target, stop, self._shown, written)
 
     def make_due(self, stop: Stop) -> bool:
         """Queue the commands of a stop's breakpoints; return whether they hide the stop."""
@@ -387,26 +389,28 @@ class CommandSession:
 
     def _say_trouble(self) -> None:
         """At the end, suggest the command that explains an output with NaN, Inf or only zeros."""
-        from nncdbg.engine.diagnosis.finding_records import entrance_words
         from nncdbg.expression import spelled
+        from nncdbg.presentation.slices import InLines
         from nncdbg.presentation.why import abnormal
 
-        found = abnormal(self.debugger, self.screen, [*(self.debugger.outputs or ())])
+        target = self.target
+        found = abnormal(target, self.screen, [*(target.outputs or ())])
         if found is None:
             return
         name, troubles = found
         kinds = " ".join(trouble.lower() for trouble in troubles if trouble != "zeros")
         words = "only zeros" if troubles == ["zeros"] else " and ".join(troubles)
         stop = f"`catch {kinds}` and `run` stop" if kinds else ""
-        if stop and self.debugger.program.runs:
+        if stop and target.program.runs:
             # `why` sees only the steps that are in the history.
             hint = f"{stop} at the origin"
         else:
-            traced = self.debugger.traced_value(name) if kinds else []
-            masks = any(each.intentional for each in traced)
+            summary = InLines(target, self.screen).summary
+            traced = target.explain(name, summary).traced if kinds else []
+            masks = any(each.cause.intentional for each in traced)
             hint = "`why` shows the origin" + (f"; {stop} there" if stop and traced and not masks else "")
-            if traced and traced[0].pc < 0:
-                hint = f"{entrance_words(traced[0].sighting)}; {hint}"
+            if traced and traced[0].entered:
+                hint = f"{traced[0].entered}; {hint}"
         self.screen.put(f"{spelled(name)} has {words}: {hint}")
 
     def show_displays(self, numbers: Iterable[int] | None = None) -> None:
@@ -415,31 +419,30 @@ class CommandSession:
             for number in self.displays if numbers is None else numbers:
                 text = self.displays[number]
                 try:
-                    shown = displayed(self.debugger, self.screen, text)
+                    shown = displayed(self.target, self.screen, text)
                 except NncdbgError as error:
                     shown = Text(f"{text}: {error.message}", "dim")
                 self.screen.put_line(Text(f"{number}: ").append_text(shown))
 
     def _say_fallbacks(self) -> None:
         """Print one note per op that ran on NumPy instead of the backend."""
-        for op, words in fallbacks(self.debugger):
+        for op, words in fallbacks(self.target):
             if op not in self._fallen:
                 self._fallen.add(op)
                 self.screen.note(words)
 
     def listing(self) -> Listing:
         """Return the text that contains the statements of the selected frame."""
-        return self.debugger.loaded.listing_of(self.debugger.frames[max(0, self.debugger.selected)].code)
+        return self.target.frame().listing
 
     def here(self) -> int:
-        """Return the line of the selected frame's statement in `listing`; 1 if it has none."""
-        frame = self.debugger.frames[max(0, self.debugger.selected)]
-        return self.debugger.loaded.line(frame.code, frame.pc) or 1
+        """Return the line of the selected frame's statement in `listing`."""
+        return self.target.frame().line
 
     @property
     def exit_code(self) -> int:
         """Return the exit code of a script: 4 after a failure, 3 if due to a missing kernel, else 0."""
-        error = self.debugger.stop.error
+        error = self.target.stop.error
         if error is None:
             return 0
         return failure_code(error)

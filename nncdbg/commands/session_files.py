@@ -55,8 +55,8 @@ def record(session: CommandSession, text: str) -> None:
         if session.script is not None:
             setup = setup_of_script(session.script)
         else:
-            setup = setup_of(session.debugger, program, opened)
-        recorder.start(path, setup, session.debugger, force=force, confirm=session.confirm)
+            setup = setup_of(session.target, program, opened)
+        recorder.start(path, setup, session.target, force=force, confirm=session.confirm)
         if session.script is not None:
             # The script may end at any point.
             atexit.register(recorder.stop)

@@ -9,13 +9,13 @@ from rich.text import Text
 from nncdbg.commands.backward_stack import show_backward_stack
 from nncdbg.commands.table import command, whole_number
 from nncdbg.errors import UsageError
-from nncdbg.presentation.frame_titles import frame_title
 from nncdbg.presentation.listing_window import around, window
 from nncdbg.presentation.source_files import source_place
 from nncdbg.presentation.stops import marks_of, statement_lines, value_or_reason
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
+    from nncdbg.target.records import Frame
 
 
 @command(
@@ -40,34 +40,31 @@ def where(session: CommandSession, text: str) -> None:
     if word == "grad":
         show_backward_stack(session, rest.strip())
         return
-    debugger = session.debugger
-    chosen = max(0, debugger.selected)
-    frames = [*enumerate(debugger.frames)]
+    target = session.target
+    chosen = max(0, target.selected)
+    frames = target.frames()
     full = text == "full"
     count = whole_number("where", text) if text and not full else len(frames)
-    for number, frame in frames[:count] if count >= 0 else frames[count:]:
-        line = debugger.loaded.line(frame.code, frame.pc) or 0
-        star = "*" if number == chosen else " "
-        head = f"{star}#{number} {frame_title(debugger.frames, number)}, line {line}: "
-        for words in statement_lines(debugger, session.screen, frame.code, line, head):
+    for frame in frames[:count] if count >= 0 else frames[count:]:
+        star = "*" if frame.number == chosen else " "
+        head = f"{star}#{frame.number} {frame.title}, line {frame.line}: "
+        for words in statement_lines(frame.listing, session.screen, frame.line, head):
             session.screen.put_line(Text(words[: len(head)]).append(words[len(head) :], "dim"))
-        node = frame.code.nodes[frame.pc] if frame.pc < len(frame.code.nodes) else None
-        place = source_place(debugger.program, node.location) if node is not None else ""
+        node = frame.node
+        place = source_place(target.program, node.location) if node is not None else ""
         if place and " loc(" not in words:
             session.screen.put_line(Text(f"     {place}", "dim"))
         if full:
-            _show_computed(session, len(frames) - 1 - number)
+            _show_computed(session, frame)
 
 
 _COMPUTED = 20
 """Most values per frame that `where full` shows."""
 
 
-def _show_computed(session: CommandSession, depth: int) -> None:
-    """Print the latest computed values of the frame at `depth`."""
-    debugger = session.debugger
-    frame, values = debugger.control.stack[depth], debugger.values_at(depth)
-    names = [value.name for node in frame.code.nodes[: frame.pc] for value in node.outputs if value.name]
+def _show_computed(session: CommandSession, frame: Frame) -> None:
+    """Print the latest computed values of a frame."""
+    values, names = session.target.scope(frame.number), frame.computed
     layout = session.screen.line_layout
     for name in dict.fromkeys(names[-_COMPUTED:]):
         session.screen.put_line(Text("     ").append_text(value_or_reason(values, name, layout)))
@@ -81,11 +78,7 @@ def frame_(session: CommandSession, text: str) -> None:
 
     Value names, `list`, `break` and `info` refer to the selected frame until the program moves.
     """
-    debugger = session.debugger
-    number = whole_number("frame", text) if text else max(0, debugger.selected)
-    if not 0 <= number < len(debugger.frames):
-        raise UsageError(f"there is no frame {number}", hint="list the frames with `where`")
-    _show_frame(session, number)
+    _show_frame(session, whole_number("frame", text) if text else max(0, session.target.selected))
 
 
 @command("up", "u", group="looking", arguments="[COUNT]", repeats=True)
@@ -101,9 +94,8 @@ def down(session: CommandSession, text: str) -> None:
 
 
 def _select(session: CommandSession, steps: int) -> None:
-    debugger = session.debugger
-    before = max(0, debugger.selected)
-    chosen = min(max(0, before + steps), len(debugger.frames) - 1)
+    before = max(0, session.target.selected)
+    chosen = min(max(0, before + steps), session.target.frame(0).depth)
     if chosen == before:
         which = "outermost" if steps > 0 else "innermost"
         raise UsageError(f"this is the {which} frame", hint="show the stack with `where`")
@@ -112,15 +104,13 @@ def _select(session: CommandSession, steps: int) -> None:
 
 def _show_frame(session: CommandSession, chosen: int) -> None:
     """Select a frame and print its title and the lines around its statement."""
-    debugger = session.debugger
-    debugger.selected, session.listed = chosen, None
-    frame = debugger.frames[chosen]
-    session.screen.put_line(Text(f"#{chosen} {frame_title(debugger.frames, chosen)}", "bold"))
-    listing = debugger.loaded.listing_of(frame.code)
+    frame = session.target.frame(chosen)
+    session.target.selected, session.listed = chosen, None
+    session.screen.put_line(Text(f"#{chosen} {frame.title}", "bold"))
     for line in window(
-        listing,
-        around(session.here(), 3, len(listing.lines)),
-        marks_of(debugger, chosen),
+        frame.listing,
+        around(frame.line, 3, len(frame.listing.lines)),
+        marks_of(session.target, chosen),
         session.screen.line_layout.width,
         session.screen.names,
     ):

@@ -14,31 +14,20 @@ from nncdbg.commands.model import model, ops_text
 from nncdbg.commands.stack import where
 from nncdbg.commands.table import command
 from nncdbg.commands.units import dead_units
-from nncdbg.engine.compilation.code import EVICTED
-from nncdbg.engine.ops.aten.names import origin_text
-from nncdbg.engine.schedules.launches import stream_name
-from nncdbg.engine.schedules.streams import (
-    AwaitedEvent,
-    StreamState,
-    results_by_stream,
-    stream_states,
-    streams_of,
-)
 from nncdbg.errors import UsageError
 from nncdbg.expression import resolve_name, spelled
-from nncdbg.presentation.breakpoint_syntax import place_lines
-from nncdbg.presentation.buffers import buffer_text, sharers
+from nncdbg.presentation.buffers import buffer_text, sharer_text
 from nncdbg.presentation.elements import SMALL, element, elements, is_text, type_of
 from nncdbg.presentation.stops import fallbacks, kernel_line, statement_lines, value_or_reason
 from nncdbg.presentation.tensor_text import described
 from nncdbg.stats import summarize
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import integer_of, name_text
+from nncdbg.text.torch_names import origin_text
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
-    from nncdbg.engine.compilation.code import Code
-    from nncdbg.engine.execution.frame import Frame
+    from nncdbg.target.records import AwaitedEvent, Stream
     from nncdbg.text.listing import Site
 
 _MANY = 100
@@ -109,21 +98,22 @@ def _breakpoints(session: CommandSession, text: str) -> None:
 
 
 def _inputs(session: CommandSession, text: str) -> None:
-    for name, array in session.debugger.inputs.items():
+    setup = session.target.setup
+    for name, array in setup.inputs.items():
         session.screen.put_line(described(name, array, session.screen.line_layout))
-    for note in session.debugger.notes:
+    for note in setup.notes:
         session.screen.put(f"  {note}")
 
 
 def _states(session: CommandSession, text: str) -> None:
-    known = session.debugger.states
-    for state in session.debugger.program.states:
+    known = session.target.states
+    for state in session.target.program.states:
         name = state.value.name
         if name in known:
             session.screen.put_line(described(name, known[name], session.screen.line_layout))
         else:
             session.screen.put(f"%{name_text(name)} has no value yet")
-    if not session.debugger.program.states:
+    if not session.target.program.states:
         session.screen.put("the program has no states")
 
 
@@ -147,38 +137,27 @@ def _constants(session: CommandSession, text: str) -> None:
 
 
 def _arguments(session: CommandSession, text: str) -> None:
-    _list_values(session, [value.name for value in _selected(session).code.graph.inputs], "that is an input")
+    _list_values(session, session.target.frame().inputs, "that is an input")
 
 
 def _locals(session: CommandSession, text: str) -> None:
-    frame = _selected(session)
-    results = [value.name for node in frame.code.nodes[: frame.pc] for value in node.outputs if value.name]
-    _list_values(session, results, "computed yet")
-
-
-def _selected(session: CommandSession) -> Frame:
-    return session.debugger.frames[max(0, session.debugger.selected)]
+    _list_values(session, session.target.frame().computed, "computed yet")
 
 
 def _names(session: CommandSession) -> list[str]:
     """Return the names of all values of the selected frame."""
-    return [name for name in _selected(session).code.slot_of if name]
+    return [*session.target.frame().names]
 
 
 def _constant_names(session: CommandSession) -> set[str]:
     """Return the names of the constants in scope in the selected frame."""
-    code: Code | None = _selected(session).code
-    names: set[str] = set()
-    while code is not None:
-        names.update(constant.value.name for constant in code.graph.constants)
-        code = code.parent
-    return names
+    return {constant.value.name for graph in session.target.frame().graphs for constant in graph.constants}
 
 
 def _list_values(session: CommandSession, names: Sequence[str], which: str = "") -> None:
     layout = session.screen.line_layout
     for name in names[:_MANY]:
-        session.screen.put_line(value_or_reason(session.debugger, name, layout))
+        session.screen.put_line(value_or_reason(session.target, name, layout))
     if len(names) > _MANY:
         session.screen.put(f"and {len(names) - _MANY} more; `info values TEXT` selects by name")
     if not names:
@@ -186,13 +165,13 @@ def _list_values(session: CommandSession, names: Sequence[str], which: str = "")
 
 
 def _line(session: CommandSession, text: str) -> None:
-    listing = session.listing()
-    code = _selected(session).code
-    lines: tuple[int, ...] = (session.here(),)
+    target, frame = session.target, session.target.frame()
+    listing = frame.listing
+    lines: tuple[int, ...] = (frame.line,)
     number = integer_of(text)
-    if text and (number is None or code.formula is None):
-        code, listing = session.debugger.loaded.codes[0], session.debugger.loaded.listing
-        _, lines = place_lines(session.debugger, text)
+    if text and (number is None or frame.place.micro is None):
+        listing = target.listing
+        _, lines = target.lines(text)
     elif number is not None:
         lines = (number,)
     for wanted in lines:
@@ -200,14 +179,14 @@ def _line(session: CommandSession, text: str) -> None:
         if place is None or wanted < 1:
             raise UsageError(f"there is no statement at or after line {wanted}")
         line, site = place
-        for words in statement_lines(session.debugger, session.screen, code, line, f"line {line}: "):
+        for words in statement_lines(listing, session.screen, line, f"line {line}: "):
             session.screen.put_line(Text(words))
         session.screen.put(f"  {_place_of(session, site)}")
 
 
 def _place_of(session: CommandSession, site: Site) -> str:
     """Return the number of a statement in its graph, and its location in the user's model."""
-    inside = next((frame.code for frame in session.debugger.frames if frame.code.path == site.path), None)
+    inside = next((frame.graph for frame in session.target.frames() if frame.place.path == site.path), None)
     graph = f"statement {site.pc + 1} of @{site.path[0]}"
     origin = origin_text(inside.nodes[site.pc]) if inside is not None and site.pc < len(inside.nodes) else ""
     return f"{graph}, from {origin}" if origin else graph
@@ -219,15 +198,14 @@ def _time(session: CommandSession, text: str) -> None:
 
     if text and text not in GROUPINGS:
         raise UsageError(f"times are not grouped by {text}", hint=f"use one of: {', '.join(GROUPINGS)}")
-    timeline, times, loaded = session.debugger.timeline, session.debugger.times, session.debugger.loaded
-    session.screen.put(f"{counted(timeline.tick, 'statement')} executed, on branch {timeline.branch}")
-    session.screen.put(f"{counted(timeline.replayed, 'statement')} replayed to go back")
+    now, times = session.target.now, session.target.times()
+    session.screen.put(f"{counted(now.tick, 'statement')} executed, on branch {now.branch}")
+    session.screen.put(f"{counted(now.replayed, 'statement')} replayed to go back")
     if not times.executed:
         state = "no statement was measured yet" if times.on else "`set times on` measures statements"
         session.screen.put(state)
         return
-    path = _selected(session).code.path
-    table = GROUPINGS[text](times, loaded) if text else of_block(times, loaded, path)
+    table = GROUPINGS[text](times) if text else of_block(times, session.target.frame().place.path)
     if table.rows:
         print_times(session.screen, table)
     else:
@@ -238,43 +216,33 @@ def _time(session: CommandSession, text: str) -> None:
 
 
 def _memory(session: CommandSession, text: str) -> None:
-    debugger = session.debugger
-    timeline = debugger.timeline
-    session.screen.put(f"allocator {debugger.loaded.allocation.name}")
-    timeline.checkpoints.recount()
-    allocation = debugger.loaded.allocation
-    results = timeline.checkpoints.live_bytes()
-    workspaces = allocation.workspaces.sizes
-    session.screen.put(f"results {_size(results)}")
-    if streams_of(debugger.program):
-        streams = results_by_stream(debugger.control.stack)
-        parts = ", ".join(f"{stream_name(stream)} {_size(size)}" for stream, size in streams.items())
+    memory = session.target.memory()
+    session.screen.put(f"allocator {memory.allocator}")
+    workspaces = memory.workspaces
+    session.screen.put(f"results {_size(memory.results)}")
+    if memory.streams is not None:
+        parts = ", ".join(f"{stream} {_size(size)}" for stream, size in memory.streams.items())
         session.screen.put(f"  in these frames, by stream: {parts or 'none'}")
     parts = ", ".join(f"{purpose} {_size(size)}" for purpose, size in sorted(workspaces.items()))
     session.screen.put(f"workspaces {_size(sum(workspaces.values()))}{f' ({parts})' if parts else ''}")
-    session.screen.put(f"total {_size(allocation.total_bytes)}")
-    session.screen.put(f"history budget {_size(timeline.checkpoints.budget)}")
+    session.screen.put(f"total {_size(memory.total)}")
+    session.screen.put(f"history budget {_size(memory.budget)}")
 
 
 def _buffers(session: CommandSession, text: str) -> None:
-    debugger, screen = session.debugger, session.screen
+    screen = session.screen
     if not text:
         raise UsageError("`info buffers` needs a value", hint="`info buffers %h` shows the memory of %h")
-    values = debugger.values
+    values = session.target.scope()
     name = resolve_name(text, values.has, values.names)
-    place = values.place(name)
-    content = place.slots[place.slot]
-    if content is EVICTED:
-        content = values.content(name)
-    heading = f"{spelled(name)}: {buffer_text(debugger.loaded, place.code, place.slot, content)}"
-    screen.put_line(Text(heading))
-    if gone := debugger.timeline.standing(content):
-        screen.put(f"  no longer valid: {gone}")
-    if not isinstance(content, np.ndarray):
+    own, *shared = session.target.buffers(name)
+    screen.put_line(Text(f"{spelled(name)}: {buffer_text(own)}"))
+    if own.gone:
+        screen.put(f"  no longer valid: {own.gone}")
+    if own.address is None:
         return
-    shared = [*sharers(debugger, place.code, place.slot, content)]
-    for words in shared[:_MANY]:
-        screen.put_line(Text(f"  {words}"))
+    for each in shared[:_MANY]:
+        screen.put_line(Text(f"  {sharer_text(each)}"))
     if len(shared) > _MANY:
         screen.put(f"and {len(shared) - _MANY} more")
     if not shared:
@@ -282,7 +250,7 @@ def _buffers(session: CommandSession, text: str) -> None:
 
 
 def _convenience(session: CommandSession, text: str) -> None:
-    names = session.debugger.values.convenience
+    names = session.target.convenience
     for name, value in names.items():
         session.screen.put_line(Text(f"${name} = {_in_a_line(value)}"))
     if not names:
@@ -298,32 +266,30 @@ def _in_a_line(value: Any) -> str:
 
 
 def _streams(session: CommandSession, text: str) -> None:
-    debugger = session.debugger
-    frame = debugger.frames[0]
-    states = stream_states(debugger.program, frame.code, frame.pc)
-    if not states:
+    streams = session.target.streams()
+    if not streams:
         session.screen.put("the program has no schedule; `nncdbg print --streams 4` makes one")
         return
-    for state in states:
-        mark = "*" if state.number == session.stream else " "
-        session.screen.put_line(Text(f"{mark} {state.name:<5}{_next_of(session, frame.code, state)}"))
+    for stream in streams:
+        mark = "*" if stream.number == session.stream else " "
+        session.screen.put_line(Text(f"{mark} {stream.name:<5}{_next_of(session, stream)}"))
 
 
-def _next_of(session: CommandSession, code: Code, state: StreamState) -> str:
+def _next_of(session: CommandSession, stream: Stream) -> str:
     """Return the device, the next statement of a stream, and its events."""
-    device = f"{state.device}  " if state.device else ""
-    if state.pc is None:
-        return f"{device}at the end of @{code.graph.name or code.path[0]}"
-    line = session.debugger.loaded.line(code, state.pc)
-    shown = session.debugger.loaded.listing_of(code).lines[(line or 1) - 1].strip()
-    waits = [_awaited(session, code, event) for event in state.events]
-    return f"{device}line {line}: {shown}" + (f"  [{'; '.join(waits)}]" if waits else "")
+    device = f"{stream.device}  " if stream.device else ""
+    if stream.place is None:
+        here = session.target.frame(0).place
+        return f"{device}at the end of @{here.graph.name or here.path[0]}"
+    waits = [_awaited(event) for event in stream.events]
+    shown = f"{device}line {stream.place.line}: {stream.place.text}"
+    return shown + (f"  [{'; '.join(waits)}]" if waits else "")
 
 
-def _awaited(session: CommandSession, code: Code, event: AwaitedEvent) -> str:
-    if event.recorder is None:
+def _awaited(event: AwaitedEvent) -> str:
+    if event.place is None:
         return f"e{event.number} is recorded in another block"
-    line = session.debugger.loaded.line(code, event.recorder)
+    line = event.place.line
     return (
         f"e{event.number} of line {line} is reached"
         if event.reached
@@ -332,22 +298,21 @@ def _awaited(session: CommandSession, code: Code, event: AwaitedEvent) -> str:
 
 
 def _fallbacks(session: CommandSession, text: str) -> None:
-    fallen = fallbacks(session.debugger)
+    fallen = fallbacks(session.target)
     for _, words in fallen:
         session.screen.put(words)
     if not fallen:
-        session.screen.put(f"every statement so far ran on {session.debugger.backend.name}")
+        session.screen.put(f"every statement so far ran on {session.target.setup.backend}")
 
 
 def _kernels(session: CommandSession, text: str) -> None:
-    debugger = session.debugger
-    kernels = debugger.loaded.kernels()
+    kernels = session.target.kernels()
     for each in kernels:
         if each.reason != "default":
             session.screen.put(kernel_line(each))
     rest = sum(each.reason == "default" for each in kernels)
     others = "all statements" if rest == len(kernels) else counted(rest, "other statement")
-    session.screen.put(f"{others}: {debugger.backend.name}")
+    session.screen.put(f"{others}: {session.target.setup.backend}")
 
 
 def _size(count: int) -> str:
@@ -361,15 +326,14 @@ def _size(count: int) -> str:
 def _program(session: CommandSession, text: str) -> None:
     from nncdbg.ir.walk import blocks
 
-    debugger = session.debugger
-    program = debugger.program
-    session.screen.put(f"{session.title}, {len(debugger.loaded.listing.lines)} lines, entry @{program.entry}")
+    program, listing = session.target.program, session.target.listing
+    session.screen.put(f"{session.title}, {len(listing.lines)} lines, entry @{program.entry}")
     opsets = ", ".join(f"{domain or 'onnx'} {version}" for domain, version in program.opsets.items())
     session.screen.put(f"opsets: {opsets or 'the newest supported versions'}")
     for store in program.stores:
         session.screen.put(f"store: {store}")
     for name, graph in program.graphs.items():
-        line = debugger.loaded.listing.header_line((name,))
+        line = listing.header_line((name,))
         session.screen.put_line(Text(f"line {line}: @{name}, {counted(len(graph.nodes), 'statement')}"))
     counts = Counter(node.op for _, graph in blocks(program) for node in graph.nodes)
     session.screen.put(f"ops: {ops_text(counts)}")
@@ -378,7 +342,7 @@ def _program(session: CommandSession, text: str) -> None:
 def _tracks(session: CommandSession, text: str) -> None:
     from nncdbg.presentation.tracks import put_tracks
 
-    tracks = session.debugger.tracks
+    tracks = session.target.tracks
     put_tracks(session.screen, tracks)
     if not tracks:
         session.screen.put(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nncdbg.commands.table import PLACE, breakpoint_number, command, needs, whole_number
 from nncdbg.errors import UsageError
-from nncdbg.presentation.breakpoint_syntax import split_place, split_watched
+from nncdbg.target.breakpoint_syntax import split_place, split_watched
 from nncdbg.target.stops import StopPoint, unknown_number
 
 if TYPE_CHECKING:

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.commands.model import say_dropped
 from nncdbg.commands.table import command
-from nncdbg.engine.compilation.code import EVICTED
-from nncdbg.engine.stopping.place_names import ANY, PlaceNames
-from nncdbg.engine.values.computed import ComputedValue, computed_values
 from nncdbg.errors import UsageError
 from nncdbg.ir.records import type_of
 from nncdbg.presentation.elements import json_number
 from nncdbg.presentation.text_table import ColumnFormat, put_columns
 from nncdbg.text.counting import counted
-from nncdbg.text.lexemes import STRING, unquote
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
+    from nncdbg.target.records import Computed
 
 _MANY = 50
 """Maximum number of values that `table` prints."""
@@ -33,7 +28,6 @@ _UPWARDS = ("name", "line", "op", "type", "min")
 
 _FORM = ColumnFormat(("line", *_NUMBERS), keep_end=("name",), optional=("op", "std", "line", "zero"))
 
-_PLACE = re.compile(rf"([%@]?)({STRING}|\S+)")
 _OPTION = re.compile(r"(?:^|\s)--(?:(?P<json>json)|sort(?:\s+|=)(?P<sort>\S+))(?=\s|$)")
 
 
@@ -60,8 +54,8 @@ def table(session: CommandSession, text: str) -> None:
         raise UsageError(f"the table has no column {key}", hint=f"use one of: {', '.join(COLUMNS)}")
     which = _OPTION.sub("", text).strip()
     rows, dropped = [], 0
-    for each in _latest(session, _filter(session, which)):
-        if each.content is EVICTED:
+    for each in session.target.computed(which):
+        if each.dropped:
             dropped += 1
         else:
             rows.append(_row(session, each))
@@ -83,51 +77,15 @@ def table(session: CommandSession, text: str) -> None:
     say_dropped(session, dropped)
 
 
-def _filter(session: CommandSession, which: str) -> Callable[[ComputedValue], bool]:
-    """Return the test of the values that all words of `which` select. Raises UsageError for unknown names."""
-    named = session.debugger.breakpoints.placement.named
-    tests = [_selected(named, word[1], word[2]) for word in _PLACE.finditer(which)]
-    return lambda each: all(test(each) for test in tests)
-
-
-def _selected(named: PlaceNames, sigil: str, text: str) -> Callable[[ComputedValue], bool]:
-    """Return the test of the values of a graph, of an op or node, or with a name that fits a pattern."""
-    text = unquote(text) if text.startswith('"') else text
-    if not sigil and re.search(r"[*?]", text):
-        # A pattern of values rather than of ops, if both have such names.
-        with suppress(UsageError):
-            values = named.resolve("value", text).names
-            return lambda each: each.name in values
-    place = named.resolve({"@": "graph", "%": "value"}.get(sigil, ANY), text)
-    if place.kind == "value":
-        return lambda each: each.name in place.names
-    sites = set(named.statements(place))
-    if place.kind != "graph":
-        return lambda each: (each.code.path, each.pc) in sites
-    paths = {path for path, _ in sites}
-    return lambda each: any(each.code.path[: len(path)] == path for path in paths)
-
-
-def _latest(session: CommandSession, fits: Callable[[ComputedValue], bool]) -> Iterator[ComputedValue]:
-    """Yield the latest visit of each value that fits."""
-    seen = set()
-    for each in computed_values(session.debugger.values):
-        if (each.code, each.slot) not in seen and fits(each):
-            seen.add((each.code, each.slot))
-            yield each
-
-
-def _row(session: CommandSession, each: ComputedValue) -> dict[str, Any]:
+def _row(session: CommandSession, each: Computed) -> dict[str, Any]:
     """Return the columns of a value with its block; numbers are None for a value that is no tensor."""
-    values, code = session.debugger.values, each.code
-    content = values.to_host(each.content)
+    place, content = each.place, session.target.host(each.content)
     kind = type_of(content)
     row: dict[str, Any] = dict.fromkeys(COLUMNS)
-    row |= {"name": each.name, "code": code, "op": code.nodes[each.pc].op}
-    row["line"] = session.debugger.loaded.line(code, each.pc)
+    row |= {"name": each.name, "graph": place.path[0], "op": place.op, "line": place.line}
     row["type"] = str(kind or ("none" if content is None else f"{type(content).__name__} of {len(content)}"))
     if kind is not None:
-        summary = values.summary(content)
+        summary = session.target.scope().summary(content)
         row |= {label: getattr(summary, label) for label in _NUMBERS if label != "inf"}
         row["inf"] = summary.posinf + summary.neginf
     return row
@@ -137,7 +95,7 @@ def _record(row: dict[str, Any]) -> dict[str, Any]:
     numbers = {
         each: json_number(row[each]) if isinstance(row[each], float) else row[each] for each in COLUMNS
     }
-    return {"graph": row["code"].path[0], **numbers}
+    return {"graph": row["graph"], **numbers}
 
 
 def _cells(session: CommandSession, row: dict[str, Any]) -> dict[str, str]:

@@ -111,6 +111,14 @@ class Match:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class FirstDifference:
+    """The first result that differs, and what differs in its statement: no text if nothing does."""
+
+    match: Match
+    causes: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class Growth:
     """The distance of the sides at the last visit of a layer's end, or of a statement.

@@ -15,13 +15,14 @@ from nncdbg.commands.recording.setup import setup_of
 from nncdbg.commands.recording.stops import RecordedStop, recorded_stop
 from nncdbg.errors import NncdbgError
 from nncdbg.expression import spelled
-from nncdbg.presentation.breakpoint_syntax import breakpoint_commands, catch_commands
+from nncdbg.target.breakpoint_syntax import breakpoint_commands, catch_commands
+from nncdbg.target.records import Stop
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.stopping.breakpoints import Breakpoint
-    from nncdbg.engine.stopping.stops import Stop
     from nncdbg.opening.configuration import RunConfiguration
+    from nncdbg.target.target import Target
 
 GOTO = "goto"
 """The command of a move that is recorded by the place where it arrives."""
@@ -38,9 +39,9 @@ class ClientRecorder(SessionRecorder):
     the recording continues with each program of the script.
     """
 
-    def __init__(self, debugger: Debugger, *, requests: bool) -> None:
+    def __init__(self, debugger: Debugger, target: Target, *, requests: bool) -> None:
         super().__init__(lambda error: debugger.control.say(str(error)))
-        self.debugger = debugger
+        self.debugger, self.target = debugger, target
         self.requests = requests
         self.marks: set[str] = set()
         """The marks that were recorded."""
@@ -73,8 +74,8 @@ class ClientRecorder(SessionRecorder):
         free, number = path, 2
         while free.is_file() and free.stat().st_size:
             free, number = path.with_name(f"{path.stem}-{number}{path.suffix}"), number + 1
-        setup = setup_of(self.debugger, configuration.program, configuration)
-        self.start(str(free), setup, self.debugger)
+        setup = setup_of(self.target, configuration.program, configuration)
+        self.start(str(free), setup, self.target)
         return str(free)
 
     def begin_script(
@@ -88,13 +89,13 @@ class ClientRecorder(SessionRecorder):
         self._catches = catch_commands(dict.fromkeys(catches))
         self._script_commands = commands
 
-    def follow(self, debugger: Debugger, others: set[int]) -> None:
+    def follow(self, debugger: Debugger, target: Target, others: set[int]) -> None:
         """Continue with another program of the script, which has the breakpoints `others` of its own."""
         for number, found in self._breakpoints.items():
             self._set_before.append(
                 ([*breakpoint_commands(found)], self._numbers.get(("program", number), 0))
             )
-        self.debugger, self.others, self._breakpoints = debugger, others, {}
+        self.debugger, self.target, self.others, self._breakpoints = debugger, target, others, {}
         self._numbers = {key: each for key, each in self._numbers.items() if key[0] == "script"}
         self._moving, self._held = "", None
 
@@ -111,7 +112,7 @@ class ClientRecorder(SessionRecorder):
         self._moving = ""
         if not self.requests:
             return
-        timeline, stop = self.debugger.timeline, self.debugger.stop
+        timeline, stop = self.debugger.timeline, self.target.stop
         if command == GOTO:
             self.command(f"goto {timeline.branch}:{timeline.tick}")
         if self._held == timeline.tick and stop.reason == "breakpoint":
@@ -122,10 +123,10 @@ class ClientRecorder(SessionRecorder):
         self._held = None
         if self._is_script and stop.reason == "end":
             return  # The script continues, and the client sees no stop.
-        self.stopped(self.debugger, stop)
+        self.stopped(self.target, stop)
 
-    def recorded(self, debugger: Debugger, stop: Stop) -> RecordedStop:
-        found = super().recorded(debugger, stop)
+    def recorded(self, target: Target, stop: Stop) -> RecordedStop:
+        found = super().recorded(target, stop)
         numbers = [self._numbers.get(("script", number), number) for number in found.breakpoints]
         return replace(found, breakpoints=numbers) if self._is_script else found
 
@@ -160,7 +161,8 @@ class ClientRecorder(SessionRecorder):
             if self._held is not None:
                 self.command("continue")
             here = self.debugger.control.here("pause")
-            self.event(recorded_stop(self.debugger, here, values=False))
+            paused = Stop("pause", None, here.node, here.line)
+            self.event(recorded_stop(self.target, paused, values=False))
             self._held = tick
         for text in commands:
             self.command(text, results=False)

@@ -22,6 +22,7 @@ from nncdbg.dap_server.registry import State
 from nncdbg.dap_server.variables.places import frame_depth
 from nncdbg.errors import UsageError
 from nncdbg.presentation.screen import Screen
+from nncdbg.target import records
 from nncdbg.target.stops import Stops
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class Console(Terminal):
         self._written = StringIO()
         color = bool(session.client.arguments.supports_ansi_styling)
         screen = Screen(self._written, self._written, width=WIDTH, color=color)
-        super().__init__(session.program.debugger, session.program.sources.name, screen)
+        super().__init__(session.program.target, session.program.sources.name, screen)
+        self.debugger = session.program.debugger
         self.session = session
         self.recorder = session.program.recorder
         if session.attachment is not None:
@@ -76,7 +78,7 @@ class Console(Terminal):
         if (
             self.session.state is State.RUNNING
             and not self.collecting
-            and not is_expression(self.debugger, line)
+            and not is_expression(self.target, line)
         ):
             group = find(split_command(line)[0]).group
             if group == "moving":
@@ -138,7 +140,7 @@ class Console(Terminal):
     def dispatch(self, text: str) -> None:
         attachment = self.session.attachment
         script = attachment.script if attachment is not None else None
-        if script is not None and not self.collecting and not is_expression(self.debugger, text):
+        if script is not None and not self.collecting and not is_expression(self.target, text):
             word, arguments = split_command(text)
             if arguments.strip() == "step" and find(word).name == "record":
                 self.screen.put(script.record_step(self.session))
@@ -147,7 +149,7 @@ class Console(Terminal):
 
     # -- moving ------------------------------------------------------------------------------
 
-    def move(self, verb: Callable[[], Stop], times: int = 1, *, forward: bool = True) -> None:
+    def move(self, verb: Callable[[], records.Stop], times: int = 1, *, forward: bool = True) -> None:
         def several() -> None:
             stop = verb()
             for _ in range(times - 1):
@@ -179,9 +181,9 @@ class Console(Terminal):
 
     def react(self, stop: Stop) -> None:
         """On the runner: print the `display` values at a client's stop, and run its `commands`."""
-        if stop is self.printed_stop or stop.reason == "end":
+        if self.target.stop is self.printed_stop or stop.reason == "end":
             return
-        silent = self.make_due(stop)
+        silent = self.make_due(self.target.stop)
         if not (self._due or self.displays):
             return
         self._playing = True
@@ -213,7 +215,7 @@ class Console(Terminal):
             raise UsageError(state.value)
 
         def perform() -> Stop:
-            before = self.debugger.stop
+            before = self.target.stop
             self._playing = True
             try:
                 self._watched(action)
@@ -222,7 +224,7 @@ class Console(Terminal):
                 self._print()
             if self.over:
                 self._quit()
-            if self.debugger.stop is before:
+            if self.target.stop is before:
                 self.printed_stop = before  # Nothing moved, so the `display` values are printed already.
             return self.debugger.stop
 

@@ -27,6 +27,7 @@ from nncdbg.errors import NncdbgError, RunError
 from nncdbg.expression import spelled
 from nncdbg.presentation.crash_report import report_crash
 from nncdbg.presentation.elements import SMALL, is_text
+from nncdbg.target.program import ProgramTarget
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,7 +130,8 @@ class Debuggee:
         title: str = "",
     ) -> None:
         self.debugger: Debugger = debugger
-        self.recorder = ClientRecorder(debugger, requests=not no_debug)
+        self.target = ProgramTarget(debugger)
+        self.recorder = ClientRecorder(debugger, self.target, requests=not no_debug)
         self.runner = runner
         self.sources = sources
         self.stop_on_exit = stop_on_exit
@@ -200,8 +202,9 @@ class Debuggee:
         if stop is None:
             self.recorder.departs("continue")
             return self.debugger.run()
-        self.recorder.shown(stop)
-        return self.debugger.move(lambda: stop)
+        self.debugger.move(lambda: stop)
+        self.recorder.shown(self.target.stop)
+        return stop
 
     def move(
         self, session: Session, verb: Verb, command: str | None = None, *, unasked: bool = False

@@ -33,7 +33,7 @@ from nncdbg.dap_server.transport.addresses import bind
 from nncdbg.errors import NncdbgError
 from nncdbg.escaping import printable_line
 from nncdbg.presentation.screen import Screen
-from nncdbg.presentation.stops import place_of, show_stop
+from nncdbg.presentation.stops import show_stop
 from nncdbg.process.threads import BackgroundThread
 
 if TYPE_CHECKING:
@@ -170,14 +170,14 @@ class TerminalWindow:
         spoke, self._console_spoke = self._console_spoke, False
         if self._connected is None:
             return
-        debugger = self._session.program.debugger
+        target = self._session.program.target
         before = self._before
-        self._before = None if stop.reason == "end" else place_of(debugger.control.stack[-1])
+        self._before = None if stop.reason == "end" else target.frame(0).visit
         if not spoke:
             written = StringIO()
             screen = Screen(written, written, width=WIDTH)
-            screen.name_values(debugger.program)
-            show_stop(screen, debugger, stop, before, stop.reason == "step")
+            screen.name_values(target.program)
+            show_stop(screen, target, target.stop, before, stop.reason == "step")
             self._send({"shown": written.getvalue().rstrip("\n")})
 
     # -- lifetime ----------------------------------------------------------------------------------

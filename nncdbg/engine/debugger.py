@@ -31,7 +31,6 @@ from nncdbg.engine.inputs.binding import Note, bind
 from nncdbg.engine.inputs.consumers import Consumers
 from nncdbg.engine.launch import CompiledProgram
 from nncdbg.engine.memory import parse_bytes
-from nncdbg.engine.schedules.streams import stream_states
 from nncdbg.engine.stopping.breakpoints import Breakpoint, Place, Traps
 from nncdbg.engine.stopping.control import Control
 from nncdbg.engine.stopping.judging import Judge
@@ -40,7 +39,6 @@ from nncdbg.engine.stopping.placement import BreakpointPlaces, Breakpoints
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.stopping.supervision import PROCESS, Supervision
 from nncdbg.engine.time.timeline import Branch, Mark, Timeline
-from nncdbg.engine.tracking.series import TrackedSeries
 from nncdbg.engine.tracking.tracking import Tracking
 from nncdbg.engine.values.current import Current
 from nncdbg.engine.values.differentiation import Differentiation
@@ -56,9 +54,11 @@ from nncdbg.expression import (
     split_definition,
 )
 from nncdbg.ir.records import Array, Program, type_of
+from nncdbg.ir.streams import stream_states
 from nncdbg.process.collector import collector_paused
 from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary, summarize
+from nncdbg.stats.series import TrackedSeries
 from nncdbg.text.counting import counted
 from nncdbg.text.listing import Site
 
@@ -344,10 +344,8 @@ class Debugger(RichOutput):
         Stops earlier for another reason, and where the frame returns.
         """
         frame = self.frames[0]
-        state = next(
-            (each for each in stream_states(self.program, frame.code, frame.pc) if each.number == stream),
-            None,
-        )
+        states = stream_states(self.program, frame.code.graph, frame.pc)
+        state = next((each for each in states if each.number == stream), None)
         stop = self.step_over()
         target = frame.pc if state is None or state.pc is None else state.pc
         while stop.reason == "step" and self.frames[0] is frame and frame.pc <= target:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from nncdbg import extensions
+from nncdbg.comparison.kernels import MeasuredKernel, TunedStatement, Tuning
 from nncdbg.comparison.measure import measure
 from nncdbg.comparison.report import NOWHERE
 from nncdbg.comparison.tolerance import Tolerance
@@ -25,12 +26,12 @@ from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.recomputation import terms_of
-from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.values.checksum import same_bits
 from nncdbg.errors import LoadError, NncdbgError, UnsupportedOp, UsageError
 from nncdbg.ir.records import Path, type_of
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.torch_names import is_torch
 
 BUDGET = 0.02
 """Seconds for the repeated executions of one kernel, after the first."""
@@ -239,65 +240,6 @@ def _difference(found: Sequence[Any], wanted: Sequence[Any], terms: int) -> str:
             where = list(match.excess.where or ())
             return f"{counted(match.excess.count, 'element')}, at {where} {a} against {b}"
     return ""
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredKernel:
-    """The kernel of one backend: `seconds` is the shortest time, None for a kernel that was not measured.
-
-    `lacks` is why the backend has no kernel here, and `rejected` why its kernel must not be chosen.
-    """
-
-    backend: str
-    seconds: float | None = None
-    lacks: str = ""
-    rejected: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TunedStatement:
-    """One statement: the measured `kernels`, and the backend `chosen`, or why it was `left_out`."""
-
-    line: int
-    op: str
-    selector: str
-    kernels: tuple[MeasuredKernel, ...] = ()
-    chosen: str = ""
-    left_out: str = ""
-
-    @property
-    def saved(self) -> float:
-        """Return the seconds by which the chosen kernel is faster than that of the run, the first one."""
-        by_name = {each.backend: each.seconds for each in self.kernels}
-        own = self.kernels[0].seconds if self.kernels else None
-        chosen = by_name.get(self.chosen)
-        return own - chosen if own is not None and chosen is not None else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """The choice for a program; `backend` is that of the run.
-
-    `unavailable` maps backends to the reason why they could not be measured.
-    """
-
-    backend: str
-    statements: list[TunedStatement] = field(default_factory=list)
-    unavailable: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def kernels(self) -> dict[str, str]:
-        """Return the chosen backend of each measured statement, by its selector, as `kernels` of a run."""
-        return {each.selector: each.chosen for each in self.statements if each.chosen}
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON has them."""
-        return {
-            "backend": self.backend,
-            "kernels": self.kernels,
-            "statements": [asdict(each) for each in self.statements],
-            "unavailable": dict(self.unavailable),
-        }
 
 
 def host_copies(values: Sequence[Any], holding: Backend) -> list[Any]:

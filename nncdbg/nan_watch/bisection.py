@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.comparison.check_results import NOT_CHECKED, PASSED, CheckResult
 from nncdbg.comparison.measure import measure
 from nncdbg.comparison.report import NOWHERE, Match
 from nncdbg.comparison.tolerance import DEFAULTS, Tolerance
@@ -29,7 +30,6 @@ from nncdbg.engine.divergence.casting import (
     narrow_node,
 )
 from nncdbg.engine.divergence.statement_differences import operand_words, overflow_of
-from nncdbg.engine.execution.check_results import NOT_CHECKED, PASSED, CheckResult
 from nncdbg.engine.execution.events import Failed
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Allocation, Linker

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nncdbg.engine.execution.check_results import NOT_CHECKED, PASSED, CheckResult
+from nncdbg.comparison.check_results import NOT_CHECKED, PASSED, CheckResult
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.measuring.measuring import Measuring, check_good, verdict

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nncdbg.engine.execution.check_results import NOT_CHECKED, CheckResult
+from nncdbg.comparison.check_results import NOT_CHECKED, CheckResult
 from nncdbg.errors import LoadError, UsageError
 from nncdbg.ir.records import Program
 from nncdbg.ir.walk import blocks

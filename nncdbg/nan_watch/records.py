@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nncdbg.engine.execution import check_results
-from nncdbg.engine.execution.check_results import NOT_CHECKED, PASSED, CheckResult, not_checked
+from nncdbg.comparison import check_results
+from nncdbg.comparison.check_results import NOT_CHECKED, PASSED, CheckResult, not_checked
 from nncdbg.errors import StoppedRun, failure_code
 from nncdbg.opening.corpus.cases import CODES, FAILED, Case
 from nncdbg.representation import PrintedRecord, represent
@@ -19,10 +19,10 @@ from nncdbg.stats.summary import Summary
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from nncdbg.engine.divergence.verification import Verification
-    from nncdbg.engine.tracking.series import TrackedSeries
+    from nncdbg.comparison.verification import Verification
     from nncdbg.ir.records import Node
     from nncdbg.nan_watch.measuring.gates import ReportContext
+    from nncdbg.stats.series import TrackedSeries
 
 
 @dataclass(slots=True)

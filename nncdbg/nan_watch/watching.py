@@ -9,25 +9,24 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from nncdbg.comparison.check_results import NOT_APPLICABLE, NOT_CHECKED, PASSED, CheckResult
 from nncdbg.dtypes import COMPLEX, FLOATS
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.finding_records import ENTRANCE, NONE, FindingRecord
-from nncdbg.engine.execution.check_results import NOT_APPLICABLE, NOT_CHECKED, PASSED, CheckResult
 from nncdbg.engine.execution.findings import NUMERIC, RACE, STATE_RESET
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.debug import LeanAllocation
 from nncdbg.engine.ops import Op, lookup
-from nncdbg.engine.ops.aten.names import is_torch, of_other_library
 from nncdbg.engine.ops.aten.operators import allocates_only, overwrites
 from nncdbg.engine.ops.causes import RECEIVED
 from nncdbg.engine.ops.influence import Infinities
 from nncdbg.engine.ops.schema import version_of
-from nncdbg.engine.schedules.streams import streams_of
 from nncdbg.errors import StoppedRun, UnsupportedOp, UsageError
 from nncdbg.ir.records import TensorType
+from nncdbg.ir.streams import streams_of
 from nncdbg.ir.walk import blocks
 from nncdbg.nan_watch.measuring.gates import KINDS, RANGE, Gates
 from nncdbg.nan_watch.measuring.progress import KIND as PROGRESS
@@ -39,6 +38,7 @@ from nncdbg.nan_watch.schedules.findings import schedule_findings
 from nncdbg.nan_watch.sites import calls_of, in_text_order, site_at, site_of
 from nncdbg.opening.corpus.cases import FAILED, UNSUPPORTED, Case
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.torch_names import is_torch, of_other_library
 
 if TYPE_CHECKING:
     from nncdbg.engine.stopping.stops import Stop

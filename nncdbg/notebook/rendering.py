@@ -12,39 +12,38 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from nncdbg.comparison.report import DiffReport
-from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.stopping.stops import Stop
-from nncdbg.engine.values.tensor import Tensor
-from nncdbg.engine.values.values import Outputs
 from nncdbg.errors import NncdbgError
 from nncdbg.escaping import printable_line
 from nncdbg.ir.kinds import Kind
-from nncdbg.ir.records import Array, Graph, Program
+from nncdbg.ir.records import Array, Graph, Program, TensorType
 from nncdbg.opening.diff_corpus_report import DiffCorpusReport
 from nncdbg.presentation.character_images import MARK_COLORS
 from nncdbg.presentation.corpus_divergence import print_corpus_report
 from nncdbg.presentation.divergence import print_report
-from nncdbg.presentation.elements import SMALL, elements, is_text
+from nncdbg.presentation.elements import SMALL, elements, is_text, type_of
 from nncdbg.presentation.listing_window import LineMarks, window
 from nncdbg.presentation.png_images import encoded, painted
 from nncdbg.presentation.screen import Screen
 from nncdbg.presentation.stops import operand_names, show_stop, unique
-from nncdbg.representation import PrintedRecord
-from nncdbg.stats import Summary
+from nncdbg.representation import PrintedRecord, RichOutput
+from nncdbg.stats import Summary, summarize
 from nncdbg.stats.blocks import NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY, BlockReduction, reduce_blocks
+from nncdbg.target.program import target_of
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import name_text
 from nncdbg.text.short_names import names_of
 
 if TYPE_CHECKING:
     from nncdbg.journal import Journal, Run
+    from nncdbg.target.records import Stop
+    from nncdbg.target.target import Target
     from nncdbg.torch.recorded_step import RecordedStep
 
 _STYLE = """
@@ -287,6 +286,9 @@ _COUNTS = (("nan", "nan"), ("+inf", "posinf"), ("-inf", "neginf"), ("zero", "zer
 
 def render(shown: object) -> str:
     """Return the HTML of an object: one element with its style sheet.  Raises TypeError for other types."""
+    for each in type(shown).__mro__:
+        if issubclass(each, RichOutput) and (by_name := _BY_NAME.get(each.__name__)) is not None:
+            return document(*by_name(shown))
     for kind, function in _renderings():
         if isinstance(shown, kind):
             return document(*function(shown))
@@ -342,28 +344,28 @@ def _program(program: Program) -> Iterable[str]:
         yield note(f"{count - _LINES:,} more lines: use print(program) to see all")
 
 
-def _debugger(debugger: Debugger) -> Iterable[str]:
-    stop = debugger.stop
-    yield heading(debugger.program.summary())
-    if debugger.outputs is not None:
-        yield note(f"ended after {counted(debugger.timeline.tick, 'statement', ',')}")
-        yield _values(debugger.outputs.items())
+def _debugger(debugger: object) -> Iterable[str]:
+    target = target_of(debugger)
+    yield heading(target.program.summary())
+    if (outputs := target.outputs) is not None:
+        yield note(f"ended after {counted(target.now.tick, 'statement', ',')}")
+        yield _values(outputs.items())
         return
-    yield printed(lambda screen: show_stop(screen, debugger, stop, None, False))
-    frame = debugger.frames[0]
-    written = frame.code.nodes[frame.pc - 1].outputs if frame.pc else frame.code.graph.inputs
-    following = frame.code.nodes[frame.pc : frame.pc + 1]
-    read = [name for node in following for name in operand_names(node)]
+    yield printed(lambda screen: show_stop(screen, target, target.stop, None, False))
+    frame = target.frame(0)
+    pc, nodes = frame.place.pc, frame.graph.nodes
+    written = nodes[pc - 1].outputs if pc else frame.graph.inputs
+    read = [name for node in nodes[pc : pc + 1] for name in operand_names(node)]
     names = unique([*(value.name for value in written), *read])
-    known = ((name, _content(debugger, name)) for name in names)
-    short = debugger.loaded.names_of(frame.code).short
+    known = ((name, _content(target, name)) for name in names)
+    short = target.names(0).short
     yield _values(((name, content) for name, content in known if content is not None), short)
 
 
-def _content(debugger: Debugger, name: str) -> Any:
+def _content(target: Target, name: str) -> Any:
     """Return the value of a name; None if it is not available at this moment."""
     try:
-        return debugger.value(name)
+        return target.value(name)
     except NncdbgError:
         return None
 
@@ -380,7 +382,22 @@ def _stop(stop: Stop) -> Iterable[str]:
         yield note(stop.detail)
 
 
-def _tensor(tensor: Tensor) -> Iterable[str]:
+class NamedTensor(Protocol):
+    """A value with its name, type and statistics."""
+
+    array: Array
+    name: str
+
+    @property
+    def type(self) -> TensorType | None:
+        """Its element type and shape."""
+
+    @property
+    def stats(self) -> Summary:
+        """Its statistics."""
+
+
+def _tensor(tensor: NamedTensor) -> Iterable[str]:
     array = tensor.array
     name = f"%{name_text(tensor.name)} " if tensor.name else ""
     yield heading(f"{name}{tensor.type}")
@@ -418,9 +435,8 @@ def _row(content: Any, width: int) -> list[str]:
     if not isinstance(content, np.ndarray):
         kind = "none" if content is None else f"{type(content).__name__} of {len(content)}"
         return [escape(kind), *([""] * (width - 1))]
-    tensor = Tensor(content)
-    cells = [""] * (len(_STATISTICS) + len(_COUNTS)) if is_text(content) else _cells(tensor.stats)
-    return [escape(str(tensor.type)), *cells, picture(content, _ROW)]
+    cells = [""] * (len(_STATISTICS) + len(_COUNTS)) if is_text(content) else _cells(summarize(content))
+    return [escape(type_of(content)), *cells, picture(content, _ROW)]
 
 
 def _cells(summary: Summary) -> list[str]:
@@ -433,14 +449,18 @@ def _cells(summary: Summary) -> list[str]:
     return shown
 
 
+_BY_NAME: dict[str, Callable[[Any], Iterable[str]]] = {
+    "Debugger": _debugger,
+    "Stop": _stop,
+    "Outputs": lambda outputs: [_values(outputs.items())],
+    "Tensor": _tensor,
+}
+"""The objects of the Python API that a debugger gives, by the names of their classes."""
+
 _RENDERINGS: dict[type, Callable[[Any], Iterable[str]]] = {
     Program: _program,
     PrintedRecord: lambda record: [printed_lines(record.lines(), wrap=True)],
     DiffReport: lambda report: [printed(lambda screen: print_report(screen, report))],
     DiffCorpusReport: lambda report: [printed(lambda screen: print_corpus_report(screen, report))],
-    Debugger: _debugger,
-    Stop: _stop,
-    Outputs: lambda outputs: [_values(outputs.items())],
-    Tensor: _tensor,
     Summary: lambda summary: [_statistics(summary)],
 }

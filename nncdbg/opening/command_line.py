@@ -11,10 +11,10 @@ import os
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from dataclasses import MISSING, dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.opening.configuration import RunConfiguration, settings
@@ -51,6 +51,81 @@ class ArgumentParser(argparse.ArgumentParser):
         if self._json:
             print(_failure_document(error))
         raise error
+
+
+Part: TypeAlias = Callable[[ArgumentParser], object]
+"""Adds options to the parser of a command."""
+
+
+def option(*flags: str, **fields: Any) -> Part:
+    """Return what adds an argument, with the parameters of `add_argument`."""
+    return lambda parser: parser.add_argument(*flags, **fields)
+
+
+def add_json(parser: ArgumentParser) -> None:
+    """Add the option for a document on standard output, to a command that reports errors itself."""
+    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+
+
+def JSON(parser: ArgumentParser) -> None:  # noqa: N802
+    """Add the same option to a command whose errors are printed as JSON, too."""
+    add_json(parser)
+
+
+@dataclass(frozen=True, slots=True)
+class OneShotCommand:
+    """A command of the shell: its options, and the function that runs it and returns the exit code.
+
+    `name` is what the user types, as ``nncdbg run``; `texts` are the usage and the epilog of the help.
+    `check` raises UsageError for options that do not go together.  With `runs_script`, the options end at
+    a script, and `arguments` are those of the script.
+    """
+
+    run: Callable[[argparse.Namespace], int]
+    name: str
+    description: str
+    parts: Sequence[Part]
+    texts: Mapping[str, str]
+    check: Callable[[ArgumentParser, argparse.Namespace], None] | None
+    runs_script: bool
+
+    def __call__(self, arguments: Sequence[str]) -> int:
+        """Run the command with the words after its name.  Raises UsageError, and its own errors."""
+        options = self.options(arguments)
+        if JSON not in self.parts:
+            return self.run(options)
+        with errors_in_json(options):
+            return self.run(options)
+
+    def parser(self) -> ArgumentParser:
+        parser = ArgumentParser(self.name, self.description, **self.texts)
+        for add in self.parts:
+            add(parser)
+        return parser
+
+    def options(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Return the options; `typed` are the words themselves.  Raises UsageError."""
+        parser = self.parser()
+        own, of_script = script_arguments(parser, arguments) if self.runs_script else ([*arguments], [])
+        options = parser.parse_args(own)
+        options.typed = [*arguments]
+        if self.runs_script:
+            options.arguments = of_script
+        if self.check is not None:
+            self.check(parser, options)
+        return options
+
+
+def one_shot(
+    name: str,
+    description: str,
+    *parts: Part,
+    check: Callable[[ArgumentParser, argparse.Namespace], None] | None = None,
+    runs_script: bool = False,
+    **texts: str,
+) -> Callable[[Callable[[argparse.Namespace], int]], OneShotCommand]:
+    """Declare the decorated function as a command of the shell; `nncdbg.extensions` names it."""
+    return lambda run: OneShotCommand(run, name, description, parts, texts, check, runs_script)
 
 
 def script_arguments(

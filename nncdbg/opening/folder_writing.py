@@ -14,12 +14,12 @@ from typing import Any
 from msgspec import to_builtins
 
 from nncdbg.dtypes import name_of
-from nncdbg.engine.compilation.code import initial_data
 from nncdbg.engine.frontends.file_names import DOCUMENT, FILES, INPUTS, PROGRAM, README, STORE
 from nncdbg.engine.frontends.program_folder import FORMAT, FolderDocument, check_inputs
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.engine.frontends.tensor_file import STORABLE, key_for, pack, to_json, write_tensors
 from nncdbg.errors import LoadError, UsageError
+from nncdbg.ir.constants import initial_data
 from nncdbg.ir.records import (
     Array,
     Constant,

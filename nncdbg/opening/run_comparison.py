@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nncdbg.comparison.measure import compare_by_name, measure
-from nncdbg.comparison.report import NOWHERE, Match
+from nncdbg.comparison.report import NOWHERE, FirstDifference, Match
 from nncdbg.comparison.tolerance import Tolerance, excess
 from nncdbg.engine.divergence.casting import has_same_places
-from nncdbg.engine.divergence.lockstep import FirstDifference, Lockstep
+from nncdbg.engine.divergence.lockstep import Lockstep
 from nncdbg.engine.time.step_starts import line_at, lines_of
 from nncdbg.errors import UsageError
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal.ranks import CONFIGURATION, RankMembership
 from nncdbg.opening.journal_address import Address
 from nncdbg.opening.programs import open_program
+from nncdbg.opening.progress import Around, RunningProgram
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -41,24 +42,24 @@ class FirstStatement:
     difference: FirstDifference
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Rerun:
     """Both runs again, from the start of step `start`, where they are equal, to the end of step `last`."""
 
-    lockstep: Lockstep
-    start: int
-    last: int
+    def __init__(self, lockstep: Lockstep, start: int, last: int) -> None:
+        self._lockstep = lockstep
+        self.start, self.last = start, last
 
-    def first(self) -> FirstStatement | None:
+    def first(self, around: Around) -> FirstStatement | None:
         """Run both sides to the first statement with different results; None if no result differs.
 
-        Raises the error of a failed side, and KeyboardInterrupt after a pause.
+        `around` shows the run.  Raises the error of a failed side, and KeyboardInterrupt after a pause.
         """
-        debugger = self.lockstep.a.debugger
-        difference = self.lockstep.run_to_difference(_until_end_of(debugger, self.last))
+        a, b = self._lockstep.a.debugger, self._lockstep.b.debugger
+        with around(RunningProgram(a, b)):
+            difference = self._lockstep.run_to_difference(_until_end_of(a, self.last))
         if difference is None:
             return None
-        frames = debugger.control.machine.frames
+        frames = a.control.machine.frames
         lines = {line.body: line for line in lines_of(frames[0].code)}
         steps = (lines[frame.code].step(frame.iteration) for frame in frames if frame.code in lines)
         return FirstStatement(next(steps, None), difference)

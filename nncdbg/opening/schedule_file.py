@@ -25,11 +25,11 @@ from dataclasses import replace
 import msgspec
 
 from nncdbg.engine.memory.plan_file import key_of
-from nncdbg.engine.schedules.launches import Site
 from nncdbg.engine.schedules.validation import margins_of, with_margins
 from nncdbg.errors import UsageError
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import Graph, Path, Placement, Program
+from nncdbg.ir.streams import Site
 from nncdbg.ir.walk import blocks
 from nncdbg.process.json_document import DocumentKind
 from nncdbg.text.lexemes import Flaw, nearest

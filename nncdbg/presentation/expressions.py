@@ -15,21 +15,21 @@ from nncdbg.presentation.elements import element, type_of
 from nncdbg.presentation.tensor_text import described, map_text
 
 if TYPE_CHECKING:
-    from nncdbg.engine.debugger import Debugger
     from nncdbg.presentation.screen import Screen
+    from nncdbg.target.target import Target
 
 
-def displayed(debugger: Debugger, screen: Screen, text: str) -> Text:
+def displayed(target: Target, screen: Screen, text: str) -> Text:
     """Return the line that shows an expression at a stop. Raises NncdbgError."""
-    result = debugger.evaluate(text)
+    result = target.evaluate(text)
     if isinstance(result, np.ndarray) and result.ndim:
-        return described(value_named(debugger, text) or text, result, screen.line_layout)
+        return described(value_named(target, text) or text, result, screen.line_layout)
     return Text(f"{text} = {result_text(screen, result)}")
 
 
-def value_named(debugger: Debugger, text: str) -> str | None:
+def value_named(target: Target, text: str) -> str | None:
     """Return the value name in `%h`, `%"odd name"` or plain `h`; None for other expressions."""
-    scope = debugger.values
+    scope = target.scope()
     try:
         return resolve_name(text, scope.has, scope.names)
     except ExpressionError:

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from nncdbg.process.threads import BackgroundThread
 from nncdbg.stats import prepare
 
 if TYPE_CHECKING:
-    from nncdbg.comparison.report import DiffReport
-    from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.divergence.lockstep import Lockstep
-    from nncdbg.engine.divergence.verification import DeterminismVerification, Verification
-    from nncdbg.engine.execution.linking import Allocation
-    from nncdbg.engine.stopping.stops import Stop
-    from nncdbg.opening.programs import OpenedProgram
+    from nncdbg.opening.progress import Around, Running, RunningProgram
     from nncdbg.presentation.screen import Screen
 
 _PATIENCE = 0.5
@@ -29,23 +23,35 @@ _PACE = 0.2
 
 @contextmanager
 def under_way(
-    debugger: Debugger,
-    screen: Screen,
-    pause: Callable[[], None] | None = None,
-    activity: str = "running",
+    run: Running, screen: Screen, pause: Callable[[], None] | None = None, activity: str = "running"
 ) -> Iterator[None]:
     """Pause the run within one op on Ctrl-C, and show its progress on a terminal, after the word `activity`.
 
     With `pause`, Ctrl-C calls that instead. Logpoint messages are printed as they arrive, or at the end.
     """
-    progress = _Progress(debugger, screen, activity)
-    with hearing(signal.SIGINT, pause or debugger.pause):
+    progress = _Progress(run, screen, activity)
+    with hearing(signal.SIGINT, pause or run.pause):
         progress.start()
         try:
             yield
         finally:
             progress.stop()
-            print_messages(debugger, screen)
+            print_messages(run, screen)
+
+
+def shown(screen: Screen, activity: str = "running", *, notes: bool = True) -> Around:
+    """Return what shows a run: its progress, its messages as notes, and at its first call those on inputs."""
+    new = notes
+
+    def around(run: RunningProgram) -> AbstractContextManager[None]:
+        nonlocal new
+        if new:
+            print_notes(run.notes, screen)
+            new = False
+        note_messages(run, screen)
+        return under_way(run, screen, activity=activity)
+
+    return around
 
 
 @contextmanager
@@ -61,54 +67,21 @@ def case_progress(screen: Screen) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def print_messages(debugger: Debugger, screen: Screen) -> None:
+def print_messages(run: Running, screen: Screen) -> None:
     """Print the logpoint messages since the last call."""
-    said = debugger.control.messages[:]
-    # The program may append messages meanwhile, in another thread.
-    del debugger.control.messages[: len(said)]
-    for message in said:
+    for message in run.messages():
         screen.put(message)
 
 
-def note_messages(debugger: Debugger, screen: Screen, side: str = "") -> None:
+def note_messages(run: RunningProgram, screen: Screen, side: str = "") -> None:
     """Print messages as notes on standard error, for a command with a result on standard output."""
-    debugger.control.said = lambda message: screen.note(f"{side}{message.text}")
+    run.hear(lambda message: screen.note(f"{side}{message}"))
 
 
-def print_notes(debugger: Debugger, screen: Screen) -> None:
+def print_notes(notes: Iterable[object], screen: Screen) -> None:
     """Print the notes on the inputs on standard error."""
-    for note in debugger.notes:
+    for note in notes:
         screen.note(str(note))
-
-
-def verify_observers(opened: OpenedProgram, screen: Screen) -> Verification:
-    """Compare the outputs with and without observers."""
-    from nncdbg.engine.divergence.verification import verify_observers
-
-    def make(allocator: str | Allocation, statistics: bool, checks: bool) -> Debugger:
-        check = opened.configuration.check if checks else None
-        return opened.debugger(allocator=allocator, statistics=statistics, check=check)
-
-    def move(debugger: Debugger) -> Stop:
-        note_messages(debugger, screen)
-        with under_way(debugger, screen):
-            return debugger.run(heed=False)
-
-    return verify_observers(make, move, opened.configuration.allocator)
-
-
-def verify_determinism(opened: OpenedProgram, screen: Screen, *, recorded: bool) -> DeterminismVerification:
-    """Compare two runs, and if `recorded`, the outputs with those of the recorded step."""
-    from nncdbg.engine.divergence.verification import verify_determinism
-
-    def run(lockstep: Lockstep) -> DiffReport:
-        for side in (lockstep.a, lockstep.b):
-            note_messages(side.debugger, screen)
-        with under_way(lockstep.a.debugger, screen, lockstep.pause):
-            return lockstep.run()
-
-    checksums = opened.program.saved.checksums if recorded else {}
-    return verify_determinism(lambda: opened.debugger(statistics=False), checksums, run)
 
 
 @contextmanager
@@ -127,8 +100,8 @@ def hearing(number: signal.Signals, action: Callable[[], None]) -> Iterator[None
 class _Progress:
     """Prints messages and, on a terminal, a delayed status line; only reads the tick of the machine."""
 
-    def __init__(self, debugger: Debugger, screen: Screen, activity: str) -> None:
-        self.debugger = debugger
+    def __init__(self, run: Running, screen: Screen, activity: str) -> None:
+        self.run = run
         self.screen = screen
         self.activity = activity
         self.done = threading.Event()
@@ -147,7 +120,7 @@ class _Progress:
         # A run this long benefits from compiled statistics; a short script would only wait for them.
         prepare()
         while True:
-            print_messages(self.debugger, self.screen)
+            print_messages(self.run, self.screen)
             status = self._status()
             self._write(status)
             ended = self.done.wait(_PACE)
@@ -159,7 +132,7 @@ class _Progress:
         console = self.screen.err
         if not console.is_terminal or console.is_dumb_terminal:
             return ""
-        status = f"{self.activity}, statement {self.debugger.timeline.tick:,}; Ctrl-C stops"
+        status = f"{self.activity}, statement {self.run.now.tick:,}; Ctrl-C stops"
         return status[: console.width - 1]
 
     def _write(self, status: str) -> None:

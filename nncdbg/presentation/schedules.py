@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-from nncdbg.engine.schedules.launches import HOST, THE_HOST, Site, stream_name
-from nncdbg.engine.schedules.streams import streams_of
-from nncdbg.engine.schedules.validation import Party, Repair, ScheduleProblem
-from nncdbg.errors import UsageError
+from nncdbg.comparison.schedule_problems import Party, Repair, ScheduleProblem
 from nncdbg.expression import spelled
 from nncdbg.ir.records import Graph, Program
+from nncdbg.ir.streams import HOST, THE_HOST, Site, stream_name
 from nncdbg.ir.walk import block_at
 
 _RACES = {
@@ -48,24 +45,6 @@ class ProblemWords:
     cause: str
     evidence: str
     hint: str
-
-
-def stream_number(program: Program, text: str) -> int:
-    """Return the number of a stream of a program, from `2`, `s2` or `host`.
-
-    Raises UsageError for a program without a schedule and for a stream that it does not use.
-    """
-    known = streams_of(program)
-    if not known:
-        raise UsageError(
-            "the program has no schedule", hint="`nncdbg print MODEL --streams 4 -o MODEL.nnc` makes one"
-        )
-    digits = text.removeprefix("s")
-    number = int(digits) if re.fullmatch("[0-9]{1,9}", digits) else HOST if text == "host" else None
-    if number not in known:
-        names = ", ".join(stream_name(each).removeprefix("s") for each in known)
-        raise UsageError(f"there is no stream {text}", hint=f"use one of: {names}")
-    return number
 
 
 class ScheduleWording:

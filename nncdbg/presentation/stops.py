@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from nncdbg.errors import NncdbgError, UsageError
+from nncdbg.errors import NncdbgError
 from nncdbg.presentation.elements import cells
-from nncdbg.presentation.frame_titles import frame_title
 from nncdbg.presentation.listing_window import CALLER, CULPRIT, HERE, LineMarks, around, window
 from nncdbg.presentation.short_statements import brief
 from nncdbg.presentation.tensor_text import described
@@ -18,14 +17,12 @@ from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
-    from nncdbg.engine.backends.kernel_choice import StatementKernel
-    from nncdbg.engine.compilation.code import Code
-    from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.execution.frame import Frame
-    from nncdbg.engine.stopping.stops import Stop
-    from nncdbg.engine.values.values import Values
+    from nncdbg.comparison.kernels import StatementKernel
     from nncdbg.presentation.elements import Layout
     from nncdbg.presentation.screen import Screen
+    from nncdbg.target.records import Stop
+    from nncdbg.target.target import Scope, Target
+    from nncdbg.text.listing import Listing
 
 LINES = 5
 """Number of lines of the window at a stop."""
@@ -37,66 +34,48 @@ _INDENT = "  "
 """Indentation of the values at a stop."""
 
 
-def show_stop(screen: Screen, debugger: Debugger, stop: Stop, before: object, written: bool) -> None:
+def show_stop(screen: Screen, target: Target, stop: Stop, before: object, written: bool) -> None:
     """Print a stop with the values just `written`. `before` identifies the block of the last stop."""
     if stop.reason == "end":
-        _show_end(screen, debugger)
+        _show_end(screen, target)
         return
     if stop.error is not None:
         screen.complain(stop.error if isinstance(stop.error, NncdbgError) else str(stop.error))
     if stop.finding is not None:
-        from nncdbg.presentation.slices import InLines, causes_at_stop
+        from nncdbg.presentation.slices import causes_at_stop
 
         screen.put(f"catch {stop.finding.kind}: {stop.finding_text}")
-        for line in causes_at_stop(debugger, InLines(debugger, screen)):
+        for line in causes_at_stop(target):
             screen.put_wrapped(line)
-    elif stop.error is None and (words := _reason(debugger, stop)):
+    elif stop.error is None and (words := _reason(target, stop)):
         screen.put(words)
-    frame = debugger.control.stack[-1]
-    if place_of(frame) != before:
-        screen.put_line(Text(f"in {frame_title(debugger.frames, 0)}", "bold"))
-    for name in concerned_values(debugger, stop, written=written):
-        screen.put_line(value_or_reason(debugger, name, screen.layout_after(_INDENT)), _INDENT)
-    for line in _window(screen, debugger, stop):
+    frame = target.frame(0)
+    if frame.visit != before:
+        screen.put_line(Text(f"in {frame.title}", "bold"))
+    for name in concerned_values(target, stop, written=written):
+        screen.put_line(value_or_reason(target, name, screen.layout_after(_INDENT)), _INDENT)
+    for line in _window(screen, target, stop):
         screen.put_line(line)
 
 
-def current_line(debugger: Debugger) -> int:
-    """Return the line of the selected frame's statement.  Raises UsageError outside the program's text."""
-    frame = debugger.frames[max(0, debugger.selected)]
-    line = debugger.loaded.line(frame.code, frame.pc)
-    if line is None or frame.code.formula is not None or debugger.ended:
-        raise UsageError(
-            "no current line: the program has ended or is in a micro program", hint="add a line number"
-        )
-    return line
-
-
-def place_of(frame: Frame) -> object:
-    """Return a key that distinguishes blocks, calls and iterations."""
-    return (id(frame.code), frame.entered, frame.iteration)
-
-
-def _reason(debugger: Debugger, stop: Stop) -> str:
+def _reason(target: Target, stop: Stop) -> str:
     if stop.reason == "pause":
-        detail = (
-            f": {stop.detail}" if stop.detail else f" after {counted(debugger.timeline.tick, 'statement')}"
-        )
+        detail = f": {stop.detail}" if stop.detail else f" after {counted(target.now.tick, 'statement')}"
         return f"Paused{detail}"
     return stop.detail[:1].upper() + stop.detail[1:]
 
 
-def _show_end(screen: Screen, debugger: Debugger) -> None:
-    screen.put(f"The program has ended after {counted(debugger.timeline.tick, 'statement')}")
-    for name, array in (debugger.outputs or {}).items():
+def _show_end(screen: Screen, target: Target) -> None:
+    screen.put(f"The program has ended after {counted(target.now.tick, 'statement')}")
+    for name, array in (target.outputs or {}).items():
         screen.put_line(described(name, array, screen.line_layout))
-    if debugger.micro is not None:
-        screen.put(str(debugger.micro.coverage))
+    if (micro := target.micro) is not None:
+        screen.put(micro.coverage)
 
 
-def statement_lines(debugger: Debugger, screen: Screen, code: Code, line: int, head: str = "") -> list[str]:
-    """Return the statement on a line of a block's listing after `head`, on further lines if necessary."""
-    statement = debugger.loaded.listing_of(code).full_line(line).strip()
+def statement_lines(listing: Listing, screen: Screen, line: int, head: str = "") -> list[str]:
+    """Return the statement on a line of a listing after `head`, on further lines if necessary."""
+    statement = listing.full_line(line).strip()
     width = screen.line_layout.width
     lines = brief(statement, screen.names, width - len(head))
     if max(map(cells, lines)) > width - len(head):
@@ -106,7 +85,7 @@ def statement_lines(debugger: Debugger, screen: Screen, code: Code, line: int, h
     return [head + first, *(" " * len(head) + words for words in rest)]
 
 
-def value_or_reason(values: Debugger | Values, name: str, layout: Layout) -> Text:
+def value_or_reason(values: Target | Scope, name: str, layout: Layout) -> Text:
     """Return the lines of a value in the selected frame or another one, or why it is not available."""
     from nncdbg.errors import NotComputed
 
@@ -117,7 +96,7 @@ def value_or_reason(values: Debugger | Values, name: str, layout: Layout) -> Tex
         return Text("\n    ".join(wrap(words, layout.width, break_long_words=False)), "dim")
 
 
-def concerned_values(debugger: Debugger, stop: Stop, *, written: bool) -> list[str]:
+def concerned_values(target: Target, stop: Stop, *, written: bool) -> list[str]:
     """Return the values to show: all of a finding's statement, or those written by data stops and steps.
 
     `written`: the stop shows the latest results of the innermost frame.
@@ -125,22 +104,22 @@ def concerned_values(debugger: Debugger, stop: Stop, *, written: bool) -> list[s
     if stop.node is not None and (stop.finding is not None or stop.error is not None or stop.shows_values):
         done = stop.node.outputs if stop.error is None else ()
         return unique([*operand_names(stop.node), *(value.name for value in done)])
-    frame = debugger.control.stack[-1]
     if not written and stop.reason != "data":
         return []
-    if frame.pc == 0:
-        values: Iterable[Any] = frame.code.graph.inputs
-    else:
-        values = frame.code.nodes[frame.pc - 1].outputs
+    frame = target.frame(0)
+    pc = frame.place.pc
+    values: Iterable[Any] = frame.graph.nodes[pc - 1].outputs if pc else frame.graph.inputs
     return unique([value.name for value in values])
 
 
-def fallbacks(debugger: Debugger) -> list[tuple[str, str]]:
+def fallbacks(target: Target) -> list[tuple[str, str]]:
     """Return (op, description) for each statement that fell back to NumPy, oldest first."""
-    return [
-        (each.op, f"line {each.line}: {each.op} ran on NumPy because {each.lacking} has no kernel for it")
-        for each in debugger.loaded.fallbacks
-    ]
+    return [(each.op, fallback_line(each)) for each in target.kernels(fallen=True)]
+
+
+def fallback_line(kernel: StatementKernel) -> str:
+    """Return the statement that fell back to NumPy, and why, in a line."""
+    return f"line {kernel.line}: {kernel.op} ran on NumPy because {kernel.lacking} has no kernel for it"
 
 
 def kernel_line(kernel: StatementKernel) -> str:
@@ -160,27 +139,25 @@ def unique(names: Iterable[str]) -> list[str]:
     return [name for name in dict.fromkeys(names) if name][:_MANY]
 
 
-def _window(screen: Screen, debugger: Debugger, stop: Stop) -> list[Text]:
-    frame = stop.frame or debugger.control.stack[-1]
-    listing = debugger.loaded.listing_of(frame.code)
-    marks = marks_of(debugger, 0, stop)
+def _window(screen: Screen, target: Target, stop: Stop) -> list[Text]:
+    listing = (stop.place or target.frame(0).place).listing
+    marks = marks_of(target, 0, stop)
     centre = stop.line if stop.line is not None else next(iter(marks.arrows))
     lines = around(centre, LINES, len(listing.lines))
     return window(listing, lines, marks, screen.line_layout.width, screen.names)
 
 
-def marks_of(debugger: Debugger, selected: int, stop: Stop | None = None) -> LineMarks:
+def marks_of(target: Target, selected: int, stop: Stop | None = None) -> LineMarks:
     """Return the arrow of the frame `selected` (0: innermost), the culprit of a stop, and breakpoints."""
-    frame = debugger.frames[selected]
+    frame = target.frame(selected)
     arrows: dict[int, str] = {}
-    line = debugger.loaded.line(frame.code, frame.pc)
-    if line is not None and not debugger.ended:
-        arrows[line] = CALLER if selected else HERE
+    if not target.now.ended:
+        arrows[frame.line] = CALLER if selected else HERE
     if stop is not None and not selected and stop.line is not None and stop.line not in arrows:
         arrows[stop.line] = CULPRIT
     points: dict[int, bool] = {}
-    if frame.code.formula is None:
-        for found in debugger.breakpoints:
-            for place in found.lines:
-                points[place] = points.get(place, False) or found.enabled
+    if frame.place.micro is None:
+        for point in target.stops.points():
+            for place in point.lines:
+                points[place] = points.get(place, False) or point.enabled
     return LineMarks(arrows, points)

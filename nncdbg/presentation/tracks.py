@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from nncdbg.engine.tracking.series import TrackedSeries
 from nncdbg.presentation.screen import Screen
 from nncdbg.presentation.sparkline import sparkline
+from nncdbg.stats.series import TrackedSeries
 
 _COLUMNS = ("name", "part", "steps", "last", "min", "max")
 

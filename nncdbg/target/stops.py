@@ -6,21 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from nncdbg.engine.stopping.place_names import place_text
+from nncdbg.engine.execution.findings import KINDS
 from nncdbg.errors import UsageError
-from nncdbg.presentation.breakpoint_syntax import (
+from nncdbg.target.breakpoint_syntax import (
     breakpoint_commands,
     is_computed,
     parse_stop,
     place_lines,
     plain_name,
 )
-from nncdbg.presentation.stops import current_line
+from nncdbg.text.places import place_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.stopping.breakpoints import Breakpoint
     from nncdbg.expression import Expression
+
+CATCHES = KINDS
+"""The kinds of findings at which a program stops."""
 
 _SHOWN = 3
 """Maximum number of lines of a breakpoint in its `where`."""
@@ -171,6 +174,17 @@ def setup_commands(command: str, *more: str, enabled: bool, ignored: int) -> tup
     return (command, *more, *state)
 
 
+def _current_line(debugger: Debugger) -> int:
+    """Return the line of the selected frame's statement.  Raises UsageError outside the program's text."""
+    frame = debugger.frames[max(0, debugger.selected)]
+    line = debugger.loaded.line(frame.code, frame.pc)
+    if line is None or frame.code.formula is not None or debugger.ended:
+        raise UsageError(
+            "no current line: the program has ended or is in a micro program", hint="add a line number"
+        )
+    return line
+
+
 class ProgramStops(Stops):
     """The breakpoints and catches of a program."""
 
@@ -182,7 +196,7 @@ class ProgramStops(Stops):
         return [_stop_point(each) for each in self._breakpoints]
 
     def here(self) -> str:
-        return str(current_line(self._debugger))
+        return str(_current_line(self._debugger))
 
     def add(self, text: str, *, temporary: bool = False, log: str | None = None) -> StopPoint:
         return _stop_point(parse_stop(text).add_to(self._debugger, temporary=temporary, log=log))

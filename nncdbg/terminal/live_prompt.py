@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -19,21 +18,17 @@ from nncdbg.commands.recording.script import PROMPT_OF_SCRIPT, script_of_process
 from nncdbg.commands.recording.stops import INTERRUPT
 from nncdbg.commands.session import CommandSession
 from nncdbg.commands.table import resolve
-from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.ops.aten.names import named_place
 from nncdbg.errors import UsageError
-from nncdbg.ir.records import Graph, Program
 from nncdbg.presentation.screen import Screen
 from nncdbg.presentation.source_files import short_path
-from nncdbg.target.stops import Stops
 from nncdbg.terminal.repl import confirmed, read_lines
 from nncdbg.terminal.script_replay import read_commands_of_script
 from nncdbg.torch.live.debugger import LiveDebugger
-from nncdbg.torch.live.stops import ScriptStops
+from nncdbg.torch.live.target import ScriptTarget
 from nncdbg.torch.live.training import LiveTraining
 
 if TYPE_CHECKING:
-    from nncdbg.engine.stopping.stops import Stop
+    from nncdbg.target.records import Stop
 
 
 class ScriptLeft(SystemExit):
@@ -47,10 +42,11 @@ class LivePrompt(CommandSession):
     """
 
     def __init__(self, title: str, screen: Screen, *, history: bool = False) -> None:
-        self._nothing = _nothing_yet()
+        self.training = LiveTraining(self.hold, screen.put, history=history)
+        self._nothing = ScriptTarget(self.training)
+        self._script: ScriptTarget = self._nothing
         super().__init__(self._nothing, title, screen)
         self.script = script_of_process(PROMPT_OF_SCRIPT)
-        self.training = LiveTraining(self.hold, screen.put, history=history)
         self.left = False
         """Whether the user has quit."""
         self._leaving = False
@@ -69,31 +65,31 @@ class LivePrompt(CommandSession):
 
     def hold(self, debugger: LiveDebugger) -> None:
         """Show a stop, and read commands until the script continues.  Raises ScriptLeft if the user quits."""
-        self.debugger = debugger
+        self._script = self.target = ScriptTarget(self.training, debugger)
         self.over = self._leaving = False
         self._shown = None
         self._arriving = True
-        self.arrived(debugger.stop)
+        self.arrived(self.target.stop)
         self._arriving = False
         self.run_due()
         if not self._leaving:
             self._read()
         # The tensors of the step must not outlive the stop.
-        self.debugger = self._nothing
+        self._script = self.target = self._nothing
 
     def arrived(self, stop: Stop, *, written: bool = False) -> None:
-        if stop.reason == "end" and isinstance(self.debugger, LiveDebugger) and self.debugger.wanted:
+        if stop.reason == "end" and self._script.continues:
             self.leave()
             return
         super().arrived(stop, written=written)
 
     def show(self, stop: Stop, written: bool) -> None:
-        if self._arriving and isinstance(self.debugger, LiveDebugger):
-            self._say_place(self.debugger)
+        if self._arriving:
+            self._say_place()
         super().show(stop, written)
 
     def go_on(self) -> None:
-        if isinstance(self.debugger, LiveDebugger):
+        if self._script.stopped:
             super().go_on()
         else:
             self.leave()
@@ -103,33 +99,28 @@ class LivePrompt(CommandSession):
         self._leaving = self.over = True
 
     def dispatch(self, text: str) -> None:
-        if not self.collecting and not is_expression(self.debugger, text):
+        if not self.collecting and not is_expression(self.target, text):
             word, arguments = split_command(text)
             command, arguments = resolve(word, arguments)
             if command.name == "record" and arguments == "step":
                 self._record_step()
                 return
-            if command.name == "where" and isinstance(self.debugger, LiveDebugger):
+            if command.name == "where" and self._script.stopped:
                 with self.recording_result(command, arguments):
-                    self._say_place(self.debugger)
+                    self._say_place()
                     command.run(self, arguments)
                 return
-            if command.group == "moving" and not isinstance(self.debugger, LiveDebugger):
+            if command.group == "moving" and not self._script.stopped:
                 if command.name not in ("continue", "run"):
                     raise UsageError("the script has not started", hint="`continue` starts it")
                 self.go_on()
                 return
         super().dispatch(text)
 
-    @property
-    def stops(self) -> Stops:
-        return ScriptStops(self.training)
-
     def _record_step(self) -> None:
         """Continue to the end of a training step that is recorded whole."""
         self.screen.put(self.training.record_step())
-        if isinstance(self.debugger, LiveDebugger):
-            self.debugger.release()
+        self._script.release()
         self.leave()
 
     def note_unreached(self) -> None:
@@ -147,56 +138,19 @@ class LivePrompt(CommandSession):
             self.left = True
             raise ScriptLeft(0)
 
-    def _say_place(self, debugger: LiveDebugger) -> None:
+    def _say_place(self) -> None:
         """Print the user's line, the modules and the autograd node of a stop."""
-        for line in _place_lines(self.training, debugger):
-            self.screen.put_line(line)
-
-
-def _place_lines(training: LiveTraining, debugger: LiveDebugger) -> Iterator[Text]:
-    operator = debugger.live.operator
-    if debugger.timeline.tick < debugger.present:
-        yield from _past_lines(debugger)
-        return
-    names = [training.mode.names.get(id(module), "") for module in operator.modules]
-    parts = [f"step {operator.step}", operator.phase]
-    parts += [f"module {names[0]}"] if names and names[0] else []
-    parts += [f"node {operator.node.name().rpartition('::')[2]}"] if operator.node is not None else []
-    yield Text(", ".join(parts), "bold")
-    made_by = debugger.location
-    first = operator.lines[0] if operator.lines else None
-    if made_by is not None and made_by.file and made_by.line:
-        derived = os.path.abspath(made_by.file), made_by.line
-        if operator.node is not None and derived != first:
-            yield _source_line(*derived, "gradient of ")
-    for number, (file, line) in enumerate(operator.lines):
-        yield _source_line(file, line, style="dim" if number else "")
-
-
-def _past_lines(debugger: LiveDebugger) -> Iterator[Text]:
-    """Yield the place of the statement that runs next at a moment before the stop."""
-    frame = debugger.control.stack[-1]
-    node = frame.code.nodes[frame.pc] if frame.pc < len(frame.code.nodes) else None
-    while node is not None and (called := node.called) is not None:
-        node = next(iter(debugger.program.graphs[called].nodes), None)
-    location = node.location if node is not None else None
-    parts = [f"step {debugger.live.operator.step}, before the stop"]
-    parts += [named_place(node.op, location.name)] if node is not None and location and location.name else []
-    yield Text(", ".join(parts), "bold")
-    places = [(location.file, location.line), *location.stack] if location is not None else []
-    for number, (file, line) in enumerate(places):
-        if file and line:
-            yield _source_line(os.path.abspath(file), line, style="dim" if number else "")
+        headline, lines = self._script.where()
+        self.screen.put_line(Text(headline, "bold"))
+        outer = False
+        for words, file, line in lines:
+            self.screen.put_line(_source_line(file, line, words, "dim" if outer else ""))
+            outer = outer or not words
 
 
 def _source_line(file: str, line: int, words: str = "", style: str = "") -> Text:
     place = f"  {words}{short_path(file)}:{line}"
     return Text(f"{place}  {linecache.getline(file, line).strip()}", style)
-
-
-def _nothing_yet() -> Debugger:
-    """Return the debugger of a program without statements: the script has run no operator."""
-    return Debugger(Program({"main": Graph("main", (), (), ())}, "main"))
 
 
 @contextmanager

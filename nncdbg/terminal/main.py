@@ -11,12 +11,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
 from io import TextIOWrapper
 
+from nncdbg import extensions
 from nncdbg.errors import UsageError
 from nncdbg.opening.command_line import (
-    ArgumentParser,
     add_check,
     add_journal,
     add_kernels,
@@ -27,45 +26,38 @@ from nncdbg.opening.command_line import (
     add_prompt,
     add_states_in_place,
     add_tracks,
+    one_shot,
+    option,
 )
 from nncdbg.presentation.exit_codes import CRASHED, exit_code_of
 from nncdbg.terminal.journal.files import is_run
 from nncdbg.version import __version__
 
 COMMANDS = {
-    "watch": (
-        "nncdbg.nan_watch.commands.watch",
-        "find where the first NaN of a model or training script originates",
-    ),
-    "run": ("nncdbg.terminal.one_shot.run", "run to the end; print outputs with statistics"),
-    "profile": ("nncdbg.terminal.one_shot.profile", "measure the times of statements, ops and layers"),
-    "diff": ("nncdbg.terminal.one_shot.diff", "compare two models, backends, dtypes, or runs of a journal"),
-    "autotune": ("nncdbg.terminal.one_shot.autotune", "choose the fastest correct kernel of each statement"),
-    "races": ("nncdbg.nan_watch.commands.races", "check a schedule of streams and events without a run"),
-    "record": ("nncdbg.terminal.one_shot.record", "save a training step of a PyTorch script as a program"),
-    "replay": (
-        "nncdbg.terminal.one_shot.replay",
-        "replay a recorded session, and compare its stops",
-    ),
-    "debug": ("nncdbg.terminal.one_shot.debug", "run a PyTorch script, and stop it at operators"),
-    "attach": ("nncdbg.terminal.one_shot.debug:attach_main", "attach to the ranks of a distributed job"),
-    "runs": ("nncdbg.terminal.journal.log:runs_main", "list the runs of a journal"),
-    "log": ("nncdbg.terminal.journal.log", "show a run of a journal: curves, checkpoints, events"),
-    "sql": ("nncdbg.terminal.journal.sql", "query the tables of a journal"),
-    "export": ("nncdbg.terminal.journal.sql:export_main", "write runs for TensorBoard or MLflow"),
-    "reduce": ("nncdbg.nan_watch.commands.reduce", "find the smallest program with the same finding"),
-    "bisect": ("nncdbg.nan_watch.commands.bisect", "find the ops that must stay f32 in half precision"),
-    "print": ("nncdbg.terminal.one_shot.text", "print the program text"),
-    "listing": ("nncdbg.dap_server.sources.listing_file", "write the listing of a model, as editors show it"),
-    "dap": ("nncdbg.dap_server.command", "serve the Debug Adapter Protocol, for editors"),
-    "lsp": ("nncdbg.textual_repr.language_server.command", "serve the Language Server Protocol, for editors"),
-    "repl": ("nncdbg.terminal.connected", "open a prompt for an editor's debug session"),
-    "ops": ("nncdbg.terminal.one_shot.ops", "list all ops, or describe one"),
+    "watch": "find where the first NaN of a model or training script originates",
+    "run": "run to the end; print outputs with statistics",
+    "profile": "measure the times of statements, ops and layers",
+    "diff": "compare two models, backends, dtypes, or runs of a journal",
+    "autotune": "choose the fastest correct kernel of each statement",
+    "races": "check a schedule of streams and events without a run",
+    "record": "save a training step of a PyTorch script as a program",
+    "replay": "replay a recorded session, and compare its stops",
+    "debug": "run a PyTorch script, and stop it at operators",
+    "attach": "attach to the ranks of a distributed job",
+    "runs": "list the runs of a journal",
+    "log": "show a run of a journal: curves, checkpoints, events",
+    "sql": "query the tables of a journal",
+    "export": "write runs for TensorBoard or MLflow",
+    "reduce": "find the smallest program with the same finding",
+    "bisect": "find the ops that must stay f32 in half precision",
+    "print": "print the program text",
+    "listing": "write the listing of a model, as editors show it",
+    "dap": "serve the Debug Adapter Protocol, for editors",
+    "lsp": "serve the Language Server Protocol, for editors",
+    "repl": "open a prompt for an editor's debug session",
+    "ops": "list all ops, or describe one",
 }
-"""Maps one-shot commands to (`module:function`, one line of help); the function is `main` by default.
-
-`function(arguments)` returns the exit code.
-"""
+"""Maps one-shot commands to one line of help; `nncdbg.extensions` names what runs them."""
 
 _DESCRIPTION = "The debugger for computation graphs: break, step, step back, inspect and change tensors."
 
@@ -118,26 +110,25 @@ def _tolerate_odd_characters() -> None:
 
 def _chosen(arguments: Sequence[str]) -> int:
     if arguments and arguments[0] in COMMANDS:
-        module, _, function = COMMANDS[arguments[0]][0].partition(":")
-        command: Callable[[Sequence[str]], int] = getattr(import_module(module), function or "main")
+        command: Callable[[Sequence[str]], int] | None = extensions.find(extensions.ONE_SHOT, arguments[0])
+        assert command is not None
         return command(arguments[1:])
     if arguments and is_run(arguments[0]):
         from nncdbg.terminal.journal.log import runs_main
 
         return runs_main(arguments)
-    return _prompt(arguments)
-
-
-def _prompt(arguments: Sequence[str]) -> int:
-    parser = _parser()
     if not arguments:
-        parser.print_help(sys.stderr)
+        prompt.parser().print_help(sys.stderr)
         return 2
     _check_command(arguments)
-    options = parser.parse_args(arguments)
-    from nncdbg.terminal.repl import start
+    return prompt(arguments)
 
-    return start(options)
+
+def _listed() -> str:
+    """Return the commands for the help, a line each."""
+    width = max(map(len, COMMANDS)) + 2
+    model = {"MODEL": "open a model at the prompt, with the options below"}
+    return "\n".join(f"  nncdbg {name:<{width}}{words}" for name, words in (model | COMMANDS).items())
 
 
 def _check_command(arguments: Sequence[str]) -> None:
@@ -153,32 +144,6 @@ def _check_command(arguments: Sequence[str]) -> None:
         )
 
 
-def _parser() -> ArgumentParser:
-    width = max(map(len, COMMANDS)) + 2
-    lines = [f"  nncdbg {name:<{width}}{words}" for name, (_, words) in COMMANDS.items()]
-    lines.insert(0, f"  nncdbg {'MODEL':<{width}}open a model at the prompt, with the options below")
-    parser = ArgumentParser(
-        "nncdbg",
-        f"{_DESCRIPTION}\n\ncommands (each has --help):\n" + "\n".join(lines),
-        usage="nncdbg MODEL [options]\n       nncdbg COMMAND ...",
-    )
-    add_model(parser)
-    add_machine(parser)
-    add_kernels(parser)
-    add_states_in_place(parser)
-    add_journal(parser)
-    add_tracks(parser)
-    add_order(parser)
-    add_outputs(parser)
-    add_check(parser)
-    add = parser.add_argument
-    place = "LINE|OP|@graph|%%value [if EXPR] [hits N]"
-    add("--break", action="append", default=[], dest="breaks", metavar="SPEC", help=f"{place} (repeatable)")
-    add_prompt(parser)
-    add("--version", action=_Version, help="print the version")
-    return parser
-
-
 class _Version(argparse.Action):
     """An option that prints the version and exits."""
 
@@ -188,6 +153,37 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         print(f"nncdbg {__version__}")
         parser.exit()
+
+
+@one_shot(
+    "nncdbg",
+    f"{_DESCRIPTION}\n\ncommands (each has --help):\n{_listed()}",
+    add_model,
+    add_machine,
+    add_kernels,
+    add_states_in_place,
+    add_journal,
+    add_tracks,
+    add_order,
+    add_outputs,
+    add_check,
+    option(
+        "--break",
+        action="append",
+        default=[],
+        dest="breaks",
+        metavar="SPEC",
+        help="LINE|OP|@graph|%%value [if EXPR] [hits N] (repeatable)",
+    ),
+    add_prompt,
+    option("--version", action=_Version, help="print the version"),
+    usage="nncdbg MODEL [options]\n       nncdbg COMMAND ...",
+)
+def prompt(options: argparse.Namespace) -> int:
+    """Open a model at the prompt."""
+    from nncdbg.terminal.repl import start
+
+    return start(options)
 
 
 if __name__ == "__main__":

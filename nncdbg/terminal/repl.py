@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nncdbg.commands.recording.entries import is_recording, read_recording
 from nncdbg.commands.session import CommandSession
@@ -13,17 +13,17 @@ from nncdbg.errors import LoadError, UsageError
 from nncdbg.opening.command_line import configuration_of
 from nncdbg.opening.journal.recording import journaled
 from nncdbg.opening.programs import open_program
-from nncdbg.presentation.breakpoint_syntax import parse_stop
 from nncdbg.presentation.run_progress import print_notes
 from nncdbg.presentation.screen import Screen
 from nncdbg.process.collector import collector_paused
 from nncdbg.process.files import read_regular
+from nncdbg.target.breakpoint_syntax import parse_stop
+from nncdbg.target.program import ProgramTarget
 from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
     import argparse
 
-    from nncdbg.engine.debugger import Debugger
     from nncdbg.opening.configuration import RunConfiguration
     from nncdbg.opening.programs import OpenedProgram
 
@@ -32,7 +32,8 @@ def start(options: argparse.Namespace) -> int:
     """Open the model, stop on entry, and read commands until the input ends; return the exit code."""
     screen = Screen()
     _check_files(options)
-    specs = [parse_stop(spec) for spec in options.breaks]
+    for text in options.breaks:
+        parse_stop(text)
     configuration = configuration_of(options)
     writes = not options.replay or bool({"journal", "fork", "resume"} & configuration.given)
     if options.replay and is_recording(options.replay):
@@ -40,16 +41,16 @@ def start(options: argparse.Namespace) -> int:
         if "op_libraries" not in configuration.given:
             setup.check_python(allowed=options.allow_python)
         configuration = configuration.completed(setup.supplied(options.model))
-    opened, session = open_session(configuration, options.model, screen)
+    opened, debugger, session = open_session(configuration, options.model, screen)
 
     def begin() -> None:
-        for text, spec in zip(options.breaks, specs, strict=True):
+        for text in options.breaks:
             session.recorder.command(f"break {text}", results=False)
-            spec.add_to(session.debugger)
+            session.stops.add(text)
         _banner(session)
 
     # A replay does not repeat the journal of the recorded session.
-    with journaled(opened, session.debugger) if writes else nullcontext() as session.journal:
+    with journaled(opened, debugger) if writes else nullcontext() as session.journal:
         code = converse(session, options, begin)
     if session.journal is None:
         return code
@@ -62,19 +63,19 @@ def start(options: argparse.Namespace) -> int:
 
 def open_session(
     configuration: RunConfiguration, title: str, screen: Screen
-) -> tuple[OpenedProgram, CommandSession]:
-    """Return the program of a configuration, and a session on it.
+) -> tuple[OpenedProgram, Any, CommandSession]:
+    """Return the program of a configuration, its debugger, and a session on it.
 
     The session is on entry, at the finding of a bundle or at a step of a journal.
     """
     opened, debugger = _open(configuration, screen)
-    session = CommandSession(debugger, title, screen)
+    session = CommandSession(ProgramTarget(debugger), title, screen)
     session.configuration = configuration
-    return opened, session
+    return opened, debugger, session
 
 
 @collector_paused(freeze=True)
-def _open(configuration: RunConfiguration, screen: Screen) -> tuple[OpenedProgram, Debugger]:
+def _open(configuration: RunConfiguration, screen: Screen) -> tuple[OpenedProgram, Any]:
     opened = open_program(configuration)
     debugger = opened.debugger()
     if opened.folder is not None:
@@ -93,9 +94,9 @@ def converse(session: CommandSession, options: argparse.Namespace, greet: Callab
     if options.record:
         from nncdbg.commands.recording.setup import setup_of
 
-        setup = setup_of(session.debugger, session.title, session.configuration)
+        setup = setup_of(session.target, session.title, session.configuration)
         session.recorder.start(
-            options.record, setup, session.debugger, force=options.force, confirm=session.confirm
+            options.record, setup, session.target, force=options.force, confirm=session.confirm
         )
     session.trusts_recordings = options.allow_python
     try:
@@ -124,13 +125,13 @@ def _check_files(options: argparse.Namespace) -> None:
 def _banner(session: CommandSession) -> None:
     from nncdbg.ir.walk import blocks
 
-    debugger = session.debugger
-    graphs = debugger.program.graphs
-    count = sum(len(graph.nodes) for _, graph in blocks(debugger.program))
+    target = session.target
+    graphs = target.program.graphs
+    count = sum(len(graph.nodes) for _, graph in blocks(target.program))
     kinds = f"{counted(count, 'statement')} in {counted(len(graphs), 'graph')}"
     session.screen.put(f"{session.title}: {kinds}; `help` lists the commands")
-    print_notes(debugger, session.screen)
-    session.arrived(debugger.stop)
+    print_notes(target.setup.notes, session.screen)
+    session.arrived(target.stop)
 
 
 def _read(session: CommandSession, options: argparse.Namespace) -> int:

@@ -9,26 +9,21 @@ from __future__ import annotations
 import asyncio
 import atexit
 import sys
-import threading
-from dataclasses import dataclass, field, replace
 from functools import partial
 from types import BuiltinFunctionType
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from nncdbg.commands.recording.script import PROMPT_OF_SCRIPT, script_of_process
 from nncdbg.commands.session import CommandSession
-from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.stopping.supervision import PROCESS
 from nncdbg.errors import UsageError
 from nncdbg.presentation.run_progress import print_messages
 from nncdbg.presentation.screen import Screen
+from nncdbg.target.script import ScriptSupervision
 from nncdbg.terminal.repl import confirmed, read_lines
 from nncdbg.terminal.script_replay import read_commands_of_script
 
 if TYPE_CHECKING:
-    from nncdbg.engine.stopping.stops import Stop
-    from nncdbg.engine.stopping.supervision import Verb
+    from nncdbg.target.target import Target
 
 
 def break_here(why: str) -> None:
@@ -41,8 +36,8 @@ def break_here(why: str) -> None:
     if _prompt is None:
         _prompt = ScriptPrompt()
         atexit.register(_prompt.note_unreached)
-    PROCESS.supervisor = _prompt.supervise
-    _prompt.break_here(why)
+    _prompt.supervision.begin()
+    _prompt.supervision.break_here(why)
 
 
 _prompt: ScriptPrompt | None = None
@@ -69,114 +64,39 @@ class ScriptSession(CommandSession):
         self.released = self.over = True
 
 
-@dataclass(slots=True)
-class _Set:
-    """Breakpoint numbers and catch kinds that were set at the prompt, for one debugger."""
-
-    numbers: set[int] = field(default_factory=set)
-    kinds: set[str] = field(default_factory=set)
-
-
 class ScriptPrompt:
-    """Opens the prompt on the debuggers that a script moves (see `Supervision`)."""
+    """Opens the prompt on the debuggers that a script moves."""
 
     def __init__(self) -> None:
-        self._due: dict[int, str] = {}
-        """Maps threads to the pending call of `breakpoint`, for which the prompt will open."""
-        self._under: set[int] = set()
-        """Threads inside a verb of a debugger, including moves by the prompt itself."""
-        self._sets: WeakKeyDictionary[Debugger, _Set] = WeakKeyDictionary()
+        self.supervision = ScriptSupervision(self._hold, self._moved)
         self._session: ScriptSession | None = None
-
-    def break_here(self, words: str) -> None:
-        """Open the prompt before the next statement that this thread runs."""
-        thread = threading.get_ident()
-        self._due[thread] = words
-        moving = PROCESS.moving()
-        if moving is not None:
-            moving.pause()
 
     def note_unreached(self) -> None:
         """At the end of the process, report the calls after which no graph ran."""
-        for words in self._due.values():
+        for words in self.supervision.unreached():
             print(f"nncdbg: {words} opened no prompt: no graph ran after it", file=sys.stderr)
 
-    def supervise(self, debugger: Debugger, verb: Verb) -> Stop:
-        """Move a debugger, and open the prompt if it is due."""
-        thread = threading.get_ident()
-        if thread in self._under or PROCESS.moving() is not debugger:
-            # A prompt command, or a kernel of another debugger, moves this one.
-            return verb()
-        self._under.add(thread)
-        try:
-            return self._supervised(debugger, verb)
-        finally:
-            self._under.discard(thread)
+    def _moved(self, target: Target) -> None:
+        """Print the messages of a move of the script."""
+        if self._session is not None and self._session.target is target:
+            print_messages(target, self._session.screen)
 
-    def _supervised(self, debugger: Debugger, verb: Verb) -> Stop:
-        # The verb is already running: a kernel called `breakpoint`.
-        if threading.get_ident() in self._due and debugger.control.journey is None:
-            self._hold(debugger, debugger.control.here("pause"))
-            if debugger.ended:
-                return debugger.stop
-        stop = verb()
-        while self._concerns(debugger, stop):
-            rest, branch = debugger.control.journey, debugger.timeline.branch
-            self._hold(debugger, stop)
-            stop = debugger.stop
-            failed = stop.error is not None and debugger.timeline.branch == branch
-            if rest is None or failed or self._is_of_script(debugger, stop):
-                break
-            stop = debugger.move(debugger.control.proceed, rest)
-        session = self._session
-        if session is not None and session.debugger is debugger:
-            print_messages(debugger, session.screen)
-        return stop
-
-    def _concerns(self, debugger: Debugger, stop: Stop) -> bool:
-        """Return True if a stop opens the prompt."""
-        if stop.reason == "end":
-            return False
-        if threading.get_ident() in self._due:
-            return True
-        mine = self._sets.get(debugger)
-        if mine is None:
-            return False
-        caught = stop.finding is not None and stop.finding.kind in mine.kinds
-        return caught or stop.error is not None or bool(mine.numbers & {*stop.breakpoints})
-
-    def _is_of_script(self, debugger: Debugger, stop: Stop) -> bool:
-        """Return True if the script must receive a stop: the end, or one that it set itself."""
-        mine = self._sets[debugger]
-        caught = stop.finding is not None and stop.finding.kind not in mine.kinds
-        return stop.reason == "end" or caught or bool({*stop.breakpoints} - mine.numbers)
-
-    def _hold(self, debugger: Debugger, stop: Stop) -> None:
+    def _hold(self, target: Target) -> None:
         """Open the prompt at a stop, and return when the user continues the script.
 
         Raises SystemExit if the user quits, UsageError if a pipe has no more commands.
         """
-        words = self._due.pop(threading.get_ident(), None)
-        if words is not None:
-            stop = replace(stop, detail="; ".join(filter(None, (words, stop.detail))))
-        debugger.stop, debugger.selected = stop, -1
-        debugger.control.forget_pause()
-        session = self._session_of(debugger)
-        mine = self._sets.setdefault(debugger, _Set())
-        catches = debugger.observers.catches
-        numbers, kinds = {each.number for each in debugger.breakpoints}, {*catches.conditions}
+        session = self._session_of(target)
         session.over = session.released = False
-        session.arrived(stop)
+        session.arrived(target.stop)
         read_commands_of_script(session, partial(_read, session))
-        mine.numbers |= {each.number for each in debugger.breakpoints} - numbers
-        mine.kinds |= {*catches.conditions} - kinds
         if not session.released:
             raise SystemExit(1)
 
-    def _session_of(self, debugger: Debugger) -> ScriptSession:
-        if self._session is None or self._session.debugger is not debugger:
+    def _session_of(self, target: Target) -> ScriptSession:
+        if self._session is None or self._session.target is not target:
             before = self._session
-            self._session = ScriptSession(debugger, debugger.program.source or "the program", Screen())
+            self._session = ScriptSession(target, target.program.source or "the program", Screen())
             self._session.script = script_of_process(PROMPT_OF_SCRIPT)
             if before is not None:
                 # A recording continues with the next program of the script.

@@ -16,8 +16,8 @@ import random
 from importlib import import_module
 from typing import Any
 
-from nncdbg.engine.ops.aten.names import installed
 from nncdbg.errors import UsageError
+from nncdbg.text.torch_names import installed
 
 
 def check_torch() -> None:
@@ -26,7 +26,7 @@ def check_torch() -> None:
         raise UsageError(
             "nncdbg.torch needs the package torch, which is not installed", hint="pip install nncdbg[torch]"
         )
-    from nncdbg.engine.ops.aten.names import check_version
+    from nncdbg.engine.ops.aten.versions import check_version
 
     check_version()
 

@@ -16,11 +16,11 @@ from nncdbg.engine.frontends.exported.calls import positional_arguments, tracing
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import joint_graph
-from nncdbg.engine.ops.aten.names import OWN, base_name, is_torch
 from nncdbg.errors import UsageError
 from nncdbg.ir.names import claimed_name
 from nncdbg.ir.records import Array, Graph, Node, Program, SavedRun, TensorType, Value
 from nncdbg.ir.walk import blocks
+from nncdbg.text.torch_names import OWN, base_name, is_torch
 from nncdbg.torch.recorded_step import program_graphs
 from nncdbg.torch.recording import BACKWARD, FORWARD
 from nncdbg.torch.statements import FreeNames

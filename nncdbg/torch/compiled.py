@@ -22,13 +22,13 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.frontends.exported.calls import positional_arguments, tracing
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.ops.aten.internals import backend_named, compiling_nothing
-from nncdbg.engine.ops.aten.names import NUMBER, RECORDED
 from nncdbg.engine.ops.aten.operators import allocates_only
 from nncdbg.engine.ops.aten.signatures import RANDOM, signature
 from nncdbg.errors import LoadError, NncdbgError, UsageError
 from nncdbg.ir.kinds import CONTROL_OPS
 from nncdbg.ir.records import Array, Node, Program, TensorType, Type, Value
 from nncdbg.text.counting import counted
+from nncdbg.text.torch_names import NUMBER, RECORDED
 from nncdbg.torch.capture import OUTPUT, is_phase, named_leaves
 from nncdbg.torch.finiteness import not_finite
 from nncdbg.torch.recorded_step import BACKEND, RecordedStep

@@ -16,11 +16,11 @@ import torch
 
 from nncdbg.engine.ops.aten.cpp_libraries import CppLibrary
 from nncdbg.engine.ops.aten.internals import backward_call, has_kernel, module_call
-from nncdbg.engine.ops.aten.names import base_name, of_other_library, text_name
 from nncdbg.engine.ops.aten.operators import overwrites, takes_memory
 from nncdbg.engine.ops.aten.signatures import is_collective, signature
 from nncdbg.errors import UsageError
 from nncdbg.presentation.screen import Screen
+from nncdbg.text.torch_names import base_name, of_other_library, text_name
 from nncdbg.torch.finiteness import counted
 from nncdbg.torch.guard_findings import BadOrigin, module_label
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.comparison.verification import DeterminismVerification
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.divergence.verification import DeterminismVerification, verify_determinism
+from nncdbg.engine.divergence.verification import verify_determinism
 from nncdbg.engine.frontends.layers import ModulePath, group_layers
 from nncdbg.engine.ops.aten.arrays import host_array
 from nncdbg.engine.values.checksum import checksum

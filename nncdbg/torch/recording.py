@@ -44,7 +44,6 @@ from nncdbg.engine.ops.aten.internals import (
     weak_storage,
     without_dispatch,
 )
-from nncdbg.engine.ops.aten.names import OF_TORCH, OPERATOR
 from nncdbg.engine.ops.aten.signatures import (
     DTYPES,
     Argument,
@@ -56,6 +55,7 @@ from nncdbg.engine.ops.aten.signatures import (
 )
 from nncdbg.engine.values.checksum import checksum
 from nncdbg.errors import NncdbgError, RunError, UsageError
+from nncdbg.text.torch_names import OF_TORCH, OPERATOR
 from nncdbg.torch.guard_kernels import LIBRARY
 from nncdbg.torch.hooks import leave_forks
 from nncdbg.torch.sharded_tensors import PLAIN, local_part, placement, wrapping

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from nncdbg.engine.ops.aten.names import OPERATOR, READ, RECEIVED_INPUT, RECORDED, RECORDED_INPUT, VIEW, WRITE
 from nncdbg.engine.ops.aten.signatures import (
     COUNT,
     DTYPES,
@@ -26,6 +25,7 @@ from nncdbg.engine.ops.aten.signatures import (
 from nncdbg.ir.records import Attribute, Node, TensorType, Value
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.torch_names import OPERATOR, READ, RECEIVED_INPUT, RECORDED, RECORDED_INPUT, VIEW, WRITE
 from nncdbg.torch.recording import ABSENT, Event
 from nncdbg.torch.storages import Input, Key, extent_of
 

@@ -15,8 +15,9 @@ from nncdbg.commands.command_lines import is_expression, separated, split_comman
 from nncdbg.commands.completion import candidates
 from nncdbg.commands.session import CommandSession
 from nncdbg.errors import UsageError
-from nncdbg.presentation.breakpoint_syntax import StopSpec, parse_stop, split_value
 from nncdbg.presentation.screen import Screen
+from nncdbg.target.breakpoint_syntax import StopSpec, parse_stop, split_value
+from nncdbg.target.program import ProgramTarget
 
 
 def test_help_is_one_line_with_a_full_stop() -> None:
@@ -184,7 +185,7 @@ def test_value_splits_from_the_rest_of_the_line(text: str, parts: tuple[str, str
 @pytest.fixture(scope="module")
 def session(repository: Path) -> CommandSession:
     path = repository / "examples" / "first_steps.nnc"
-    return CommandSession(nncdbg.Debugger(nncdbg.load(str(path))), str(path), Screen())
+    return CommandSession(ProgramTarget(nncdbg.Debugger(nncdbg.load(str(path)))), str(path), Screen())
 
 
 @pytest.mark.parametrize(
@@ -219,7 +220,7 @@ def test_completion_of_files_marks_and_branches(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "one.cmd").touch()
     (tmp_path / "only").mkdir()
-    session.debugger.mark("outset")
+    session.target.python_names()["debugger"].mark("outset")
     assert candidates(session, "source on")[1] == ["one.cmd", "only/"]
     assert candidates(session, "save %x on")[1] == ["one.cmd", "only/"]
     assert candidates(session, "goto out")[1] == ["outset"]
@@ -247,9 +248,9 @@ COMMANDS = ["next", "n", "h", "p%x", "p (1)", "stats %x", "st", "foo", "foo bar"
 
 def test_a_line_without_a_command_is_an_expression(session: CommandSession) -> None:
     for line in (*EXPRESSIONS, "$iter", "("):
-        assert is_expression(session.debugger, line), line
+        assert is_expression(session.target, line), line
     for line in COMMANDS:
-        assert not is_expression(session.debugger, line), line
+        assert not is_expression(session.target, line), line
 
 
 def test_an_expression_is_printed(session: CommandSession, capsys: pytest.CaptureFixture[str]) -> None:
@@ -270,7 +271,7 @@ def test_delete_of_all_needs_confirmation_on_a_terminal_only(
         questions.append(question)
         return False
 
-    debugger = session.debugger
+    debugger = session.target.python_names()["debugger"]
     debugger.break_at(line=10)
     debugger.break_at(line=11)
     session.confirm = refuse
@@ -295,7 +296,7 @@ def test_delete_of_all_needs_confirmation_on_a_terminal_only(
 
 def test_run_of_a_started_program_needs_confirmation(session: CommandSession) -> None:
     session.screen = Screen()
-    debugger = session.debugger
+    debugger = session.target.python_names()["debugger"]
     session.execute("next")
     session.confirm = lambda question: False
     session.execute("r")
@@ -335,7 +336,7 @@ def test_statistics_over_visits_outside_of_the_steps_of_a_training_point_into_a_
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     debugger = nncdbg.Debugger(repository / "examples" / "train_mlp.nnc")
-    session = CommandSession(debugger, "model", Screen())
+    session = CommandSession(ProgramTarget(debugger), "model", Screen())
     session.execute("break @train if $step == 5", typed=True)
     session.execute("run", typed=True)
     capsys.readouterr()
@@ -355,7 +356,9 @@ def test_statistics_over_visits_outside_of_the_steps_of_a_training_point_into_a_
 @pytest.fixture
 def fresh(repository: Path) -> CommandSession:
     """A session that has run nothing."""
-    return CommandSession(nncdbg.Debugger(repository / "examples" / "first_steps.nnc"), "model", Screen())
+    return CommandSession(
+        ProgramTarget(nncdbg.Debugger(repository / "examples" / "first_steps.nnc")), "model", Screen()
+    )
 
 
 def test_saved_breakpoints_are_set_again_by_source(
@@ -426,15 +429,15 @@ def test_goto_a_line_goes_to_its_last_execution_or_runs_to_it(
     for move in moves:
         assert fresh.execute(move)
     assert fresh.execute(f"goto {place}")
-    assert fresh.debugger.stop.line == line
-    assert fresh.debugger.frames[0].iteration == iteration
+    assert fresh.target.python_names()["debugger"].stop.line == line
+    assert fresh.target.python_names()["debugger"].frames[0].iteration == iteration
 
 
 def test_goto_a_line_that_will_not_run_is_refused_and_moves_nothing(fresh: CommandSession) -> None:
     fresh.execute("goto 21")
-    tick = fresh.debugger.timeline.tick
+    tick = fresh.target.python_names()["debugger"].timeline.tick
     assert not fresh.execute("goto 26")
-    assert fresh.debugger.timeline.tick == tick
+    assert fresh.target.python_names()["debugger"].timeline.tick == tick
     assert not fresh.execute("goto 999")
 
 

@@ -14,6 +14,7 @@ from nncdbg.commands.familiar import ALIASES, ANSWERS, FAMILIAR, LETTERS
 from nncdbg.commands.session import CommandSession
 from nncdbg.errors import UsageError
 from nncdbg.presentation.screen import Screen
+from nncdbg.target.program import ProgramTarget
 
 LINES = sorted({line for lines in FAMILIAR.values() for line in lines})
 
@@ -25,7 +26,7 @@ def session(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     program = nncdbg.load(str(path))
     monkeypatch.chdir(tmp_path)
     Path("FILE").write_text("p 1\n")
-    made = CommandSession(nncdbg.Debugger(program), str(path), Screen())
+    made = CommandSession(ProgramTarget(nncdbg.Debugger(program)), str(path), Screen())
     for line in ("break 13", "continue", "continue", "mark m", "display $iter", "p 1"):
         assert made.execute(line)
     return made
@@ -101,8 +102,11 @@ def test_python_spellings_and_swapped_letters(
 def test_clear_keeps_watchpoints_of_the_line(session: CommandSession) -> None:
     for line in ("watch %h", "break 10", "clear 10"):
         assert session.execute(line, typed=True)
-    assert [found.kind for found in session.debugger.breakpoints][-1:] == ["data"]
-    assert all(found.kind != "line" or found.target != "10" for found in session.debugger.breakpoints)
+    assert [found.kind for found in session.target.python_names()["debugger"].breakpoints][-1:] == ["data"]
+    assert all(
+        found.kind != "line" or found.target != "10"
+        for found in session.target.python_names()["debugger"].breakpoints
+    )
 
 
 def test_help_fills_paragraphs_and_keeps_examples(
@@ -119,6 +123,6 @@ def test_whatis_gives_the_declared_type_of_a_block_that_has_not_run(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(repository / "examples" / "first_steps.nnc")
-    fresh = CommandSession(nncdbg.Debugger(path), path, Screen())
+    fresh = CommandSession(ProgramTarget(nncdbg.Debugger(path)), path, Screen())
     assert fresh.execute("whatis %centred")
     assert capsys.readouterr().out.startswith("%centred: f32[2,4], not computed yet")

@@ -12,6 +12,7 @@ import nncdbg
 from nncdbg.commands.completion import candidates
 from nncdbg.commands.session import CommandSession
 from nncdbg.presentation.screen import Screen
+from nncdbg.target.program import ProgramTarget
 
 SHARED = """#nncdbg 1
 opset 18
@@ -69,7 +70,7 @@ class Prompt:
     def __init__(self, text: str, inputs: dict[str, object], **options: object) -> None:
         self.out = io.StringIO()
         debugger = nncdbg.Debugger(nncdbg.parse(text), inputs, **options)  # type: ignore[arg-type]
-        self.session = CommandSession(debugger, "model", Screen(self.out, self.out))
+        self.session = CommandSession(ProgramTarget(debugger), "model", Screen(self.out, self.out))
 
     def __call__(self, line: str) -> list[str]:
         self.out.seek(0)
@@ -137,7 +138,9 @@ def test_a_table_has_the_latest_value_of_each_statement(shared: Prompt) -> None:
     shared("continue")
     rows = json.loads(shared("table @inner --json")[0])
     assert [(row["name"], row["op"], row["nan"]) for row in rows] == [("r", "Sqrt", 1), ("y", "Add", 1)]
-    assert rows[1]["max"] == pytest.approx(float(np.nanmax(shared.session.debugger.value("c"))))
+    assert rows[1]["max"] == pytest.approx(
+        float(np.nanmax(shared.session.target.python_names()["debugger"].value("c")))
+    )
     assert [row[0] for row in shared.rows("table Mul")] == ["%y", "%y"]
 
 

@@ -22,9 +22,10 @@ from nncdbg.errors import NncdbgError
 from nncdbg.ir.records import Program
 from nncdbg.nan_watch.measuring.gates import ReportContext
 from nncdbg.nan_watch.reports.text import lines as text_lines
-from nncdbg.presentation.breakpoint_syntax import place_lines
 from nncdbg.presentation.divergence import report_text
 from nncdbg.presentation.screen import Screen
+from nncdbg.target.breakpoint_syntax import place_lines
+from nncdbg.target.program import ProgramTarget
 from nncdbg.text.short_names import names_of
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +64,7 @@ def session_of(program: Program) -> tuple[CommandSession, StringIO]:
     """Return a session on a screen with short names, on which lines are not cropped."""
     out = StringIO()
     debugger = nncdbg.Debugger(program)
-    return CommandSession(debugger, "model", Screen(out, out, width=100, color=False)), out
+    return CommandSession(ProgramTarget(debugger), "model", Screen(out, out, width=100, color=False)), out
 
 
 def tried(program: Program, moves: Sequence[str] = MOVES) -> Tried:
@@ -74,14 +75,17 @@ def tried(program: Program, moves: Sequence[str] = MOVES) -> Tried:
         for line in [move, *HERE]:
             out.seek(0)
             out.truncate()
-            if line and not session.debugger.ended:
+            if line and not session.target.python_names()["debugger"].ended:
                 session.execute(line)
             try_names(session, out.getvalue(), found, shortened=True)
-        if not session.debugger.ended and (node := session.debugger.stop.node) is not None:
+        if (
+            not session.target.python_names()["debugger"].ended
+            and (node := session.target.python_names()["debugger"].stop.node) is not None
+        ):
             name = next((value.name for value in node.outputs if value.name), None)
             if name is not None:
-                session.debugger.break_at(value=name, temporary=True)
-                session.debugger.watch_value(name)
+                session.target.python_names()["debugger"].break_at(value=name, temporary=True)
+                session.target.python_names()["debugger"].watch_value(name)
         out.truncate(0)
         session.execute("info breakpoints")
         session.execute("run")
@@ -94,7 +98,10 @@ def tried(program: Program, moves: Sequence[str] = MOVES) -> Tried:
 
 def try_names(session: CommandSession, text: str, found: Tried, *, shortened: bool) -> None:
     """Try the names of an output, except those of excerpts, which show a text as it was written."""
-    debugger, names = session.debugger, names_of(session.debugger.program)
+    debugger, names = (
+        session.target.python_names()["debugger"],
+        names_of(session.target.python_names()["debugger"].program),
+    )
     known = debugger.breakpoints.placement.named.known
     lines = "\n".join(line for line in text.split("\n") if not re.match(r" *\d+ \| |prefix ", line))
     for token in tokens(VALUE, lines):

@@ -14,6 +14,7 @@ import nncdbg
 from nncdbg.commands.python_namespace import identifiers
 from nncdbg.commands.session import CommandSession
 from nncdbg.presentation.screen import Screen
+from nncdbg.target.program import ProgramTarget
 
 TEXT = """#nncdbg 1
 opset 18
@@ -36,7 +37,7 @@ def make() -> Callable[[], CommandSession]:
     def new() -> CommandSession:
         debugger = nncdbg.Debugger(nncdbg.parse(TEXT), inputs={"x": np.array([-1, 2, 3], np.float32)})
         written = io.StringIO()
-        return CommandSession(debugger, "test.nnc", Screen(written, written))
+        return CommandSession(ProgramTarget(debugger), "test.nnc", Screen(written, written))
 
     return new
 
@@ -57,7 +58,7 @@ def output_of(session: CommandSession, *lines: str) -> str:
 
 
 def test_values_are_read_only_arrays_under_their_short_names(session: CommandSession) -> None:
-    session.debugger.run()
+    session.target.python_names()["debugger"].run()
     assert output_of(session, "py Relu_output_0.tolist()") == "[0.0, 2.0, 3.0]\n"
     assert output_of(session, "py type(x).__name__, x.flags.writeable") == "('ndarray', False)\n"
     # A value shadows the Python builtin of the same name.
@@ -69,7 +70,7 @@ def test_a_function_reads_current_values(session: CommandSession) -> None:
     assert output_of(session, *lines, "py total()").startswith(
         "error: %/dec/Neg_output_0 is not computed yet"
     )
-    session.debugger.run()
+    session.target.python_names()["debugger"].run()
     assert output_of(session, "py total()") == "[-0.0, -2.0, -3.0]\n"
 
 

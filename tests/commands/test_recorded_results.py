@@ -19,6 +19,7 @@ from nncdbg.commands.recording.results import RecordedResult
 from nncdbg.commands.session import CommandSession
 from nncdbg.commands.table import TABLE, load_extensions
 from nncdbg.presentation.screen import Screen
+from nncdbg.target.program import ProgramTarget
 from nncdbg.terminal.main import main
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -175,7 +176,9 @@ def test_a_changed_weight_file_is_reported_before_the_first_result_that_differs(
 
 
 def test_an_interrupted_result_is_not_compared(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = CommandSession(nncdbg.Debugger("model.nnc"), "model.nnc", Screen(io.StringIO(), io.StringIO()))
+    session = CommandSession(
+        ProgramTarget(nncdbg.Debugger("model.nnc")), "model.nnc", Screen(io.StringIO(), io.StringIO())
+    )
     session.execute("record r.log", typed=True)
     with monkeypatch.context() as patched:
 
@@ -189,7 +192,9 @@ def test_an_interrupted_result_is_not_compared(call: Call, monkeypatch: pytest.M
     (event,) = read_recording("r.log").commands[0].events
     assert isinstance(event, RecordedResult)
     assert (event.text, event.interrupted) == ("the first line", True)
-    again = CommandSession(nncdbg.Debugger("model.nnc"), "model.nnc", Screen(io.StringIO(), io.StringIO()))
+    again = CommandSession(
+        ProgramTarget(nncdbg.Debugger("model.nnc")), "model.nnc", Screen(io.StringIO(), io.StringIO())
+    )
     assert again.replay("r.log")
 
 

@@ -27,6 +27,7 @@ from nncdbg.commands.recording.setup import file_digest, setup_of
 from nncdbg.commands.recording.stops import RecordedStop
 from nncdbg.commands.session import CommandSession
 from nncdbg.presentation.screen import Screen
+from nncdbg.target.program import ProgramTarget
 from nncdbg.terminal.main import main
 from nncdbg.terminal.repl import confirmed
 from tests.engine.programs import runnable
@@ -330,7 +331,7 @@ def test_python_code_that_opens_the_program_needs_consent(call: Call) -> None:
 
 def _header() -> bytes:
     debugger = nncdbg.Debugger(EXAMPLES / "first_steps.nnc")
-    setup = msgspec.json.encode(setup_of(debugger, "model.nnc"))
+    setup = msgspec.json.encode(setup_of(ProgramTarget(debugger), "model.nnc"))
     return HEAD + b',"format":2,"setup":' + setup + b',"started":"2026-01-01T00:00:00+00:00"}\n'
 
 
@@ -408,7 +409,7 @@ def test_every_cut_of_a_recording_is_replayed_or_reported(call: Call) -> None:
 
 def test_a_session_without_a_run_configuration_cannot_be_opened_again(call: Call) -> None:
     debugger = nncdbg.Debugger("model.nnc", {"x": np.ones((2, 4), np.float32)})
-    session = CommandSession(debugger, "model.nnc", Screen(io.StringIO(), io.StringIO()))
+    session = CommandSession(ProgramTarget(debugger), "model.nnc", Screen(io.StringIO(), io.StringIO()))
     session.execute("record r.log", typed=True)
     session.execute("next", typed=True)
     session.recorder.stop()
@@ -446,7 +447,9 @@ def test_overwriting_needs_confirmation(
     call("--record", "r.log", typed="next\n")
     before = Path("r.log").read_text()
     written = io.StringIO()
-    session = CommandSession(nncdbg.Debugger("model.nnc"), "model.nnc", Screen(written, written))
+    session = CommandSession(
+        ProgramTarget(nncdbg.Debugger("model.nnc")), "model.nnc", Screen(written, written)
+    )
     session.confirm = confirmed
     Path("typed").write_text(answer)
     with open("typed", encoding="utf-8") as lines:
@@ -493,7 +496,9 @@ def test_a_session_records_again_to_its_own_file(call: Call) -> None:
 
 def test_a_recording_ends_once_if_two_threads_end_it(call: Call, tmp_path: Path) -> None:
     """A client disconnects while the program runs on, and the session ends with both."""
-    session = CommandSession(nncdbg.Debugger("model.nnc"), "model.nnc", Screen(io.StringIO(), io.StringIO()))
+    session = CommandSession(
+        ProgramTarget(nncdbg.Debugger("model.nnc")), "model.nnc", Screen(io.StringIO(), io.StringIO())
+    )
     for number in range(20):
         session.execute(f"record {number}.log", typed=True)
         barrier = threading.Barrier(3)
@@ -566,7 +571,7 @@ COMMANDS = st.one_of(
 def _session(text: str, seed: int) -> tuple[CommandSession, io.StringIO]:
     debugger = nncdbg.Debugger(nncdbg.parse(text), seed=seed)
     written = io.StringIO()
-    return CommandSession(debugger, "random.nnc", Screen(written, written)), written
+    return CommandSession(ProgramTarget(debugger), "random.nnc", Screen(written, written)), written
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -13,6 +13,7 @@ import pytest
 import nncdbg
 from nncdbg.commands.session import CommandSession
 from nncdbg.presentation.screen import Screen
+from nncdbg.target.program import ProgramTarget
 
 LONG = "/model/decoder/layers.0/self_attn/Add_output_0"
 MODEL = f"""#nncdbg 1
@@ -40,7 +41,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandSession:
     monkeypatch.chdir(tmp_path)
     out = Terminal()
     debugger = nncdbg.Debugger(nncdbg.load("m.nnc"), {"x": np.linspace(-1, 1, 64, dtype=np.float32)})
-    session = CommandSession(debugger, "m.nnc", Screen(out, out, width=80))
+    session = CommandSession(ProgramTarget(debugger), "m.nnc", Screen(out, out, width=80))
     session.execute("next")
     return session
 
@@ -130,7 +131,7 @@ def test_lines_of_the_source_are_listed_with_their_statements(session: CommandSe
 
 def test_a_line_of_the_source_can_be_a_breakpoint_and_is_shown_in_the_stack(session: CommandSession) -> None:
     output_of(session, "break net.py:3", "restart", "continue")
-    assert session.debugger.stop.line == 6
+    assert session.target.python_names()["debugger"].stop.line == 6
     assert 'loc("net.py":3)\n' in output_of(session, "where")
     assert "     from net.py:3  return relu(x)\n" in output_of(session, "set width 60", "where")
     Path("net.py").write_text("# shorter now\n")

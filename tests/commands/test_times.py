@@ -11,6 +11,7 @@ import pytest
 import nncdbg
 from nncdbg.commands.session import CommandSession
 from nncdbg.presentation.screen import Screen
+from nncdbg.target.program import ProgramTarget
 
 ROW = re.compile(r" *[\d.]+ (?:ns|us|ms|s) +[\d.]+ (?:ns|us|ms|s) +[\d.]+% ")
 
@@ -19,7 +20,7 @@ ROW = re.compile(r" *[\d.]+ (?:ns|us|ms|s) +[\d.]+ (?:ns|us|ms|s) +[\d.]+% ")
 def session(repository: Path) -> CommandSession:
     out = io.StringIO()
     debugger = nncdbg.Debugger(nncdbg.load(str(repository / "examples" / "first_steps.nnc")))
-    return CommandSession(debugger, "first_steps.nnc", Screen(out, out))
+    return CommandSession(ProgramTarget(debugger), "first_steps.nnc", Screen(out, out))
 
 
 def output_of(session: CommandSession, *lines: str) -> list[str]:
@@ -74,4 +75,4 @@ def test_the_setting_is_shown_and_refuses_other_values(session: CommandSession) 
 
 def test_a_second_run_adds_its_calls(session: CommandSession) -> None:
     output_of(session, "set times on", "next", "next", "restart", "next", "next")
-    assert session.debugger.times.statements[("main",), 1].kernel.calls == 2
+    assert session.target.python_names()["debugger"].times.statements[("main",), 1].kernel.calls == 2

@@ -20,6 +20,7 @@ from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.errors import NncdbgError
 from nncdbg.nan_watch.records import Report
 from nncdbg.presentation.screen import Screen
+from nncdbg.target.program import ProgramTarget
 from tests.doors.cases import Case
 
 Answer = tuple[str, str]
@@ -107,7 +108,7 @@ class Typed:
     def __init__(self, case: Case) -> None:
         self.debugger = nncdbg.Debugger(case.program, case.inputs)
         self.out = io.StringIO()
-        self.session = CommandSession(self.debugger, "model", Screen(self.out, width=200))
+        self.session = CommandSession(ProgramTarget(self.debugger), "model", Screen(self.out, width=200))
 
     def type(self, line: str) -> str:
         """Return what a command prints, and its error."""

@@ -15,7 +15,7 @@ torch: Any = pytest.importorskip("torch", reason="needs torch")
 
 import nncdbg.torch  # noqa: E402
 from nncdbg.errors import UsageError  # noqa: E402
-from nncdbg.notebook.plotting import statement_statistics  # noqa: E402
+from nncdbg.target.statistics import statement_statistics  # noqa: E402
 from tests.notebook.test_rendering import read_html  # noqa: E402
 
 

@@ -240,6 +240,6 @@ def test_a_malformed_setting_is_an_error_before_files_are_read(line: str, error:
 
 
 def test_a_command_with_fewer_options_gives_a_configuration() -> None:
-    assert text._options(["m.onnx"]).flat is None
-    assert configuration_of(text._options(["m.onnx", "--flat"])).flat
-    assert configuration_of(run._options(["m.onnx"])).check is None
+    assert text.main.options(["m.onnx"]).flat is None
+    assert configuration_of(text.main.options(["m.onnx", "--flat"])).flat
+    assert configuration_of(run.main.options(["m.onnx"])).check is None

@@ -20,6 +20,7 @@ from nncdbg.presentation.screen import Screen
 from nncdbg.presentation.short_statements import brief, whole
 from nncdbg.presentation.tensor_text import value_line
 from nncdbg.stats.summary import Summary
+from nncdbg.target.program import ProgramTarget
 from nncdbg.text.short_names import ShortNames, names_of
 from nncdbg.textual_repr.printer import listing as printed
 
@@ -122,10 +123,10 @@ def test_stepping_through_a_model_keeps_lines_within_the_screen(
     program = nncdbg.load(shared_models / "silero_vad.onnx")
     out = Terminal()
     session = CommandSession(
-        nncdbg.Debugger(program), "silero_vad.onnx", Screen(out, out, width=WIDTH, color=False)
+        ProgramTarget(nncdbg.Debugger(program)), "silero_vad.onnx", Screen(out, out, width=WIDTH, color=False)
     )
     session.screen.out._force_terminal = True
-    while not session.debugger.control.machine.ended:
+    while not session.target.python_names()["debugger"].control.machine.ended:
         out.seek(0)
         out.truncate()
         for line in ("step", "where", "stats", "info frames"):
@@ -133,7 +134,7 @@ def test_stepping_through_a_model_keeps_lines_within_the_screen(
         text = out.getvalue()
         assert all(len(line) <= WIDTH for line in text.splitlines()), text
         assert "…\n" not in text.replace("(…", ""), "nothing is cropped"
-        frame = session.debugger.frames[0]
+        frame = session.target.python_names()["debugger"].frames[0]
         if frame.pc < len(frame.code.nodes):
             assert frame.code.nodes[frame.pc].op in text
 
@@ -195,8 +196,8 @@ def test_a_screen_lists_the_lines_of_states_with_short_names(driver: str) -> Non
     """A program whose states begin with data has no graph of these lines."""
     out = io.StringIO()
     session = CommandSession(
-        nncdbg.Debugger(nncdbg.parse(STATES + driver)), "model", Screen(out, width=WIDTH)
+        ProgramTarget(nncdbg.Debugger(nncdbg.parse(STATES + driver))), "model", Screen(out, width=WIDTH)
     )
-    session.arrived(session.debugger.stop)
+    session.arrived(session.target.stop)
     session.execute("list 4", typed=True)
     assert "state %w: f32[2] = [1.0, 2.0]" in out.getvalue()

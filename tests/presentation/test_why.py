@@ -12,6 +12,7 @@ from rich.text import Text
 import nncdbg
 from nncdbg.commands.session import CommandSession
 from nncdbg.presentation.screen import Screen
+from nncdbg.target.program import ProgramTarget
 
 BUGS = {
     "examples/nan_softmax.nnc": ("line 21: %logq: f32[3,4] = Log(%q)", "cause: log of zero", 2),
@@ -38,7 +39,7 @@ def output_of(session: CommandSession, capsys: pytest.CaptureFixture[str], *line
 
 
 def opened(program: nncdbg.Program, **inputs: np.ndarray) -> CommandSession:
-    return CommandSession(nncdbg.Debugger(program, inputs), "model", Screen())
+    return CommandSession(ProgramTarget(nncdbg.Debugger(program, inputs)), "model", Screen())
 
 
 @pytest.mark.parametrize("model", BUGS)
@@ -114,7 +115,7 @@ def test_why_on_a_terminal_shows_the_source_line_of_the_origin(
     monkeypatch.setenv("FORCE_COLOR", "1")  # As on a terminal; a pipe has whole statements.
     out = io.StringIO()
     debugger = nncdbg.Debugger(nncdbg.load(tmp_path / "model.nnc"), {"x": np.array([-1], np.float32)})
-    session = CommandSession(debugger, "model", Screen(out, width=80))
+    session = CommandSession(ProgramTarget(debugger), "model", Screen(out, width=80))
     for line in ("run", "why"):
         session.execute(line, typed=True)
     shown = Text.from_ansi(out.getvalue()).plain

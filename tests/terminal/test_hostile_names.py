@@ -21,6 +21,7 @@ from nncdbg.errors import NncdbgError, RunError
 from nncdbg.escaping import printable, printable_line, printable_styled
 from nncdbg.journal import NewRun
 from nncdbg.presentation.screen import Screen
+from nncdbg.target.program import ProgramTarget
 from nncdbg.terminal.main import COMMANDS, main
 from tests.hostile import ATTACK, RAW, hostile, hostile_model
 
@@ -56,7 +57,7 @@ def lines_for(name: str) -> list[str]:
 def session_of(model: Path) -> tuple[CommandSession, StringIO]:
     written = StringIO()
     debugger = nncdbg.Debugger(nncdbg.load(model), {hostile("x"): np.ones(3, np.float32)})
-    return CommandSession(debugger, str(model), Screen(written, written)), written
+    return CommandSession(ProgramTarget(debugger), str(model), Screen(written, written)), written
 
 
 LEAVING = {"quit"}
@@ -207,7 +208,9 @@ def test_a_colour_terminal_gets_styles_and_no_other_control(
     written = StringIO()
     monkeypatch.setattr(written, "isatty", lambda: True, raising=False)
     debugger = nncdbg.Debugger(nncdbg.load(model), {hostile("x"): np.ones(3, np.float32)})
-    session = CommandSession(debugger, str(model), Screen(written, written, width=60, color=True))
+    session = CommandSession(
+        ProgramTarget(debugger), str(model), Screen(written, written, width=60, color=True)
+    )
     for line in ("list", "next", "next", "where", "info values", "why", "stats", "show"):
         session.execute(line)
     text = re.sub(r"\x1b\[[\d;]*m", "", written.getvalue())

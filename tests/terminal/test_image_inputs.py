@@ -13,6 +13,7 @@ import nncdbg
 from nncdbg.commands.recording.setup import setup_of
 from nncdbg.engine.inputs.data_specs import FORMS
 from nncdbg.opening.configuration import INPUT_FORMS
+from nncdbg.target.program import ProgramTarget
 from nncdbg.terminal.main import main
 from tests.models.colour_classifier import COLOURS, picture, save_classifier
 
@@ -94,7 +95,7 @@ def test_python_takes_paths(classifier: Path, tmp_path: Path) -> None:
 def test_recordings_keep_the_path_of_an_input(tmp_path: Path) -> None:
     program = nncdbg.parse("graph @main(%x: u8[48,64,3]) -> (%y) {\n  %y = Identity(%x)\n  return %y\n}\n")
     debugger = nncdbg.Debugger(program, {"x": picture(tmp_path, "blue")})
-    assert setup_of(debugger, "m.nnc").inputs["x"].given == str(tmp_path / "blue.png")
+    assert setup_of(ProgramTarget(debugger), "m.nnc").inputs["x"].given == str(tmp_path / "blue.png")
 
 
 def test_help_and_errors_list_the_same_forms() -> None:

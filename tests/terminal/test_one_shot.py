@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import nncdbg
+from nncdbg import extensions
 from nncdbg.terminal.main import COMMANDS, main
 
 Capture = pytest.CaptureFixture[str]
@@ -238,6 +239,12 @@ def test_ops_prints_the_table_or_one_op(capsys: Capture) -> None:
 def test_every_command_has_help(command: list[str], capsys: Capture) -> None:
     assert main([*command, "--help"]) == 0
     assert "usage: nncdbg" in capsys.readouterr().out
+
+
+def test_every_command_has_one_line_of_help_and_a_function() -> None:
+    assert [*COMMANDS] == [*extensions.BUILT_IN[extensions.ONE_SHOT]]
+    assert all(callable(extensions.find(extensions.ONE_SHOT, name)) for name in COMMANDS)
+    assert all(callable(extensions.find(extensions.SCRIPTS, name)) for name in ("prompt", "exit", "end"))
 
 
 def test_version_is_printed(capsys: Capture) -> None:

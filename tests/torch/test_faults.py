@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the scripts need PyTorch")
 
-from nncdbg.engine.ops.aten.names import base_name  # noqa: E402
 from nncdbg.engine.ops.causes import NAMES, TRAINING_NAMES  # noqa: E402
+from nncdbg.text.torch_names import base_name  # noqa: E402
 from tests.torch.faults import CLEAN, FAULTS, CleanScript, Fault  # noqa: E402
 from tests.torch.faults.cases import COMPILED  # noqa: E402
 from tests.torch.faults.running import differences, outcome, recorded, watched  # noqa: E402

@@ -29,9 +29,9 @@ from nncdbg.commands.recording.stops import RecordedStop, recorded_stop
 from nncdbg.errors import NncdbgError, UsageError
 
 if TYPE_CHECKING:
-    from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.stopping.stops import Stop
     from nncdbg.presentation.screen import Screen, ScreenShape
+    from nncdbg.target.records import Stop
+    from nncdbg.target.target import Target
 
 Complain: TypeAlias = Callable[[NncdbgError], None]
 
@@ -70,7 +70,7 @@ class SessionRecorder:
         self,
         path: str,
         setup: Setup,
-        debugger: Debugger,
+        target: Target,
         *,
         force: bool = False,
         confirm: Confirm | None = None,
@@ -94,10 +94,10 @@ class SessionRecorder:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         header = Header(FORMAT, setup, now)
         earlier = [CommandEntry(text, earlier=True) for text in self._commands]
-        entries: list[Header | Entry] = [header, *earlier, recorded_stop(debugger, debugger.stop)]
+        entries: list[Header | Entry] = [header, *earlier, recorded_stop(target, target.stop)]
         for entry in entries:
             self._write(entry)
-        self._last = debugger.stop
+        self._last = target.stop
 
     def stop(self) -> None:
         """Close the file, if one is open."""
@@ -125,15 +125,15 @@ class SessionRecorder:
             self.failed(error.message)
             raise
 
-    def stopped(self, debugger: Debugger, stop: Stop) -> None:
+    def stopped(self, target: Target, stop: Stop) -> None:
         """Record a stop."""
         before, self._last = self._last, stop
         if stop is not before and self.observes:
-            self.event(self.recorded(debugger, stop))
+            self.event(self.recorded(target, stop))
 
-    def recorded(self, debugger: Debugger, stop: Stop) -> RecordedStop:
+    def recorded(self, target: Target, stop: Stop) -> RecordedStop:
         """Return a stop as it is recorded."""
-        return recorded_stop(debugger, stop)
+        return recorded_stop(target, stop)
 
     def shown(self, stop: Stop) -> None:
         """Take a stop as recorded: the program has not moved since the last one."""

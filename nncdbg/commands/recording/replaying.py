@@ -120,7 +120,7 @@ class Replay:
         """Compare the place where the recording begins with the present one."""
         before = [event for event in self.recording.first if isinstance(event, RecordedStop)]
         if before:
-            now = recorded_stop(session.debugger, session.debugger.stop)
+            now = recorded_stop(session.target, session.target.stop)
             if pairs := differences(before[-1], now, only_place=True):
                 self.difference = ReplayDifference("the start", [*_paired(pairs)])
                 return False
@@ -159,7 +159,7 @@ def replay(session: CommandSession, recording: RecordedSession, *, count: int | 
 
     First, report differences from the recorded setup.  Raises UsageError if the user interrupts the replay.
     """
-    for words in changes(recording.setup, session.debugger, session.title):
+    for words in changes(recording.setup, session.target, session.title):
         session.screen.note(words)
     found = Replay(recording, count)
     with found.listening(session):

@@ -17,18 +17,18 @@ import msgspec
 import numpy as np
 
 from nncdbg.commands.recording.script import RecordedScript
-from nncdbg.engine.frontends.onnx_store import OnnxStore
-from nncdbg.engine.values.checksum import digest
 from nncdbg.errors import UsageError
 from nncdbg.extensions import BACKENDS, BUILT_IN
 from nncdbg.opening.configuration import RunConfiguration, settings
 from nncdbg.opening.journal_address import read_address
 from nncdbg.opening.python_programs import is_python_name
+from nncdbg.stats.digests import digest
 from nncdbg.text.lexemes import name_text
 from nncdbg.version import __version__
 
 if TYPE_CHECKING:
-    from nncdbg.engine.debugger import Debugger
+    from nncdbg.target.records import Setup as OpenedSetup
+    from nncdbg.target.target import Target
 
 Confirm = Callable[[str], bool]
 """Asks the user a yes-or-no question; returns True for yes."""
@@ -122,24 +122,23 @@ _JOURNAL = frozenset(
 """Fields of the journal that a session writes; a replay writes none."""
 
 
-def setup_of(debugger: Debugger, program: str, configuration: RunConfiguration | None = None) -> Setup:
+def setup_of(target: Target, program: str, configuration: RunConfiguration | None = None) -> Setup:
     """Return the setup of a session on a program, as the user wrote it, opened from `configuration`."""
     base = Path((configuration.folder if configuration is not None else None) or os.getcwd())
     libraries = configuration.op_libraries if configuration is not None else ()
-    files = [program, *map(str, (*_data_files(debugger, program), *libraries))]
+    opened = target.setup
+    files = [program, *opened.files, *map(str, libraries)]
     files = [_within(path, base) for path in files]
-    # A replay chooses these sizes in the same way, and says so.
-    chosen = {note.missing for note in debugger.inputs.notes}
     return Setup(
         _within(program, base),
         str(base),
-        hashlib.blake2b("\n".join(debugger.loaded.listing.lines).encode(), digest_size=16).hexdigest(),
+        hashlib.blake2b("\n".join(target.listing.lines).encode(), digest_size=16).hexdigest(),
         {name: file_digest(base / name) for name in dict.fromkeys(files) if (base / name).is_file()},
-        {name: _recorded(debugger, name, content) for name, content in debugger.inputs.items()},
-        {name: size for name, size in debugger.inputs.dims.items() if ("dim", name) not in chosen},
-        debugger.inputs.seed,
-        debugger.backend.name,
-        debugger.loaded.allocation.name,
+        {name: _recorded(opened, name, content) for name, content in opened.inputs.items()},
+        dict(opened.dims),
+        opened.seed,
+        opened.backend,
+        opened.allocator,
         None if configuration is None else dict(_options(configuration)),
         dict(_versions()),
         dict(_environment()),
@@ -152,16 +151,6 @@ def setup_of_script(script: RecordedScript) -> Setup:
     files = {name: file_digest(base / name) for name in script.files() if (base / name).is_file()}
     versions, environment = dict(_versions()), dict(_environment())
     return Setup(script.file, str(base), "", files, {}, {}, 0, "", "", None, versions, environment, script)
-
-
-def _data_files(debugger: Debugger, program: str) -> Iterator[Path]:
-    """Yield the files with data of a program: its stores, and the files beside an ONNX model."""
-    folder = Path(debugger.program.source or program).parent
-    for name in debugger.program.stores:
-        yield folder / name
-    for reader in debugger.program.readers:
-        if isinstance(reader, OnnxStore):
-            yield from reader.external.files
 
 
 def _within(path: str, folder: Path) -> str:
@@ -191,10 +180,10 @@ def file_digest(path: Path) -> str:
     return made.hexdigest()
 
 
-def _recorded(debugger: Debugger, name: str, content: Any) -> RecordedInput:
-    if name not in debugger.inputs.given:
+def _recorded(setup: OpenedSetup, name: str, content: Any) -> RecordedInput:
+    if name not in setup.given:
         return RecordedInput(digest(content), drawn=True)
-    data = debugger.inputs.given[name]
+    data = setup.given[name]
     return RecordedInput(digest(content), str(data) if isinstance(data, (str, Path)) else _as_list(content))
 
 
@@ -228,12 +217,12 @@ def _versions() -> Iterator[tuple[str, str]]:
 # -- comparing -------------------------------------------------------------------------------------------
 
 
-def changes(setup: Setup, debugger: Debugger, program: str) -> Iterator[str]:
+def changes(setup: Setup, target: Target, program: str) -> Iterator[str]:
     """Yield the differences between the recorded and the current setup, one sentence each."""
     if setup.script is not None:
         yield from script_changes(setup)
         return
-    now = setup_of(debugger, program)
+    now = setup_of(target, program)
     if now.text != setup.text:
         yield f"the program has changed since the recording of {setup.program}"
         # The text of a program says more than its file.

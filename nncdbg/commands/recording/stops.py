@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from nncdbg.engine.values.checksum import digest
 from nncdbg.errors import NncdbgError, NotComputed
-from nncdbg.presentation.frame_titles import frame_title
 from nncdbg.presentation.stops import concerned_values
 from nncdbg.presentation.tensor_text import described
+from nncdbg.stats.digests import digest
 from nncdbg.text.lexemes import name_text
 
 if TYPE_CHECKING:
-    from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.stopping.stops import Stop
+    from nncdbg.target.records import Stop
+    from nncdbg.target.target import Target
 
 USER_PAUSE = "pause"
 """The reason of a stop that has no detail if the user paused the program."""
@@ -70,38 +69,35 @@ class RecordedStop(msgspec.Struct, frozen=True, tag_field="entry", tag="stop", k
         return f"{words}: {more}" if more else words
 
 
-def recorded_stop(debugger: Debugger, stop: Stop, *, values: bool = True) -> RecordedStop:
-    """Return a stop of a debugger as recorded; without `values`, only its place."""
-    error = stop.error
+def recorded_stop(target: Target, stop: Stop, *, values: bool = True) -> RecordedStop:
+    """Return a stop of a target as recorded; without `values`, only its place."""
+    error, now = stop.error, target.now
     return RecordedStop(
         reason=stop.reason,
         detail=stop.detail,
         line=stop.line,
-        frames=list(_frames(debugger)),
-        statements=debugger.timeline.tick,
-        branch=debugger.timeline.branch,
+        frames=list(_frames(target)),
+        statements=now.tick,
+        branch=now.branch,
         breakpoints=list(stop.breakpoints),
         error=error.message if isinstance(error, NncdbgError) else None if error is None else str(error),
-        values=dict(_values(debugger, stop)) if values else {},
+        values=dict(_values(target, stop)) if values else {},
     )
 
 
-def _frames(debugger: Debugger) -> Iterator[str]:
-    frames = debugger.frames
-    for number, frame in enumerate(frames):
-        line = debugger.loaded.line(frame.code, frame.pc)
-        title = frame_title(frames, number)
-        yield title if line is None else f"line {line} in {title}"
+def _frames(target: Target) -> Iterator[str]:
+    for frame in target.frames():
+        yield f"line {frame.line} in {frame.title}"
 
 
-def _values(debugger: Debugger, stop: Stop) -> Iterator[tuple[str, RecordedValue]]:
+def _values(target: Target, stop: Stop) -> Iterator[tuple[str, RecordedValue]]:
     if stop.reason == "end":
-        found = dict(debugger.outputs or {})
+        found = dict(target.outputs or {})
     else:
         found = {}
-        for name in concerned_values(debugger, stop, written=True):
+        for name in concerned_values(target, stop, written=True):
             try:
-                found[name] = debugger.value(name)
+                found[name] = target.value(name)
             except NotComputed:
                 continue
     for name, content in found.items():

@@ -35,7 +35,7 @@ class Attached(Debuggee):
         else:
             script = session.attachment.script if session.attachment is not None else None
             self.recorder.begin_script(Catches().conditions, dict if script is None else script.commands)
-        self.recorder.follow(debugger, {each.number for each in debugger.breakpoints})
+        self.recorder.follow(debugger, self.target, {each.number for each in debugger.breakpoints})
         self._ever: set[int] = before._ever if before is not None and same else set()
         """All breakpoints that clients have ever set here; no number is reused."""
         self._caught = Catches().conditions

@@ -18,7 +18,7 @@ from nncdbg.dap_server.protocol import Breakpoint
 from nncdbg.dap_server.registry import State
 from nncdbg.dap_server.transport.addresses import address_text, parse_address
 from nncdbg.errors import NncdbgError, UsageError
-from nncdbg.presentation.breakpoint_syntax import parse_place
+from nncdbg.target.breakpoint_syntax import parse_place
 from nncdbg.torch.live.breakpoints import KINDS, LiveBreakpoint, live_breakpoint, parse_condition
 from nncdbg.torch.live.debugger import LiveDebugger
 from nncdbg.torch.live.stops import ScriptStops

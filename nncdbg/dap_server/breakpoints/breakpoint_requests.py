@@ -12,7 +12,7 @@ from nncdbg.dap_server.client import MAX_NUMBER
 from nncdbg.dap_server.protocol import Source
 from nncdbg.dap_server.sources.addresses import reference_of, statement_at
 from nncdbg.errors import UsageError
-from nncdbg.presentation.breakpoint_syntax import split_place, split_source
+from nncdbg.target.breakpoint_syntax import split_place, split_source
 from nncdbg.text.listing import Listing
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from nncdbg.dap_server.breakpoints.breakpoint_requests import (
 )
 from nncdbg.dap_server.breakpoints.client_breakpoints import BreakpointRequest, Terms, stops_of
 from nncdbg.dap_server.protocol import BreakpointEventBody
-from nncdbg.presentation.breakpoint_syntax import split_source
+from nncdbg.target.breakpoint_syntax import split_source
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol import Breakpoint

@@ -15,8 +15,8 @@ from nncdbg.dap_server.protocol import (
     ExceptionBreakpointsFilter,
 )
 from nncdbg.engine.execution.findings import KINDS, RACE
-from nncdbg.engine.schedules.launches import scheduled
 from nncdbg.errors import NncdbgError, UsageError
+from nncdbg.ir.streams import scheduled
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.client import Client

@@ -20,7 +20,6 @@ from nncdbg.dap_server.breakpoints.breakpoint_requests import (
 from nncdbg.dap_server.breakpoints.client_breakpoints import Terms
 from nncdbg.dap_server.breakpoints.exception_filters import FILTERS, FilterRequest
 from nncdbg.dap_server.events import report_message
-from nncdbg.dap_server.handlers.explaining import Glancing
 from nncdbg.dap_server.registry import CONFIGURABLE, LIVE, STOPPED, each_program, request
 from nncdbg.dap_server.sources.shown import path_in
 from nncdbg.dap_server.variables.places import child_place, values_from
@@ -253,9 +252,9 @@ def _finding_info(session: Session, stop: Stop, finding: Finding) -> protocol.Ex
     code, pc = finding.binding.code, finding.binding.pc
     outputs = code.nodes[pc].outputs
     name = outputs[finding.output].name if finding.output is not None else ""
-    shown, check = Glancing(session), session.queue.check_cancelled
+    check = session.queue.check_cancelled
     failure = [] if stop.error is None else [str(stop.error)]
-    causes = [line.plain for line in causes_at_stop(session.program.debugger, shown, check)]
+    causes = [line.plain for line in causes_at_stop(session.program.target, check)]
     return protocol.ExceptionInfoBody(
         exception_id=finding.kind,
         description="\n".join([*failure, stop.finding_text, *causes]),

@@ -179,7 +179,10 @@ def with_time(session: Session, scope: Values, text: str, shown: protocol.Variab
     if not isinstance(root, Name):
         return shown
     place = next(scope.places(root.name), None)
-    time = time_of(debugger, place.code, place.slot) if place is not None else ""
+    if place is None or (pc := place.code.definition[place.slot]) < 0 or place.code.formula is not None:
+        return shown
+    target = session.program.target
+    time = time_of(target.times(), target.place(place.code.path, pc))
     return msgspec.structs.replace(shown, value=f"{shown.value} ({time})") if time else shown
 
 
@@ -215,7 +218,7 @@ def evaluate(session: Session, arguments: protocol.EvaluateArguments) -> protoco
         console = console_of(session)
         console.select_frame(arguments.frame_id)
         line = text.strip()
-        if line[:1] in ("", "#") or console.collecting or not is_expression(console.debugger, line):
+        if line[:1] in ("", "#") or console.collecting or not is_expression(console.target, line):
             return protocol.EvaluateBody(result=console.enter(text), variables_reference=0)
         return _console_expression(session, console, line, arguments.format)
     scope = values_from(session, arguments.frame_id)

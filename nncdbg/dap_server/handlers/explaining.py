@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
@@ -17,34 +17,22 @@ from nncdbg.dap_server.handlers.tensors import packed, sampling
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.variables.places import computed, frame_place, value_title, values_from
 from nncdbg.dap_server.variables.value_text import Glance, is_tensor, type_text
-from nncdbg.engine.compilation.code import EVICTED, UNSET
+from nncdbg.engine.compilation.code import EVICTED
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.values.slicing import Slicing
 from nncdbg.errors import UsageError
 from nncdbg.expression import resolve_name, spelled
 from nncdbg.presentation.elements import SMALL, count_of, is_text
-from nncdbg.presentation.frame_titles import frame_title
 from nncdbg.presentation.short_statements import without_location
-from nncdbg.presentation.slices import (
-    Births,
-    diagnosis_of,
-    followed,
-    kind_words,
-    missing_words,
-    origin_of_input,
-    slice_lines,
-    statement_line,
-)
+from nncdbg.presentation.slices import origin_of_input, slice_lines, statement_line
 from nncdbg.stats.blocks import reduce_blocks
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.compilation.code import Code
-    from nncdbg.engine.diagnosis.diagnosing import Diagnosis
-    from nncdbg.engine.diagnosis.retracing import Traced
     from nncdbg.engine.stopping.stops import Stop
-    from nncdbg.engine.values.slicing import BlockVisit, Origin
     from nncdbg.stats import Summary
+    from nncdbg.target.records import Cause, Origin, Place, Traced
+    from nncdbg.target.target import Explanation
 
 MOST_VALUES = 200
 """Values of one answer."""
@@ -178,11 +166,10 @@ def _extreme(summary: Summary | None, dtype: str) -> Iterator[str]:
 
 
 def _frame(session: Session, depth: int) -> dict[str, Any]:
-    debugger = session.program.debugger
-    frames = debugger.frames
+    debugger, target = session.program.debugger, session.program.target
     return {
         "frameId": session.handles.number(frame_place(session, depth)),
-        "title": frame_title(frames, len(frames) - 1 - depth),
+        "title": target.frame(target.frame(0).depth - depth).title,
         "source": session.program.sources.of_frame(debugger.control.stack[depth]),
     }
 
@@ -298,34 +285,31 @@ class Glancing:
     """Formats the values of a slice: with the statistics that one answer may compute."""
 
     def __init__(self, session: Session) -> None:
-        self.debugger = session.program.debugger
         self.glance = Glance(session.program.shown, hex=False, between=session.queue.check_cancelled)
 
-    def statement(self, code: Code, line: int, head: str) -> str:
+    def statement(self, place: Place, head: str) -> str:
         # The lines of the user's model are frames of the stack.
-        return head + without_location(self.debugger.loaded.listing_of(code).lines[line - 1].strip())
+        return head + without_location(place.text)
 
-    def line(self, name: str, content: Any, code: Code, slot: int) -> Text:
+    def line(self, name: str, content: Any) -> Text:
         return Text(f"{spelled(name)} {self.glance.text(content)}")
 
-    def summary(self, content: Any, code: Code, slot: int) -> Summary | None:
+    def summary(self, content: Any) -> Summary | None:
         return self.glance.summary(content) if is_tensor(content) else None
 
 
 def _slice(session: Session, stop: Stop, output: int | None) -> Iterator[str]:
-    debugger = session.program.debugger
-    assert stop.frame is not None
-    frame, slicing = stop.frame, Slicing(debugger.timeline)
-    code, visit = frame.code, slicing.visit_of_frame(frame)
-    showing = Glancing(session)
-    pc = next((pc for pc, node in enumerate(code.nodes) if node is stop.node), len(code.nodes))
-    if output is not None and pc < len(code.nodes):
-        slots = [code.result_slots(pc)[output]]
-    else:
-        yield statement_line(debugger, visit, pc, showing).plain
-        slots = list(dict.fromkeys(code.operands[pc]))
-    births = Births(debugger, showing, visit, slots, session.queue.check_cancelled)
-    for line in slice_lines(births, followed(births, visit, slots, _DEPTH), causes=stop.finding is None):
+    target = session.program.target
+    at, showing = target.stop.place, Glancing(session)
+    assert at is not None
+    nodes = at.graph.nodes
+    pc = next((pc for pc, node in enumerate(nodes) if node is stop.node), len(nodes))
+    at = replace(at, pc=pc, line=at.listing.line(at.path, pc))
+    output = output if pc < len(nodes) else None
+    found = target.explain((at, output), showing.summary, between=session.queue.check_cancelled)
+    if output is None:
+        yield statement_line(at, found.start.iteration, showing).plain
+    for line in slice_lines(found, showing, found.path(_DEPTH), causes=stop.finding is None):
         yield line.plain
 
 
@@ -367,94 +351,98 @@ def explain(session: Session, arguments: ExplainArguments) -> dict[str, Any]:
             f"cannot return {arguments.count} statements in one response",
             hint=f"request 1 to {MOST_STATEMENTS} statements",
         )
-    debugger, slicing = session.program.debugger, Slicing(session.program.debugger.timeline)
+    target, shown = session.program.target, Glancing(session)
+    check = session.queue.check_cancelled
     if arguments.expression is None:
-        ranked = _ranked(session, Glance(session.program.shown, False, session.queue.check_cancelled))
+        ranked = _ranked(session, Glance(session.program.shown, False, check))
         if not ranked:
             return {"value": None, "steps": [], "more": False}
         near = ranked[0]
-        visit, slot = slicing.visit(near.depth), near.slot
+        number = target.frame(0).depth - near.depth
+        found = target.explain([near.slot], shown.summary, number, check)
     else:
         scope = values_from(session, arguments.frame_id)
-        place = scope.place(resolve_name(arguments.expression, scope.has, scope.names))
-        visit, slot = slicing.visit_of(place), place.slot
-    shown = Glancing(session)
-    births = Births(debugger, shown, visit, [slot], session.queue.check_cancelled)
-    origins = list(followed(births, visit, [slot], DEPTH))
+        name = resolve_name(arguments.expression, scope.has, scope.names)
+        found = target.explain(name, shown.summary, target.frame(0).depth - scope.depth, check)
+    origins = list(found.path(DEPTH))
     steps = [
-        _step(session, shown, births, list(same))
-        for _, same in groupby(origins, key=lambda one: (id(one.visit.slots), one.pc))
+        _step(session, shown, found, list(same))
+        for _, same in groupby(origins, key=lambda one: (one.visit, one.place.pc))
     ]
     return {
-        "value": spelled(visit.code.names[slot]),
+        "value": spelled(found.start.name),
         "steps": steps[: arguments.count],
         "more": len(steps) > arguments.count,
-        "origins": [_origin(session, each) for each in births.traced],
+        "origins": [_origin(session, each) for each in found.traced],
     }
 
 
 def _origin(session: Session, traced: Traced) -> dict[str, Any]:
     """The place and the cause of an origin; `line` is None for a value that no statement made."""
-    code, debugger = traced.at.visit.code, session.program.debugger
-    line = debugger.loaded.line(code, traced.pc) if traced.pc >= 0 else None
     return {
-        "line": None if line is None else session.client.outgoing_line(line),
-        "name": spelled(traced.sighting.value) if traced.sighting.value else "",
-        **_cause(kind_words(traced), diagnosis_of(traced), traced),
+        "line": None if traced.entered else session.client.outgoing_line(traced.place.line),
+        "name": spelled(traced.value) if traced.value else "",
+        **_cause(traced.cause),
     }
 
 
-def _step(session: Session, shown: Glancing, births: Births, origins: list[Origin]) -> dict[str, Any]:
+def _step(session: Session, shown: Glancing, found: Explanation, origins: list[Origin]) -> dict[str, Any]:
     """A statement with its relevant values; without a statement, the inputs of a block."""
     session.queue.check_cancelled()
-    visit, pc = origins[0].visit, origins[0].pc
-    frame = Frame(visit.code, visit.slots)
-    listing = session.program.debugger.loaded.listing_of(frame.code)
-    line = listing.line(visit.code.path, pc) if pc >= 0 else listing.header_line(visit.code.path)
+    place, pc = origins[0].place, origins[0].place.pc
     return {
-        "line": session.client.outgoing_line(line),
-        "text": listing.lines[line - 1].strip() if pc >= 0 else "",
-        "op": visit.code.nodes[pc].op if pc >= 0 else None,
-        "graph": _title(visit),
-        "source": session.program.sources.of_frame(frame),
-        "values": [_value(session, shown, births, origin) for origin in origins],
+        "line": session.client.outgoing_line(place.line),
+        "text": place.text if pc >= 0 else "",
+        "op": place.op if pc >= 0 else None,
+        "graph": _title(origins[0]),
+        "source": _source(session, place),
+        "values": [_value(session, shown, found, origin) for origin in origins],
     }
 
 
-def _title(visit: BlockVisit) -> str:
-    name = f"@{visit.code.graph.name}" if visit.code.graph.name else ""
-    return name if visit.iteration is None else f"{name} #{visit.iteration}"
+def _source(session: Session, place: Place) -> Any:
+    codes = session.program.debugger.loaded.codes
+    code = next(each for each in codes if id(each) == place.block)
+    return session.program.sources.of_frame(Frame(code, []))
 
 
-def _value(session: Session, shown: Glancing, births: Births, origin: Origin) -> dict[str, Any]:
-    visit = origin.visit
-    content = births.slicing.content(visit, origin.slot)
-    fields: dict[str, Any] = {"name": spelled(origin.name)}
-    if content is UNSET:
-        return {**fields, "note": missing_words(births.debugger, visit, origin.slot)}
+def _title(origin: Origin) -> str:
+    name = f"@{origin.place.graph.name}" if origin.place.graph.name else ""
+    return name if origin.iteration is None else f"{name} #{origin.iteration}"
+
+
+def _value(session: Session, shown: Glancing, found: Explanation, origin: Origin) -> dict[str, Any]:
+    content, fields = origin.content, dict[str, Any](name=spelled(origin.name))
+    if not origin.available:
+        return {**fields, "note": origin.reason}
     fields["type"] = type_text(content)
-    if origin.pc < 0:
+    if origin.place.pc < 0:
         fields["note"] = origin_of_input(origin)
-    summary = shown.summary(content, visit.code, origin.slot)
+    summary = shown.summary(content)
     if summary is not None:
         fields["stats"] = summary.as_dict()
     if not is_tensor(content) or count_of(content) <= SMALL or is_text(content):
         fields["elements"] = shown.glance.text(content).removeprefix(fields["type"]).strip()
     elif (picture := _picture(session, content)) is not None:
         fields["picture"] = picture
-    born = births.of(origin)
-    if origin.pc >= 0 or born:
-        fields["origin"] = [_cause(*each) for each in born]
+    born = found.causes(origin)
+    if origin.place.pc >= 0 or born:
+        fields["origin"] = [_cause(each) for each in born]
     return fields
 
 
-def _cause(kind: str, found: Diagnosis, traced: Traced | None) -> dict[str, Any]:
+def _cause(cause: Cause) -> dict[str, Any]:
     """The cause of a NaN, Inf or zeros that originates in a value."""
-    cause, within = found
-    inside = {} if within is None else {"inside": within.code.nodes[within.pc].op}
-    if traced is not None and traced.intentional:
+    inside = {"inside": cause.inside} if cause.inside else {}
+    if cause.intentional:
         inside["note"] = "intentional"
-    return {"kind": kind, "cause": cause.name, "evidence": cause.evidence, "hint": cause.hint, **inside}
+    return {
+        "kind": cause.kind,
+        "cause": cause.name,
+        "evidence": cause.evidence,
+        "hint": cause.hint,
+        **inside,
+    }
 
 
 def _picture(session: Session, content: Any) -> dict[str, Any] | None:

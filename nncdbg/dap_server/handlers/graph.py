@@ -23,7 +23,6 @@ from nncdbg.engine.values.current import results_of
 from nncdbg.errors import UsageError
 from nncdbg.expression import spelled
 from nncdbg.presentation.elements import is_text
-from nncdbg.presentation.frame_titles import frame_title
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -467,9 +466,12 @@ class Drawing:
 
     # -- blocks and statements ---------------------------------------------------------------
 
+    def _frame_title(self, depth: int) -> str:
+        target = self.session.program.target
+        return target.frame(target.frame(0).depth - depth).title
+
     def cluster(self, block: ShownBlock) -> dict[str, Any]:
-        frames = self.session.program.debugger.frames
-        title = block.title if block.depth < 0 else frame_title(frames, len(frames) - 1 - block.depth)
+        title = block.title if block.depth < 0 else self._frame_title(block.depth)
         first, last = (block.shown[0], block.shown[-1]) if block.shown else (0, -1)
         return {
             "id": block.id,
@@ -494,7 +496,7 @@ class Drawing:
         frames = self.session.program.debugger.control.stack
         if block.depth >= 0 and pc == block.here and block.depth + 1 < len(frames):
             # With the iteration of a running loop.
-            fields["label"] = frame_title(frames[::-1], len(frames) - 2 - block.depth)
+            fields["label"] = self._frame_title(block.depth + 1)
         worst = next((each for each in ("nan", "inf") if each in flags), None)
         return fields if worst is None else {**fields, "flag": worst}
 

@@ -32,9 +32,9 @@ from nncdbg.dap_server.registry import ALWAYS, LIVE, STILL, STOPPED, State, requ
 from nncdbg.dap_server.sources.addresses import address_of, reference_of
 from nncdbg.dap_server.variables.places import frame_depth
 from nncdbg.engine.execution.undo_log import last_visit, left_micro_program
-from nncdbg.engine.schedules.launches import stream_name
 from nncdbg.errors import UsageError
 from nncdbg.ir.kinds import Kind
+from nncdbg.ir.streams import stream_name
 from nncdbg.process.threads import BackgroundThread
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.addresses import definition_at
 from nncdbg.dap_server.sources.modules import COLUMNS
 from nncdbg.dap_server.sources.shown import MIME_TYPE
-from nncdbg.engine.differentiation.line_pairs import LinePairs
 from nncdbg.errors import UsageError
+from nncdbg.ir.line_pairs import LinePairs
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session

@@ -16,18 +16,16 @@ from nncdbg.dap_server.events import MAIN_THREAD
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.addresses import reference_of
 from nncdbg.dap_server.variables.places import SourcePlace, current_statement, frame_place
-from nncdbg.engine.schedules.launches import HOST
-from nncdbg.engine.schedules.streams import stream_states, streams_of
 from nncdbg.errors import UsageError
 from nncdbg.expression import spelled
-from nncdbg.presentation.frame_titles import frame_title
+from nncdbg.ir.streams import HOST, stream_states, streams_of
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.execution.frame import Frame
-    from nncdbg.engine.schedules.streams import StreamState
     from nncdbg.ir.records import Location
+    from nncdbg.ir.streams import StreamState
 
 _FIRST = 2
 """The thread of stream 0."""
@@ -74,7 +72,7 @@ def stream_frames(session: Session, stream: int) -> list[protocol.StackFrame]:
     debugger = session.program.debugger
     depth = len(debugger.control.stack) - 1
     frame = debugger.control.stack[depth]
-    states = stream_states(debugger.program, frame.code, frame.pc)
+    states = stream_states(debugger.program, frame.code.graph, frame.pc)
     state = next(each for each in states if each.number == stream)
     if state.pc is None:
         return []
@@ -179,7 +177,7 @@ def _machine_frame(
     line = debugger.loaded.line(frame.code, pc)
     assert line is not None, "each statement has its own line"
     place = frame_place(session, depth)
-    name = frame_title(frames, len(frames) - 1 - depth)
+    name = session.program.target.frame(len(frames) - 1 - depth).title
     if depth == 0 and session.attachment is not None and session.attachment.script is not None:
         name = f"{name} {session.attachment.script.progress(debugger)}".rstrip()
     # Without an end: VS Code would select the statement, and the next keystroke would replace it.

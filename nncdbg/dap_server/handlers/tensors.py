@@ -17,7 +17,7 @@ import numpy as np
 
 from nncdbg import dtypes
 from nncdbg.commands.changing import known_branch
-from nncdbg.commands.comparing import other_branch, value_on_branch
+from nncdbg.commands.comparing import other_branch
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.variables.places import values_from
 from nncdbg.dap_server.variables.value_text import Glance, is_tensor, type_text
@@ -326,15 +326,15 @@ def _against(session: Session, scope: Values, text: str, against: Against) -> Ar
         raise UsageError(
             "a comparison needs exactly one other tensor", hint="use either `expression` or `branch`"
         )
-    debugger = session.program.debugger
+    target = session.program.target
     name, index = split_target(text, scope.has, scope.names)
     if index is not None:
         raise UsageError(
             f"cannot compare `{text}` across branches: `{text}` is only part of a value",
             hint="compare the whole value",
         )
-    branch = other_branch(debugger) if against.branch == "other" else known_branch(debugger, against.branch)
-    return _tensor(value_on_branch(debugger, name, branch), text)
+    branch = other_branch(target) if against.branch == "other" else known_branch(target, against.branch)
+    return _tensor(target.on_branch(name, branch), text)
 
 
 def _named(scope: Values, arguments: SliceArguments) -> Any:

@@ -11,13 +11,12 @@ import msgspec
 from nncdbg.dap_server.client_recorder import GOTO
 from nncdbg.dap_server.handlers.stack import awaited
 from nncdbg.dap_server.registry import LIVE, STOPPED, State, request
-from nncdbg.engine.schedules.launches import HOST, Site, stream_name
-from nncdbg.engine.schedules.streams import stream_states
 from nncdbg.engine.schedules.timeline import ScheduleTimeline, planned
 from nncdbg.engine.time.checkpoints import Edit, edits_of
 from nncdbg.engine.time.timeline import Mark
 from nncdbg.errors import UsageError
 from nncdbg.expression import spelled
+from nncdbg.ir.streams import HOST, Site, stream_name, stream_states
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
@@ -233,7 +232,7 @@ def streams(session: Session, arguments: StreamsArguments) -> dict[str, Any]:
     frame = next(each for each in reversed(debugger.control.stack) if each.code.formula is None)
     measured = debugger.times.on and bool(debugger.times.executed)
     timeline = _timeline(session, measured)
-    states = stream_states(debugger.program, frame.code, frame.pc)
+    states = stream_states(debugger.program, frame.code.graph, frame.pc)
     waits = {state.number: awaited(session, frame.code, state) for state in states}
     following = {(frame.code.path, state.pc) for state in states if state.pc is not None}
     current = _current(session, {launch.site for launch in timeline.launches})

@@ -15,8 +15,8 @@ from urllib.parse import unquote, urlsplit
 
 from nncdbg.dap_server import protocol
 from nncdbg.dap_server.sources.listing_file import write_listing
-from nncdbg.engine.compilation.search import origins
 from nncdbg.errors import UsageError
+from nncdbg.ir.search import origins
 from nncdbg.presentation.source_files import is_source
 from nncdbg.process.ranks import rank_in_environment
 

@@ -41,6 +41,8 @@ from nncdbg.expression.nodes import Name
 from nncdbg.expression.operators import OperandError
 from nncdbg.presentation.buffers import buffer_text
 from nncdbg.stats import summarize
+from nncdbg.target.cells import Cells
+from nncdbg.target.measures import buffer_of
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
@@ -434,11 +436,11 @@ def _memory(here: FrameAtStop) -> Children:
 def _buffers(here: FrameAtStop) -> Children:
     slots = here.slots
     written = len(slots.written) if here.ended else slots.before(here.frame.pc)
-    loaded = here.view.session.program.debugger.loaded
+    cells = Cells(here.view.session.program.debugger)
 
     def make(start: int, stop: int) -> Iterator[protocol.Variable]:
         for slot in (*reversed(slots.written[:written]), *slots.given, *slots.constants)[start:stop]:
-            words = buffer_text(loaded, here.code, slot, here.frame.slots[slot])
+            words = buffer_text(buffer_of(cells, here.code, slot, here.frame.slots[slot]))
             yield here.view.variable(_title(here, here.code.names[slot]), words)
 
     return Children(written + len(slots.given) + len(slots.constants), make)

@@ -9,14 +9,15 @@ import numpy as np
 
 from nncdbg.engine.backends import Backend, Call, Kernels, backend
 from nncdbg.engine.backends.numpy import NumPy
-from nncdbg.engine.compilation.code import Code, Compiler, Instruction, gatherer, initial_data
+from nncdbg.engine.compilation.code import Code, Compiler, Instruction, gatherer
 from nncdbg.engine.frontends.formula import formula_of
 from nncdbg.engine.inference.types import type_of_array
 from nncdbg.engine.ops import Op, lookup
-from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.schema import complete, split, version_of
 from nncdbg.errors import UnsupportedOp
+from nncdbg.ir.constants import initial_data
 from nncdbg.ir.records import Node, TensorType
+from nncdbg.text.torch_names import is_torch
 
 
 class FormulaKernel:

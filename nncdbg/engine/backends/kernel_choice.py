@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from nncdbg.engine.backends import Backend, Call, Kernels, backend
 from nncdbg.engine.backends.mixed_backends import kernels_for
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.compilation.search import candidates
-from nncdbg.engine.ops.aten.names import stop_names
 from nncdbg.errors import UsageError
 from nncdbg.ir.kinds import Kind, is_transfer
 from nncdbg.ir.records import Node, Path, Program
 from nncdbg.ir.walk import walk
 from nncdbg.text.lexemes import Flaw, integer_of, name_text, nearest, unquote
+from nncdbg.text.torch_names import stop_names
 
 _SELECTOR = re.compile(
     r"""\s*(?:@(?P<graph>"(?:[^"\\]|\\.)*"|[^\s".%]\S*?)\.)?%(?P<value>"(?:[^"\\]|\\.)*"|[^\s"]\S*)\s*""",
@@ -97,28 +96,6 @@ class ExactSelectors:
             if [home[0] for home in homes].count(path[0]) == 1:
                 return f"@{name_text(str(path[0]))}.%{name_text(name)}"
         return f"{line} {node.op}"
-
-
-@dataclass(frozen=True, slots=True)
-class StatementKernel:
-    """The backend whose kernel runs a statement, and why.
-
-    `reason` is ``"default"`` (the backend of the run), ``"chosen"`` (by `selector`) or ``"fallback"``.
-    `value` is the first named result, "" without one.  `lacking` is the backend without a kernel, after which
-    the statement fell back to NumPy.
-    """
-
-    line: int | None
-    op: str
-    value: str
-    backend: str
-    reason: str = "default"
-    selector: str = ""
-    lacking: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields, without empty texts, as JSON has them."""
-        return {name: content for name, content in asdict(self).items() if content != ""}
 
 
 class KernelChoice:

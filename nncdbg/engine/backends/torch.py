@@ -24,11 +24,12 @@ from nncdbg.engine.backends import (
     way_past,
 )
 from nncdbg.engine.backends.numpy import NumPy
-from nncdbg.engine.ops.aten.names import check_version, installed, is_torch
+from nncdbg.engine.ops.aten.versions import check_version
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.ir.kinds import Kind
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import row_of
+from nncdbg.text.torch_names import is_torch
 
 
 class Torch:
@@ -150,6 +151,8 @@ class Torch:
 
 
 def _check_installed() -> None:
+    from nncdbg.text.torch_names import installed
+
     if not installed():
         raise UsageError(
             "the backend torch needs the package torch, which is not installed",

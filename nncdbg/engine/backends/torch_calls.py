@@ -25,7 +25,6 @@ from nncdbg.engine.backends.torch_tensors import (
     tensor_of_number,
 )
 from nncdbg.engine.ops.aten.internals import fast_call, out_form
-from nncdbg.engine.ops.aten.names import NUMBER, OPERAND, OWN, WRITE
 from nncdbg.engine.ops.aten.operators import overwrites
 from nncdbg.engine.ops.aten.signatures import (
     COUNT,
@@ -38,6 +37,7 @@ from nncdbg.engine.ops.aten.signatures import (
     signature,
 )
 from nncdbg.errors import GraphError
+from nncdbg.text.torch_names import NUMBER, OPERAND, OWN, WRITE
 
 if TYPE_CHECKING:
     from nncdbg.engine.backends import Call, Execute

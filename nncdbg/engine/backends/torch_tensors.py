@@ -11,9 +11,9 @@ import torch
 
 from nncdbg.engine.ops.aten.arrays import as_tensor, number_function
 from nncdbg.engine.ops.aten.internals import without_elements
-from nncdbg.engine.ops.aten.names import NUMBER, READ, RECORDED, VIEW
 from nncdbg.engine.ops.aten.signatures import Argument, ArgumentKind, decode
 from nncdbg.errors import RunError
+from nncdbg.text.torch_names import NUMBER, READ, RECORDED, VIEW
 
 if TYPE_CHECKING:
     from nncdbg.engine.backends import Call, Execute

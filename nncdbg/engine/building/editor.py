@@ -14,12 +14,12 @@ from nncdbg.engine.building.editing import (
     EditedValue,
     edited_operand,
 )
-from nncdbg.engine.compilation.code import initial_data
 from nncdbg.engine.differentiation.backward_calls import SAVED
 from nncdbg.engine.frontends.order import title
 from nncdbg.engine.inference.graphs import GraphInference, TypeRules
 from nncdbg.engine.inference.types import common_type, type_of_array
 from nncdbg.errors import GraphError, NncdbgError, UsageError
+from nncdbg.ir.constants import initial_data
 from nncdbg.ir.kinds import Kind, called_graph, kind_of
 from nncdbg.ir.names import all_defined, claimed_name
 from nncdbg.ir.records import (

@@ -16,10 +16,8 @@ from typing import Any, TypeAlias
 from nncdbg.engine.inference.graphs import Complain, GraphInference
 from nncdbg.engine.inference.statements import literal_dtype
 from nncdbg.engine.inference.types import literal_array, type_of_array
-from nncdbg.errors import GraphError
 from nncdbg.ir.kinds import Kind, is_transfer
-from nncdbg.ir.records import Array, Constant, Graph, Inline, Literal, Node, Path, Program, Type
-from nncdbg.text.lexemes import name_text
+from nncdbg.ir.records import Array, Constant, Graph, Literal, Node, Path, Program, Type
 
 Instruction: TypeAlias = "tuple[Callable[..., Any] | None, Callable[[list[Any]], Sequence[Any]], Any]"
 
@@ -294,20 +292,6 @@ class Compiler:
             slot = code.find(name)
         assert slot is not None  # Inference has found the value.
         return slot
-
-
-def initial_data(constant: Constant, program: Program) -> Array:
-    """Return the read-only data of a constant, read through the program's stores."""
-    if isinstance(constant.data, Inline):
-        return constant.data.array
-    reference = constant.data
-    if reference.store >= len(program.readers):
-        raise GraphError(
-            f'%{name_text(constant.value.name)} = data("{reference.key}") reads a store that is not open',
-            hint="load the program from its file, or correct the path in its `store` line",
-        )
-    array: Array = program.readers[reference.store].read(reference.key)
-    return array
 
 
 def walk(code: Code) -> Iterator[Code]:

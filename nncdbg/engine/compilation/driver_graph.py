@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nncdbg.dtypes import FLOATS, NUMPY
-from nncdbg.engine.compilation.code import EPOCH, initial_data
+from nncdbg.engine.compilation.code import EPOCH
 from nncdbg.engine.compilation.tracked_values import TRACKED, TRACKED_DATA, tracked_lines
 from nncdbg.engine.ops.state import steps_of_epoch
 from nncdbg.errors import GraphError
+from nncdbg.ir.constants import initial_data
 from nncdbg.ir.records import (
     Array,
     Attribute,

@@ -22,12 +22,12 @@ from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.loaded import Loaded, MicroPrograms
 from nncdbg.engine.observers.statement_checks import is_random
 from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.causes import Birth, Cause
 from nncdbg.engine.ops.causes.evidence import at, flat, overflow_hint, shown, spot
 from nncdbg.engine.ops.schema import for_rules, version_of
 from nncdbg.errors import NncdbgError
 from nncdbg.stats.inspection import holds
+from nncdbg.text.torch_names import is_torch
 
 MOST_WORK = 1 << 22
 """Maximum multiplications, or elements of operands, of a micro program: about a second at most."""

@@ -19,10 +19,10 @@ from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.observers.statement_checks import FAULTS, faults_of
 from nncdbg.engine.ops import Op, lookup
-from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.causes import Birth, Cause, Made
 from nncdbg.engine.ops.schema import for_rules, version_of
 from nncdbg.ir.records import Array
+from nncdbg.text.torch_names import is_torch
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.composite_op_origin import Within

@@ -16,7 +16,7 @@ from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.diagnosis.finding_records import NONE, FindingRecords, Origins
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks, Role, Stage
 from nncdbg.engine.diagnosis.widened import Widened
-from nncdbg.engine.ops.aten.names import is_torch
+from nncdbg.text.torch_names import is_torch
 
 
 def step_outputs(code: Code) -> Sequence[str]:

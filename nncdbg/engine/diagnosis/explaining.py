@@ -19,7 +19,6 @@ from nncdbg.engine.backends.composed import run_definition
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.observers.nonfinite import array_of
 from nncdbg.engine.ops import Op, lookup
-from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.causes import Birth, Cause, Maker, RuleFailed, applied
 from nncdbg.engine.ops.causes.evidence import (
     EXACT,
@@ -49,6 +48,7 @@ from nncdbg.errors import NncdbgError
 from nncdbg.ir.records import Array
 from nncdbg.stats.inspection import bad
 from nncdbg.text.counting import elements
+from nncdbg.text.torch_names import is_torch
 
 
 def cause_of(birth: Birth) -> Cause:

@@ -36,11 +36,11 @@ from nncdbg.engine.execution.findings import STATE_RESET, Finding
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.observers.nonfinite import KINDS, array_of, bad_in, influenced, shaped
 from nncdbg.engine.observers.statement_checks import FAULTS, faults_of
-from nncdbg.engine.ops.aten.names import autograd_nodes, base_name, is_torch
 from nncdbg.engine.ops.causes import WHERE_TRAP, Cause
 from nncdbg.engine.ops.influence import CHECK, NOTHING, Application, Infinities, Marked, whole
 from nncdbg.ir.kinds import Kind
 from nncdbg.stats.inspection import bad, is_finite
+from nncdbg.text.torch_names import autograd_nodes, base_name, is_torch
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.diagnosing import Diagnosing

@@ -19,13 +19,13 @@ from nncdbg.engine.diagnosis.finding_records import ENTRANCE, FindingRecords
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Stage
 from nncdbg.engine.execution.events import Event, Pushed
 from nncdbg.engine.observers.nonfinite import bad_in
-from nncdbg.engine.ops.aten.names import RECEIVED_INPUT, RECORDED_INPUT
 from nncdbg.engine.ops.causes import RECEIVED, SET_BY_HAND, Cause
 from nncdbg.engine.ops.influence import Application
 from nncdbg.ir.records import Array
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import bad, is_finite
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.torch_names import RECEIVED_INPUT, RECORDED_INPUT
 
 _LATER = re.compile(r"(\.\d+)+$")
 """The end of the name of a later value: a gradient after clipping is ``fc.weight.grad.1``."""

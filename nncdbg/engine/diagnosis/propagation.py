@@ -24,12 +24,12 @@ from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.loaded import Loaded, MicroPrograms
 from nncdbg.engine.observers.nonfinite import array_of, influenced, shaped
 from nncdbg.engine.ops import Op
-from nncdbg.engine.ops.aten.names import base_name, is_torch
 from nncdbg.engine.ops.aten.operators import VIEWS
 from nncdbg.engine.ops.influence import EVERYTHING, NOTHING, WHERE, Infinities, Influence, Marked, whole
 from nncdbg.errors import NncdbgError
 from nncdbg.ir.kinds import Kind
 from nncdbg.stats.inspection import bad
+from nncdbg.text.torch_names import base_name, is_torch
 
 _SELECTING = frozenset({Infinities.KEPT, Infinities.ABSORBED})
 """How ops treat an infinity that they only move or select."""

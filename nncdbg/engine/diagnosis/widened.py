@@ -22,12 +22,12 @@ from nncdbg.engine.diagnosis.finding_records import NONE, Origins
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks
 from nncdbg.engine.diagnosis.step import Step
 from nncdbg.engine.observers.statement_checks import wider
-from nncdbg.engine.ops.aten.names import base_name, is_torch, of_other_library
 from nncdbg.engine.ops.causes.evidence import at, first, flat, is_float, shown
 from nncdbg.engine.ops.declaration import Op
 from nncdbg.ir.records import Array
 from nncdbg.stats.inspection import bad
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.torch_names import base_name, is_torch, of_other_library
 
 MOST_ELEMENTS = 1 << 22
 """Maximum number of elements of operands and results of a statement that is computed again."""

@@ -23,7 +23,6 @@ import numpy as np
 from nncdbg.dtypes import FROM_ONNX, NUMPY, ONNX, name_of
 from nncdbg.engine.frontends.stores import Store
 from nncdbg.engine.inference.graphs import TypeRules
-from nncdbg.engine.ops.aten.names import base_name, is_torch
 from nncdbg.engine.ops.aten.operators import F32_OPERANDS, F32_RESULTS
 from nncdbg.engine.ops.schema import only_float, schema, version_of
 from nncdbg.errors import GraphError, UsageError
@@ -48,6 +47,7 @@ from nncdbg.ir.records import (
 )
 from nncdbg.ir.walk import blocks
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.torch_names import base_name, is_torch
 
 WIDTHS = ("f16", "bf16", "f32", "f64")
 """The element types that are cast, which are also the possible targets."""

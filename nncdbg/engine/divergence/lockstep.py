@@ -7,12 +7,12 @@ budget, beyond it in files.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from nncdbg.comparison.measure import agree
-from nncdbg.comparison.report import DifferenceCause, DiffReport, Key, Match
+from nncdbg.comparison.report import DifferenceCause, DiffReport, FirstDifference, Key, Match
 from nncdbg.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import StatementVerdict, is_discrete
@@ -77,14 +77,6 @@ def compared(
         same = same_places and has_same_places(a.loaded.program, b.loaded.program)
     kind = Lockstep if same else PairedRuns
     return kind(a, b, tolerance or Tolerance(), budget)
-
-
-@dataclass(frozen=True, slots=True)
-class FirstDifference:
-    """The first result that differs, and what differs in its statement: no text if nothing does."""
-
-    match: Match
-    causes: tuple[str, ...]
 
 
 class Lockstep(TwoRuns):

@@ -24,11 +24,11 @@ import msgspec
 from nncdbg.dtypes import name_of
 from nncdbg.engine.backends import Execute, Kernels
 from nncdbg.engine.ops import declared
-from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.ir.records import TensorType
 from nncdbg.ir.walk import walk_nodes
 from nncdbg.process.crash_report_reader import INSIDE, LENGTH, RECORD, SENDING, SENT, SIZE, read_box, sentence
 from nncdbg.process.files import state_folder
+from nncdbg.text.torch_names import origin_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.backends import Backend, Call

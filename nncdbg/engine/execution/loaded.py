@@ -8,20 +8,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nncdbg.engine.backends.composed import MicroKernels
-from nncdbg.engine.compilation.code import Code, Compiler, initial_data, walk
+from nncdbg.engine.compilation.code import Code, Compiler, walk
 from nncdbg.engine.execution.events import Failed, Interrupted, Outcome
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.linking import Allocation, Instrument, Linker, Wrap
 from nncdbg.engine.execution.machine import Machine, Running
 from nncdbg.engine.execution.random_streams import generator_of
 from nncdbg.engine.frontends.formula import formula_of
-from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.engine.ops.schema import check_opsets, split
 from nncdbg.errors import GraphError, NncdbgError, StoppedRun
+from nncdbg.ir.constants import initial_data
 from nncdbg.ir.records import Array, Constant, Node, Path, Program, TensorType, Type, type_of
 from nncdbg.ir.walk import node_at, walk_nodes
 from nncdbg.text.listing import Listing
 from nncdbg.text.short_names import ProgramNames, names_of
+from nncdbg.text.torch_names import origin_text
 from nncdbg.textual_repr.printer import listing
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from nncdbg.engine.building.statements import Statements
-from nncdbg.engine.compilation.code import initial_data
 from nncdbg.engine.frontends.declared_types import stale_shape_notes
 from nncdbg.engine.frontends.onnx_file import check_model, read_model
 from nncdbg.engine.frontends.onnx_graph import Conversion
@@ -16,6 +15,7 @@ from nncdbg.engine.frontends.onnx_node import GraphScope, domain_of
 from nncdbg.engine.frontends.onnx_store import GraphPath, OnnxStore, subgraphs_of, training_path
 from nncdbg.engine.frontends.order import title
 from nncdbg.errors import GraphError, LoadError
+from nncdbg.ir.constants import initial_data
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import all_defined, claimed_name, fresh_name
 from nncdbg.ir.records import (

@@ -6,11 +6,11 @@ import difflib
 import heapq
 from collections.abc import Collection, Sequence
 
-from nncdbg.engine.ops.aten.names import named_place, origin_text
 from nncdbg.errors import GraphError
 from nncdbg.ir.names import reads
 from nncdbg.ir.records import Node
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.torch_names import named_place, origin_text
 
 
 def title(node: Node) -> str:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nncdbg.dtypes import NUMPY
-from nncdbg.engine.compilation.code import Code, initial_data
+from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.inference.statements import literal_dtype
 from nncdbg.engine.inference.types import joined_type, literal_array, stacked_type, type_of_array
@@ -25,6 +25,7 @@ from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.ops.schema import complete, schema, version_of
 from nncdbg.engine.ops.valid_integers import Integers, known_type
 from nncdbg.errors import NncdbgError
+from nncdbg.ir.constants import initial_data
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import (
     Array,

@@ -271,13 +271,9 @@ def data_file(text: str, folder: Path | None = None) -> DataFile | ImageFile | N
     return DataFile(folder / path if folder else Path(path), key)
 
 
-def split_data(text: str) -> tuple[str, str] | None:
-    """Split ``%v = zeros[2,3]`` or ``%v = x.npy`` into target and data; None for any other assignment."""
-    for place, character in enumerate(text):
-        data = text[place + 1 :].strip().strip("\"'")
-        if character == "=" and (_GENERATED.fullmatch(data) or _FILE.search(data) or is_image_text(data)):
-            return text[:place].strip(), data
-    return None
+def names_data(text: str) -> bool:
+    """Return whether a text names generated data, or a file of data, such as ``zeros[2,3]`` or ``x.npy``."""
+    return bool(_GENERATED.fullmatch(text) or _FILE.search(text) or is_image_text(text))
 
 
 def read_spec(text: str, folder: Path | None = None) -> Generated | DataFile | ImageFile | Plain:

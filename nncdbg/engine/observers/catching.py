@@ -13,13 +13,13 @@ from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.execution.findings import KINDS, Finding
 from nncdbg.engine.execution.linking import Binding
 from nncdbg.engine.observers.nonfinite import array_of, born_in
-from nncdbg.engine.ops.aten.names import is_torch
 from nncdbg.engine.ops.aten.operators import allocates_only, overwrites
 from nncdbg.engine.ops.influence import Application
 from nncdbg.errors import UsageError
 from nncdbg.expression import Expression
 from nncdbg.stats.inspection import Flag, holds
 from nncdbg.text.lexemes import name_text
+from nncdbg.text.torch_names import is_torch
 
 _FLAGS = {
     "nan": Flag.NAN,

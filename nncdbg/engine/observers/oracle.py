@@ -13,11 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.comparison.measure import measure
-from nncdbg.comparison.report import Match, ValueSite
-from nncdbg.comparison.tolerance import Tolerance
-from nncdbg.engine.compilation.code import Code, Statement
-from nncdbg.engine.execution.check_results import (
+from nncdbg.comparison.check_results import (
     FAILED,
     NOT_APPLICABLE,
     NOT_CHECKED,
@@ -25,6 +21,10 @@ from nncdbg.engine.execution.check_results import (
     CheckResult,
     not_checked,
 )
+from nncdbg.comparison.measure import measure
+from nncdbg.comparison.report import Match, ValueSite
+from nncdbg.comparison.tolerance import Tolerance
+from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.execution.findings import Finding, Report
 from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.loaded import MicroPrograms

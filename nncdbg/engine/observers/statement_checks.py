@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nncdbg.by_identity import ByIdentity
+from nncdbg.comparison.schedule_problems import ScheduleProblem
 from nncdbg.dtypes import FLOATS, name_of
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends.composed import run_definition
@@ -29,12 +30,12 @@ from nncdbg.engine.ops.causes import RuleFailed, contained
 from nncdbg.engine.ops.contracts import BrokenContract, IntegerFault
 from nncdbg.engine.ops.remarks import Evaluated
 from nncdbg.engine.ops.schema import for_rules, version_of
-from nncdbg.engine.schedules.launches import THE_HOST, Site, scheduled, stream_name
-from nncdbg.engine.schedules.validation import ScheduleProblem, validated
+from nncdbg.engine.schedules.validation import validated
 from nncdbg.engine.values.host_reads import changed_read
 from nncdbg.errors import NncdbgError, RunError
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import Array, Literal, Node, Program
+from nncdbg.ir.streams import THE_HOST, Site, scheduled, stream_name
 from nncdbg.ir.walk import blocks, walk_nodes
 from nncdbg.text.counting import elements
 from nncdbg.text.lexemes import name_text

@@ -28,8 +28,6 @@ from nncdbg.engine.ops import (  # noqa: F401
     trees,
     windows,
 )
-from nncdbg.engine.ops.aten.names import DOMAINS as TORCH_DOMAINS
-from nncdbg.engine.ops.aten.names import installed
 from nncdbg.engine.ops.aten.operators import torch_operator
 from nncdbg.engine.ops.aten.schemas import TorchSchemas
 from nncdbg.engine.ops.declaration import Op, declared, names
@@ -47,6 +45,8 @@ from nncdbg.engine.ops.optimizers import updates  # noqa: F401
 from nncdbg.engine.ops.schema import register_schemas, split
 from nncdbg.engine.ops.schema import schema as schema_of
 from nncdbg.ir.records import DEFAULT_DOMAIN
+from nncdbg.text.torch_names import DOMAINS as TORCH_DOMAINS
+from nncdbg.text.torch_names import installed
 
 register_schemas(OnnxSchemas())
 register_schemas(OnnxSchemas(), DEFAULT_DOMAIN, "ai.onnx.ml")

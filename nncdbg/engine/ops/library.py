@@ -19,10 +19,10 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
-from nncdbg.engine.ops.aten import names
 from nncdbg.engine.ops.declaration import Op, declared_together
 from nncdbg.engine.ops.schema import split
 from nncdbg.errors import LoadError
+from nncdbg.text import torch_names as names
 
 _LOADED: dict[Path, tuple[str, ...]] = {}
 

@@ -18,7 +18,6 @@ from nncdbg.engine.schedules.launches import (
     LaunchExpansion,
     LaunchScope,
     Memory,
-    Site,
     Steps,
 )
 from nncdbg.errors import UsageError
@@ -37,6 +36,7 @@ from nncdbg.ir.records import (
     Value,
     without_sizes,
 )
+from nncdbg.ir.streams import Site
 from nncdbg.ir.walk import walk_nodes
 
 

@@ -17,30 +17,18 @@ from typing import NamedTuple, TypeAlias
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import Graph, Node, Operand, Path, Placement, Program, Value
-from nncdbg.ir.walk import blocks, walk_nodes
+from nncdbg.ir.streams import HOST, Site
+from nncdbg.ir.walk import walk_nodes
 from nncdbg.process.collector import collector_paused
 
 Steps: TypeAlias = "Iterator[Steps]"
 """Issues a block, and yields the steps of each block inside it, for its caller to run first."""
-
-HOST = -1
-"""The number of the host, where streams have theirs."""
-
-THE_HOST = "the host"
 
 DEEPEST = 200
 """Maximum number of nested blocks."""
 
 ITERATIONS = 2
 """How often the body of a loop is issued: the second iteration meets the first one's accesses."""
-
-Site: TypeAlias = "tuple[Path, int]"
-"""A block, and the number of a statement in it; -1 is the first line of a graph, and len(nodes) its last."""
-
-
-def stream_name(stream: int, host: str = "host") -> str:
-    """Return `s2`, or `host`; in a sentence, it is THE_HOST."""
-    return host if stream == HOST else f"s{stream}"
 
 
 class Memory(NamedTuple):
@@ -118,23 +106,6 @@ def launches(
 def branches(program: Program) -> Sequence[int]:
     """Return the values of `choice` that together reach each branch of a program."""
     return (0, 1) if any(node.kind is Kind.IF for node in walk_nodes(program)) else (0,)
-
-
-def scheduled(program: Program) -> bool:
-    """Return whether any statement of a program has a margin."""
-    return any(True for _ in placements(program))
-
-
-def placements(program: Program) -> Iterator[tuple[Site, Placement]]:
-    """Yield the margins of all statements, and of the first and last lines of graphs and blocks."""
-    for path, graph in blocks(program.graphs):
-        if graph.begin is not None:
-            yield (path, -1), graph.begin
-        for pc, node in enumerate(graph.nodes):
-            if node.placement is not None:
-                yield (path, pc), node.placement
-        if graph.end is not None:
-            yield (path, len(graph.nodes)), graph.end
 
 
 class LaunchExpansion:

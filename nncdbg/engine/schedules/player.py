@@ -20,12 +20,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nncdbg.comparison.schedule_problems import ScheduleProblem
 from nncdbg.engine.differentiation.expansion import with_backward_graphs
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.schedules.flattening import Flat, FlatBlock, FlatStatement, flattened
-from nncdbg.engine.schedules.launches import Access, Memory, Site, scheduled
+from nncdbg.engine.schedules.launches import Access, Memory
 from nncdbg.engine.schedules.races import Order, OrderedSegment
-from nncdbg.engine.schedules.validation import ScheduleProblem
 from nncdbg.errors import UsageError
 from nncdbg.expression import spelled
 from nncdbg.ir.names import claimed_name
@@ -42,6 +42,7 @@ from nncdbg.ir.records import (
     Value,
 )
 from nncdbg.ir.rewrite import copied_node, rewrite
+from nncdbg.ir.streams import Site, scheduled
 from nncdbg.process.collector import collector_paused
 from nncdbg.text.listing import Listing
 

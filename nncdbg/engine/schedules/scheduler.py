@@ -16,11 +16,12 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from nncdbg.engine.memory.plan_file import PlacedPlan
-from nncdbg.engine.schedules.launches import DEEPEST, HOST, Site
+from nncdbg.engine.schedules.launches import DEEPEST
 from nncdbg.engine.schedules.validation import margins_of, validate, with_margins
 from nncdbg.errors import UsageError
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import Graph, Node, Placement, Program
+from nncdbg.ir.streams import HOST, Site
 
 ROUNDS = 20
 """How often the schedule is checked again; an edge may order more than one race."""

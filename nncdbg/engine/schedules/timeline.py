@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
+from nncdbg.comparison.schedule_problems import Party
 from nncdbg.engine.memory.plan_file import PlacedPlan
-from nncdbg.engine.schedules.launches import HOST, Launch, Site, launches
+from nncdbg.engine.schedules.launches import Launch, launches
 from nncdbg.engine.schedules.races import MOST_COMPARED, conflict, uses_of_bytes
-from nncdbg.engine.schedules.streams import lanes, streams_of
-from nncdbg.engine.schedules.validation import Party
 from nncdbg.expression import spelled
 from nncdbg.ir.records import Graph, Node, Program
+from nncdbg.ir.streams import HOST, Site, lanes, streams_of
 from nncdbg.ir.walk import block_at, node_at
 from nncdbg.text.listing import Listing
 

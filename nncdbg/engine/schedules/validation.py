@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from nncdbg.comparison.schedule_problems import Party, Repair, ScheduleProblem, Validation
 from nncdbg.engine.memory.plan_file import PlacedPlan
-from nncdbg.engine.schedules.launches import HOST, Launch, Memory, Site, branches, launches, placements
+from nncdbg.engine.schedules.launches import Launch, Memory, branches, launches
 from nncdbg.engine.schedules.races import Ordering, Race, missing_edge, races
 from nncdbg.errors import UsageError
 from nncdbg.ir.records import Graph, Node, Path, Placement, Program
 from nncdbg.ir.rewrite import rewrite
+from nncdbg.ir.streams import HOST, Site, placements
 from nncdbg.process.collector import collector_paused
 
 
@@ -235,69 +237,6 @@ def depth_faults(launches: Sequence[Launch], ordering: Ordering, limit: int) -> 
         elif column not in reported and ordering.positions[at] - known[column] > limit:
             reported.add(column)
             yield EventFault("depth", at, launch.stream)
-
-
-@dataclass(frozen=True, slots=True)
-class Party:
-    """A statement that takes part in a problem: its place, its stream (HOST: the host), and its value."""
-
-    site: Site
-    stream: int
-    name: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Repair:
-    """An edge that mends a race: `waiter` waits for an event recorded after `recorder`.
-
-    `event` is an event that `recorder` records already; None: a new one.
-    """
-
-    recorder: Party
-    waiter: Party
-    event: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleProblem:
-    """A race, or a fault of a schedule.
-
-    `kind` is ``race``, ``unbound-stream``, or that of an `EventFault`.  For a race, `access` is
-    ``write-read``, ``read-write`` or ``write-write``, in the order of `first` and `second`, and `cause` is
-    ``value``, ``reuse``, ``free`` or ``workspace``.  `first` is the earlier statement, if there are two.
-    `number` is that of the event or stream of a fault, `limit` that of the depth.  `bytes` are those that
-    both use, in the arena of a memory plan.
-
-    ``unbound-stream``: `second` uses its stream for the logical stream `number`, which `first` binds to
-    another one.
-    """
-
-    kind: str
-    second: Party
-    first: Party | None = None
-    access: str = ""
-    cause: str = ""
-    number: int = 0
-    limit: int = 0
-    bytes: tuple[int, int] | None = None
-    repair: Repair | None = None
-
-    @property
-    def host(self) -> bool:
-        """Whether the host takes part in a race."""
-        return self.kind == "race" and HOST in (self.second.stream, self.first and self.first.stream)
-
-
-@dataclass(frozen=True, slots=True)
-class Validation:
-    """The problems of a schedule, and how much was checked."""
-
-    problems: tuple[ScheduleProblem, ...]
-    launches: int
-    streams: int
-    events: int
-    depth: int
-    """The largest number of launches of a stream in flight."""
 
 
 def validate(program: Program, plan: PlacedPlan | None = None, *, depth: int | None = None) -> Validation:

@@ -14,13 +14,13 @@ import numpy as np
 
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.ops.aten.names import stop_names
-from nncdbg.engine.stopping.place_names import place_text
 from nncdbg.errors import UsageError
 from nncdbg.escaping import printable
 from nncdbg.expression import Expression
 from nncdbg.ir.records import Node, Path
 from nncdbg.text.listing import Listing
+from nncdbg.text.places import place_text
+from nncdbg.text.torch_names import stop_names
 
 Hits = Callable[[int], bool]
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from nncdbg.engine.ops.aten.names import stop_names
 from nncdbg.errors import UsageError
 from nncdbg.ir.records import Path, Program
 from nncdbg.ir.walk import blocks
-from nncdbg.text.lexemes import name_text
+from nncdbg.text.places import place_text
 from nncdbg.text.short_names import meant
+from nncdbg.text.torch_names import stop_names
 
 _LISTED = 6
 """Maximum number of places listed in an error about an ambiguous name."""
@@ -24,7 +24,6 @@ _GRAPHS = 10
 ANY = "name"
 """The kind of a name without a sigil."""
 
-_SIGILS = {"op": "", "graph": "@", "value": "%", "data": "%", "node": "node "}
 _ORDER = ("op", "graph", "value", "node")
 """A name of several kinds is the first of them; a pattern is of the first kind that has such names."""
 
@@ -36,13 +35,6 @@ class NamedPlace:
     kind: str
     target: str
     names: frozenset[str]
-
-
-def place_text(kind: str, name: str) -> str:
-    """Return a place as commands accept it: `%h`, `@layer1`, `node /attn/Softmax`, `Softmax`."""
-    if kind not in _SIGILS:
-        return name
-    return _SIGILS[kind] + (name if kind == "op" else name_text(name))
 
 
 class PlaceNames:

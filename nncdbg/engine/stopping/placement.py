@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.compilation.code import Code, walk
-from nncdbg.engine.compilation.search import origins, same_file
 from nncdbg.engine.ops.valid_integers import known_type
 from nncdbg.engine.stopping.breakpoints import Breakpoint, Traps, hit_rule, matching, reads_result
-from nncdbg.engine.stopping.place_names import ANY, NamedPlace, PlaceNames, place_text
+from nncdbg.engine.stopping.place_names import ANY, NamedPlace, PlaceNames
 from nncdbg.engine.values.values import Values
 from nncdbg.errors import ExpressionError, UsageError
 from nncdbg.expression import Expression, check_condition, evaluate_index, spelled, split_target
 from nncdbg.ir.records import Path, Program
+from nncdbg.ir.search import origins, same_file
 from nncdbg.text.listing import Listing
+from nncdbg.text.places import place_text
 
 
 @dataclass(frozen=True)

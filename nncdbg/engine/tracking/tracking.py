@@ -21,7 +21,7 @@ from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.time.step_starts import ended_steps, lines_of
 from nncdbg.engine.time.timeline import Timeline
-from nncdbg.engine.tracking.series import Point, RecordedTrack, TrackedSeries, weighted_mean
+from nncdbg.engine.tracking.series import RecordedTrack
 from nncdbg.engine.values.values import copied
 from nncdbg.errors import NncdbgError
 from nncdbg.escaping import printable
@@ -32,6 +32,7 @@ from nncdbg.expression.operators import OperandError, number
 from nncdbg.expression.tracked import VARIABLES
 from nncdbg.ir.records import Array, TrackLine, type_of
 from nncdbg.stats import summarize
+from nncdbg.stats.series import Point, TrackedSeries, weighted_mean
 
 if TYPE_CHECKING:
     from nncdbg.expression import Expression

@@ -10,13 +10,13 @@ from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.inference.statements import check_statement
 from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.aten.names import origin_text
 from nncdbg.engine.ops.onnx_schemas import OnnxSchemas, types_by_onnx
 from nncdbg.engine.ops.schema import Schema, complete, schema, version_of
 from nncdbg.errors import NncdbgError, RunError
 from nncdbg.ir.records import Node, TensorType, Type, tensor_only, type_of
 from nncdbg.text.lexemes import name_text
 from nncdbg.text.listing import Listing
+from nncdbg.text.torch_names import origin_text
 
 
 def explained(error: BaseException, frame: Frame, pc: int, text: Listing) -> NncdbgError:

@@ -13,7 +13,6 @@ from nncdbg.engine.compilation.code import EVICTED, UNSET, Code
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.execution.undo_log import FramePopped
-from nncdbg.engine.schedules.streams import stream_of
 from nncdbg.engine.time.timeline import Timeline
 from nncdbg.engine.values.current import Current, numbered
 from nncdbg.engine.values.differentiation import (
@@ -32,6 +31,7 @@ from nncdbg.expression import FACTS, STATEMENT_VARIABLE, Expression, check_varia
 from nncdbg.expression.functions import DerivativeRequest
 from nncdbg.expression.operators import OperandError
 from nncdbg.ir.records import Array
+from nncdbg.ir.streams import stream_of
 from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary
 from nncdbg.stats.histograms import summarize_by_pieces
@@ -361,7 +361,7 @@ class Values:
             case "line":
                 return self.line(frame.code, pc) or 0
             case "stream" if name not in self.convenience:
-                return stream_of(frame.code, pc)
+                return stream_of(frame.code.graph, pc)
             case "step" | "epoch" if name not in self.convenience:
                 return self._step(name)
         return self.convenience[name]

@@ -58,7 +58,7 @@ def terminable() -> AbstractContextManager[None]:
 
 def write_program(program: Program, file: str) -> None:
     """Write the text of a program.  Raises UsageError if the file cannot be written."""
-    from nncdbg.presentation.program_text import stores_from, write_text
+    from nncdbg.opening.program_text import stores_from, write_text
 
     path = Path(file)
     write_text(path, stores_from(program, path.absolute().parent).text())

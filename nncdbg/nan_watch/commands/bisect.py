@@ -14,19 +14,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.execution.check_results import not_checked
+from nncdbg.comparison.check_results import not_checked
 from nncdbg.errors import UsageError
-from nncdbg.nan_watch.commands import (
-    INTERRUPTED,
-    add_json,
-    check_least,
-    execute,
-    model_parser,
-    terminable,
-    write_program,
-)
+from nncdbg.nan_watch.commands import INTERRUPTED, terminable, write_program
 from nncdbg.nan_watch.commands.races import opened_schedule, search_of
-from nncdbg.opening.command_line import add_schedule, configuration_of
+from nncdbg.opening.command_line import (
+    JSON,
+    ArgumentParser,
+    add_machine,
+    add_model,
+    add_schedule,
+    configuration_of,
+    one_shot,
+    option,
+)
 from nncdbg.presentation.run_progress import print_notes
 from nncdbg.text.counting import counted
 
@@ -38,38 +39,42 @@ if TYPE_CHECKING:
     from nncdbg.presentation.screen import Screen
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Return 0 with a minimal set; 130 if interrupted, with the best set so far."""
-    options = _options(arguments)
-    return execute(options, _bisect_sync if options.sync else _bisect)
-
-
-def _options(arguments: Sequence[str]) -> Namespace:
-    parser = model_parser(
-        "bisect",
-        "Find the statements that must stay f32 when all others run in f16. "
-        "With --sync: the fewest waits of the host that hide the races of a schedule.",
-        epilog="exit code: 0 found, 1 with --sync if no wait hides a fault, 130 interrupted (the best result "
-        "so far is printed)",
-    )
-    add = parser.add_argument
-    add("--sync", action="store_true", help="find the fewest points where a wait of the host hides the races")
-    add("--schedules", type=int, metavar="N", help="with --sync: play N legal orders (default: 100)")
-    add_schedule(parser)
-    add("--dtype", choices=["f16", "bf16"], default="f16", help="the narrow type (f16)")
-    add("--rtol", type=float, help="relative tolerance for outputs (default: f16 2e-2, bf16 1e-1)")
-    add("--atol", type=float, help="absolute tolerance for outputs (default: f16 5e-3, bf16 3e-2)")
-    add("-o", "--output", metavar="FILE.nnc", help="write the mixed-precision program")
-    add_json(parser)
-    options = parser.parse_args(arguments)
+def _check(parser: ArgumentParser, options: Namespace) -> None:
     of_precision = {"--rtol": options.rtol, "--atol": options.atol, "--output": options.output}
     names = ("schedules", "schedule", "streams", "device", "bind", "plan")
     of_schedules = {f"--{name}": getattr(options, name) for name in names}
     for name, value in (of_precision if options.sync else of_schedules).items():
         if value not in (None, []):
             parser.error(f"{name} cannot be combined with --sync" if options.sync else f"{name} needs --sync")
-    check_least(parser, options, "schedules")
-    return options
+    if options.schedules is not None and options.schedules < 1:
+        parser.error(f"--schedules {options.schedules}: use 1 or more")
+
+
+@one_shot(
+    "nncdbg bisect",
+    "Find the statements that must stay f32 when all others run in f16. "
+    "With --sync: the fewest waits of the host that hide the races of a schedule.",
+    add_model,
+    add_machine,
+    option(
+        "--sync", action="store_true", help="find the fewest points where a wait of the host hides the races"
+    ),
+    option("--schedules", type=int, metavar="N", help="with --sync: play N legal orders (default: 100)"),
+    add_schedule,
+    option("--dtype", choices=["f16", "bf16"], default="f16", help="the narrow type (f16)"),
+    option("--rtol", type=float, help="relative tolerance for outputs (default: f16 2e-2, bf16 1e-1)"),
+    option("--atol", type=float, help="absolute tolerance for outputs (default: f16 5e-3, bf16 3e-2)"),
+    option("-o", "--output", metavar="FILE.nnc", help="write the mixed-precision program"),
+    JSON,
+    check=_check,
+    epilog="exit code: 0 found, 1 with --sync if no wait hides a fault, 130 interrupted (the best result "
+    "so far is printed)",
+)
+def main(options: Namespace) -> int:
+    """Return 0 with a minimal set; 130 if interrupted, with the best set so far."""
+    from nncdbg.presentation.screen import Screen
+
+    return (_bisect_sync if options.sync else _bisect)(options, Screen())
 
 
 def _bisect(options: Namespace, screen: Screen) -> int:
@@ -86,7 +91,7 @@ def _bisect(options: Namespace, screen: Screen) -> int:
     configuration = replace(configuration, allocator=configuration.allocator or "plain")
     # Random inputs are drawn once, here.
     debugger = opened.debugger(allocator=configuration.allocator, statistics=False)
-    print_notes(debugger, screen)
+    print_notes(debugger.notes, screen)
     tolerance = Tolerance(options.rtol, options.atol)
     search = Bisection(opened.program, debugger.inputs, configuration, options.dtype, tolerance)
     with shown(screen, search), terminable():

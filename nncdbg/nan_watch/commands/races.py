@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nncdbg.errors import UsageError
-from nncdbg.nan_watch.commands import add_json, check_least, execute, model_parser, write_program
-from nncdbg.opening.command_line import add_schedule, configuration_of, scheduled_program
+from nncdbg.nan_watch.commands import write_program
+from nncdbg.opening.command_line import (
+    JSON,
+    ArgumentParser,
+    add_machine,
+    add_model,
+    add_schedule,
+    configuration_of,
+    one_shot,
+    option,
+    scheduled_program,
+)
 
 if TYPE_CHECKING:
     from nncdbg.engine.memory.plan_file import PlacedPlan
@@ -20,36 +29,50 @@ if TYPE_CHECKING:
     from nncdbg.presentation.screen import Screen
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Return 0 for a schedule without problems, 1 with problems."""
-    return execute(_options(arguments), _races)
-
-
-def _options(arguments: Sequence[str]) -> Namespace:
-    parser = model_parser(
-        "races",
-        "Check a schedule: find uses of the same memory without an order, and wrong events.",
-        epilog="exit code: 0 no problem, 1 a problem, 2 wrong usage, 3 a file could not be read",
-    )
-    add_schedule(parser)
-    add = parser.add_argument
-    add("--schedules", type=int, metavar="N", help="play N legal orders, and compare their values")
-    words = "play only the order of seed N, or begin with it"
-    add("--order", type=int, metavar="N", dest="first_order", help=words)
-    add("--replicas", action="store_true", help="compare the calls of the same graph, statement by statement")
-    add("-o", "--output", metavar="FILE.nnc", help="write the first order with other values, as a program")
-    add("--depth", type=int, metavar="N", help="report streams with more than N launches in flight")
-    add("--max-findings", type=int, default=20, metavar="N", help="list at most N problems (default: 20)")
-    add_json(parser)
-    add("--sarif", metavar="FILE", help="write a sarif report")
-    add("--timeline", metavar="FILE", help="write the streams over time as a Chrome trace, for Perfetto")
-    options = parser.parse_args(arguments)
-    check_least(parser, options, "max_findings", "list at least one")
-    check_least(parser, options, "depth")
-    check_least(parser, options, "schedules")
+def _check(parser: ArgumentParser, options: Namespace) -> None:
+    if options.max_findings < 1:
+        parser.error(f"--max-findings {options.max_findings}: list at least one")
+    if options.depth is not None and options.depth < 1:
+        parser.error(f"--depth {options.depth}: use 1 or more")
+    if options.schedules is not None and options.schedules < 1:
+        parser.error(f"--schedules {options.schedules}: use 1 or more")
     if options.output and options.schedules is None and options.first_order is None:
         parser.error("--output writes an order: it needs --schedules or --order")
-    return options
+
+
+@one_shot(
+    "nncdbg races",
+    "Check a schedule: find uses of the same memory without an order, and wrong events.",
+    add_model,
+    add_schedule,
+    add_machine,
+    option("--schedules", type=int, metavar="N", help="play N legal orders, and compare their values"),
+    option(
+        "--order",
+        type=int,
+        metavar="N",
+        dest="first_order",
+        help="play only the order of seed N, or begin with it",
+    ),
+    option(
+        "--replicas", action="store_true", help="compare the calls of the same graph, statement by statement"
+    ),
+    option(
+        "-o", "--output", metavar="FILE.nnc", help="write the first order with other values, as a program"
+    ),
+    option("--depth", type=int, metavar="N", help="report streams with more than N launches in flight"),
+    option("--max-findings", type=int, default=20, metavar="N", help="list at most N problems (default: 20)"),
+    JSON,
+    option("--sarif", metavar="FILE", help="write a sarif report"),
+    option("--timeline", metavar="FILE", help="write the streams over time as a Chrome trace, for Perfetto"),
+    check=_check,
+    epilog="exit code: 0 no problem, 1 a problem, 2 wrong usage, 3 a file could not be read",
+)
+def main(options: Namespace) -> int:
+    """Return 0 for a schedule without problems, 1 with problems."""
+    from nncdbg.presentation.screen import Screen
+
+    return _races(options, Screen())
 
 
 def _races(options: Namespace, screen: Screen) -> int:
@@ -88,7 +111,7 @@ def opened_schedule(options: Namespace) -> tuple[OpenedProgram, Program, PlacedP
 
     Raises UsageError for a program without a schedule.
     """
-    from nncdbg.engine.schedules.launches import scheduled
+    from nncdbg.ir.streams import scheduled
     from nncdbg.opening.programs import open_program
 
     opened = open_program(configuration_of(options))

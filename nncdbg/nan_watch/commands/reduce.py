@@ -52,7 +52,7 @@ def _reduce(options: Namespace, screen: Screen) -> int:
     opened = open_program(configuration_of(options))
     # Random inputs are drawn once, here.
     debugger = opened.debugger(statistics=False)
-    print_notes(debugger, screen)
+    print_notes(debugger.notes, screen)
     configuration = watch_configuration(opened, options.fail_on, options.strict)
     job = ReductionJob(
         opened.program, debugger.inputs, configuration, Path(options.state) if options.state else None

@@ -27,12 +27,13 @@ from nncdbg.opening.command_line import (
     check_corpus,
     configuration_of,
 )
+from nncdbg.opening.progress import RunningProgram
 from nncdbg.presentation.run_progress import (
     case_progress,
     hearing,
     note_messages,
+    shown,
     under_way,
-    verify_observers,
 )
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def _once(
         in_place = configuration.in_place_states
         allocator = usual_allocation(configuration.allocator, configuration.backend, statistics, in_place)
         debugger = opened.debugger(allocator=allocator, seed=seed, statistics=statistics)
-        note_messages(debugger, screen)
+        note_messages(RunningProgram(debugger), screen)
         made.append(debugger)
         return debugger
 
@@ -185,7 +186,7 @@ def _once(
 
         with (
             journaled(opened, debugger) as recorder,
-            under_way(debugger, screen, interrupt),
+            under_way(RunningProgram(debugger), screen, interrupt),
             hearing(signal.SIGTERM, interrupt),
             _bounded(options, end),
         ):
@@ -293,7 +294,11 @@ def _watch(options: Namespace, screen: Screen) -> int:
         known = read_baseline(options.baseline)
         # Before the run, which may take long.
         known.check(options.model, program)
-    verified = verify_observers(opened, screen) if options.verify_observers else None
+    verified = None
+    if options.verify_observers:
+        from nncdbg.opening.complete_run import verify_observers
+
+        verified = verify_observers(opened, shown(screen, notes=False))
     report, inputs = _run_watch(options, screen, opened, gates)
     report.model = options.model
     report.observers = verified

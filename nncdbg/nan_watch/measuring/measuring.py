@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from nncdbg.comparison.check_results import NOT_APPLICABLE, NOT_CHECKED, CheckResult
 from nncdbg.dtypes import FLOATS, name_of
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.compilation.effects import parameters_of
 from nncdbg.engine.compilation.search import candidates
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.finding_records import ENTRANCE
-from nncdbg.engine.execution.check_results import NOT_APPLICABLE, NOT_CHECKED, CheckResult
 from nncdbg.engine.execution.events import Event, Iterated
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.values.values import Values

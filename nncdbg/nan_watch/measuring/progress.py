@@ -20,17 +20,17 @@ from functools import cached_property
 
 import numpy as np
 
+from nncdbg.comparison.check_results import NOT_APPLICABLE, NOT_CHECKED, CheckResult
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.effects import parameters_of
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.execution.check_results import NOT_APPLICABLE, NOT_CHECKED, CheckResult
-from nncdbg.engine.tracking.series import TrackedSeries, weighted_mean
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import Array, Graph, Literal, Node, Program, has_cotangent
 from nncdbg.nan_watch.measuring.latest_iterations import maker_of
 from nncdbg.nan_watch.measuring.step_norms import StepNorms
 from nncdbg.nan_watch.records import Report, TrainingHistory, WatchFinding
 from nncdbg.nan_watch.sites import site_of
+from nncdbg.stats.series import TrackedSeries, weighted_mean
 from nncdbg.text.lexemes import name_text
 
 KIND = "training"

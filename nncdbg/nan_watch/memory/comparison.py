@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.comparison.check_results import NOT_CHECKED, PASSED, CheckResult
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.compilation.states import states_with_buffers
 from nncdbg.engine.debugger import Debugger
@@ -31,7 +32,6 @@ from nncdbg.engine.divergence.digest_run import (
     who_changed,
     who_is_still_read,
 )
-from nncdbg.engine.execution.check_results import NOT_CHECKED, PASSED, CheckResult
 from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.blocks import MemoryBlock, Owner

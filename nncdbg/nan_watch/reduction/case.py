@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from nncdbg.dtypes import name_of
-from nncdbg.engine.compilation.code import initial_data
 from nncdbg.engine.frontends.file_names import STORE
 from nncdbg.engine.frontends.stores import ArrayStore
+from nncdbg.ir.constants import initial_data
 from nncdbg.ir.records import (
     Array,
     Constant,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
-from nncdbg.engine.execution.check_results import NOT_APPLICABLE, NOT_CHECKED
+from nncdbg.comparison.check_results import NOT_APPLICABLE, NOT_CHECKED
 from nncdbg.nan_watch.measuring.gates import ReportContext
 from nncdbg.nan_watch.records import TRIPPED, Report, WatchFinding
 from nncdbg.nan_watch.reports.rules import rule_of

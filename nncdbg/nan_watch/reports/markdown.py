@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Iterator
 
-from nncdbg.engine.execution.check_results import NOT_CHECKED
+from nncdbg.comparison.check_results import NOT_CHECKED
 from nncdbg.nan_watch.measuring.gates import ReportContext
 from nncdbg.nan_watch.records import OK, TRIPPED, Report, WatchFinding
 from nncdbg.nan_watch.reports.wording import (

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
-from nncdbg.engine.execution.check_results import NOT_CHECKED
-from nncdbg.engine.ops.aten.names import named_place
+from nncdbg.comparison.check_results import NOT_CHECKED
 from nncdbg.engine.ops.causes import RECEIVED
 from nncdbg.errors import Excerpt
 from nncdbg.escaping import printable_line
@@ -32,6 +31,7 @@ from nncdbg.nan_watch.records import (
 from nncdbg.nan_watch.reports.rules import kind_words
 from nncdbg.opening.corpus.cases import FAILED
 from nncdbg.presentation.sparkline import sparkline
+from nncdbg.text.torch_names import named_place
 
 T = TypeVar("T")
 

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import msgspec
 
-from nncdbg.engine.execution.check_results import PASSED, CheckResult
+from nncdbg.comparison.check_results import PASSED, CheckResult
+from nncdbg.comparison.schedule_problems import Party, ScheduleProblem, Validation
 from nncdbg.engine.execution.findings import RACE
 from nncdbg.engine.memory.plan_file import PlacedPlan
-from nncdbg.engine.schedules.launches import THE_HOST, stream_name
 from nncdbg.engine.schedules.timeline import Times, order_violations, timeline
-from nncdbg.engine.schedules.validation import Party, ScheduleProblem, Validation, validate, validated
+from nncdbg.engine.schedules.validation import validate, validated
 from nncdbg.expression import spelled
 from nncdbg.ir.records import Program
+from nncdbg.ir.streams import THE_HOST, stream_name
 from nncdbg.nan_watch.records import FindingSite, Report, WatchFinding
-from nncdbg.presentation.program_text import write_text
+from nncdbg.opening.program_text import write_text
 from nncdbg.presentation.schedules import ScheduleWording
 from nncdbg.text.counting import counted
 

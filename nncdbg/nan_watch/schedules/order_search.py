@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.comparison.schedule_problems import Party
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.digest_run import digest
 from nncdbg.engine.divergence.sides import Side
 from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.schedules.flattening import FlatStatement
-from nncdbg.engine.schedules.launches import HOST, Site
 from nncdbg.engine.schedules.player import Orders, SchedulePlayer, SyncPoint
-from nncdbg.engine.schedules.validation import Party
 from nncdbg.errors import NncdbgError
 from nncdbg.ir.records import Program, TensorType, type_of
+from nncdbg.ir.streams import HOST, Site
 from nncdbg.ir.walk import walk_nodes
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.nan_watch.schedules.findings import schedule_site

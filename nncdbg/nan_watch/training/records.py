@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.execution.check_results import (
+from nncdbg.comparison.check_results import (
     FAILED,
     NOT_APPLICABLE,
     NOT_CHECKED,
@@ -14,12 +14,12 @@ from nncdbg.engine.execution.check_results import (
     CheckResult,
     not_checked,
 )
-from nncdbg.engine.ops.aten.names import base_name
 from nncdbg.errors import RunError
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.presentation.source_files import short_path
 from nncdbg.representation import PrintedRecord
 from nncdbg.text.counting import counted, listed
+from nncdbg.text.torch_names import base_name
 from nncdbg.torch.guard_findings import (
     ERROR,
     NOT_THIS_UPDATE,

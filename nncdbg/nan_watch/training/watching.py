@@ -10,14 +10,15 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from nncdbg import extensions
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.ops.causes import RECEIVED
 from nncdbg.errors import NncdbgError, UsageError
-from nncdbg.extensions import PROMPTS, find
 from nncdbg.nan_watch.measuring.gates import Gates, ReportContext
 from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.training.records import BadStep, NaNFound, TrainingReport
 from nncdbg.nan_watch.watching import usual_allocation, watch_run
+from nncdbg.opening.progress import RunningProgram
 from nncdbg.presentation.run_progress import under_way
 from nncdbg.presentation.screen import Screen
 from nncdbg.stats.inspection import is_finite
@@ -223,7 +224,7 @@ def _examine(bad: BadStep, recorded: RecordedStep, interrupt: Callable[[], None]
 
     def run() -> Stop:
         activity = f"step {bad.step}: searching for the origin"
-        with under_way(debugger, Screen(), pause, activity):
+        with under_way(RunningProgram(debugger), Screen(), pause, activity):
             return debugger.run()
 
     def pause() -> None:
@@ -269,9 +270,9 @@ def _open_prompt(bad: BadStep) -> None:
     debugger = Debugger(bad.recorded.program, bad.recorded.inputs, backend="torch")
     debugger.break_at(line=origin.line)
     debugger.run()
-    open_prompt = find(PROMPTS, "script")
-    assert open_prompt is not None
-    open_prompt(f"step {bad.step}, before the operator of finding 1")
+    # The prompt is a user interface, which this package does not import.
+    break_here: Any = extensions.find(extensions.SCRIPTS, "prompt")
+    break_here(f"step {bad.step}, before the operator of finding 1")
     debugger.step_over()
 
 

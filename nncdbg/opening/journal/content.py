@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 
 from nncdbg.dtypes import name_of
-from nncdbg.engine.compilation.code import initial_data
 from nncdbg.engine.inputs.data_specs import data_file
 from nncdbg.errors import LoadError, ParseError, UsageError
+from nncdbg.ir.constants import initial_data
 from nncdbg.ir.records import Array, Constant, Program, Reference, TensorType, Value
 from nncdbg.ir.walk import blocks
 from nncdbg.opening.configuration import RunConfiguration

@@ -13,7 +13,6 @@ from nncdbg.engine.compilation.tracked_values import tracked_lines
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.time.step_starts import NumberedRun
-from nncdbg.engine.tracking.series import same
 from nncdbg.engine.values.values import Outputs
 from nncdbg.errors import RunError
 from nncdbg.opening.configuration import RunConfiguration
@@ -22,6 +21,7 @@ from nncdbg.opening.journal.steps import Result, Steps
 from nncdbg.opening.journal_address import read_address
 from nncdbg.opening.programs import OpenedProgram, check_not_forked, open_program
 from nncdbg.opening.run import failure_of
+from nncdbg.stats.series import same
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import name_text
 

@@ -6,16 +6,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nncdbg.engine.compilation.code import initial_data
 from nncdbg.engine.compilation.tracked_values import TrackedLine, tracked_lines
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.time.step_starts import NumberedRun, StepStart, line_at, lines_of, step_start
-from nncdbg.engine.tracking.series import LATEST, Point
+from nncdbg.engine.tracking.series import LATEST
 from nncdbg.engine.tracking.tracking import EarlierPoints
+from nncdbg.ir.constants import initial_data
 from nncdbg.ir.records import Constant, RunLine, Value
+from nncdbg.stats.series import Point
 
 if TYPE_CHECKING:
     from nncdbg.journal import Journal

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from nncdbg.dtypes import NUMPY
-from nncdbg.engine.compilation.code import initial_data
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.inference.statements import literal_dtype
 from nncdbg.engine.ops.onnx_schemas import named_node_proto, type_proto
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.errors import GraphError
+from nncdbg.ir.constants import initial_data
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import all_defined, claimed_name
 from nncdbg.ir.records import (

@@ -18,13 +18,13 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from nncdbg.comparison.check_results import NOT_CHECKED, CheckResult
 from nncdbg.dtypes import NUMPY
-from nncdbg.engine.execution.check_results import NOT_CHECKED, CheckResult
 from nncdbg.engine.execution.findings import RACE
 from nncdbg.engine.memory.plan_file import PlacedPlan, PlannedBuffer
-from nncdbg.engine.schedules.launches import Site
 from nncdbg.engine.schedules.timeline import Times
 from nncdbg.ir.records import Graph, Location, Node, Placement, Program, TensorType, Value
+from nncdbg.ir.streams import Site
 from nncdbg.text.counting import counted
 
 # -- records ---------------------------------------------------------------------------------------

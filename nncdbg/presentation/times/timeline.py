@@ -10,14 +10,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
-from nncdbg.engine.observers.statement_times import TimedBlock, TimedStatement
-from nncdbg.engine.schedules.streams import lanes, stream_of, streams_of
 from nncdbg.presentation.times.places import block_title, op_name, origin, result_names, shapes
 
 if TYPE_CHECKING:
-    from nncdbg.engine.compilation.code import Code
-    from nncdbg.engine.execution.loaded import Loaded
-    from nncdbg.engine.launch import CompiledProgram
+    from nncdbg.target.records import TimedEvent
 
 Lanes: TypeAlias = "Mapping[int, tuple[int, str]]"
 """The lane and the title of each stream."""
@@ -26,19 +22,15 @@ _PROCESS = 1
 _HOST_LANE = 0
 
 
-def write_timeline(file: IO[bytes], loaded: CompiledProgram, run: tuple[int, int], title: str) -> None:
-    """Write the timeline of a measured run; `run` is its begin and end, in nanoseconds of the clock."""
-    document = trace_document(loaded, loaded.times.timeline or [], run, title)
-    file.write(json.dumps(document).encode())
+def write_timeline(file: IO[bytes], events: Sequence[TimedEvent], places: Lanes, title: str) -> None:
+    """Write the timeline of a run: its executions, the first of which is the run; `places` are lanes."""
+    file.write(json.dumps(trace_document(events, places, title)).encode())
 
 
-def trace_document(
-    loaded: Loaded, events: Sequence[TimedStatement | TimedBlock], run: tuple[int, int], title: str
-) -> dict[str, Any]:
-    """Return the Chrome trace of a run from its events; `run` is its begin and end, in nanoseconds."""
-    entry = TimedBlock(loaded.codes[0], *run)
-    places = lanes(loaded.program)
-    trace = [each for event in (entry, *events) for each in _events(loaded, event, run[0], places)]
+def trace_document(events: Sequence[TimedEvent], places: Lanes, title: str) -> dict[str, Any]:
+    """Return the Chrome trace of a run from its executions, of which the first is the run itself."""
+    start = events[0].begin
+    trace = [each for event in events for each in _events(event, start, places)]
     # An outer event comes before an inner one with the same start.
     trace.sort(key=lambda each: (each["ts"], -each["dur"]))
     return {
@@ -59,34 +51,33 @@ def _named(kind: str, lane: int, **arguments: Any) -> dict[str, Any]:
     return {"name": kind, "ph": "M", "pid": _PROCESS, "tid": lane, "args": arguments}
 
 
-def _events(
-    loaded: Loaded, event: TimedStatement | TimedBlock, start: int, places: Lanes
-) -> Iterator[dict[str, Any]]:
+def _events(event: TimedEvent, start: int, places: Lanes) -> Iterator[dict[str, Any]]:
     """Yield the lane events of an execution: a statement also has its kernel on the lane of its stream."""
-    if isinstance(event, TimedBlock):
-        name, category = block_title(loaded, event.code), "graph"
-        arguments: dict[str, Any] = {"graph": str(event.code.path[0])}
+    place, span = event.place, (event.begin, event.end)
+    if event.is_block:
+        name, category = block_title(place), "graph"
+        arguments: dict[str, Any] = {"graph": str(place.path[0])}
         if event.iteration is not None:
-            kind = "iteration" if event.code.epoch is None else "step"
+            kind = "step" if event.is_run else "iteration"
             name, category = f"{kind} {event.iteration}", kind
             arguments[kind] = event.iteration
-        yield _complete(name, category, _HOST_LANE, (event.begin, event.end), start, arguments)
+        yield _complete(name, category, _HOST_LANE, span, start, arguments)
         return
-    arguments = _statement(loaded, event.code, event.pc)
-    name = op_name(event.code, event.pc)
-    yield _complete(name, "statement", _HOST_LANE, (event.begin, event.end), start, arguments)
+    arguments = _statement(event)
+    name = op_name(place)
+    yield _complete(name, "statement", _HOST_LANE, span, start, arguments)
     if event.kernel is not None:
-        stream = stream_of(event.code, event.pc) if streams_of(loaded.program) else 0
-        yield _complete(name, "kernel", places[stream][0], event.kernel, start, arguments)
+        yield _complete(name, "kernel", places[event.stream][0], event.kernel, start, arguments)
 
 
-def _statement(loaded: Loaded, code: Code, pc: int) -> dict[str, Any]:
+def _statement(event: TimedEvent) -> dict[str, Any]:
+    place = event.place
     return {
-        "statement": result_names(code, pc),
-        "line": loaded.line(code, pc),
-        "graph": str(code.path[0]),
-        "shapes": shapes(code, pc),
-        "where": origin(code, pc),
+        "statement": result_names(place),
+        "line": place.line,
+        "graph": str(place.path[0]),
+        "shapes": shapes(place, event.types),
+        "where": origin(place),
     }
 
 

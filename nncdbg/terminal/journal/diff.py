@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.errors import NncdbgError, UsageError
-from nncdbg.opening.command_line import ArgumentParser, errors_in_json
+from nncdbg.opening.command_line import JSON, one_shot, option
 from nncdbg.terminal.journal.files import chosen_run, open_journal, run_address
 
 if TYPE_CHECKING:
@@ -16,31 +15,24 @@ if TYPE_CHECKING:
     from nncdbg.presentation.screen import Screen
 
 
-def main(arguments: Sequence[str]) -> int:
+@one_shot(
+    "nncdbg diff",
+    "Compare two runs of journals: configurations, programs, tracks, states, and the first statement.",
+    option("a", metavar="FILE#RUN", help="a run of a journal, as run.db#1"),
+    option("b", metavar="FILE#RUN", nargs="?", help="another run"),
+    option("--rtol", type=float, help="relative tolerance (default: f32 1e-4, f64 1e-7)"),
+    option("--atol", type=float, help="absolute tolerance (default: f32 1e-5 x largest element, f64 1e-9)"),
+    option("--ulp", type=int, help="tolerance in ULPs; alone, it replaces the other tolerances"),
+    option("--strict", action="store_true", help="also exit with 1 if the runs differ within the tolerance"),
+    JSON,
+    usage="nncdbg diff FILE#RUN [FILE#RUN] [options]",
+    epilog="without a second run, a fork is compared with its parent",
+)
+def main(options: Namespace) -> int:
     """Return 0 if the runs agree within the tolerance, else 1; with --strict, 1 if any bit differs."""
     from nncdbg.presentation.screen import Screen
 
-    options = _options(arguments)
-    with errors_in_json(options):
-        return _diff(options, Screen())
-
-
-def _options(arguments: Sequence[str]) -> Namespace:
-    parser = ArgumentParser(
-        "nncdbg diff",
-        "Compare two runs of journals: configurations, programs, tracks, states, and the first statement.",
-        usage="nncdbg diff FILE#RUN [FILE#RUN] [options]",
-        epilog="without a second run, a fork is compared with its parent",
-    )
-    add = parser.add_argument
-    add("a", metavar="FILE#RUN", help="a run of a journal, as run.db#1")
-    add("b", metavar="FILE#RUN", nargs="?", help="another run")
-    add("--rtol", type=float, help="relative tolerance (default: f32 1e-4, f64 1e-7)")
-    add("--atol", type=float, help="absolute tolerance (default: f32 1e-5 x largest element, f64 1e-9)")
-    add("--ulp", type=int, help="tolerance in ULPs; alone, it replaces the other tolerances")
-    add("--strict", action="store_true", help="also exit with 1 if the runs differ within the tolerance")
-    add("--json", action="store_true", help="print one JSON document on standard output")
-    return parser.parse_args(arguments)
+    return _diff(options, Screen())
 
 
 def _diff(options: Namespace, screen: Screen) -> int:
@@ -102,8 +94,7 @@ def _first_statement(comparison: RunComparison, screen: Screen) -> tuple[FirstSt
         return None, ""
     try:
         again = rerun(comparison)
-        with under_way(again.lockstep.a.debugger, screen, again.lockstep.pause):
-            first = again.first()
+        first = again.first(lambda run: under_way(run, screen))
     except NncdbgError as error:
         return None, f"statements are not compared: {error.message}"
     if first is not None:

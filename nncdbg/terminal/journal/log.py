@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.errors import UsageError
-from nncdbg.opening.command_line import ArgumentParser, errors_in_json
+from nncdbg.opening.command_line import JSON, ArgumentParser, add_json, errors_in_json, one_shot, option
 from nncdbg.presentation.journal.amounts import file_size
 from nncdbg.terminal.journal.files import chosen_run, journal_file, open_journal, run_address
 
@@ -21,19 +21,53 @@ _LISTED = 12
 """Most names in the hint of an error."""
 
 
-def main(arguments: Sequence[str]) -> int:
+def _check(parser: ArgumentParser, options: Namespace) -> None:
+    if options.follow and options.json:
+        parser.error("--follow and --json cannot be combined: use one of them")
+    tables = [flag for flag in ("statistics", "values") if getattr(options, flag) is not None]
+    if tables and (len(tables) == 2 or options.follow or options.track is not None):
+        others = [flag for flag in ("--statistics", "--values", "--follow") if flag != f"--{tables[0]}"]
+        parser.error(
+            f"--{tables[0]} cannot be combined with {', '.join(others)} and --track: use one of them"
+        )
+
+
+@one_shot(
+    "nncdbg log",
+    "Show a run of a journal: its tracks as curves, checkpoints, events, edits and notes.",
+    option("run", metavar="FILE[#RUN]", help="a journal, and the number of a run, as in run.db#2"),
+    option("--track", metavar="NAME", help="plot one track over several lines"),
+    option(
+        "--statistics",
+        metavar="VALUE",
+        nargs="?",
+        const="",
+        help="print the statistics of a value by step, such as %%w; without VALUE, the last ones of each",
+    ),
+    option(
+        "--values",
+        metavar="VALUE",
+        nargs="?",
+        const="",
+        help="list the steps at which a value is kept, with sizes and errors; without VALUE, all kept values",
+    ),
+    option("--follow", action="store_true", help="update the log until the run ends; Ctrl-C stops"),
+    JSON,
+    check=_check,
+    usage="nncdbg log FILE[#RUN] [options]",
+    epilog="without #RUN, the last run; values before the start of a fork are its parent's",
+)
+def main(options: Namespace) -> int:
     """Print the log of a run, once or until the run ends.  Raises UsageError for an unknown run or track."""
     from nncdbg.presentation.screen import Screen
 
-    options = _options(arguments)
-    with errors_in_json(options):
-        address = run_address(options.run)
-        with open_journal(address) as journal:
-            if options.follow:
-                from nncdbg.terminal.journal.following import follow
+    address = run_address(options.run)
+    with open_journal(address) as journal:
+        if options.follow:
+            from nncdbg.terminal.journal.following import follow
 
-                return follow(journal, address.run, options.track, Screen())
-            return _log(journal, chosen_run(journal, address), options, Screen())
+            return follow(journal, address.run, options.track, Screen())
+        return _log(journal, chosen_run(journal, address), options, Screen())
 
 
 def _log(journal: Journal, run: Run, options: Namespace, screen: Screen) -> int:
@@ -147,49 +181,30 @@ def _check_known(name: str, names: Sequence[str], message: str, title: str) -> N
     raise UsageError(message, hint=f"did you mean {near[0]}?" if near else listed)
 
 
-def _options(arguments: Sequence[str]) -> Namespace:
-    parser = ArgumentParser(
-        "nncdbg log",
-        "Show a run of a journal: its tracks as curves, checkpoints, events, edits and notes.",
-        usage="nncdbg log FILE[#RUN] [options]",
-        epilog="without #RUN, the last run; values before the start of a fork are its parent's",
-    )
-    add = parser.add_argument
-    add("run", metavar="FILE[#RUN]", help="a journal, and the number of a run, as in run.db#2")
-    add("--track", metavar="NAME", help="plot one track over several lines")
-    add(
-        "--statistics",
-        metavar="VALUE",
-        nargs="?",
-        const="",
-        help="print the statistics of a value by step, such as %%w; without VALUE, the last ones of each",
-    )
-    add(
-        "--values",
-        metavar="VALUE",
-        nargs="?",
-        const="",
-        help="list the steps at which a value is kept, with sizes and errors; without VALUE, all kept values",
-    )
-    add("--follow", action="store_true", help="update the log until the run ends; Ctrl-C stops")
-    add("--json", action="store_true", help="print one JSON document on standard output")
-    options = parser.parse_args(arguments)
-    if options.follow and options.json:
-        parser.error("--follow and --json cannot be combined: use one of them")
-    tables = [flag for flag in ("statistics", "values") if getattr(options, flag) is not None]
-    if tables and (len(tables) == 2 or options.follow or options.track is not None):
-        others = [flag for flag in ("--statistics", "--values", "--follow") if flag != f"--{tables[0]}"]
-        parser.error(
-            f"--{tables[0]} cannot be combined with {', '.join(others)} and --track: use one of them"
-        )
-    return options
+def _check_runs(parser: ArgumentParser, options: Namespace) -> None:
+    if options.details and not options.json:
+        parser.error("--details needs --json")
 
 
-def runs_main(arguments: Sequence[str]) -> int:
+@one_shot(
+    "nncdbg runs",
+    "List the runs of a journal, forks below their parents, with the last value of each track.",
+    option("file", metavar="FILE", help="a journal (`--journal FILE` writes one)"),
+    add_json,
+    option("--details", action="store_true", help="with --json, print all values, checkpoints and events"),
+    check=_check_runs,
+    usage="nncdbg runs FILE [--json [--details]]\n       nncdbg FILE",
+    epilog="other commands on a journal:\n"
+    "  nncdbg log FILE#2          curves, checkpoints, events and notes of run 2\n"
+    "  nncdbg FILE#2@38           open run 2 at the start of step 38\n"
+    "  nncdbg diff FILE#1 FILE#2  compare two runs\n"
+    "  nncdbg sql FILE QUERY      query the tables\n"
+    "  nncdbg export FILE ...     write TensorBoard event files, or MLflow runs",
+)
+def runs_main(options: Namespace) -> int:
     """Print the runs of a journal, or the log of one.  Raises LoadError for other files."""
-    options = _runs_options(arguments)
     if run_address(options.file).run is not None:
-        return main(arguments)
+        return main(options.typed)
     with errors_in_json(options):
         return _list(options)
 
@@ -216,28 +231,3 @@ def _list(options: Namespace) -> int:
         if hint:
             screen.note(hint)
     return 0
-
-
-def _runs_options(arguments: Sequence[str]) -> Namespace:
-    parser = ArgumentParser(
-        "nncdbg runs",
-        "List the runs of a journal, forks below their parents, with the last value of each track.",
-        usage="nncdbg runs FILE [--json [--details]]\n       nncdbg FILE",
-        epilog=(
-            "other commands on a journal:\n"
-            "  nncdbg log FILE#2          curves, checkpoints, events and notes of run 2\n"
-            "  nncdbg FILE#2@38           open run 2 at the start of step 38\n"
-            "  nncdbg diff FILE#1 FILE#2  compare two runs\n"
-            "  nncdbg sql FILE QUERY      query the tables\n"
-            "  nncdbg export FILE ...     write TensorBoard event files, or MLflow runs"
-        ),
-    )
-    parser.add_argument("file", metavar="FILE", help="a journal (`--journal FILE` writes one)")
-    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
-    parser.add_argument(
-        "--details", action="store_true", help="with --json, print all values, checkpoints and events"
-    )
-    options = parser.parse_args(arguments)
-    if options.details and not options.json:
-        parser.error("--details needs --json")
-    return options

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nncdbg.errors import Excerpt, UsageError
-from nncdbg.opening.command_line import ArgumentParser, errors_in_json
+from nncdbg.opening.command_line import JSON, ArgumentParser, one_shot, option
 from nncdbg.opening.journal_address import is_journal
 from nncdbg.terminal.journal.files import chosen_run, journal_file, open_journal, run_address
 from nncdbg.text.counting import counted
@@ -30,10 +30,27 @@ _NAMED = re.compile(
 )
 
 
-def main(arguments: Sequence[str]) -> int:
+def _check(parser: ArgumentParser, options: Namespace) -> None:
+    if options.csv and options.json:
+        parser.error("--csv and --json cannot be combined: use one of them")
+
+
+@one_shot(
+    "nncdbg sql",
+    "Query the tables of a journal in SQL.  The query cannot change the file.",
+    option("file", metavar="FILE", help="a journal"),
+    option(
+        "query", metavar="QUERY", nargs="?", help="one SQL statement; without it, list the tables and views"
+    ),
+    option("--csv", action="store_true", help="print the rows as CSV, after a line with the column names"),
+    JSON,
+    check=_check,
+    usage='nncdbg sql FILE ["QUERY"] [--csv | --json]',
+    epilog="example: nncdbg sql run.db \"select step, value from track_values where name = 'loss'\"",
+)
+def main(options: Namespace) -> int:
     """Print the rows of a query.  Raises UsageError for a query that SQLite rejects or that changes data."""
-    options = _options(arguments)
-    with errors_in_json(options), open_journal(journal_file(options.file)) as journal:
+    with open_journal(journal_file(options.file)) as journal:
         if options.query is None:
             _print(options, ("name", "type", "columns"), _tables(journal))
             return 0
@@ -64,24 +81,6 @@ def _print(options: Namespace, names: Sequence[str], rows: Sequence[Sequence[obj
         write_csv(sys.stdout, names, rows)
     else:
         print_table(Screen(), names, rows)
-
-
-def _options(arguments: Sequence[str]) -> Namespace:
-    parser = ArgumentParser(
-        "nncdbg sql",
-        "Query the tables of a journal in SQL.  The query cannot change the file.",
-        usage='nncdbg sql FILE ["QUERY"] [--csv | --json]',
-        epilog="example: nncdbg sql run.db \"select step, value from track_values where name = 'loss'\"",
-    )
-    add = parser.add_argument
-    add("file", metavar="FILE", help="a journal")
-    add("query", metavar="QUERY", nargs="?", help="one SQL statement; without it, list the tables and views")
-    add("--csv", action="store_true", help="print the rows as CSV, after a line with the column names")
-    add("--json", action="store_true", help="print one JSON document on standard output")
-    options = parser.parse_args(arguments)
-    if options.csv and options.json:
-        parser.error("--csv and --json cannot be combined: use one of them")
-    return options
 
 
 # -- errors ------------------------------------------------------------------------------------
@@ -136,11 +135,33 @@ def _near_table(journal: Journal, name: str) -> str:
     return f"did you mean {near[0]}?" if near else f"`nncdbg sql {journal.path}` lists the tables"
 
 
-def export_main(arguments: Sequence[str]) -> int:
+def _check_export(parser: ArgumentParser, options: Namespace) -> None:
+    if options.tensorboard is None and options.mlflow is None:
+        parser.error("there is no target: add --tensorboard DIR or --mlflow URI")
+    for name in ("tensorboard", "mlflow", "experiment"):
+        if getattr(options, name) == "":
+            value = {"tensorboard": "DIR", "mlflow": "URI"}.get(name, "NAME")
+            parser.error(f"--{name} is empty: {value} is missing")
+    if options.experiment is not None and options.mlflow is None:
+        parser.error("--experiment names an experiment of MLflow: add --mlflow URI")
+
+
+@one_shot(
+    "nncdbg export",
+    "Write the runs of a journal for TensorBoard or MLflow, with their own libraries.",
+    option("run", metavar="FILE[#RUN]", help="a journal, and the number of a run, as in run.db#2"),
+    option("--tensorboard", metavar="DIR", help="write event files below DIR, one folder per run and part"),
+    option("--mlflow", metavar="URI", help="create runs at a tracking server or in a folder of MLflow"),
+    option("--experiment", metavar="NAME", help="the experiment of MLflow (default: the name of the file)"),
+    check=_check_export,
+    usage="nncdbg export FILE[#RUN] [--tensorboard DIR] [--mlflow URI]",
+    epilog="without #RUN, all runs; to write a program as an ONNX model, use\n"
+    "`nncdbg print MODEL -o FILE.onnx`",
+)
+def export_main(options: Namespace) -> int:
     """Export one run, or all runs of a journal.  Raises UsageError if the library is missing or fails."""
     from nncdbg.presentation.screen import Screen
 
-    options = _export_options(arguments)
     if Path(options.run).is_file() and not is_journal(options.run):
         raise UsageError(
             f"{options.run} is not a journal",
@@ -167,30 +188,3 @@ def export_main(arguments: Sequence[str]) -> int:
                 screen.put(f"run {run.number} is run {identifier} of MLflow")
             screen.note(f"exported {counted(len(runs), 'run')} to {options.mlflow}")
     return 0
-
-
-def _export_options(arguments: Sequence[str]) -> Namespace:
-    parser = ArgumentParser(
-        "nncdbg export",
-        "Write the runs of a journal for TensorBoard or MLflow, with their own libraries.",
-        usage="nncdbg export FILE[#RUN] [--tensorboard DIR] [--mlflow URI]",
-        epilog=(
-            "without #RUN, all runs; to write a program as an ONNX model, use\n"
-            "`nncdbg print MODEL -o FILE.onnx`"
-        ),
-    )
-    add = parser.add_argument
-    add("run", metavar="FILE[#RUN]", help="a journal, and the number of a run, as in run.db#2")
-    add("--tensorboard", metavar="DIR", help="write event files below DIR, one folder per run and part")
-    add("--mlflow", metavar="URI", help="create runs at a tracking server or in a folder of MLflow")
-    add("--experiment", metavar="NAME", help="the experiment of MLflow (default: the name of the file)")
-    options = parser.parse_args(arguments)
-    if options.tensorboard is None and options.mlflow is None:
-        parser.error("there is no target: add --tensorboard DIR or --mlflow URI")
-    for name in ("tensorboard", "mlflow", "experiment"):
-        if getattr(options, name) == "":
-            value = {"tensorboard": "DIR", "mlflow": "URI"}.get(name, "NAME")
-            parser.error(f"--{name} is empty: {value} is missing")
-    if options.experiment is not None and options.mlflow is None:
-        parser.error("--experiment names an experiment of MLflow: add --mlflow URI")
-    return options

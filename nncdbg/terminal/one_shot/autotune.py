@@ -4,78 +4,60 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nncdbg.errors import failure_code
 from nncdbg.opening.command_line import (
-    ArgumentParser,
+    JSON,
     add_kernels,
     add_machine,
     add_model,
     configuration_of,
-    errors_in_json,
+    one_shot,
+    option,
 )
 from nncdbg.text.counting import counted
 
 if TYPE_CHECKING:
-    from nncdbg.engine.tuning import MeasuredKernel, TunedStatement, Tuning
+    from nncdbg.comparison.kernels import MeasuredKernel, TunedStatement, Tuning
     from nncdbg.presentation.screen import Screen
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Return 0 if the graph ran to its end, 4 if it failed, 3 if an op has no kernel."""
-    from nncdbg.presentation.screen import Screen
-
-    options = _options(arguments)
-    with errors_in_json(options):
-        return _autotune(options, Screen())
-
-
-def _options(arguments: Sequence[str]) -> Namespace:
-    parser = ArgumentParser(
-        "nncdbg autotune",
-        "Run a graph, and measure the kernels of all backends for each statement on copies of its operands.",
-        epilog="use the choice in a run: nncdbg run MODEL --kernels FILE",
-    )
-    add_model(parser)
-    add_machine(parser)
-    add_kernels(parser)
-    add = parser.add_argument
-    add(
+@one_shot(
+    "nncdbg autotune",
+    "Run a graph, and measure the kernels of all backends for each statement on copies of its operands.",
+    add_model,
+    add_machine,
+    add_kernels,
+    option(
         "--candidate",
         action="append",
         default=[],
         metavar="BACKEND",
         help="measure this backend (default: all that are installed; repeatable)",
-    )
-    add("-o", "--output", metavar="FILE", help="write the choice to FILE")
-    add("--json", action="store_true", help="print one JSON document on standard output")
-    return parser.parse_args(arguments)
+    ),
+    option("-o", "--output", metavar="FILE", help="write the choice to FILE"),
+    JSON,
+    epilog="use the choice in a run: nncdbg run MODEL --kernels FILE",
+)
+def main(options: Namespace) -> int:
+    """Return 0 if the graph ran to its end, 4 if it failed, 3 if an op has no kernel."""
+    from nncdbg.presentation.screen import Screen
+
+    return _autotune(options, Screen())
 
 
 def _autotune(options: Namespace, screen: Screen) -> int:
-    from nncdbg.engine.tuning import KernelTuner, available_backends
-    from nncdbg.opening.programs import kernel_file_text, open_program
-    from nncdbg.opening.run import failure_of
-    from nncdbg.presentation.run_progress import note_messages, print_notes, under_way
+    from nncdbg.opening.complete_run import tune
+    from nncdbg.opening.programs import kernel_file_text
+    from nncdbg.presentation.run_progress import shown
     from nncdbg.process.files import new_file
 
-    backends, unavailable = available_backends(options.candidate)
-    debugger = open_program(configuration_of(options)).debugger(statistics=False)
-    print_notes(debugger, screen)
-    note_messages(debugger, screen)
-    tuner = KernelTuner(debugger, backends, unavailable)
-    with under_way(debugger, screen, activity="measuring"):
-        stop = debugger.run()
-    if stop.reason == "pause" and not stop.detail:
-        raise KeyboardInterrupt
-    error = failure_of(stop, options.model)
+    tuning, error = tune(configuration_of(options), options.candidate, shown(screen, "measuring"))
     if error is not None:
         screen.complain(error)
         return failure_code(error)
-    tuning = tuner.tuning
     text = kernel_file_text(tuning.as_dict())
     if options.json:
         print(json.dumps(json.loads(text)))

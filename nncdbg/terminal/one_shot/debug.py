@@ -7,17 +7,21 @@ import sys
 import threading
 import time
 from argparse import Namespace
-from collections.abc import Sequence
 from contextlib import ExitStack
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from nncdbg import extensions
 from nncdbg.commands.recording.script import RecordedScript
 from nncdbg.commands.stopping import break_
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.escaping import printable
-from nncdbg.opening.command_line import ArgumentParser, add_commands, add_recording, script_arguments
+from nncdbg.opening.command_line import (
+    add_commands,
+    add_recording,
+    one_shot,
+    option,
+)
 from nncdbg.presentation.ranks import (
     divergence_document,
     divergence_lines,
@@ -40,13 +44,45 @@ if TYPE_CHECKING:
     from nncdbg.terminal.live_prompt import LivePrompt
 
 
-def main(arguments: Sequence[str]) -> int:
+@one_shot(
+    "nncdbg debug",
+    "Run a PyTorch script, and stop at operators, modules, parameters, lines, NaN and Inf.\n"
+    "The script needs no change.",
+    option("script", metavar="SCRIPT", nargs="?", help="a Python file, run as `python SCRIPT ARGUMENT ...`"),
+    option("-m", dest="module", metavar="MODULE", help="run a module, as `python -m MODULE ARGUMENT ...`"),
+    option(
+        "--break",
+        action="append",
+        default=[],
+        dest="breaks",
+        metavar="SPEC",
+        help="PLACE [if EXPR] [hits N] (repeatable)",
+    ),
+    option("--catch", metavar="KINDS", help="stop where a NaN or Inf originates: nan, inf or nan,inf"),
+    option("--history", action="store_true", help="record each step as it runs, to step back in all of it"),
+    option("--listen", metavar="HOST:PORT", help="stop in an editor that attaches there"),
+    option("--force", action="store_true", help="overwrite an existing recording"),
+    option("--rank", type=int, help="under torchrun, the rank that stops (default: $NNCDBG_RANK, or 0)"),
+    option("--ranks", action="store_true", help="under torchrun, debug all ranks: `nncdbg attach --ranks`"),
+    option("--wait", action="store_true", help="with --ranks, wait until a prompt is attached"),
+    add_commands,
+    add_recording,
+    runs_script=True,
+    usage="nncdbg debug [options] SCRIPT [ARGUMENT ...]\n"
+    "       nncdbg debug [options] -m MODULE [ARGUMENT ...]",
+    epilog="PLACE is an operator (aten.addmm), a module (@encoder.out, @out.backward), a phase (@backward,\n"
+    "@optimizer), a parameter or gradient (%fc.weight, %fc.weight.grad) or FILE:LINE.  Without\n"
+    "--break and --catch, a prompt opens first.  Ctrl-C stops at the next operator.\n\n"
+    "The options may also follow SCRIPT.  All other arguments there, and all after --, are for the\n"
+    "script.",
+)
+def main(options: Namespace) -> int:
     """Return 0 if the script succeeded or the user quit.
 
     Raises LoadError for a script that cannot be read, RunError for one that fails, UsageError for a place
     that cannot be a breakpoint.
     """
-    return debug(_options(arguments))
+    return debug(options)
 
 
 def debug(options: Namespace) -> int:
@@ -80,7 +116,7 @@ def debug(options: Namespace) -> int:
             entered.close()
         if listens:
             code = 0 if failure is None else failure.exit_code
-            import_module("nncdbg.dap_server.attach.calls").end_process(code)
+            _of_scripts("end")(code)
         return _ended(failure)
 
     try:
@@ -88,7 +124,7 @@ def debug(options: Namespace) -> int:
     except ScriptLeft:
         return 0
     if failure is not None and listens:
-        import_module("nncdbg.dap_server.attach.calls").exit_with(failure.exit_code)
+        _of_scripts("exit")(failure.exit_code)
     return _ended(failure)
 
 
@@ -111,7 +147,7 @@ def _enter_prompt(entered: ExitStack, options: Namespace, target: str) -> None:
     if options.record:
         setup = setup_of_script(prompt.script)
         recorder, confirm = prompt.recorder, prompt.confirm
-        recorder.start(options.record, setup, prompt.debugger, force=options.force, confirm=confirm)
+        recorder.start(options.record, setup, prompt.target, force=options.force, confirm=confirm)
     _set_up(prompt, options)
     entered.callback(prompt.note_unreached)
     if sys.stdin.isatty():
@@ -142,9 +178,7 @@ def _enter_listening(entered: ExitStack, options: Namespace) -> None:
             "--listen takes no --break, --catch, -x, -ex and --record",
             hint="set breakpoints in the editor that attaches",
         )
-    # The two user interfaces do not import each other.
-    live = import_module("nncdbg.dap_server.attach.live")
-    entered.enter_context(live.listening_training(options.listen, history=options.history))
+    entered.enter_context(_of_scripts("listen")(options.listen, history=options.history))
 
 
 def _check_ranks(options: Namespace) -> None:
@@ -162,8 +196,13 @@ def _check_ranks(options: Namespace) -> None:
 
 def _enter_ranks(entered: ExitStack, options: Namespace, target: str) -> None:
     """Let `nncdbg attach --ranks` stop this rank.  Raises UsageError outside of torchrun."""
-    ranks = import_module("nncdbg.dap_server.attach.ranks")
-    entered.enter_context(ranks.debugged_rank(target, history=options.history, wait=options.wait))
+    rank = _of_scripts("rank")(target, history=options.history, wait=options.wait)
+    entered.enter_context(rank)
+
+
+def _of_scripts(name: str) -> Any:
+    """Return a function of the user interface for editors, which this one does not import."""
+    return extensions.find(extensions.SCRIPTS, name)
 
 
 def _set_up(prompt: LivePrompt, options: Namespace) -> None:
@@ -182,53 +221,32 @@ def _set_up(prompt: LivePrompt, options: Namespace) -> None:
         prompt.begin()
 
 
-def _options(arguments: Sequence[str]) -> Namespace:
-    parser = ArgumentParser(
-        "nncdbg debug",
-        "Run a PyTorch script, and stop at operators, modules, parameters, lines, NaN and Inf.\n"
-        "The script needs no change.",
-        usage=(
-            "nncdbg debug [options] SCRIPT [ARGUMENT ...]\n"
-            "       nncdbg debug [options] -m MODULE [ARGUMENT ...]"
-        ),
-        epilog=(
-            "PLACE is an operator (aten.addmm), a module (@encoder.out, @out.backward), a phase (@backward,\n"
-            "@optimizer), a parameter or gradient (%fc.weight, %fc.weight.grad) or FILE:LINE.  Without\n"
-            "--break and --catch, a prompt opens first.  Ctrl-C stops at the next operator.\n\n"
-            "The options may also follow SCRIPT.  All other arguments there, and all after --, are for the\n"
-            "script."
-        ),
-    )
-    add = parser.add_argument
-    add("script", metavar="SCRIPT", nargs="?", help="a Python file, run as `python SCRIPT ARGUMENT ...`")
-    add("-m", dest="module", metavar="MODULE", help="run a module, as `python -m MODULE ARGUMENT ...`")
-    place = "PLACE [if EXPR] [hits N]"
-    add("--break", action="append", default=[], dest="breaks", metavar="SPEC", help=f"{place} (repeatable)")
-    add("--catch", metavar="KINDS", help="stop where a NaN or Inf originates: nan, inf or nan,inf")
-    add("--history", action="store_true", help="record each step as it runs, to step back in all of it")
-    add("--listen", metavar="HOST:PORT", help="stop in an editor that attaches there")
-    add("--force", action="store_true", help="overwrite an existing recording")
-    add("--rank", type=int, help="under torchrun, the rank that stops (default: $NNCDBG_RANK, or 0)")
-    add("--ranks", action="store_true", help="under torchrun, debug all ranks: `nncdbg attach --ranks`")
-    add("--wait", action="store_true", help="with --ranks, wait until a prompt is attached")
-    add_commands(parser)
-    add_recording(parser)
-    own, of_script = script_arguments(parser, arguments)
-    options = parser.parse_args(own)
-    options.arguments = of_script
-    return options
-
-
 _PACE = 0.2
 """Seconds between two reads of the notes."""
 
 
-def attach_main(arguments: Sequence[str]) -> int:
+@one_shot(
+    "nncdbg attach",
+    "Attach to the ranks of a job that runs under `torchrun ... -m nncdbg debug --ranks train.py`.",
+    option("job", metavar="JOB", nargs="?", help="the job"),
+    option("--ranks", action="store_true", help="attach to all ranks of the job"),
+    option("--report", action="store_true", help="print where the ranks are and which is missing; exit"),
+    option("--json", action="store_true", help="print the report as JSON"),
+    option(
+        "--patience",
+        type=float,
+        default=2.0,
+        metavar="SECONDS",
+        help="report ranks that wait at least this long (default: 2)",
+    ),
+    usage="nncdbg attach --ranks [JOB] [options]",
+    epilog="JOB is the port at which the ranks meet (MASTER_PORT); the default is the only job.",
+)
+def attach_main(options: Namespace) -> int:
     """Open the prompt of a job, or print a report.
 
     Return 1 if ranks wait for one that is missing at a collective.  Raises UsageError if there is no job.
     """
-    options = _attach_options(arguments)
     if not options.ranks:
         raise UsageError("nncdbg attach needs --ranks", hint="nncdbg attach --ranks")
     folder = find_job(options.job)
@@ -270,25 +288,3 @@ def _settled(folder: Path, patience: float) -> list[RankReport]:
         if not waits or time.monotonic() >= ending:
             return reports
         time.sleep(_PACE)
-
-
-def _attach_options(arguments: Sequence[str]) -> Namespace:
-    parser = ArgumentParser(
-        "nncdbg attach",
-        "Attach to the ranks of a job that runs under `torchrun ... -m nncdbg debug --ranks train.py`.",
-        usage="nncdbg attach --ranks [JOB] [options]",
-        epilog="JOB is the port at which the ranks meet (MASTER_PORT); the default is the only job.",
-    )
-    add = parser.add_argument
-    add("job", metavar="JOB", nargs="?", help="the job")
-    add("--ranks", action="store_true", help="attach to all ranks of the job")
-    add("--report", action="store_true", help="print where the ranks are and which is missing; exit")
-    add("--json", action="store_true", help="print the report as JSON")
-    add(
-        "--patience",
-        type=float,
-        default=2.0,
-        metavar="SECONDS",
-        help="report ranks that wait at least this long (default: 2)",
-    )
-    return parser.parse_args(arguments)

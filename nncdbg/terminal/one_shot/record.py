@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nncdbg.errors import LoadError, RunError, UsageError
-from nncdbg.opening.command_line import ArgumentParser, script_arguments
+from nncdbg.opening.command_line import ArgumentParser, one_shot, option
 from nncdbg.process.ranks import folder_of_rank
 from nncdbg.text.counting import counted
 
@@ -20,13 +20,53 @@ if TYPE_CHECKING:
     from nncdbg.torch.script import ScriptStep
 
 
-def main(arguments: Sequence[str]) -> int:
+def _step_number(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise UsageError(f"--step {text}: not a step", hint="use a number from 1: --step 1 is the first step")
+    return number
+
+
+def _check(parser: ArgumentParser, options: Namespace) -> None:
+    if not options.module and not options.script:
+        raise UsageError("there is no script", hint="nncdbg record train.py")
+    if options.at is not None and options.step is not None:
+        raise UsageError("--step and --at both name the step to record", hint="leave out one of them")
+
+
+@one_shot(
+    "nncdbg record",
+    "Run a PyTorch script until the end of a training step, and save the step as a folder.\n"
+    "The script needs no change.  `nncdbg DIR` opens the folder.",
+    option("script", metavar="SCRIPT", nargs="?", help="a Python file, run as `python SCRIPT ARGUMENT ...`"),
+    option("-m", dest="module", metavar="MODULE", help="run a module, as `python -m MODULE ARGUMENT ...`"),
+    option("--step", type=_step_number, metavar="N", help="the step to record, from 1 (default: 1)"),
+    option("--at", metavar="RUN.db@N", help="re-create a step of a journal, such as run.db@38 or run.db@nan"),
+    option(
+        "-o", "--output", metavar="DIR", help="the folder to write (default: stepN, or beside the journal)"
+    ),
+    check=_check,
+    runs_script=True,
+    usage="nncdbg record [--step N | --at RUN.db@N] [-o DIR] SCRIPT [ARGUMENT ...]\n"
+    "       nncdbg record [--step N | --at RUN.db@N] [-o DIR] -m MODULE [ARGUMENT ...]",
+    epilog="A step ends when the method `step` of an optimizer ends; each optimizer counts, and so\n"
+    "does a step that GradScaler skips.  Step 1 begins with the first call of a module, a later\n"
+    "step at the end of the step before.  The script ends with the recorded step.\n\n"
+    "With --at, the script continues at the last checkpoint of its journal before the step, and\n"
+    "ends with that step.  Its flight recorder writes nothing.  The exit code is 1 if a loss\n"
+    "differs from that in the journal.\n\n"
+    "--step, --at and -o may also follow SCRIPT.  All other arguments there, and all after --,\n"
+    "are for the script.",
+)
+def main(options: Namespace) -> int:
     """Return 0 if the step was saved, 1 if a loss of a re-created step differs from its journal.
 
     Raises UsageError for a script without that step, LoadError for one that cannot be read, and RunError for
     one that fails, after saving the part of the step that ran.
     """
-    options = _options(arguments)
     if not options.module:
         check_script(options.script)
     from nncdbg.torch.script import script_runner
@@ -119,52 +159,6 @@ def _save(folder: Path, recorded: ScriptStep) -> int:
     if recorded.failure is not None:
         raise recorded.failure
     return 0
-
-
-def _options(arguments: Sequence[str]) -> Namespace:
-    parser = ArgumentParser(
-        "nncdbg record",
-        "Run a PyTorch script until the end of a training step, and save the step as a folder.\n"
-        "The script needs no change.  `nncdbg DIR` opens the folder.",
-        usage=(
-            "nncdbg record [--step N | --at RUN.db@N] [-o DIR] SCRIPT [ARGUMENT ...]\n"
-            "       nncdbg record [--step N | --at RUN.db@N] [-o DIR] -m MODULE [ARGUMENT ...]"
-        ),
-        epilog=(
-            "A step ends when the method `step` of an optimizer ends; each optimizer counts, and so\n"
-            "does a step that GradScaler skips.  Step 1 begins with the first call of a module, a later\n"
-            "step at the end of the step before.  The script ends with the recorded step.\n\n"
-            "With --at, the script continues at the last checkpoint of its journal before the step, and\n"
-            "ends with that step.  Its flight recorder writes nothing.  The exit code is 1 if a loss\n"
-            "differs from that in the journal.\n\n"
-            "--step, --at and -o may also follow SCRIPT.  All other arguments there, and all after --,\n"
-            "are for the script."
-        ),
-    )
-    add = parser.add_argument
-    add("script", metavar="SCRIPT", nargs="?", help="a Python file, run as `python SCRIPT ARGUMENT ...`")
-    add("-m", dest="module", metavar="MODULE", help="run a module, as `python -m MODULE ARGUMENT ...`")
-    add("--step", type=_step_number, metavar="N", help="the step to record, from 1 (default: 1)")
-    add("--at", metavar="RUN.db@N", help="re-create a step of a journal, such as run.db@38 or run.db@nan")
-    add("-o", "--output", metavar="DIR", help="the folder to write (default: stepN, or beside the journal)")
-    own, of_script = script_arguments(parser, arguments)
-    options = parser.parse_args(own)
-    options.arguments = of_script
-    if not options.module and not options.script:
-        raise UsageError("there is no script", hint="nncdbg record train.py")
-    if options.at is not None and options.step is not None:
-        raise UsageError("--step and --at both name the step to record", hint="leave out one of them")
-    return options
-
-
-def _step_number(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise UsageError(f"--step {text}: not a step", hint="use a number from 1: --step 1 is the first step")
-    return number
 
 
 def check_script(script: str) -> None:

@@ -6,14 +6,14 @@ import os
 import runpy
 import sys
 import traceback
-from collections.abc import Sequence
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nncdbg.commands.recording.script import EDITOR, PROMPT_OF_DEBUG, RecordedScript
 from nncdbg.commands.recording.setup import script_changes
 from nncdbg.errors import LoadError, NncdbgError, UsageError
-from nncdbg.opening.command_line import ArgumentParser
+from nncdbg.opening.command_line import one_shot, option
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.journal_address import read_address
 from nncdbg.opening.python_programs import is_python_name
@@ -24,9 +24,15 @@ if TYPE_CHECKING:
     from nncdbg.presentation.screen import Screen
 
 
-def main(arguments: Sequence[str]) -> int:
+@one_shot(
+    "nncdbg replay",
+    "Replay a recorded session, and report the first stop or result that differs.",
+    option("recording", metavar="FILE", help="a session recorded with --record, `record` or an editor"),
+    option("--to", type=int, metavar="N", help="replay N commands, then read commands at the prompt"),
+    option("--allow-python", action="store_true", help="allow the recording to run Python (`py`)"),
+)
+def main(options: Namespace) -> int:
     """Return 0 if all stops and results are the same as recorded, else 1."""
-    options = _parser().parse_args(arguments)
     from nncdbg.commands.recording.entries import read_recording
     from nncdbg.commands.recording.replaying import check_count
     from nncdbg.presentation.screen import Screen
@@ -45,24 +51,13 @@ def main(arguments: Sequence[str]) -> int:
     if setup.script is not None:
         return replay_script(setup.script, recording, options.to, screen)
     configuration = RunConfiguration(program=setup.program).completed(setup.supplied(setup.program))
-    _, session = open_session(configuration, setup.program, screen)
+    _, _, session = open_session(configuration, setup.program, screen)
     session.trusts_recordings = options.allow_python
-    session.recorder.stopped(session.debugger, session.debugger.stop)
+    session.recorder.stopped(session.target, session.target.stop)
     code = replayed(session, path, options.to)
     if options.to is None or code or session.over:
         return code
     return read_typed(session)
-
-
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        "nncdbg replay", "Replay a recorded session, and report the first stop or result that differs."
-    )
-    add = parser.add_argument
-    add("recording", metavar="FILE", help="a session recorded with --record, `record` or an editor")
-    add("--to", type=int, metavar="N", help="replay N commands, then read commands at the prompt")
-    add("--allow-python", action="store_true", help="allow the recording to run Python (`py`)")
-    return parser
 
 
 def _folder(setup: Setup, beside: Path) -> Path:

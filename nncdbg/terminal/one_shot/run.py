@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +12,10 @@ import numpy as np
 
 from nncdbg.errors import NncdbgError, UsageError, failure_code
 from nncdbg.opening.command_line import (
-    ArgumentParser,
     add_check,
     add_determinism,
     add_journal,
+    add_json,
     add_kernels,
     add_machine,
     add_model,
@@ -27,207 +26,170 @@ from nncdbg.opening.command_line import (
     add_verification,
     configuration_of,
     error_document,
+    one_shot,
+    option,
 )
 from nncdbg.presentation.run_progress import (
-    note_messages,
-    print_notes,
-    under_way,
-    verify_determinism,
-    verify_observers,
+    shown,
 )
+from nncdbg.presentation.stops import fallback_line
 
 if TYPE_CHECKING:
-    from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.divergence.verification import DeterminismVerification, Verification
-    from nncdbg.opening.programs import OpenedProgram
+    from nncdbg.comparison.verification import DeterminismVerification, Verification
+    from nncdbg.opening.complete_run import CompleteRun
+    from nncdbg.opening.progress import RunningProgram
     from nncdbg.presentation.screen import Screen
 
 
-def main(arguments: Sequence[str]) -> int:
+@one_shot(
+    "nncdbg run",
+    "Run a graph to its end and print its outputs with their statistics.",
+    add_model,
+    add_machine,
+    add_kernels,
+    add_states_in_place,
+    add_journal,
+    add_tracks,
+    add_order,
+    add_outputs,
+    add_check,
+    add_verification,
+    add_determinism,
+    option("--save-outputs", metavar="DIR", help="write each output to a .npy or .json file in DIR"),
+    option("--save-states", metavar="FILE", help="write the states to a .safetensors file"),
+    option(
+        "--accesses",
+        metavar="FILE",
+        help="with --backend cupy: write the streams, events and bytes of a scheduled program, for races",
+    ),
+    add_json,
+)
+def main(options: Namespace) -> int:
     """Return 0 if the graph ran to its end, 4 if it failed, 3 if an op has no kernel.
 
     Returns 1 if --verify-observers or --verify-determinism found a difference.
     """
     from nncdbg.presentation.screen import Screen
 
-    options = _options(arguments)
     screen = Screen()
     try:
         return _run(options, screen)
     except NncdbgError as error:
         if options.json:
-            print(json.dumps(_document(None, 0.0, error, {})))
+            print(json.dumps(_without_run(error)))
         raise
 
 
-def _history(options: Namespace, opened: OpenedProgram) -> str | int | None:
-    """Return the limit of the history: none where no journal and no states read old values."""
-    configuration = opened.configuration
-    keeps = configuration.journal or opened.restart is not None or options.save_states
-    return configuration.history if keeps or configuration.history is not None else 0
-
-
 def _run(options: Namespace, screen: Screen) -> int:
-    from nncdbg.opening.journal.recording import journaled
-    from nncdbg.opening.journal.reproduction import reproducing
-    from nncdbg.opening.programs import open_program
-    from nncdbg.opening.run import failure_of
-    from nncdbg.opening.schedule_logs.run_accesses import recorded_accesses
-    from nncdbg.opening.state_file import save_states
-    from nncdbg.presentation.stops import fallbacks
+    from nncdbg.opening.complete_run import (
+        opened_for_run,
+        run_completely,
+        verify_determinism,
+        verify_observers,
+    )
 
     configuration = configuration_of(options)
-    if options.save_states and configuration.outputs:
-        raise UsageError(
-            "--save-states needs the whole run, and --output runs a part of it", hint="leave out --output"
-        )
-    opened = open_program(configuration)
-    frees = configuration.allocator in ("arena", "poison") and not configuration.in_place_states
-    if options.save_states and opened.program.runs and frees:
-        raise UsageError(
-            f"--save-states needs the states at the end, and the allocator {configuration.allocator} frees a "
-            "state after its last use",
-            hint="add --in-place-states, or use --allocator debug",
-        )
+    opened = opened_for_run(configuration, options.save_states)
     # The results of a recorded step are those of its own inputs.
-    recorded = not configuration.inputs
+    checksums = {} if configuration.inputs else opened.program.saved.checksums
+    checking = shown(screen, notes=False)
     verified: list[Verification | DeterminismVerification] = []
     if options.verify_observers:
-        verified.append(verify_observers(opened, screen))
+        verified.append(verify_observers(opened, checking))
     if options.verify_determinism:
-        verified.append(verify_determinism(opened, screen, recorded=recorded))
-    debugger = opened.debugger(statistics=False, history=_history(options, opened))
-    screen.name_values(debugger.program)
-    print_notes(debugger, screen)
-    note_messages(debugger, screen)
-    start = time.perf_counter()
-    with (
-        recorded_accesses(debugger, options.accesses),
-        reproducing(opened, debugger) as reproduction,
-        journaled(opened, debugger) as recorder,
-        under_way(debugger, screen),
-    ):
-        stop = debugger.run()
-    unwritten = recorder.problem if recorder is not None and recorder.has_stopped else None
-    if stop.reason == "pause" and not stop.detail and unwritten is None:
-        raise KeyboardInterrupt
-    seconds = time.perf_counter() - start
-    in_place = " --in-place-states" if configuration.in_place_states else ""
-    error = unwritten or failure_of(stop, f"{options.model}{in_place}")
-    files = _save(debugger, options.save_outputs) if error is None and options.save_outputs else {}
-    if error is None and options.save_states:
-        save_states(debugger.states, options.save_states)
-        screen.note(f"saved {len(debugger.states)} states in {options.save_states}")
-    if debugger.micro is not None:
-        screen.note(str(debugger.micro.coverage))
-    for _, words in fallbacks(debugger):
-        screen.note(words)
+        verified.append(verify_determinism(opened, checking, checksums))
+
+    def around(running: RunningProgram) -> AbstractContextManager[None]:
+        screen.name_values(running.program)
+        return shown(screen)(running)
+
+    run = run_completely(
+        opened,
+        f"{options.model}{' --in-place-states' if configuration.in_place_states else ''}",
+        around,
+        {} if options.verify_determinism else checksums,
+        save_states=options.save_states,
+        accesses=options.accesses,
+    )
+    error = run.error
+    files = _save(run, options.save_outputs) if error is None and options.save_outputs else {}
+    if run.saved_states is not None:
+        screen.note(f"saved {run.saved_states} states in {options.save_states}")
+    if run.check is not None:
+        screen.note(run.check_words)
+    for each in run.fallbacks:
+        screen.note(fallback_line(each))
     if options.json:
-        document = _document(debugger, seconds, error, files)
-        if reproduction is not None:
-            document["reproduction"] = {"equal": not reproduction.difference, "text": str(reproduction)}
+        document = _document(run, error, files)
+        if run.reproduction is not None:
+            document["reproduction"] = {"equal": run.reproduced, "text": run.reproduction}
         print(json.dumps(document | {each.title: each.as_dict() for each in verified}))
     elif error is None:
-        _print_outputs(screen, debugger, files)
-    for each in verified:
-        screen.note(str(each))
-    if recorder is not None:
-        error = error or recorder.problem
-        if recorder.problem is None:
-            screen.note(f"wrote {recorder}")
-    if reproduction is not None and str(reproduction):
-        screen.note(str(reproduction))
-    if error is None:
-        if recorded and not options.verify_determinism:
-            _note_changed(screen, debugger, opened.program.saved.checksums)
-        differs = reproduction is not None and reproduction.difference
-        return 0 if all(each.ok for each in verified) and not differs else 1
-    screen.complain(error)
-    return failure_code(error)
+        _print_outputs(screen, run, files)
+    for verification in verified:
+        screen.note(str(verification))
+    error = error or run.journal_problem
+    if run.journal and run.journal_problem is None:
+        screen.note(f"wrote {run.journal}")
+    if run.reproduction:
+        screen.note(run.reproduction)
+    if error is not None:
+        screen.complain(error)
+        return failure_code(error)
+    if run.recorded.changed:
+        screen.note(f"{run.recorded}: `--verify-determinism` compares two runs")
+    return 0 if all(each.ok for each in verified) and run.reproduced else 1
 
 
-def _options(arguments: Sequence[str]) -> Namespace:
-    parser = ArgumentParser(
-        "nncdbg run", "Run a graph to its end and print its outputs with their statistics."
-    )
-    add_model(parser)
-    add_machine(parser)
-    add_kernels(parser)
-    add_states_in_place(parser)
-    add_journal(parser)
-    add_tracks(parser)
-    add_order(parser)
-    add_outputs(parser)
-    add_check(parser)
-    add_verification(parser)
-    add_determinism(parser)
-    parser.add_argument(
-        "--save-outputs", metavar="DIR", help="write each output to a .npy or .json file in DIR"
-    )
-    parser.add_argument("--save-states", metavar="FILE", help="write the states to a .safetensors file")
-    parser.add_argument(
-        "--accesses",
-        metavar="FILE",
-        help="with --backend cupy: write the streams, events and bytes of a scheduled program, for races",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
-    return parser.parse_args(arguments)
-
-
-def _print_outputs(screen: Screen, debugger: Debugger, files: dict[str, str]) -> None:
+def _print_outputs(screen: Screen, run: CompleteRun, files: dict[str, str]) -> None:
     from nncdbg.expression import spelled
-    from nncdbg.presentation.slices import ZEROS
     from nncdbg.presentation.tensor_text import described
     from nncdbg.presentation.tracks import put_tracks
-    from nncdbg.presentation.why import abnormal
 
-    for name, content in (debugger.outputs or {}).items():
+    for name, content in run.outputs.items():
         screen.put_line(described(name, content, screen.line_layout))
     for path in files.values():
         screen.note(f"saved {path}")
-    put_tracks(screen, debugger.tracks)
-    found = abnormal(debugger, screen, [*(debugger.outputs or ())])
-    if found is not None and found[1] != [ZEROS]:
-        screen.note(f"{spelled(found[0])} has {' and '.join(found[1])}: `nncdbg watch` finds the origin")
+    put_tracks(screen, run.tracks)
+    for name, content in run.outputs.items():
+        if found := _nonfinite(content):
+            screen.note(f"{spelled(name)} has {' and '.join(found)}: `nncdbg watch` finds the origin")
+            return
 
 
-def _note_changed(screen: Screen, debugger: Debugger, checksums: Mapping[str, str]) -> None:
-    """Report outputs of a recorded step that differ from those of the training."""
-    from nncdbg.engine.divergence.verification import recorded_outputs
+def _nonfinite(content: Any) -> list[str]:
+    """Return which of Inf and NaN a value has."""
+    from nncdbg.stats import summarize
 
-    found = recorded_outputs(debugger, checksums)
-    if found.changed:
-        screen.note(f"{found}: `--verify-determinism` compares two runs")
+    if not isinstance(content, (np.ndarray, np.generic)):
+        return []
+    summary = summarize(np.asarray(content))
+    counts = {"Inf": summary.posinf or summary.neginf, "NaN": summary.nan}
+    return [kind for kind, count in counts.items() if count]
 
 
-def _document(
-    debugger: Debugger | None, seconds: float, error: NncdbgError | None, files: dict[str, str]
-) -> dict[str, Any]:
-    """Return the document of `--json`; `debugger` is None if it could not be created."""
-    outputs: dict[str, Any] = (debugger.outputs if debugger else None) or {}
+def _document(run: CompleteRun, error: NncdbgError | None, files: dict[str, str]) -> dict[str, Any]:
+    """Return the document of `--json`."""
     document: dict[str, Any] = {
         "status": "ok" if error is None else "failed",
-        "outputs": [_output(name, content, files) for name, content in outputs.items()],
-        "tracks": [each.as_dict() for each in debugger.tracks] if debugger else [],
-        "seconds": seconds,
-        "ops": debugger.timeline.tick if debugger else 0,
-        "notes": [*map(str, debugger.notes)] if debugger else [],
-        **_kernels(debugger),
+        "outputs": [_output(name, content, files) for name, content in run.outputs.items()],
+        "tracks": [each.as_dict() for each in run.tracks],
+        "seconds": run.seconds,
+        "ops": run.ops,
+        "notes": run.notes,
+        "backend": run.backend,
+        "fallbacks": [{"line": each.line, "op": each.op} for each in run.fallbacks],
+        "kernels": [each.as_dict() for each in run.kernels],
     }
     if error is not None:
         document["error"] = error_document(error)
-    if debugger is not None and debugger.micro is not None:
-        document["check"] = debugger.micro.coverage.as_dict()
-    return document
+    return document if run.check is None else {**document, "check": run.check}
 
 
-def _kernels(debugger: Debugger | None) -> dict[str, Any]:
-    """Return the statements that fell back to NumPy, the backend, and the kernels of other backends."""
-    if debugger is None:
-        return {"fallbacks": [], "kernels": []}
-    fallen = [{"line": each.line, "op": each.op} for each in debugger.loaded.fallbacks]
-    other = [each.as_dict() for each in debugger.loaded.kernels() if each.reason != "default"]
-    return {"backend": debugger.backend.name, "fallbacks": fallen, "kernels": other}
+def _without_run(error: NncdbgError) -> dict[str, Any]:
+    """Return the document of a run that could not begin."""
+    empty: dict[str, Any] = {"status": "failed", "outputs": [], "tracks": [], "seconds": 0.0, "ops": 0}
+    return {**empty, "notes": [], "fallbacks": [], "kernels": [], "error": error_document(error)}
 
 
 def _output(name: str, content: Any, files: dict[str, str]) -> dict[str, Any]:
@@ -244,7 +206,7 @@ def _output(name: str, content: Any, files: dict[str, str]) -> dict[str, Any]:
     return entry
 
 
-def _save(debugger: Debugger, folder: str) -> dict[str, str]:
+def _save(run: CompleteRun, folder: str) -> dict[str, str]:
     """Write every output to a file; in file names, only letters, digits and `_ . -` are kept."""
     from nncdbg.ir.records import holds_maps
     from nncdbg.presentation.tensor_files import write_maps, write_tensors
@@ -256,8 +218,7 @@ def _save(debugger: Debugger, folder: str) -> dict[str, str]:
         raise UsageError(f"cannot create the folder {folder}: {error.strerror}") from None
     files: dict[str, str] = {}
     taken: set[str] = set()
-    outputs: dict[str, Any] = debugger.outputs or {}
-    for name, content in outputs.items():
+    for name, content in run.outputs.items():
         stem = (
             "".join(char if char.isalnum() or char in "_.-" else "_" for char in name).lstrip(".") or "output"
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from nncdbg.errors import UsageError
 from nncdbg.expression import spelled
-from nncdbg.presentation.breakpoint_syntax import StopSpec, is_computed, parse_stop, plain_name
+from nncdbg.target.breakpoint_syntax import StopSpec, is_computed, parse_stop, plain_name
 from nncdbg.target.stops import (
     Catch,
     StopPoint,

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from nncdbg.engine.ops.schema import op_names
-from nncdbg.engine.schedules.launches import scheduled
 from nncdbg.engine.schedules.validation import validate
 from nncdbg.errors import ParseError
 from nncdbg.ir.records import Graph, Type, Value
+from nncdbg.ir.streams import scheduled
 from nncdbg.presentation.schedules import ScheduleWording
 from nncdbg.text.lexemes import NO_PREFIXES, name_text
 from nncdbg.textual_repr.language_server.analysis import Analysis, Chunk

@@ -19,7 +19,7 @@ from pygls.lsp.server import LanguageServer
 from pygls.protocol import LanguageServerProtocol, lsp_method
 
 from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.aten.names import DOMAINS, installed
+from nncdbg.text.torch_names import DOMAINS, installed
 from nncdbg.textual_repr.language_server.document import ColumnEncoding, Document, Place
 from nncdbg.textual_repr.language_server.tokens import Problem, Span
 from nncdbg.version import __version__

@@ -9,15 +9,15 @@ from functools import cache
 from os.path import realpath
 from typing import Any
 
-from nncdbg.engine.compilation.search import same_file
 from nncdbg.engine.ops.aten.internals import all_operator_names, next_sequence_number
-from nncdbg.engine.ops.aten.names import stop_names, text_name
 from nncdbg.engine.ops.aten.signatures import signature_of
 from nncdbg.engine.stopping.breakpoints import hit_rule
 from nncdbg.engine.stopping.placement import braced
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.expression import Expression, check_condition, condition, evaluate, parse
-from nncdbg.presentation.breakpoint_syntax import parse_stop, split_source
+from nncdbg.ir.search import same_file
+from nncdbg.target.breakpoint_syntax import parse_stop, split_source
+from nncdbg.text.torch_names import stop_names, text_name
 from nncdbg.torch.live.operators import Operator, OperatorScope
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.ops.aten.names import WRITE
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.ir.records import Location
-from nncdbg.presentation.breakpoint_syntax import parse_place, split_source
+from nncdbg.target.breakpoint_syntax import parse_place, split_source
+from nncdbg.text.torch_names import WRITE
 from nncdbg.torch.live.mode import LiveMode, LiveStop
 from nncdbg.torch.recorded_step import RecordedStep
 

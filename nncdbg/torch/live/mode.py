@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from nncdbg.engine.ops.aten.internals import DispatchMode, is_higher_order, is_traced, without_dispatch
-from nncdbg.engine.ops.aten.names import OF_TORCH
 from nncdbg.engine.ops.aten.operators import FLOATS, takes_memory, torch_operator
 from nncdbg.engine.ops.aten.signatures import DTYPES, Signature, flat_results, signature_of, written_tensors
 from nncdbg.errors import NncdbgError
 from nncdbg.expression import Expression, condition
+from nncdbg.text.torch_names import OF_TORCH
 from nncdbg.torch.finiteness import is_finite
 from nncdbg.torch.live.breakpoints import LiveBreakpoint, holds, message_of
 from nncdbg.torch.live.operators import Operator, OperatorScope

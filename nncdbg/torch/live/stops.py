@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nncdbg.errors import UsageError
-from nncdbg.presentation.breakpoint_syntax import is_computed, parse_place, plain_name
+from nncdbg.target.breakpoint_syntax import is_computed, parse_place, plain_name
 from nncdbg.target.stops import (
     Catch,
     StopPoint,

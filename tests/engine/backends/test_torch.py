@@ -354,7 +354,7 @@ def test_arity_and_attributes_are_checked_before_the_run(line, message):
 
 
 def test_missing_torch_is_a_usage_error(monkeypatch):
-    monkeypatch.setattr("nncdbg.engine.ops.aten.names.installed", lambda: False)
+    monkeypatch.setattr("nncdbg.text.torch_names.installed", lambda: False)
     with pytest.raises(UsageError, match="needs the package torch, which is not installed") as caught:
         backend_of("torch")
     assert caught.value.hint == "pip install nncdbg[torch]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import nncdbg
-from nncdbg.engine.differentiation.line_pairs import LinePairs
+from nncdbg.ir.line_pairs import LinePairs
 
 ROOT = Path(__file__).parents[3]
 

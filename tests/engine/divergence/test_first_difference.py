@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import nncdbg
+from nncdbg.comparison.report import FirstDifference
 from nncdbg.comparison.tolerance import Tolerance
-from nncdbg.engine.divergence.lockstep import FirstDifference, Lockstep
+from nncdbg.engine.divergence.lockstep import Lockstep
 from tests.engine.divergence.test_divergence import LOOP, NET
 
 EXACT = Tolerance(rtol=0, atol=0)

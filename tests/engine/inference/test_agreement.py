@@ -7,8 +7,9 @@ from typing import Any, TypeAlias
 import pytest
 
 import nncdbg
-from nncdbg.engine.compilation.code import Compiler, initial_data
+from nncdbg.engine.compilation.code import Compiler
 from nncdbg.errors import GraphError, NncdbgError
+from nncdbg.ir.constants import initial_data
 from nncdbg.ir.records import Path, Program, Type
 from nncdbg.text.listing import Listing
 from nncdbg.textual_repr.language_server.analysis import Analysis

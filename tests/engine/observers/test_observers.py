@@ -16,8 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import nncdbg
-from nncdbg.engine.divergence.verification import Verification, verify_observers
-from nncdbg.engine.values.checksum import digest
+from nncdbg.comparison.verification import Verification
+from nncdbg.engine.divergence.verification import verify_observers
+from nncdbg.stats.digests import digest
 from tests.conformance.cases import cases
 from tests.engine.programs import runnable
 from tests.engine.test_laws import INPUTS

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from nncdbg.engine.schedules.launches import HOST, Launch
+from nncdbg.engine.schedules.launches import Launch
 from nncdbg.ir.records import Graph, Node, Placement, Program, TensorType, Value
+from nncdbg.ir.streams import HOST
 
 F32 = TensorType("f32", (8,))
 

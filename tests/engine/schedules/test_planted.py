@@ -15,10 +15,11 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.memory.plan_file import PlacedPlan
-from nncdbg.engine.schedules.launches import Access, Launch, Site, launches
+from nncdbg.engine.schedules.launches import Access, Launch, launches
 from nncdbg.engine.schedules.scheduler import with_schedule
 from nncdbg.engine.schedules.validation import margins_of, validate, with_margins
 from nncdbg.ir.records import Placement, Program
+from nncdbg.ir.streams import Site
 from nncdbg.nan_watch.memory.comparison import memory_plan
 from tests.engine.schedules.random_schedules import begun_without_end_of, layered
 

@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nncdbg
+from nncdbg.comparison.schedule_problems import ScheduleProblem
 from nncdbg.engine.memory.plan_file import PlacedPlan, parse_plan
 from nncdbg.engine.schedules.launches import launches
 from nncdbg.engine.schedules.player import SchedulePlayer, played
 from nncdbg.engine.schedules.races import Ordering
 from nncdbg.engine.schedules.scheduler import with_schedule
-from nncdbg.engine.schedules.validation import ScheduleProblem, margins_of, validate, with_margins
+from nncdbg.engine.schedules.validation import margins_of, validate, with_margins
 from nncdbg.errors import UsageError
 from nncdbg.ir.records import Program
 from nncdbg.nan_watch.memory.comparison import memory_plan

@@ -14,10 +14,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from nncdbg.engine.schedules.launches import Site
 from nncdbg.engine.schedules.player import SyncPoint
 from nncdbg.engine.schedules.validation import validate
 from nncdbg.ir.records import Program
+from nncdbg.ir.streams import Site
 from nncdbg.nan_watch.schedules.order_search import OrderSearch, ScheduleSearch, smallest_syncs
 from nncdbg.presentation.schedules import ScheduleWording
 

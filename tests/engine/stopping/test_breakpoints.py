@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.compilation.search import same_file
 from nncdbg.engine.stopping.stops import LogMessage
+from nncdbg.ir.search import same_file
 from tests.presence import present
 
 MODEL = """#nncdbg 1

@@ -6,7 +6,7 @@ import pytest
 
 import nncdbg
 from nncdbg.errors import UsageError
-from nncdbg.presentation.breakpoint_syntax import parse_stop, place_lines
+from nncdbg.target.breakpoint_syntax import parse_stop, place_lines
 
 TEXT = """#nncdbg 1
 graph @main(%x: f32[2]) -> (%y: f32[2]) {

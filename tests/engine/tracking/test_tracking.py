@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import nncdbg
 from nncdbg.engine.backends import cupy as device
 from nncdbg.engine.tracking import tracking
-from nncdbg.engine.tracking.series import weighted_mean
+from nncdbg.stats.series import weighted_mean
 from tests.engine.backends.stand_in import StandIn
 from tests.engine.tracking.programs import ALL, DATA, EVALUATE, LABELED, TEST_T, TEST_X, TRACKS, TRAIN, T
 

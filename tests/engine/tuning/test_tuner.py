@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import nncdbg
+from nncdbg.comparison.kernels import MeasuredKernel, TunedStatement, Tuning
 from nncdbg.engine.backends import Backend, Call, Kernels
 from nncdbg.engine.backends.numpy import NumPy
-from nncdbg.engine.tuning import KernelTuner, MeasuredKernel, TunedStatement, Tuning, available_backends
+from nncdbg.engine.tuning import KernelTuner, available_backends
 from nncdbg.engine.values.checksum import same_bits
 from nncdbg.errors import UnsupportedOp, UsageError
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nncdbg.engine.execution.check_results import NOT_CHECKED, CheckResult
+from nncdbg.comparison.check_results import NOT_CHECKED, CheckResult
 from nncdbg.errors import RunError
 from nncdbg.nan_watch.measuring.gates import ReportContext
 from nncdbg.nan_watch.records import FindingSite, Operand, Report, WatchFinding

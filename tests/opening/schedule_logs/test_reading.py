@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from nncdbg.engine.execution.check_results import NOT_CHECKED, CheckResult
+from nncdbg.comparison.check_results import NOT_CHECKED, CheckResult
 from nncdbg.engine.schedules.validation import validate
 from nncdbg.errors import LoadError, UsageError
 from nncdbg.nan_watch.commands import races

@@ -12,6 +12,7 @@ import nncdbg
 from nncdbg.presentation.screen import Screen
 from nncdbg.presentation.times.table import GROUPINGS, TimeTable, by_layer, by_statement, of_block
 from nncdbg.presentation.times.text import print_times, share_text, time_text
+from nncdbg.target.measures import times_of
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def measured(repository: Path) -> nncdbg.Debugger:
 
 @pytest.mark.parametrize("grouping", GROUPINGS)
 def test_the_rows_of_each_grouping_add_up_to_all_kernels(measured: nncdbg.Debugger, grouping: str) -> None:
-    table = GROUPINGS[grouping](measured.times, measured.loaded)
+    table = GROUPINGS[grouping](times_of(measured.loaded))
     rows = table.records()
     assert sum(row["share"] for row in rows) == pytest.approx(1)
     spent = "own" if grouping == "layer" else "total"
@@ -36,7 +37,7 @@ def test_the_rows_of_each_grouping_add_up_to_all_kernels(measured: nncdbg.Debugg
 
 
 def test_a_layer_has_the_time_of_the_graphs_that_it_calls(measured: nncdbg.Debugger) -> None:
-    layers = {row["layer"]: row for row in by_layer(measured.times, measured.loaded).records()}
+    layers = {row["layer"]: row for row in by_layer(times_of(measured.loaded)).records()}
     assert layers["@program"]["total"] == pytest.approx(measured.times.kernels / 1e9)
     assert layers["@loss"]["total"] == pytest.approx(layers["@loss"]["own"] + layers["@layer"]["total"])
     assert layers["@layer"]["total"] == layers["@layer"]["own"]
@@ -44,9 +45,7 @@ def test_a_layer_has_the_time_of_the_graphs_that_it_calls(measured: nncdbg.Debug
 
 
 def test_a_row_has_the_statement_and_its_place(measured: nncdbg.Debugger) -> None:
-    (row,) = [
-        each for each in by_statement(measured.times, measured.loaded).records() if each["value"] == "%xy"
-    ]
+    (row,) = [each for each in by_statement(times_of(measured.loaded)).records() if each["value"] == "%xy"]
     assert (row["op"], row["shapes"], row["where"]) == ("ReduceProd", "[32,2] -> [32,1]", "@loss")
     assert row["calls"] == 3
     assert 0 < row["min"] <= row["median"] <= row["total"]
@@ -54,8 +53,8 @@ def test_a_row_has_the_statement_and_its_place(measured: nncdbg.Debugger) -> Non
 
 
 def test_the_table_of_a_block_has_its_calls_with_the_kernels_inside(measured: nncdbg.Debugger) -> None:
-    rows = {row["op"]: row for row in of_block(measured.times, measured.loaded, ("train",)).records()}
-    layers = {row["layer"]: row for row in by_layer(measured.times, measured.loaded).records()}
+    rows = {row["op"]: row for row in of_block(times_of(measured.loaded), ("train",)).records()}
+    layers = {row["layer"]: row for row in by_layer(times_of(measured.loaded)).records()}
     assert rows["@loss.backward"]["total"] == pytest.approx(layers["@loss.backward"]["total"])
 
 
@@ -65,7 +64,7 @@ def test_the_bytes_of_an_op_are_those_of_its_results() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(text), {"x": np.ones((2, 3), np.float32)}, allocator="plain")
     debugger.times.measure(True)
     debugger.run()
-    rows = GROUPINGS["op"](debugger.times, debugger.loaded).records()
+    rows = GROUPINGS["op"](times_of(debugger.loaded)).records()
     assert {row["op"]: row["bytes"] for row in rows} == {"Relu": 48, "Exp": 24}
 
 

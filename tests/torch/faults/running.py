@@ -8,9 +8,9 @@ import torch
 
 import nncdbg
 import nncdbg.torch
-from nncdbg.engine.ops.aten.names import base_name
 from nncdbg.nan_watch.records import Report
 from nncdbg.nan_watch.training.records import BadStep, TrainingReport
+from nncdbg.text.torch_names import base_name
 from tests.torch.faults.cases import COMPILED, Fault, Script
 
 SPECIAL = {"zero variance": "zero divided by zero"}

@@ -19,10 +19,10 @@ from nncdbg.engine.frontends.exported.block import ExportedBlock, ExportedNames,
 from nncdbg.engine.frontends.exported.calls import positional_arguments, quiet, tracing
 from nncdbg.engine.frontends.layers import group_layers
 from nncdbg.engine.frontends.stores import ArrayStore
-from nncdbg.engine.ops.aten.names import installed
 from nncdbg.errors import LoadError, NncdbgError, UsageError
 from nncdbg.ir.names import claimed_name
 from nncdbg.ir.records import Array, Constant, Graph, Program, Reference, SavedRun, Value
+from nncdbg.text.torch_names import installed
 
 # -- conversion ------------------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Prog
         )
     if not os.path.isfile(path):
         raise LoadError(f"{path} does not exist", hint="save one with torch.export.save(program, path)")
-    from nncdbg.engine.ops.aten.names import check_version
+    from nncdbg.engine.ops.aten.versions import check_version
 
     try:
         check_version()

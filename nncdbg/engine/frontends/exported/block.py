@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 import numpy as np
 
 from nncdbg.engine.frontends.layers import ModulePath
-from nncdbg.engine.ops.aten.names import NUMBER, OPERAND
 from nncdbg.errors import GraphError
 from nncdbg.ir.names import claimed_name
 from nncdbg.ir.records import (
@@ -28,6 +27,7 @@ from nncdbg.ir.records import (
     TensorType,
     Value,
 )
+from nncdbg.text.torch_names import NUMBER, OPERAND
 
 # -- places ----------------------------------------------------------------------------------------
 

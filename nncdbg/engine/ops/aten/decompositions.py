@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from nncdbg.engine.ops.aten.internals import DispatchMode, decompositions, without_dispatch
-from nncdbg.engine.ops.aten.names import OPERAND
 from nncdbg.engine.ops.aten.signatures import (
     COUNT,
     DTYPES,
@@ -34,6 +33,7 @@ from nncdbg.engine.ops.aten.signatures import (
 from nncdbg.engine.ops.declaration import Formula, Op
 from nncdbg.errors import GraphError, UnsupportedOp
 from nncdbg.ir.records import Attribute, Graph, Node, Program, TensorType, Type, Value, tensor_only
+from nncdbg.text.torch_names import OPERAND
 
 
 def _mm(a: Any, b: Any) -> Any:

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.ops.aten.names import READ, VIEW, WRITE, base_name
 from nncdbg.engine.ops.contracts import BrokenContract, FindBrokenContract, overwritten, unpooled
 from nncdbg.engine.ops.declaration import Op
 from nncdbg.engine.ops.influence import (
@@ -31,6 +30,7 @@ from nncdbg.engine.ops.influence import (
     everything_in,
     whole,
 )
+from nncdbg.text.torch_names import READ, VIEW, WRITE, base_name
 
 _PROBES = (1.0, 0.7310586)
 """Finite numbers that replace the elements in question; two, as an operator may treat one in a special way.

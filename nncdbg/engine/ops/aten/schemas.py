@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nncdbg.engine.ops.aten.names import NUMBER, OWN, READ, RECORDED, VIEW, WRITE, installed
 from nncdbg.engine.ops.schema import REQUIRED, Formal, Schema, Schemas
+from nncdbg.text.torch_names import NUMBER, OWN, READ, RECORDED, VIEW, WRITE, installed
 
 _LAYOUT = {"size": REQUIRED, "stride": REQUIRED, "offset": 0}
 

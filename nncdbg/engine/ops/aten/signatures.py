@@ -43,10 +43,10 @@ from nncdbg.engine.ops.aten.internals import (
     reshaping_tag,
     schema_of,
 )
-from nncdbg.engine.ops.aten.names import DOMAINS, OPERAND, OWN, text_name
 from nncdbg.engine.ops.aten.operators import allocates_only, facts_of
 from nncdbg.engine.ops.schema import REQUIRED, Formal, Schema
 from nncdbg.errors import GraphError
+from nncdbg.text.torch_names import DOMAINS, OPERAND, OWN, text_name
 
 RANDOM = "random"
 """The attribute of a random statement: the device of the generator with the state in the last operand."""

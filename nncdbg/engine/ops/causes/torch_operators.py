@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 import ml_dtypes
 import numpy as np
 
-from nncdbg.engine.ops.aten.names import OPERAND, base_name
 from nncdbg.engine.ops.causes import Birth, Cause, layers, pointwise, sums
 from nncdbg.engine.ops.causes.evidence import (
     EXACT,
@@ -30,6 +29,7 @@ from nncdbg.engine.ops.declaration import CauseRule
 from nncdbg.engine.ops.precision import is_narrow
 from nncdbg.ir.records import Array
 from nncdbg.text.counting import counted as number_of
+from nncdbg.text.torch_names import OPERAND, base_name
 
 _OPSET = 21
 

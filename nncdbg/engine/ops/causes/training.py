@@ -11,7 +11,6 @@ import ml_dtypes
 import numpy as np
 
 from nncdbg.dtypes import name_of
-from nncdbg.engine.ops.aten.names import autograd_nodes, base_name, of_other_library
 from nncdbg.engine.ops.aten.operators import facts_of
 from nncdbg.engine.ops.causes import WHERE_TRAP, Birth, Cause, Made, Maker
 from nncdbg.engine.ops.causes.evidence import (
@@ -30,6 +29,7 @@ from nncdbg.engine.ops.causes.evidence import (
 from nncdbg.engine.ops.causes.torch_operators import computed_in, described, paired, with_numbers
 from nncdbg.stats.inspection import bad
 from nncdbg.text.counting import elements
+from nncdbg.text.torch_names import autograd_nodes, base_name, of_other_library
 
 HALF = ("f16", "bf16")
 

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch", reason="aten operators need PyTorch")
 
 import nncdbg  # noqa: E402
 from nncdbg.engine.ops import lookup  # noqa: E402
-from nncdbg.engine.ops.aten.names import base_name  # noqa: E402
 from nncdbg.nan_watch.records import Report  # noqa: E402
+from nncdbg.text.torch_names import base_name  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -60,6 +60,6 @@ def test_unknown_operator_has_a_near_one_as_hint(capsys):
 
 
 def test_without_torch_its_domain_is_an_error(capsys, monkeypatch):
-    monkeypatch.setattr("nncdbg.engine.ops.aten.names.installed", lambda: False)
+    monkeypatch.setattr("nncdbg.text.torch_names.installed", lambda: False)
     assert main(["ops", "aten"]) == 2
     assert "need the package torch, which is not installed" in capsys.readouterr().err

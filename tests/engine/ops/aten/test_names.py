@@ -2,8 +2,8 @@
 
 import pytest
 
-from nncdbg.engine.ops.aten.names import named_place, origin_text
 from nncdbg.ir.records import Location, Node
+from nncdbg.text.torch_names import named_place, origin_text
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch")
 
 from nncdbg.engine.backends import backend  # noqa: E402
-from nncdbg.engine.ops.aten import internals, names  # noqa: E402
+from nncdbg.engine.ops.aten import internals, versions  # noqa: E402
 from nncdbg.errors import UsageError  # noqa: E402
 from nncdbg.torch import check_torch  # noqa: E402
 
@@ -26,9 +26,9 @@ newest_names = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def checks_anew():
-    names._check.cache_clear()
+    versions._check.cache_clear()
     yield
-    names._check.cache_clear()
+    versions._check.cache_clear()
 
 
 @pytest.mark.parametrize("check", [check_torch, lambda: backend("torch")], ids=["training", "backend"])

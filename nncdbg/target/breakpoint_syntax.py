@@ -10,14 +10,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.stopping.place_names import place_text
 from nncdbg.errors import UsageError
+from nncdbg.ir.streams import HOST, THE_HOST, stream_name, streams_of
 from nncdbg.text.lexemes import integer_of
+from nncdbg.text.places import place_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.stopping.breakpoints import Breakpoint
     from nncdbg.expression import Expression
+    from nncdbg.ir.records import Program
 
 _PLACE = re.compile(
     r"""\s*(?P<sigil>[%@]|node\s+(?!(?:if|hits|stream)\b))?(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<bare>[A-Za-z_][\w.]*::"(?:[^"\\]|\\.)*"|[^\s"%@][^\s"]*))(?=\s|$)"""
@@ -65,8 +67,6 @@ class StopSpec:
         """Return the condition, with that of the stream."""
         if self.stream is None:
             return self.when
-        from nncdbg.presentation.schedules import stream_number
-
         on_stream = f"$stream == {stream_number(debugger.program, self.stream)}"
         return on_stream if self.when is None else f"{on_stream} and ({self.when})"
 
@@ -146,6 +146,29 @@ def catch_commands(conditions: Mapping[str, Expression | None]) -> dict[str, str
         kind: f"catch {kind}" + ("" if when is None else f" if {when.text}")
         for kind, when in conditions.items()
     }
+
+
+def stream_number(program: Program, text: str) -> int:
+    """Return the number of a stream of a program, from `2`, `s2` or `host`.
+
+    Raises UsageError for a program without a schedule and for a stream that it does not use.
+    """
+    known = streams_of(program)
+    if not known:
+        raise UsageError(
+            "the program has no schedule", hint="`nncdbg print MODEL --streams 4 -o MODEL.nnc` makes one"
+        )
+    digits = text.removeprefix("s")
+    number = int(digits) if re.fullmatch("[0-9]{1,9}", digits) else HOST if text == "host" else None
+    if number not in known:
+        names = ", ".join(stream_name(each).removeprefix("s") for each in known)
+        raise UsageError(f"there is no stream {text}", hint=f"use one of: {names}")
+    return number
+
+
+def stream_words(number: int) -> str:
+    """Return `stream s2`, or `stream the host`."""
+    return f"stream {stream_name(number, THE_HOST)}"
 
 
 def split_source(text: str) -> tuple[str, int] | None:

@@ -1,14 +1,43 @@
-"""The streams of a scheduled program at a stop: the next statement of each, and the events it waits for."""
+"""The streams of a scheduled program, from the margins of its statements, and what each issues next."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.schedules.launches import HOST, placements, stream_name
-from nncdbg.ir.records import Program
+from nncdbg.ir.records import Graph, Path, Placement, Program
+from nncdbg.ir.walk import blocks
+
+HOST = -1
+"""The number of the host, where streams have theirs."""
+
+THE_HOST = "the host"
+
+Site: TypeAlias = "tuple[Path, int]"
+"""A block, and the number of a statement in it; -1 is the first line of a graph, and len(nodes) its last."""
+
+
+def stream_name(stream: int, host: str = "host") -> str:
+    """Return `s2`, or `host`; in a sentence, it is THE_HOST."""
+    return host if stream == HOST else f"s{stream}"
+
+
+def scheduled(program: Program) -> bool:
+    """Return whether any statement of a program has a margin."""
+    return any(True for _ in placements(program))
+
+
+def placements(program: Program) -> Iterator[tuple[Site, Placement]]:
+    """Yield the margins of all statements, and of the first and last lines of graphs and blocks."""
+    for path, graph in blocks(program.graphs):
+        if graph.begin is not None:
+            yield (path, -1), graph.begin
+        for pc, node in enumerate(graph.nodes):
+            if node.placement is not None:
+                yield (path, pc), node.placement
+        if graph.end is not None:
+            yield (path, len(graph.nodes)), graph.end
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,50 +91,30 @@ def lanes(program: Program) -> dict[int, tuple[int, str]]:
     return found
 
 
-def stream_of(code: Code, pc: int) -> int:
+def stream_of(graph: Graph, pc: int) -> int:
     """Return the stream of a statement of a block; HOST without a margin, and for calls and conditions."""
-    margin = code.nodes[pc].placement if pc < len(code.nodes) else code.graph.end
+    margin = graph.nodes[pc].placement if pc < len(graph.nodes) else graph.end
     return HOST if margin is None or margin.stream is None else margin.stream
 
 
-def results_by_stream(frames: Iterable[Frame]) -> dict[int, int]:
-    """Return the bytes of the results in frames, by the stream of the statement that returns them.
-
-    A value in several frames counts once, in the outermost one.  Constants and inputs do not count.
-    """
-    found: dict[int, int] = {}
-    seen: set[int] = set()
-    for frame in frames:
-        for slot, pc in enumerate(frame.code.definition):
-            content = frame.slots[slot]
-            size = getattr(content, "nbytes", None)
-            if pc < 0:
-                seen.add(id(content))
-            elif size is not None and id(content) not in seen:
-                seen.add(id(content))
-                stream = stream_of(frame.code, pc)
-                found[stream] = found.get(stream, 0) + int(size)
-    return dict(sorted(found.items()))
-
-
-def stream_states(program: Program, code: Code, pc: int) -> Sequence[StreamState]:
+def stream_states(program: Program, graph: Graph, pc: int) -> Sequence[StreamState]:
     """Return the streams of a program, if statement `pc` of a block is the next one to run."""
-    return [_state(program, code, pc, stream) for stream in streams_of(program)]
+    return [_state(program, graph, pc, stream) for stream in streams_of(program)]
 
 
-def _state(program: Program, code: Code, pc: int, stream: int) -> StreamState:
+def _state(program: Program, graph: Graph, pc: int, stream: int) -> StreamState:
     device = program.streams.get(stream, "")
-    following = next((at for at in range(pc, len(code.nodes) + 1) if stream_of(code, at) == stream), None)
+    following = next((at for at in range(pc, len(graph.nodes) + 1) if stream_of(graph, at) == stream), None)
     if following is None:
         return StreamState(stream, device, None)
-    margin = code.graph.end if following == len(code.nodes) else code.nodes[following].placement
+    margin = graph.end if following == len(graph.nodes) else graph.nodes[following].placement
     waits = () if margin is None else margin.waits
-    return StreamState(stream, device, following, tuple(_event(code, pc, following, each) for each in waits))
+    return StreamState(stream, device, following, tuple(_event(graph, pc, following, each) for each in waits))
 
 
-def _event(code: Code, pc: int, waiter: int, number: int) -> AwaitedEvent:
+def _event(graph: Graph, pc: int, waiter: int, number: int) -> AwaitedEvent:
     for at in range(waiter - 1, -1, -1):
-        margin = code.nodes[at].placement
+        margin = graph.nodes[at].placement
         if margin is not None and number in margin.records:
             return AwaitedEvent(number, at, at < pc)
     return AwaitedEvent(number, None, True)

@@ -1,0 +1,208 @@
+"""Places, frames and values of a debugger as records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from nncdbg.engine.compilation.code import EVICTED, UNSET, Code, Statement
+from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.execution.frame import Frame as EngineFrame
+from nncdbg.engine.execution.loaded import Loaded
+from nncdbg.engine.time.timeline import Timeline
+from nncdbg.ir.records import Graph, Path
+from nncdbg.ir.walk import block_at
+from nncdbg.target.records import Frame, Place, Role, Status, ValueState
+from nncdbg.target.target import Group
+from nncdbg.text.lexemes import name_text
+
+DROPPED = "was dropped to keep within the history budget"
+
+
+class Places:
+    """Makes records of the places in the compiled blocks of a program."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+        self._codes: dict[int, Code] = {}
+        """The blocks in the records made so far, by their key, so that a key stays that of its block."""
+
+    def place(self, code: Code, pc: int) -> Place:
+        """Return a statement of a block; with `pc` -1, its beginning."""
+        block = id(code)
+        self._codes[block] = code
+        listing = self.loaded.listing_of(code)
+        line = listing.line(code.path, pc) if pc >= 0 else listing.headers.get(code.path, 1)
+        return Place(block, code.path, pc, code.graph, listing, line, _micro(code))
+
+    def at(self, statement: Statement) -> Place:
+        return self.place(statement.code, statement.pc)
+
+    def code(self, place: Place) -> Code:
+        """Return the block of a place that this object made."""
+        return self._codes[place.block]
+
+    def in_program(self, path: Path, pc: int) -> Place:
+        """Return a statement of the program, which need not be compiled."""
+        loaded = self.loaded
+        code = next((each for each in loaded.codes if each.path == path and each.formula is None), None)
+        if code is not None:
+            return self.place(code, pc)
+        listing = loaded.listing
+        line = listing.line(path, pc) if pc >= 0 else listing.header_line(path)
+        return Place(0, path, pc, block_at(loaded.program, path), listing, line)
+
+
+class Cells(Places):
+    """Makes records of the places, frames and slots of one debugger."""
+
+    def __init__(self, debugger: Debugger) -> None:
+        super().__init__(debugger.loaded)
+        self.debugger = debugger
+
+    # -- frames ------------------------------------------------------------------------------------
+
+    def frame(self, depth: int) -> Frame:
+        """Return the frame at a depth of the stack, 0 for the outermost."""
+        stack = self.debugger.control.stack
+        frame = stack[depth]
+        pc, ran = self.debugger.stop.statement_in(frame)
+        place = self.place(frame.code, frame.pc)
+        return Frame(
+            number=len(stack) - 1 - depth,
+            depth=depth,
+            title=_title(stack, depth),
+            place=place,
+            current=self.place(frame.code, pc) if pc != frame.pc else place,
+            ran=ran,
+            visit=(id(frame.code), frame.entered, frame.iteration),
+            iteration=frame.iteration,
+            is_loop=frame.is_loop,
+            is_run=frame.code.epoch is not None,
+            epoch=frame.epoch,
+            times=frame.times,
+            names=frame.code.slot_of.keys(),
+            outer=tuple(_outer(frame.code)),
+            collected=tuple(map(len, frame.collected)),
+        )
+
+    # -- values ------------------------------------------------------------------------------------
+
+    def numbers(self, depth: int, group: Group, pc: int | None = None) -> Sequence[int]:
+        """Return the slots of a group of values of a frame; `pc` is the statement, by default the next."""
+        frame = self.debugger.control.stack[depth]
+        code, pc = frame.code, frame.pc if pc is None else pc
+        match group:
+            case "operands":
+                return code.operands[pc]
+            case "read":
+                own = code.operands[pc]
+                return [*own, *sorted(code.reads(pc) - set(own))]
+            case "results":
+                return code.result_slots(pc) if pc < len(code.nodes) else ()
+            case "returned":
+                return code.operands[-1]
+            case "carried":
+                return [slot for slot, value in enumerate(code.graph.inputs[1:], 2) if value.name]
+        named = [slot for slot, name in enumerate(code.names) if name]
+        match group:
+            case "written":
+                return [slot for slot in named if code.definition[slot] >= 0]
+            case "constants":
+                return [slot for slot in named if role_of(code, slot) == "constant"]
+            case "given":
+                return [slot for slot in named if code.definition[slot] < 0 and not _constant(code, slot)]
+        return list(code.slot_of.values()) if group == "named" else named
+
+    def cell(self, depth: int, slot: int) -> ValueState:
+        """Return the value in a slot of a frame on the stack."""
+        debugger = self.debugger
+        frame = debugger.control.stack[depth]
+        done = frame.code.definition[slot] < frame.pc or debugger.ended
+        present = debugger.values.is_present(frame, slot) if frame.code.names[slot] else True
+        if not done:
+            supplied = debugger.values.supplied(frame, slot)
+            if supplied is not UNSET:
+                return self.in_slots(frame.code, [*frame.slots[:slot], supplied], slot, done=True)
+        return self.in_slots(frame.code, frame.slots, slot, done=done, present=present)
+
+    def in_slots(
+        self,
+        code: Code,
+        slots: Sequence[Any],
+        slot: int,
+        *,
+        done: bool,
+        present: bool = True,
+        on_stack: bool = True,
+    ) -> ValueState:
+        """Return the value in a slot of a frame on the stack or of one that was left."""
+        content, name = slots[slot], code.names[slot]
+        status, reason = state_of(self.debugger.timeline, content, done)
+        return ValueState(
+            name=name,
+            number=slot,
+            status=status,
+            content=content if status == "computed" else None,
+            role=role_of(code, slot),
+            place=self.place(code, code.definition[slot]),
+            type=code.types.get(name) if name else None,
+            reason=reason,
+            present=present,
+            on_stack=on_stack,
+        )
+
+
+def state_of(timeline: Timeline, content: Any, done: bool = True) -> tuple[Status, str]:
+    """Return the state of the content of a slot, and why it is not available."""
+    if not done or content is UNSET:
+        return "waiting", "is not computed yet"
+    if content is EVICTED:
+        return "dropped", DROPPED
+    gone = timeline.standing(content)
+    return ("computed", "") if gone is None else ("gone", f"is no longer valid: {gone}")
+
+
+def role_of(code: Code, slot: int) -> Role:
+    """Return what makes the value in a slot."""
+    if code.definition[slot] >= 0:
+        return "result"
+    if any(inner == slot for _, inner in code.captures):
+        return "captured"
+    if slot > len(code.graph.inputs):
+        return "constant"
+    return "carried" if code.parent is not None else "input"
+
+
+def _outer(code: Code) -> Iterator[Graph]:
+    """Yield the blocks around a block, the nearest first."""
+    while code.parent is not None:
+        code = code.parent
+        yield code.graph
+
+
+def _constant(code: Code, slot: int) -> bool:
+    return role_of(code, slot) == "constant"
+
+
+def _micro(code: Code) -> str | None:
+    return None if code.formula is None else str(code.graph.name)
+
+
+def _title(stack: Sequence[EngineFrame], depth: int) -> str:
+    """Return `@layer1`, `@refine #3`, `@run step 3 of 300, epoch 1 of 5`, `the then branch`, or the like.
+
+    Steps and epochs count from 0, as `$step` does.
+    """
+    frame = stack[depth]
+    code, name = frame.code, name_text(frame.code.graph.name)
+    if code.epoch is not None:
+        return f"@{name} {frame.progress}"
+    if frame.is_loop:
+        return f"{'@' + name if name else 'loop'} #{frame.iteration}"
+    if code.formula is not None and len(code.path) == 1:
+        outer = stack[depth - 1]
+        return f"the micro program of {outer.code.nodes[outer.pc].op}"
+    if len(code.path) > 1 and not name:
+        return "the then branch" if code.path[-1] == 0 else "the else branch"
+    return f"@{name}"

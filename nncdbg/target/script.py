@@ -1,0 +1,126 @@
+"""The debuggers that a script moves itself: they stop for a prompt, and the script's own call continues."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from weakref import WeakKeyDictionary
+
+from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.stopping.stops import Stop
+from nncdbg.engine.stopping.supervision import PROCESS, Verb
+from nncdbg.target.program import ProgramTarget
+
+
+@dataclass(frozen=True, slots=True)
+class _Set:
+    """Breakpoint numbers and catch kinds that were set at the prompt, for one debugger."""
+
+    numbers: set[int] = field(default_factory=set)
+    kinds: set[str] = field(default_factory=set)
+
+
+class ScriptSupervision:
+    """Stops the debuggers that a script moves (see `Supervision`), also at what was set at a stop.
+
+    `hold` is called at each such stop, and returns when the script continues; `moved` is called after a move
+    of the debugger that was held last.
+    """
+
+    def __init__(self, hold: Callable[[ProgramTarget], None], moved: Callable[[ProgramTarget], None]) -> None:
+        self._hold_target, self._moved = hold, moved
+        self._due: dict[int, str] = {}
+        """Maps threads to the pending call of `breakpoint`, for which the next stop is made."""
+        self._under: set[int] = set()
+        """Threads inside a verb of a debugger, including moves by the prompt itself."""
+        self._sets: WeakKeyDictionary[Debugger, _Set] = WeakKeyDictionary()
+        self._held: tuple[Debugger, ProgramTarget] | None = None
+        """The debugger that was held last."""
+
+    def begin(self) -> None:
+        """Supervise the debuggers of this process."""
+        PROCESS.supervisor = self._supervise
+
+    def break_here(self, words: str) -> None:
+        """Stop before the next statement that this thread runs."""
+        self._due[threading.get_ident()] = words
+        moving = PROCESS.moving()
+        if moving is not None:
+            moving.pause()
+
+    def unreached(self) -> list[str]:
+        """Return the calls of `breakpoint` after which no graph ran."""
+        return [*self._due.values()]
+
+    def _supervise(self, debugger: Debugger, verb: Verb) -> Stop:
+        """Move a debugger, and hold it if a stop is due."""
+        thread = threading.get_ident()
+        if thread in self._under or PROCESS.moving() is not debugger:
+            # A prompt command, or a kernel of another debugger, moves this one.
+            return verb()
+        self._under.add(thread)
+        try:
+            return self._supervised(debugger, verb)
+        finally:
+            self._under.discard(thread)
+
+    def _supervised(self, debugger: Debugger, verb: Verb) -> Stop:
+        # The verb is already running: a kernel called `breakpoint`.
+        if threading.get_ident() in self._due and debugger.control.journey is None:
+            self._hold(debugger, debugger.control.here("pause"))
+            if debugger.ended:
+                return debugger.stop
+        stop = verb()
+        while self._concerns(debugger, stop):
+            rest, branch = debugger.control.journey, debugger.timeline.branch
+            self._hold(debugger, stop)
+            stop = debugger.stop
+            failed = stop.error is not None and debugger.timeline.branch == branch
+            if rest is None or failed or self._is_of_script(debugger, stop):
+                break
+            stop = debugger.move(debugger.control.proceed, rest)
+        if self._held is not None and self._held[0] is debugger:
+            self._moved(self._held[1])
+        return stop
+
+    def _concerns(self, debugger: Debugger, stop: Stop) -> bool:
+        """Return True if the debugger is held at a stop."""
+        if stop.reason == "end":
+            return False
+        if threading.get_ident() in self._due:
+            return True
+        mine = self._sets.get(debugger)
+        if mine is None:
+            return False
+        caught = stop.finding is not None and stop.finding.kind in mine.kinds
+        return caught or stop.error is not None or bool(mine.numbers & {*stop.breakpoints})
+
+    def _is_of_script(self, debugger: Debugger, stop: Stop) -> bool:
+        """Return True if the script must receive a stop: the end, or one that it set itself."""
+        mine = self._sets[debugger]
+        caught = stop.finding is not None and stop.finding.kind not in mine.kinds
+        return stop.reason == "end" or caught or bool({*stop.breakpoints} - mine.numbers)
+
+    def _hold(self, debugger: Debugger, stop: Stop) -> None:
+        """Hold a debugger at a stop; what is set meanwhile stops it again."""
+        words = self._due.pop(threading.get_ident(), None)
+        if words is not None:
+            stop = replace(stop, detail="; ".join(filter(None, (words, stop.detail))))
+        debugger.stop, debugger.selected = stop, -1
+        debugger.control.forget_pause()
+        if self._held is None or self._held[0] is not debugger:
+            self._held = debugger, ProgramTarget(debugger)
+        mine = self._sets.setdefault(debugger, _Set())
+        numbers, kinds = _set_in(debugger)
+        try:
+            self._hold_target(self._held[1])
+        finally:
+            now = _set_in(debugger)
+            mine.numbers.update(now[0] - numbers)
+            mine.kinds.update(now[1] - kinds)
+
+
+def _set_in(debugger: Debugger) -> tuple[set[int], set[str]]:
+    """Return the numbers of the breakpoints of a debugger, and the kinds that it catches."""
+    return {each.number for each in debugger.breakpoints}, {*debugger.observers.catches.conditions}
