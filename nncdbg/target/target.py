@@ -273,7 +273,7 @@ class Target(Protocol):
         """Name this moment."""
 
     def rename_mark(self, name: str, to: str) -> None:
-        """Rename a mark, or remove it with `to` empty.  Raises UsageError for an unknown name, or a used one."""
+        """Rename a mark; an empty `to` removes it.  Raises UsageError for an unknown or a used name."""
 
     def moments(self, branch: int) -> Sequence[Moment]:
         """Return the moments of a branch: its start, checkpoints, edits, marks, and where it is."""
