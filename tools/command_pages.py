@@ -73,8 +73,7 @@ def command_line_index() -> str:
     """Return docs/COMMAND_LINE.md: the commands of the shell and their exit codes."""
     rows = ["| [`nncdbg MODEL`](command-line/nncdbg.md) | open a model at the prompt |"]
     rows += [
-        f"| [`nncdbg {name}`](command-line/{name}.md) | {_cell(words)} |"
-        for name, words in COMMANDS.items()
+        f"| [`nncdbg {name}`](command-line/{name}.md) | {_cell(words)} |" for name, words in COMMANDS.items()
     ]
     return _COMMAND_LINE + "\n".join(rows) + "\n" + _EXIT_CODES + "\n" + _toctree("command-line/*")
 
