@@ -15,7 +15,7 @@ import pexpect
 import pytest
 
 WRITER = """
-import sys, time
+import os, sys, time
 import nncdbg.journal
 from nncdbg.journal import NewRun
 
@@ -31,9 +31,10 @@ with nncdbg.journal.open("run.db", write=True) as journal:
             run.note("look here", step)
             run.flush()
         time.sleep(0.1)
+    run.flush()
+    while "--until-told" in sys.argv and not os.path.exists("end"):
+        time.sleep(0.05)
     if "--vanish" in sys.argv:
-        run.flush()
-        import os
         os._exit(9)
     run.end("ended")
 """
@@ -43,7 +44,10 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Start:
-    """`writer(steps, *options)` starts a process that writes run.db, and waits for the file."""
+    """`writer(steps, *options)` starts a process that writes run.db, and waits for the file.
+
+    With ``--until-told``, the run continues until the file ``end`` exists: following it may begin late.
+    """
 
     def start(*arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen([sys.executable, "-c", WRITER, *arguments], cwd=tmp_path, text=True)
@@ -77,8 +81,11 @@ def test_a_pipe_gets_each_step_once_until_the_run_ends(writer: Start, tmp_path: 
 
 
 def test_following_ends_when_the_process_of_the_run_is_gone(writer: Start, tmp_path: Path) -> None:
-    process = writer("12", "--vanish")
+    process = writer("12", "--vanish", "--until-told")
     following = _follow(tmp_path)
+    assert following.stdout is not None
+    assert following.stdout.readline().startswith("step 0")
+    (tmp_path / "end").touch()
     process.wait()
     out, _ = following.communicate(timeout=60)
     assert following.returncode == 0
@@ -86,7 +93,7 @@ def test_following_ends_when_the_process_of_the_run_is_gone(writer: Start, tmp_p
 
 
 def test_ctrl_c_ends_following_and_not_the_run(writer: Start, tmp_path: Path) -> None:
-    process = writer("40")
+    process = writer("3", "--until-told")
     following = _follow(tmp_path)
     assert following.stdout is not None
     assert following.stdout.readline().startswith("step 0")
@@ -94,11 +101,12 @@ def test_ctrl_c_ends_following_and_not_the_run(writer: Start, tmp_path: Path) ->
     out, err = following.communicate(timeout=60)
     assert (following.returncode, err) == (0, "note: stopped following; run 1 is still running\n")
     assert "ended" not in out
+    (tmp_path / "end").touch()
     assert process.wait() == 0
 
 
 def test_a_terminal_shows_the_log_of_the_moment_and_at_last_the_whole(writer: Start, tmp_path: Path) -> None:
-    process = writer("30")
+    process = writer("30", "--until-told")
     environment = {**os.environ, "TERM": "xterm-256color"}
     environment.pop("NO_COLOR", None)
     child = pexpect.spawn(
@@ -111,6 +119,7 @@ def test_a_terminal_shows_the_log_of_the_moment_and_at_last_the_whole(writer: St
     )
     child.expect("running", timeout=60)
     child.expect("Ctrl-C stops following", timeout=60)
+    (tmp_path / "end").touch()
     child.expect(pexpect.EOF, timeout=60)
     child.close()
     assert process.wait() == 0
@@ -121,7 +130,7 @@ def test_a_terminal_shows_the_log_of_the_moment_and_at_last_the_whole(writer: St
 
 
 def test_ctrl_c_at_a_terminal_leaves_the_log_on_the_screen(writer: Start, tmp_path: Path) -> None:
-    process = writer("60")
+    process = writer("3", "--until-told")
     child = pexpect.spawn(
         sys.executable,
         ["-m", "nncdbg", "log", "run.db", "--follow"],
@@ -138,4 +147,5 @@ def test_ctrl_c_at_a_terminal_leaves_the_log_on_the_screen(writer: Start, tmp_pa
     assert child.exitstatus == 0
     assert re.search(r"run 1 of run\.db: train_mlp\n  running, \d+ steps?;", shown)
     assert shown.rstrip().endswith("note: stopped following; run 1 is still running")
+    (tmp_path / "end").touch()
     assert process.wait() == 0
