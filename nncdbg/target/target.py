@@ -273,7 +273,7 @@ class Target(Protocol):
         """Name this moment."""
 
     def rename_mark(self, name: str, to: str) -> None:
-        """Rename a mark, or remove it if `to` is empty.  Raises UsageError if there is none, or `to` exists."""
+        """Rename a mark, or remove it if `to` is empty.  Raises UsageError for unknown and for used names."""
 
     def moments(self, branch: int) -> Sequence[Moment]:
         """Return the moments of a branch: its start, checkpoints, edits, marks, and where it is."""
