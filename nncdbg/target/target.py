@@ -9,8 +9,8 @@ from nncdbg.comparison.kernels import StatementKernel
 from nncdbg.errors import UsageError
 from nncdbg.expression import Expression, VisibleValues
 from nncdbg.ir.records import Array, Program
+from nncdbg.nan_watch.measuring.tracks import Track
 from nncdbg.stats import Summary
-from nncdbg.stats.series import TrackedSeries
 from nncdbg.target.records import (
     Branch,
     Buffer,
@@ -260,7 +260,7 @@ class Target(Protocol):
         """The present values of the program's states, without those that have no value yet."""
 
     @property
-    def tracks(self) -> Sequence[TrackedSeries]:
+    def tracks(self) -> Sequence[Track]:
         """The numbers of the program's ``track`` lines."""
 
     # -- moments -----------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ class Target(Protocol):
         """Name this moment."""
 
     def rename_mark(self, name: str, to: str) -> None:
-        """Rename a mark, or remove it if `to` is empty.  Raises UsageError for an unknown or taken name."""
+        """Rename a mark, or remove it if `to` is empty.  Raises UsageError for unknown and for used names."""
 
     def moments(self, branch: int) -> Sequence[Moment]:
         """Return the moments of a branch: its start, checkpoints, edits, marks, and where it is."""
