@@ -9,8 +9,8 @@ from nncdbg.comparison.kernels import StatementKernel
 from nncdbg.errors import UsageError
 from nncdbg.expression import Expression, VisibleValues
 from nncdbg.ir.records import Array, Program
-from nncdbg.nan_watch.measuring.tracks import Track
 from nncdbg.stats import Summary
+from nncdbg.stats.series import TrackedSeries
 from nncdbg.target.records import (
     Branch,
     Buffer,
@@ -260,7 +260,7 @@ class Target(Protocol):
         """The present values of the program's states, without those that have no value yet."""
 
     @property
-    def tracks(self) -> Sequence[Track]:
+    def tracks(self) -> Sequence[TrackedSeries]:
         """The numbers of the program's ``track`` lines."""
 
     # -- moments -----------------------------------------------------------------------------------
