@@ -91,13 +91,15 @@ def refused_words(path: Path, terms: list[Term]) -> Iterator[str]:
 def ambiguous_names(shared: set[str], refused: set[str]) -> Iterator[str]:
     """Return a message per public class with the name of another one, and per function with a refused name.
 
-    Classes with a name in `shared` may have several definitions.
+    Classes with a name in `shared` may have several definitions.  A record of the target may have the name of
+    the engine's class that it describes.
     """
     places = defaultdict(list)
     for path in sorted(ROOT.glob("nncdbg/**/*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            records = path.is_relative_to(ROOT / "nncdbg" / "target")
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and not records:
                 places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
         for inner in ast.walk(tree):
             if isinstance(inner, ast.FunctionDef) and inner.name in refused:

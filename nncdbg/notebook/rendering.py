@@ -382,7 +382,7 @@ def _stop(stop: Stop) -> Iterable[str]:
         yield note(stop.detail)
 
 
-class NamedTensor(Protocol):
+class DescribedTensor(Protocol):
     """A value with its name, type and statistics."""
 
     array: Array
@@ -397,7 +397,7 @@ class NamedTensor(Protocol):
         """Its statistics."""
 
 
-def _tensor(tensor: NamedTensor) -> Iterable[str]:
+def _tensor(tensor: DescribedTensor) -> Iterable[str]:
     array = tensor.array
     name = f"%{name_text(tensor.name)} " if tensor.name else ""
     yield heading(f"{name}{tensor.type}")

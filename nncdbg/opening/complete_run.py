@@ -67,7 +67,7 @@ class CompleteRun:
 
 
 def opened_for_run(configuration: RunConfiguration, save_states: str | None) -> OpenedProgram:
-    """Open a program.  Raises UsageError if its states cannot be saved at the end, as `save_states` asks."""
+    """Open a program.  Raises UsageError if its states cannot be saved at the end, as by `save_states`."""
     if save_states and configuration.outputs:
         raise UsageError(
             "--save-states needs the whole run, and --output runs a part of it", hint="leave out --output"

@@ -89,7 +89,7 @@ class ProgramDiff:
 def diff_of_sides(
     opened: OpenedProgram, asked: RunConfiguration, side_b: SideB, tolerance: Tolerance
 ) -> ProgramDiff:
-    """Return the comparison of a program, opened as `asked`, with side B.
+    """Return the comparison of a program, opened with the configuration of side A, with side B.
 
     Raises the errors of `open_program`, and InputError with its side.
     """

@@ -28,7 +28,7 @@ class Elapsed:
     tick: int
 
 
-class Running(Protocol):
+class RunInProgress(Protocol):
     """What the progress of a run is read from, in another thread."""
 
     @property

@@ -12,7 +12,7 @@ from nncdbg.process.threads import BackgroundThread
 from nncdbg.stats import prepare
 
 if TYPE_CHECKING:
-    from nncdbg.opening.progress import Around, Running, RunningProgram
+    from nncdbg.opening.progress import Around, RunInProgress, RunningProgram
     from nncdbg.presentation.screen import Screen
 
 _PATIENCE = 0.5
@@ -23,7 +23,7 @@ _PACE = 0.2
 
 @contextmanager
 def under_way(
-    run: Running, screen: Screen, pause: Callable[[], None] | None = None, activity: str = "running"
+    run: RunInProgress, screen: Screen, pause: Callable[[], None] | None = None, activity: str = "running"
 ) -> Iterator[None]:
     """Pause the run within one op on Ctrl-C, and show its progress on a terminal, after the word `activity`.
 
@@ -67,7 +67,7 @@ def case_progress(screen: Screen) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def print_messages(run: Running, screen: Screen) -> None:
+def print_messages(run: RunInProgress, screen: Screen) -> None:
     """Print the logpoint messages since the last call."""
     for message in run.messages():
         screen.put(message)
@@ -100,7 +100,7 @@ def hearing(number: signal.Signals, action: Callable[[], None]) -> Iterator[None
 class _Progress:
     """Prints messages and, on a terminal, a delayed status line; only reads the tick of the machine."""
 
-    def __init__(self, run: Running, screen: Screen, activity: str) -> None:
+    def __init__(self, run: RunInProgress, screen: Screen, activity: str) -> None:
         self.run = run
         self.screen = screen
         self.activity = activity

@@ -198,10 +198,10 @@ def _concerned(finding: Finding, visit: BlockVisit, slots: Sequence[int], there:
 def causes_of_finding(cells: Cells, between: Callable[[], None]) -> list[Traced]:
     """Return the origins behind the finding that stopped the program, the earliest first."""
     found = cells.debugger.traced_finding(between)
-    return [traced_record(cells, each, _plain(cells, each.at)) for each in found]
+    return [traced_record(cells, each, _origin_without_content(cells, each.at)) for each in found]
 
 
-def _plain(cells: Cells, origin: EngineOrigin) -> Origin:
+def _origin_without_content(cells: Cells, origin: EngineOrigin) -> Origin:
     """Return an origin without its content."""
     visit, slot = origin.visit, origin.slot
     place = cells.place(visit.code, origin.pc)

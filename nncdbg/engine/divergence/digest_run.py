@@ -30,8 +30,8 @@ from nncdbg.engine.memory.blocks import MemoryBlock
 from nncdbg.engine.memory.inspected import GUARDS, UNWRITTEN
 from nncdbg.engine.memory.plan_file import Site
 from nncdbg.engine.memory.reusing import Plan, by_liveness
-from nncdbg.engine.values import checksum
 from nncdbg.engine.values.values import copied
+from nncdbg.stats import digests
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,7 +226,7 @@ def _moment(frames: Sequence[Frame], tick: int) -> DigestedStatement:
 
 def digest(content: Any) -> int:
     """Return a 64-bit digest of a slot's content, equal for all NaNs; never 0."""
-    return int(checksum.digest(content, 8, by_value=True), 16) or 1
+    return int(digests.digest(content, 8, by_value=True), 16) or 1
 
 
 Start: TypeAlias = Callable[["str | Allocation"], Debugger]

@@ -71,7 +71,7 @@ class StatementTrace:
         """Copies of the values, if their memory is reused."""
         self.bytes = 0
         self._sightings = 0
-        """The number of sightings that were tested."""
+        """The number of findings that were tested."""
         self.begun: tuple[int, dict[str, Any]] = (0, {})
         """The statement of the entry graph that is running, and its operands."""
 

@@ -26,9 +26,9 @@ from nncdbg.textual_repr.language_server.graph_reading import (
     StatementEntry,
 )
 from nncdbg.textual_repr.language_server.inference import (
-    GraphInference,
     GraphTypes,
     HeaderSignature,
+    LenientInference,
     unused_values,
 )
 from nncdbg.textual_repr.language_server.tokens import Problem, Span, problem_of, whole_line
@@ -189,7 +189,7 @@ class Analyzer:
         asked = tuple(signatures.values())
         if part.asked != asked:
             known = {name: signature for name, signature in signatures.items() if signature is not None}
-            part.types = yield from GraphInference(part.reading, part.lines, self._memory, known).steps()
+            part.types = yield from LenientInference(part.reading, part.lines, self._memory, known).steps()
             part.signature = _signature(part.reading, part.types)
             part.unused = tuple(unused_values(part.reading, part.lines))
             part.asked = asked

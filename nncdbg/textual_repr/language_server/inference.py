@@ -176,7 +176,7 @@ class GraphTypes:
         return None
 
 
-class GraphInference(TypeRules):
+class LenientInference(TypeRules):
     """Infers the types of the graph `reading`, in steps; `signatures` are those of its callees."""
 
     def __init__(

@@ -240,7 +240,11 @@ class NncServer(LanguageServer):
         self.feature(method, options)(handler)
 
     def on_place(
-        self, method: str, answer: Callable[[Place, Any], Any], missing: Any = None, options: Any = None
+        self,
+        method: str,
+        answer: Callable[[Place, Any], Any],
+        missing: Any = None,
+        options: Any = None,
     ) -> None:
         """Register the answer to a request about a cursor, as `on_document` does."""
 
