@@ -104,6 +104,11 @@ class CommandSession:
         """The breakpoints and catches that the commands set."""
         return self.target.stops
 
+    @property
+    def debugger(self) -> Any:
+        """The `Debugger` of the Python API, for commands that other packages declare."""
+        return self.target.python_names()["debugger"]
+
     # -- lines -------------------------------------------------------------------------------
 
     def execute(self, line: str, *, typed: bool = False) -> bool:

@@ -46,7 +46,6 @@ class Console(Terminal):
         color = bool(session.client.arguments.supports_ansi_styling)
         screen = Screen(self._written, self._written, width=WIDTH, color=color)
         super().__init__(session.program.target, session.program.sources.name, screen)
-        self.debugger = session.program.debugger
         self.session = session
         self.recorder = session.program.recorder
         if session.attachment is not None:
@@ -226,7 +225,8 @@ class Console(Terminal):
                 self._quit()
             if self.target.stop is before:
                 self.printed_stop = before  # Nothing moved, so the `display` values are printed already.
-            return self.debugger.stop
+            stop: Stop = self.debugger.stop
+            return stop
 
         self.session.program.move(self.session, perform, unasked=True)
 

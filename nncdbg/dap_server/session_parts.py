@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 class StopCommands(Protocol):
     """The commands of the client's debug console, over one program."""
 
-    debugger: Debugger
+    @property
+    def debugger(self) -> Debugger:
+        """The debugger of the program."""
 
     def react(self, stop: Stop) -> None:
         """Print displays at a stop, and run the commands of its breakpoints."""

@@ -62,6 +62,7 @@ from nncdbg.target.selecting import selected_values
 from nncdbg.target.stops import ProgramStops, Stops
 from nncdbg.target.target import Explanation, Group, Scope, Target
 from nncdbg.text.counting import counted
+from nncdbg.text.lexemes import name_text
 from nncdbg.text.listing import Listing
 from nncdbg.text.short_names import ProgramNames
 
@@ -290,7 +291,7 @@ class ProgramTarget(Target):
         found = next((each for each in places if each.computed), places[0] if places else None)
         if found is None:
             place = values.place(name)
-            raise AssertionError(f"{place} is not on the way to %{name}")
+            raise AssertionError(f"{place} is not on the way to %{name_text(name)}")
         standing = found.depth is not None
         return self._cells.in_slots(
             found.code, found.slots, found.slot, done=found.computed, on_stack=standing
