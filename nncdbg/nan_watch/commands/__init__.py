@@ -26,11 +26,6 @@ def model_parser(command: str, description: str, epilog: str) -> ArgumentParser:
     return parser
 
 
-def add_json(parser: ArgumentParser) -> None:
-    """Add the option for one JSON document."""
-    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
-
-
 def check_least(parser: ArgumentParser, options: Namespace, name: str, words: str = "use 1 or more") -> None:
     """Raise UsageError for a number below 1."""
     number = getattr(options, name)

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.nan_watch.commands import INTERRUPTED, add_json, execute, model_parser, terminable
-from nncdbg.opening.command_line import configuration_of
+from nncdbg.nan_watch.commands import INTERRUPTED, execute, model_parser, terminable
+from nncdbg.opening.command_line import add_json, configuration_of
 from nncdbg.presentation.run_progress import print_notes
 from nncdbg.text.counting import counted
 

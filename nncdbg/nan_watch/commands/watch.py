@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.errors import NncdbgError, StoppedRun, UsageError
-from nncdbg.nan_watch.commands import add_json, check_least, execute, model_parser
+from nncdbg.nan_watch.commands import check_least, execute, model_parser
 from nncdbg.nan_watch.commands.watch_script import main as watch_script
 from nncdbg.nan_watch.commands.watch_script import script_in
 from nncdbg.opening.command_line import (
     ArgumentParser,
     add_corpus,
     add_journal,
+    add_json,
     add_kernels,
     add_states_in_place,
     add_tracks,

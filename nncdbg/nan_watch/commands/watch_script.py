@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nncdbg.errors import NncdbgError, UsageError
-from nncdbg.nan_watch.commands import add_json
-from nncdbg.opening.command_line import ArgumentParser, errors_in_json, script_arguments
+from nncdbg.opening.command_line import ArgumentParser, add_json, errors_in_json, script_arguments
 from nncdbg.process.ranks import folder_of_rank
 from nncdbg.text.counting import counted
 
