@@ -37,7 +37,7 @@ def measure(
 
 
 def agree(x: Any, y: Any, tolerance: Tolerance) -> bool:
-    """Return whether two contents differ by no more than rounding explains."""
+    """Return whether the difference of two contents is within rounding."""
     return not measure(NOWHERE, NOWHERE, "place", (x, y), tolerance).diverges
 
 

@@ -48,7 +48,7 @@ def report_stop(session: Session, stop: Stop) -> None:
         session.window.arrived(stop)
     attachment = session.attachment
     in_script = attachment is not None and attachment.script is not None
-    # The client's breakpoints are those of the script, not of a program that it debugs itself.
+    # The client sets breakpoints in the script, not in a program that the script debugs itself.
     shown = not in_script or (attachment is not None and attachment.holds(session.program.debugger))
     hit = session.breakpoints.kept(stop.breakpoints) if shown else []
     kind = hit[0].kind if hit and stop.reason == "breakpoint" else ""

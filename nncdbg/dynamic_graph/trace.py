@@ -106,7 +106,7 @@ class Symbol(Struct, eq=False, weakref=True):
 
     @property
     def statement(self) -> Symbol:
-        """The symbol with plan and operands: that of the first result."""
+        """The symbol of the first result, which has plan and operands."""
         return self if self.first is None else self.first
 
     @property

@@ -177,7 +177,7 @@ def _present(session: Session) -> set[int]:
 
 
 def stops_of(session: Session) -> Stops:
-    """Return the breakpoints that the client sets: those of its program, or of its running script."""
+    """Return the breakpoints of the client's program, or of its running script."""
     script = session.attachment.script if session.attachment is not None else None
     return script.stops if script is not None else ProgramStops(session.program.debugger)
 

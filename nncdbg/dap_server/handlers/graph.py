@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nncdbg.stats import Summary
 
 MOST_STATEMENTS = 60
-"""Shown statements, including those of expanded blocks."""
+"""Shown statements, also of expanded blocks."""
 
 MOST_OF_ALL = 20_000
 """Shown statements of a whole graph."""
@@ -142,7 +142,7 @@ class ShownBlock:
         return self._definitions.get(name)
 
     def reads(self, pc: int) -> Iterator[str]:
-        """The names that a statement reads, also in its blocks; at the end those of the last line."""
+        """The names that a statement reads, also in its blocks; at the end, what the last line reads."""
         if self.frame is not None:
             code = self.frame.code
             slots = code.reads(pc) if pc < len(code.nodes) else set(code.operands[pc])

@@ -463,7 +463,7 @@ def retyped(program: Program, graph: Graph) -> Graph:
 
 
 def _untyped(graph: Graph) -> Graph:
-    """Return a graph whose results have no declared types; those of inputs and carried values stay."""
+    """Return a graph without declared types of results; inputs and carried values keep their types."""
 
     def statement(path: Path, pc: int, node: Node) -> Node:
         known = node.kind is Kind.CALL
