@@ -31,6 +31,7 @@ import numpy.typing as npt
 
 from nncdbg.dtypes import COMPLEX, FLOATS
 from nncdbg.ir.kinds import Kind, called_graph, kind_of
+from nncdbg.ir.source_trace import SourceTrace
 from nncdbg.representation import RichOutput, represent
 
 if TYPE_CHECKING:
@@ -484,7 +485,10 @@ def _same_line(a: Node, b: Node) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SourceLines:
-    """The lines of a source file that statements come from, by number, and the digest of the whole file."""
+    """The lines of a source file that statements come from, by number, and the digest of the whole file.
+
+    Steps that older versions recorded have only the lines of statements; without the source, there are none.
+    """
 
     digest: str
     lines: Mapping[str, str]
@@ -503,7 +507,7 @@ class SavedRun:
     `inputs` are by name.  `op_libraries` are Python files that the program needs; they are never run unless
     a caller names them.  `origin` is the program folder, "" for a program from another source.  `checksums`
     are those of outputs of a recorded step by name, as the training computed them.  `sources` are by the file
-    names of locations.
+    names of locations, and `trace` is how their lines ran.
     """
 
     origin: str = ""
@@ -516,6 +520,7 @@ class SavedRun:
     op_libraries: tuple[str, ...] = ()
     checksums: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, SourceLines] = field(default_factory=dict)
+    trace: SourceTrace | None = None
 
     def completed(self, **given: Any) -> dict[str, Any]:
         """Return these arguments of a run; those that are None are the saved ones."""

@@ -63,6 +63,14 @@ def walk(source: Source) -> Iterator[tuple[Path, Graph, int, Node]]:
             stack.pop()
 
 
+def executed(program: Program) -> Iterator[Node]:
+    """Yield the statements of a program whose graphs are called once, in the order in which they run.
+
+    Recorded steps are such programs.  Calls are left out.
+    """
+    return (node for node in walk_nodes(program.graph, program.graphs) if node.called is None)
+
+
 def walk_nodes(source: Source | Node, calls: Mapping[str, Graph] | None = None) -> Iterator[Node]:
     """Yield every statement in the order of `walk`; for a statement itself and those in its blocks.
 

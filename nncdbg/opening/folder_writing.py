@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from nncdbg.dtypes import name_of
-from nncdbg.engine.frontends.file_names import DOCUMENT, FILES, INPUTS, PROGRAM, README, STORE
+from nncdbg.engine.frontends.file_names import DOCUMENT, FILES, INPUTS, PROGRAM, README, STORE, TRACE
 from nncdbg.engine.frontends.program_folder import FORMAT, FolderDocument, check_inputs
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.engine.frontends.tensor_file import STORABLE, key_for, pack, to_json, write_tensors
@@ -179,6 +179,8 @@ def write_folder(
                 write_tensors(draft / INPUTS, tensors)
             (draft / PROGRAM).write_bytes(program.text().encode("utf-8", "surrogateescape"))
             (draft / DOCUMENT).write_text(to_json(document), encoding="utf-8")
+            if program.saved.trace is not None:
+                (draft / TRACE).write_text(to_json(program.saved.trace), encoding="utf-8")
             (draft / README).write_text(text, encoding="utf-8", errors="replace")
             _move(draft, place)
     except OSError as error:

@@ -37,10 +37,13 @@ from nncdbg.ir.records import (
     digest_of,
     module_call,
 )
+from nncdbg.ir.source_trace import SourceTrace
 from nncdbg.opening.folder_writing import self_contained, write_folder
 from nncdbg.presentation.source_files import named_file
 from nncdbg.representation import RichOutput, represent
 from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER, Event
+from nncdbg.torch.source_frames import Binding
+from nncdbg.torch.source_values import NamedValues
 from nncdbg.torch.statements import UPDATE, FreeNames, RecordedStatement, RecordedStatements
 from nncdbg.torch.storages import Input, Key
 
@@ -64,7 +67,8 @@ class RecordedProgram:
     """Name of a parameter, buffer, gradient or moment to the value that it has at the end."""
     notes: tuple[str, ...]
     sources: dict[str, SourceLines]
-    """The lines of the user's code, by the names of files in locations."""
+    """The user's files, by their names in locations."""
+    trace: SourceTrace
     checksums: dict[str, str]
     """Name of a value of `changed` to the checksum of its content in the training, if that is known."""
 
@@ -77,6 +81,7 @@ def program_of(
     persistent: Mapping[str, str | None],
     classes: Mapping[str, str],
     checksums: Mapping[Key, str | np.ndarray[Any, Any]] | None = None,
+    bindings: Sequence[Binding] = (),
 ) -> RecordedProgram:
     """Return the program of the events.
 
@@ -87,8 +92,12 @@ def program_of(
     named = dict(labels)
     _name_losses(events, named)
     built = RecordedStatements(inputs, named, placements, persistent)
-    for event in events:
+    names = NamedValues(built, bindings)
+    for number, event in enumerate(events):
+        names.before(number)
         built.add(event)
+        names.after(event)
+    names.before(len(events))
     built.end_phase()
     newest = {key: name for key in named if (name := built.newest(key)) is not None}
     _locate(built.statements)
@@ -107,6 +116,7 @@ def program_of(
         changed,
         tuple(built.notes),
         _source_lines(built.statements),
+        names.trace(_file_name),
         known,
     )
 
@@ -146,7 +156,6 @@ def _locate(statements: Sequence[RecordedStatement]) -> None:
         event = statement.event
         if event.phase != BACKWARD:
             forward.setdefault(event.sequence, event)
-    folder = os.getcwd() + os.sep
     calls = {each.event.lines for each in statements if each.event.phase == BACKWARD}
     outer = {lines[:count] for lines in calls for count in range(1, len(lines) + 1)}
     for statement in statements:
@@ -159,7 +168,7 @@ def _locate(statements: Sequence[RecordedStatement]) -> None:
         # The backward pass may run the user's code, such as a hook, which its own lines call.
         own = event.phase == BACKWARD and any(event.lines[n:] in outer for n in range(1, len(event.lines)))
         lines = event.lines if own else source.lines
-        places = [(_file_name(file, folder), line) for file, line in lines]
+        places = [(_file_name(file), line) for file, line in lines]
         # The module's path, and in a backward pass the autograd node.
         name = " ".join(filter(None, (*source.modules[-1:], event.node))) or None
         if places:
@@ -170,22 +179,25 @@ def _locate(statements: Sequence[RecordedStatement]) -> None:
 
 
 def _source_lines(statements: Sequence[RecordedStatement]) -> dict[str, SourceLines]:
-    """Return the text of the user's lines, as far as it is known."""
-    numbers: dict[str, set[int]] = {}
-    for file, line in {each for statement in statements for each in statement.event.lines}:
-        numbers.setdefault(file, set()).add(line)
-    folder = os.getcwd() + os.sep
+    """Return the user's files whose lines ran, as far as their text is known."""
+    files = {file: None for statement in statements for file, _ in statement.event.lines}
+    visits = {statement.event.visit: None for statement in statements}
+    for visit in visits:
+        while visit is not None:
+            files[visit.call.file] = None
+            visit = visit.call.caller
     found = {}
-    for file, listed in numbers.items():
+    for file in files:
         linecache.checkcache(file)
         if text := linecache.getlines(file):
-            lines = {str(each): text[each - 1].rstrip("\n") for each in sorted(listed) if each <= len(text)}
-            found[_file_name(file, folder)] = SourceLines(digest_of("".join(text)), lines)
+            lines = {str(number): line.rstrip("\n") for number, line in enumerate(text, 1)}
+            found[_file_name(file)] = SourceLines(digest_of("".join(text)), lines)
     return found
 
 
-def _file_name(file: str, folder: str) -> str:
-    return named_file(file).removeprefix(folder)
+def _file_name(file: str) -> str:
+    """Return the name of a file in locations: relative to the current folder, or of a notebook's cell."""
+    return named_file(file).removeprefix(os.getcwd() + os.sep)
 
 
 # -- phases ------------------------------------------------------------------------------
@@ -331,6 +343,7 @@ class RecordedStep(RichOutput):
                 backend=BACKEND,
                 checksums=recorded.checksums,
                 sources=recorded.sources,
+                trace=recorded.trace,
             )
             self._program = replace(recorded.program, notes=self.notes, saved=saved)
         return self._program

@@ -32,6 +32,7 @@ from nncdbg.engine.ops.aten.internals import (
     await_collective,
     below_modes,
     current_autograd_node,
+    current_backward,
     dispatch_modes,
     free_weak_storage,
     is_higher_order,
@@ -59,6 +60,7 @@ from nncdbg.text.torch_names import OF_TORCH, OPERATOR
 from nncdbg.torch.guard_kernels import LIBRARY
 from nncdbg.torch.hooks import leave_forks
 from nncdbg.torch.sharded_tensors import PLAIN, local_part, placement, wrapping
+from nncdbg.torch.source_frames import SourceFrames, Visit
 from nncdbg.torch.source_lines import Lines, is_optimizer_code, names_allocation, user_lines
 from nncdbg.torch.storages import (
     SMALLER,
@@ -113,6 +115,8 @@ class Event:
     """The numbers of the calls of `modules` in the step, from 1."""
     hides_body: bool = False
     """Whether an operator of another library has computed without operators."""
+    visit: Visit | None = None
+    """The execution of the user's line that ran the operator."""
 
     def take_modules(self, source: Event) -> None:
         """Enter the modules around another event."""
@@ -167,6 +171,9 @@ class Recorder(DispatchMode):
         """The number of optimizer steps that run now."""
         self.update: tuple[FrameType, Lines] | None = None
         """The call of an update that runs no code of the user, and the user's lines of all its operators."""
+        self.visit_of_update: Visit | None = None
+        """The execution of the user's line that called this update."""
+        self.source = SourceFrames(self._key_of_name)
         self.labels: dict[Key, str] = {}
         """The memory of a parameter, buffer, gradient or moment to its name."""
         self.placements: dict[Key, str] = {}
@@ -231,8 +238,10 @@ class Recorder(DispatchMode):
             if dispatched:
                 with without_dispatch():
                     event = self._begun(func, args, keywords, lines)
+                    event.visit = self._visit(frame)
             else:
                 event = self._begun(func, args, keywords, lines)
+                event.visit = self._visit(frame)
         except Exception as error:  # noqa: BLE001  The training must not fail because of the recorder.
             self.give_up(error, lines)
             return func(*args, **keywords)
@@ -257,6 +266,12 @@ class Recorder(DispatchMode):
             self._append(event, args, keywords, result, frame, dispatched)
             return result
         return func(*args, **keywords)  # Without the copies there may be enough memory.
+
+    def _visit(self, frame: FrameType) -> Visit | None:
+        """Return the execution of the user's line that runs the operator called by a frame."""
+        if self.update is not None and self._lines_of_update(frame):
+            return self.visit_of_update
+        return self.source.at(frame, len(self.events), current_backward())
 
     def _run_inside(self, func: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """Run an operator on tensors that consist of others: the operators on these are recorded."""
@@ -327,6 +342,7 @@ class Recorder(DispatchMode):
         except BaseException:
             if event.signature.written:
                 del self.events[first:]
+                self.source.drop(first)
             raise
         finally:
             self.leave_module(name)
@@ -339,6 +355,7 @@ class Recorder(DispatchMode):
         if contents.changed or not seen or len(made) < len(results) or set(seen) >= _WITH_NUMPY:
             event.hides_body = True
             del self.events[first:]
+            self.source.drop(first)
         return result
 
     def _known(self, values: Any) -> list[tuple[Key, Any]]:
@@ -415,9 +432,12 @@ class Recorder(DispatchMode):
         finally:
             self._waiting = before
 
-    def enter_module(self, name: str, *_: Any) -> None:
-        """Enter a module: a hook, with more arguments, or without."""
+    def enter_module(self, name: str, *called: Any) -> None:
+        """Enter a module: a hook, with the module and its arguments, or without."""
         self._calls[name] += 1
+        self.source.moved = True
+        if called:
+            self.source.entries[id(called[0])] = self._calls[name]
         self.modules.append(name)
         self._modules_now = tuple(self.modules)
         self._calls_now = *self._calls_now, self._calls[name]
@@ -441,6 +461,14 @@ class Recorder(DispatchMode):
         self.labels.setdefault(key, name)
         if placement:
             self.placements.setdefault(key, placement)
+        return key
+
+    def _key_of_name(self, tensor: Any) -> Key | None:
+        """Return the memory of a tensor that a name of the user holds; None for one without memory."""
+        if tensor.layout is not _STRIDED or is_wrapped(tensor) or tensor.is_nested:
+            return None
+        key = self._usual_key(tensor) or key_of(tensor)
+        self._hold(key[0], tensor)
         return key
 
     def label_unread(self) -> None:

@@ -87,6 +87,35 @@ def user_lines(frame: FrameType | None, most: int = _DEEPEST, within: CodeType |
     return tuple(found[:most])
 
 
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame of the user's code; None if only lines of it are known, or none runs."""
+    while frame is not None:
+        code = frame.f_code
+        kind = (_KINDS.get(id(code)) or _known(code))[1]
+        if kind == _USER:
+            return frame
+        if kind == _RERUN:
+            return None
+        frame = frame.f_back
+    return None
+
+
+def user_frames(frame: FrameType | None) -> tuple[list[FrameType], Lines]:
+    """Return the frames of the user's code, innermost first, and the lines that called the outermost one.
+
+    There are such lines in a second run of what the user called.
+    """
+    found = []
+    while (inner := user_frame(frame)) is not None:
+        found.append(inner)
+        frame = inner.f_back
+    while frame is not None:
+        if frame.f_code is call_again.__code__:
+            return found, frame.f_locals["lines"]
+        frame = frame.f_back
+    return found, ()
+
+
 def place_of(lines: Lines) -> str:
     """Return the innermost of some lines as ``train.py:42``; empty without a line."""
     return f"{short_path(lines[0][0])}:{lines[0][1]}" if lines else ""

@@ -6,7 +6,7 @@ persists from step to step is a state: it gets its newest value at the end of ea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,6 +124,8 @@ class RecordedStatements:
     """Why results cannot be shown, to the operators that have them."""
     closed: dict[str, None] = field(default_factory=dict)
     """The operators of other libraries whose implementations the program does not have."""
+    entered: Callable[[int], None] = lambda storage: None
+    """Called with a storage whose content has become an input."""
     _names: FreeNames = field(default_factory=FreeNames)
     _storage_keys: dict[int, Key] = field(init=False)
     """A storage to its first memory with a name."""
@@ -240,6 +242,21 @@ class RecordedStatements:
             return None
         return self._name(key, self.statements[-1].event)
 
+    def value_of(self, key: Key) -> str | None:
+        """Return the name of the present value of memory; None without one, as before its first use.
+
+        It is empty if the memory was written since, and no statement derived this view of it again.
+        """
+        memory = self._memory.get(key[0])
+        if memory is None:
+            return None
+        name, writes = self._known.get(key, ("", -1))
+        return name if writes == memory.writes else ""
+
+    def is_first_value(self, name: str, storage: int) -> bool:
+        """Return whether a value is an input or state whose memory nothing has written to."""
+        return self._memory[storage].writes == 0 and (name in self.given or name in self.states)
+
     def value(self, name: str) -> Value:
         return Value(name, self.types.get(name))
 
@@ -294,6 +311,7 @@ class RecordedStatements:
         self._place(label, key)
         self._memory[number] = memory = _Memory(label, key)
         self._known[key] = label, 0
+        self.entered(number)
         return memory
 
     def _type(self, name: str, key: Key) -> None:

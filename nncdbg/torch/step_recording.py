@@ -43,6 +43,7 @@ from nncdbg.torch.named_models import (
 from nncdbg.torch.recorded_step import RecordedStep, program_of
 from nncdbg.torch.recording import Recorder
 from nncdbg.torch.sharded_tensors import placement
+from nncdbg.torch.source_frames import NO_BACKWARD
 from nncdbg.torch.source_lines import compiled_calls, user_lines
 from nncdbg.torch.storages import Input, Key, copy_content
 
@@ -176,6 +177,7 @@ def _finish(
 ) -> None:
     """Complete a step: its program is built on first use, from what was recorded."""
     step._notes = _notes(compiled_before)
+    recorder.source.at(sys._getframe(1), len(recorder.events), NO_BACKWARD)
     # Moments that the first step makes, and gradients that a user sets, exist only now.
     named = named_tensors([*own_tensors(modules), *states().items()], optimizers)
     labelled = _label(recorder, named)
@@ -208,6 +210,7 @@ def _complete(
         {each.name: each.owner for each in named if each.persists},
         {name: type(module).__name__ for name, module in submodules(modules) if name},
         checksums,
+        recorder.source.bindings[:],
     )
 
 
@@ -291,10 +294,13 @@ def _around_update(recorder: Recorder) -> tuple[Callable[..., None], Callable[..
 
     def begin(optimizer: torch.optim.Optimizer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         recorder.optimizing += 1
+        recorder.source.moved = True
         modes = dispatch_modes() > 1 or function_modes()
         frame = sys._getframe(1)
         same = closure_of(args, kwargs) is None and not modes and runs_only_torch(optimizer)
         recorder.update = (frame, user_lines(frame)) if same else None
+        if same:
+            recorder.visit_of_update = recorder.source.at(frame, len(recorder.events), NO_BACKWARD)
 
     def end(*_: Any) -> None:
         recorder.optimizing -= 1

@@ -32,7 +32,10 @@ PROGRAM, INPUTS, DOCUMENT, README = "program.nnc", "inputs.safetensors", "nncdbg
 STORE = "data.safetensors"
 """The store named in the text of the program."""
 
-FILES = (PROGRAM, STORE, INPUTS, DOCUMENT, README)
+TRACE = "source.json"
+"""How the user's source ran, for a recorded step."""
+
+FILES = (PROGRAM, STORE, INPUTS, DOCUMENT, TRACE, README)
 
 
 def is_program_folder(path: str | os.PathLike[str]) -> bool:

@@ -4,6 +4,7 @@ program.nnc           the program
 data.safetensors      its weights
 inputs.safetensors    its inputs
 nncdbg.json           how to run it, the title, versions, the source model, and the finding of a repro bundle
+source.json           how the user's source ran, for a recorded step
 README                how to open it
 
 A program folder with a finding is a repro bundle, which opens at the finding.  `opening/folder_writing.py`
@@ -21,12 +22,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from nncdbg.engine.frontends.file_names import DOCUMENT, INPUTS, PROGRAM
+from nncdbg.engine.frontends.file_names import DOCUMENT, INPUTS, PROGRAM, TRACE
 from nncdbg.engine.frontends.tensor_file import TensorEntry, from_builtins, from_json, unpack
 from nncdbg.engine.frontends.text import load as load_text
 from nncdbg.engine.inference.types import common_type
 from nncdbg.errors import LoadError, UsageError
 from nncdbg.ir.records import Graph, Program, SavedRun, TensorType
+from nncdbg.ir.source_trace import SourceTrace
+from nncdbg.ir.walk import executed
 from nncdbg.process.files import read_regular
 from nncdbg.text.lexemes import name_text
 
@@ -126,9 +129,27 @@ def open_program_folder(path: Path) -> ProgramFolder:
     settings = from_builtins(document.settings, SavedRun, str(path / DOCUMENT))
     program = load_text(path / PROGRAM)
     check_inputs(path, program.graph, document.inputs)
-    saved = replace(settings, origin=str(path), inputs=unpack(path / INPUTS, document.inputs))
+    saved = replace(
+        settings,
+        origin=str(path),
+        inputs=unpack(path / INPUTS, document.inputs),
+        trace=_read_trace(path / TRACE, program),
+    )
     notes = (*program.notes, *document.notes, *_version_notes(document.versions))
     return ProgramFolder(path, replace(program, saved=saved, notes=notes), document)
+
+
+def _read_trace(path: Path, program: Program) -> SourceTrace | None:
+    """Read how the source ran; None if the folder does not say it.  Raises LoadError if it is damaged."""
+    if not os.path.lexists(path):
+        return None
+    try:
+        trace = from_json(read_regular(path), SourceTrace, str(path))
+    except OSError as error:
+        raise LoadError(f"cannot read {path}: {error.strerror or error}") from None
+    if (wrong := trace.mistake(sum(1 for _ in executed(program)))) is not None:
+        raise LoadError(f"{path} is damaged: {wrong}", hint=f"remove {TRACE}, or copy the folder again")
+    return trace
 
 
 def load(path: Path) -> Program:

@@ -367,6 +367,9 @@ below_autograd: Any = torch._C._AutoDispatchBelowAutograd
 current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node
 """Returns the autograd node that runs on this thread, None outside a backward pass."""
 
+current_backward: Callable[[], int] = torch._C._current_graph_task_id
+"""Returns the number of the backward pass that runs on this thread, -1 outside of one."""
+
 next_sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr
 """Returns the number that the next autograd node of this thread gets."""
 
@@ -969,9 +972,12 @@ def _check_operators() -> None:
         _require(seen == [(torch.ops.aten.sin.default, modes)], "a dispatch mode")
         node = result.grad_fn
         _require(node is not None and sequence_number(node) == number, "the number of an autograd node")
+        passes = [current_backward()]
         result.register_hook(lambda _: seen.append(current_autograd_node()))
+        result.register_hook(lambda _: passes.append(current_backward()))
         torch.autograd.grad(result, tensor, torch.ones(2))
     _require(len(seen) == 2 and seen[-1] is not None, "the autograd node that runs")
+    _require(passes[0] == -1 < passes[-1], "the number of a backward pass")
     reference = weak_storage(tensor)
     _require(key_of(tensor)[0] == storage_address(tensor) == reference, "the address of a storage")
     free_weak_storage(reference)
