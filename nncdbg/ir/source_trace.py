@@ -1,8 +1,8 @@
 """How the user's source ran when a step was recorded: calls, executions of lines, and names of tensors.
 
-A *visit* is one execution of one line in one call of a function.  A statement belongs to a visit; the visit to
-its call; the call to the visit of the caller's line.  The statements are those that a run executes, in their
-order, without calls of graphs.
+A *visit* is one execution of one line in one call of a function.  A statement belongs to a visit; the visit
+to its call; the call to the visit of the caller's line.  The statements are those that a run executes, in
+their order, without calls of graphs.  A backward pass is a call too, of visits of the forward pass.
 """
 
 from __future__ import annotations
@@ -31,10 +31,14 @@ class SourceCall:
 
 @dataclass(frozen=True, slots=True)
 class SourceVisit:
-    """One execution of a line: the number of its call, and the line, from 1."""
+    """One execution of a line: the number of its call, and the line, from 1.
+
+    `of` is the visit of the forward pass whose derivative a visit of a backward pass computes.
+    """
 
     call: int
     line: int
+    of: int = NO_VISIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +74,25 @@ class SourceTrace:
             return "a statement belongs to no visit"
         if any(not 0 <= each.call < len(self.calls) for each in (*self.visits, *self.names)):
             return "a visit or a name belongs to no call"
+        if any(each.of >= number for number, each in enumerate(self.visits)):
+            return "a backward pass has no forward line"
         # A call comes after the visit that made it, so a stack ends.
         if any(not NO_VISIT <= caller < firsts.get(number, len(self.visits)) for number, caller in callers):
             return "a call has no caller"
         if any(a.since > b.since for a, b in pairwise(self.names)):
             return "its names are not in order"
         return None
+
+    def file(self, visit: int) -> str:
+        """Return the file of a visit's line."""
+        found = self.visits[visit]
+        return self.calls[found.call].file if found.of == NO_VISIT else self.file(found.of)
+
+    def function(self, visit: int) -> str:
+        """Return the function of a visit, such as `Block.forward` or `backward of Block.forward`."""
+        found = self.visits[visit]
+        own = self.calls[found.call].function
+        return own if found.of == NO_VISIT else f"{own} of {self.function(found.of)}"
 
     def stack(self, visit: int) -> Iterator[SourceVisit]:
         """Yield a visit by its number, then the visits that called it; none for `NO_VISIT`."""

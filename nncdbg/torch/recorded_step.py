@@ -41,7 +41,7 @@ from nncdbg.ir.source_trace import SourceTrace
 from nncdbg.opening.folder_writing import self_contained, write_folder
 from nncdbg.presentation.source_files import named_file
 from nncdbg.representation import RichOutput, represent
-from nncdbg.torch.recording import BACKWARD, FORWARD, OPTIMIZER, Event
+from nncdbg.torch.recording import BACKWARD, FIRST_GRADIENT, FORWARD, OPTIMIZER, Event
 from nncdbg.torch.source_frames import Binding
 from nncdbg.torch.source_values import NamedValues
 from nncdbg.torch.statements import UPDATE, FreeNames, RecordedStatement, RecordedStatements
@@ -49,9 +49,6 @@ from nncdbg.torch.storages import Input, Key
 
 GRADIENTS, AFTER = "gradients", "after"
 """Between backward pass and optimizer, as clipping; and after the last optimizer."""
-
-_FORWARD_GRADIENT = "aten.ones_like.default"
-"""Makes the gradient of the loss, just before the backward pass."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +124,7 @@ def _name_losses(events: Sequence[Event], labels: dict[Key, str]) -> None:
     count = 0
     for event, after in zip(events, events[1:], strict=False):
         starts = event.phase != BACKWARD and after.phase == BACKWARD
-        if starts and event.signature.name == _FORWARD_GRADIENT and isinstance(event.arguments[0], tuple):
+        if starts and event.signature.name == FIRST_GRADIENT and isinstance(event.arguments[0], tuple):
             count += 1
             name = "loss" if count == 1 else f"loss.{count}"
             if name not in known:

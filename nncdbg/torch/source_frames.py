@@ -5,8 +5,8 @@ from __future__ import annotations
 import dis
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
 from dataclasses import dataclass
+from functools import cache
 from inspect import CO_OPTIMIZED
 from types import CodeType, FrameType
 from typing import Any, TypeAlias
@@ -135,7 +135,7 @@ class SourceFrames:
         return self._look(*user_frames(frame), event)
 
     def drop(self, event: int) -> None:
-        """Let the names that were bound since an event be bound from this event on: it has replaced others."""
+        """Let names that were bound since an event be bound from it on: it has replaced the later ones."""
         for each in reversed(self.bindings):
             if each.event <= event:
                 break

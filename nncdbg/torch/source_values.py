@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from nncdbg.ir.source_trace import NO_VISIT, SourceCall, SourceName, SourceTrace, SourceVisit
-from nncdbg.torch.recording import Event
+from nncdbg.torch.recording import BACKWARD, FIRST_GRADIENT, Event
 from nncdbg.torch.source_frames import Binding, Call, Visit
 from nncdbg.torch.statements import UPDATE, RecordedStatement, RecordedStatements
 from nncdbg.torch.storages import Key
@@ -51,32 +51,7 @@ class NamedValues:
 
     def trace(self, file_name: Callable[[str], str]) -> SourceTrace:
         """Return the trace of the statements; `file_name` returns the name of a file as in locations."""
-        calls: dict[Call, int] = {}
-        visits: dict[Visit, int] = {}
-        made_calls: list[SourceCall] = []
-        made_visits: list[SourceVisit] = []
-
-        def call_number(call: Call) -> int:
-            if call not in calls:
-                caller = visit_number(call.caller)
-                calls[call] = len(made_calls)
-                made_calls.append(SourceCall(file_name(call.file), call.function, caller))
-            return calls[call]
-
-        def visit_number(visit: Visit | None) -> int:
-            if visit is None:
-                return NO_VISIT
-            if visit not in visits:
-                call = call_number(visit.call)
-                visits[visit] = len(made_visits)
-                made_visits.append(SourceVisit(call, visit.line))
-            return visits[visit]
-
-        statements = [visit_number(visit) for visit in _visits(self._built.statements)]
-        names = [
-            SourceName(call_number(each.call), each.name, each.since, each.value) for each in self._changes
-        ]
-        return SourceTrace(made_calls, made_visits, statements, names)
+        return _TraceBuilder(self._built.statements, self._changes, file_name).trace()
 
     def _bind(self, binding: Binding) -> None:
         name = binding.call, binding.name
@@ -110,9 +85,104 @@ class NamedValues:
                     self._enter(_Held(held.call, held.name, held.key, count, value))
 
 
-def _visits(statements: Sequence[RecordedStatement]) -> Iterator[Visit | None]:
-    """Yield the visit of each statement; an update of states belongs to the statement before it."""
-    before = None
-    for each in statements:
-        before = before if each.node.op == UPDATE else each.event.visit
-        yield before
+class _TraceBuilder:
+    """Numbers calls and visits, and makes a call of each backward pass."""
+
+    def __init__(
+        self,
+        statements: Sequence[RecordedStatement],
+        changes: Sequence[_Held],
+        file_name: Callable[[str], str],
+    ) -> None:
+        self._statements = statements
+        self._changes = changes
+        self._file_name = file_name
+        self._calls: list[SourceCall] = []
+        self._visits: list[SourceVisit] = []
+        self._numbers: dict[Call | Visit, int] = {}
+        self._forward: dict[int, RecordedStatement] = {}
+        """The first statement of the forward pass with a number of autograd."""
+        self._gradients: list[SourceName] = []
+        self._named: set[str] = set()
+        """The values whose gradients were found."""
+        self._held_by: defaultdict[str, list[_Held]] = defaultdict(list)
+        for each in changes:
+            self._held_by[each.value].append(each)
+        made = (value for each in statements if _is_backward(each) for value in each.node.outputs)
+        self._backward_types = {value.name: value.type for value in made}
+
+    def trace(self) -> SourceTrace:
+        numbers = [*self._statement_visits()]
+        names = [
+            SourceName(self._call(each.call), each.name, each.since, each.value) for each in self._changes
+        ]
+        names = sorted([*names, *self._gradients], key=lambda each: each.since)
+        return SourceTrace(self._calls, self._visits, numbers, names)
+
+    def _statement_visits(self) -> Iterator[int]:
+        """Yield the visit of each statement; an update of states belongs to the statement before it."""
+        before, caller, backward, derived = NO_VISIT, NO_VISIT, NO_VISIT, NO_VISIT
+        for number, each in enumerate(self._statements):
+            event = each.event
+            if each.node.op == UPDATE:
+                yield before
+                continue
+            here = self._visit(event.visit)
+            if event.phase != BACKWARD:
+                self._forward.setdefault(event.sequence, each)
+                before, caller = here, NO_VISIT
+            elif (source := self._forward.get(event.sequence)) is None or source.event.visit is None:
+                before = here if caller != here or backward == NO_VISIT else before
+            else:
+                if caller != here:
+                    caller, derived = here, NO_VISIT
+                    self._calls.append(SourceCall(self._calls[self._visits[here].call].file, BACKWARD, here))
+                    backward = len(self._calls) - 1
+                of = self._visit(source.event.visit)
+                if of != derived:
+                    derived = of
+                    self._visits.append(SourceVisit(backward, self._visits[of].line, of))
+                    before = len(self._visits) - 1
+                self._name_gradient(number, each, source, backward)
+            yield before
+
+    def _name_gradient(
+        self, number: int, statement: RecordedStatement, source: RecordedStatement, call: int
+    ) -> None:
+        """Name the gradient that a statement reads, `h.grad`, if the forward statement has made `h`."""
+        made, visit = source.node.outputs[0], source.event.visit
+        if not made.name or visit is None or made.name in self._named:
+            return
+        gradient = next((name for name in statement.node.inputs if self._is_gradient(name, made.type)), None)
+        if gradient is None:
+            return
+        self._named.add(made.name)
+        for held in self._held_by.get(made.name, ()):
+            if held.call is visit.call:
+                self._gradients.append(SourceName(call, f"{held.name}.grad", number, gradient))
+
+    def _is_gradient(self, name: str | None, kind: object) -> bool:
+        """Return whether a value is one of a backward pass, of the type of what it is the gradient of."""
+        return name is not None and self._backward_types.get(name) == kind
+
+    def _call(self, call: Call) -> int:
+        if call not in self._numbers:
+            caller = self._visit(call.caller)
+            self._numbers[call] = len(self._calls)
+            self._calls.append(SourceCall(self._file_name(call.file), call.function, caller))
+        return self._numbers[call]
+
+    def _visit(self, visit: Visit | None) -> int:
+        if visit is None:
+            return NO_VISIT
+        if visit not in self._numbers:
+            call = self._call(visit.call)
+            self._numbers[visit] = len(self._visits)
+            self._visits.append(SourceVisit(call, visit.line))
+        return self._numbers[visit]
+
+
+def _is_backward(statement: RecordedStatement) -> bool:
+    """Return whether a statement belongs to a backward pass, or makes the gradient with which one begins."""
+    event = statement.event
+    return event.phase == BACKWARD or event.signature.name == FIRST_GRADIENT
