@@ -71,13 +71,17 @@ def next_(session: CommandSession, text: str) -> None:
     if (source := session.source) is not None:
         session.move_lines(source.next, _times("next", text))
     else:
-        nexti(session, text)
+        _step_over(session, "next", text)
 
 
 @command("nexti", "ni", group="moving", arguments="[COUNT]", repeats=True)
 def nexti(session: CommandSession, text: str) -> None:
     """Execute this statement, including the graph or loop that it calls, also in the source view."""
-    session.move(lambda: session.target.step_over(session.stream), _times("nexti", text))
+    _step_over(session, "nexti", text)
+
+
+def _step_over(session: CommandSession, name: str, text: str) -> None:
+    session.move(lambda: session.target.step_over(session.stream), _times(name, text))
 
 
 @command("stream", group="moving", arguments="[N | host | all]", completes=("stream",))
@@ -167,13 +171,17 @@ def back(session: CommandSession, text: str) -> None:
     if (source := session.source) is not None:
         session.move_lines(source.back, _times("back", text), forward=False)
     else:
-        backi(session, text)
+        _step_back(session, "back", text)
 
 
 @command("backi", "bki", group="moving", arguments="[COUNT]", repeats=True)
 def backi(session: CommandSession, text: str) -> None:
     """Step back: undo the last statement of this frame, also in the source view."""
-    session.move(session.target.step_back, _times("backi", text), forward=False)
+    _step_back(session, "backi", text)
+
+
+def _step_back(session: CommandSession, name: str, text: str) -> None:
+    session.move(session.target.step_back, _times(name, text), forward=False)
 
 
 @command("rback", "rb", group="moving", arguments="[COUNT]", repeats=True)

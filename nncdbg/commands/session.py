@@ -94,7 +94,7 @@ class CommandSession:
         self._due: list[tuple[str, bool]] = []
         """Pending commands of the latest stop, each with True if it comes from a recording."""
         self._running_due = False
-        self.view = "graph" if target.source is None else "source"
+        self.view: str = "graph" if target.source is None else "source"
         """What `next` and stops follow: `source`, `graph`, or `split`, the source with its statements."""
         self.stream: int | None = None
         """The stream of a schedule that `next` follows; None: all."""

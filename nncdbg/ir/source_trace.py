@@ -69,7 +69,9 @@ class SourceTrace:
         if len(self.statements) != statements:
             return f"it is about {len(self.statements)} statements, but the program has {statements}"
         callers = ((number, each.caller) for number, each in enumerate(self.calls))
-        firsts = {each.call: number for number, each in reversed([*enumerate(self.visits)])}
+        firsts: dict[int, int] = {}
+        for number, each in enumerate(self.visits):
+            firsts.setdefault(each.call, number)
         if any(not NO_VISIT <= each < len(self.visits) for each in self.statements):
             return "a statement belongs to no visit"
         if any(not 0 <= each.call < len(self.calls) for each in (*self.visits, *self.names)):

@@ -155,7 +155,7 @@ class ProgramTarget(Target):
         return place_lines(self._debugger, place)
 
     @cached_property
-    def source(self) -> SourceView | None:  # type: ignore[override]
+    def source(self) -> SourceView | None:
         trace = self.program.saved.trace
         return None if trace is None else SourceView(self, trace)
 

@@ -153,17 +153,14 @@ class _TraceBuilder:
         made, visit = source.node.outputs[0], source.event.visit
         if not made.name or visit is None or made.name in self._named:
             return
-        gradient = next((name for name in statement.node.inputs if self._is_gradient(name, made.type)), None)
+        operands = (name for name in statement.node.inputs if isinstance(name, str))
+        gradient = next((name for name in operands if self._backward_types.get(name) == made.type), None)
         if gradient is None:
             return
         self._named.add(made.name)
         for held in self._held_by.get(made.name, ()):
             if held.call is visit.call:
                 self._gradients.append(SourceName(call, f"{held.name}.grad", number, gradient))
-
-    def _is_gradient(self, name: str | None, kind: object) -> bool:
-        """Return whether a value is one of a backward pass, of the type of what it is the gradient of."""
-        return name is not None and self._backward_types.get(name) == kind
 
     def _call(self, call: Call) -> int:
         if call not in self._numbers:
