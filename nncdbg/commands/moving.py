@@ -81,7 +81,10 @@ def nexti(session: CommandSession, text: str) -> None:
 
 
 def _step_over(session: CommandSession, name: str, text: str) -> None:
-    session.move(lambda: session.target.step_over(session.stream), _times(name, text))
+    if (source := session.source) is not None:
+        session.move(source.next_statement, _times(name, text))
+    else:
+        session.move(lambda: session.target.step_over(session.stream), _times(name, text))
 
 
 @command("stream", group="moving", arguments="[N | host | all]", completes=("stream",))
@@ -181,7 +184,8 @@ def backi(session: CommandSession, text: str) -> None:
 
 
 def _step_back(session: CommandSession, name: str, text: str) -> None:
-    session.move(session.target.step_back, _times(name, text), forward=False)
+    verb = session.target.step_back if session.source is None else session.source.statement_back
+    session.move(verb, _times(name, text), forward=False)
 
 
 @command("rback", "rb", group="moving", arguments="[COUNT]", repeats=True)

@@ -36,6 +36,8 @@ class SourceOrder:
         for number, visit in enumerate(trace.statements):
             stack = self.stack_of(visit)
             self.stacks.append(stack)
+            if not number:
+                seen.update(stack[: trace.callers])
             for each in stack:
                 if each not in seen:
                     seen.add(each)

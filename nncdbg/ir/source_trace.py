@@ -63,6 +63,8 @@ class SourceTrace:
     statements: Sequence[int] = ()
     names: Sequence[SourceName] = ()
     """In the order of `since`."""
+    callers: int = 0
+    """The number of outermost calls that called the function in which the recording began."""
 
     def mistake(self, statements: int) -> str | None:
         """Return what is wrong with a trace of so many statements; None if its numbers fit each other."""

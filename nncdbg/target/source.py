@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from nncdbg.errors import UsageError
 from nncdbg.ir.records import Path
+from nncdbg.ir.search import same_file
 from nncdbg.ir.source_order import Arrival, SourceOrder
 from nncdbg.ir.source_trace import NO_VISIT, SourceTrace, SourceVisit
 from nncdbg.target.records import SourceFrame, Stop
@@ -67,13 +68,23 @@ class SourceView:
         if self._chosen is not None and self._chosen[0] is stop:
             return self._chosen[1]
         number = self.statement
+        stack = self.order.stacks[number] if number < len(self.order.stacks) else ()
+        beginning = [each for each in stack if each in self.order.position and self._first(each) == number]
+        if stop.reason in ("entry", "goto") and not number:
+            return beginning[0] if beginning else NO_VISIT
+        if stop.breakpoints:
+            points = [each for each in self._target.stops.points() if each.number in stop.breakpoints]
+            wanted = {each.place for each in points if each.kind == "source"}
+            for each in beginning:
+                if f"{self._trace.file(each)}:{self._trace.visits[each].line}" in wanted:
+                    return each
         return self._trace.statements[number] if number < len(self._trace.statements) else NO_VISIT
 
     def frames(self) -> Sequence[SourceFrame]:
         """Return the calls of the user's functions, innermost first; at the end, the outermost call."""
         trace, statement, visit = self._trace, self.statement, self.visit
         if visit == NO_VISIT and statement == len(self.order.places):
-            visit = self.order.stacks[-1][0] if self.order.stacks and self.order.stacks[-1] else NO_VISIT
+            visit = self._outermost_at_end
         return [
             SourceFrame(
                 number=number,
@@ -85,6 +96,12 @@ class SourceView:
             )
             for number, each in enumerate(reversed(self.order.stack_of(visit)))
         ]
+
+    @property
+    def _outermost_at_end(self) -> int:
+        """The last visit of the function in which the recording began; `NO_VISIT` without one."""
+        last = self.order.stacks[-1] if self.order.stacks else ()
+        return last[min(self._trace.callers, len(last) - 1)] if last else NO_VISIT
 
     def _names_at(self, visit: int, statement: int) -> Mapping[str, str]:
         """Return the names of a visit's call; in a backward pass, also those after the forward line."""
@@ -136,11 +153,25 @@ class SourceView:
         """Run to the next line, also in a function that this line calls."""
         return self._run_to(self._following(lambda later: True))
 
+    def next_statement(self) -> Stop:
+        """Execute the next statement, inside of its graph."""
+        check_not_ended(self._target)
+        number = self.statement + 1
+        if number == len(self.order.places):
+            return self._target.run()
+        return self._target.run_to_lines([self._line(number)])
+
+    def statement_back(self) -> Stop:
+        """Undo the last statement, inside of its graph.  Raises UsageError at the start."""
+        if not self.statement:
+            raise UsageError("this is the first statement of the step", hint="run forward with `nexti`")
+        return self._target.go_to_line(self._line(self.statement - 1))
+
     def finish(self) -> Stop:
         """Run until the function returns: to the rest of the line that called it, or the line after that."""
         visit, here = self.visit, self.statement
         caller = self.order.caller(visit) if visit != NO_VISIT else NO_VISIT
-        if caller == NO_VISIT:
+        if caller not in self.order.position:
             return self._target.run()
         call = self._trace.visits[visit].call
         for number in range(here, len(self.order.stacks)):
@@ -165,7 +196,7 @@ class SourceView:
         """Go back to the line before of this call, or of one around it; with `into`, of any call."""
         visit, here = self.visit, self.statement
         ended = visit == NO_VISIT
-        around = self.order.calls_around(self.order.stacks[-1][0] if ended and self.order.stacks else visit)
+        around = self.order.calls_around(self._outermost_at_end if ended else visit)
         start = self._place() + ended
         if visit != NO_VISIT and self._first(visit) < here:
             return self._go_back(Arrival(self._first(visit), visit))
@@ -177,7 +208,7 @@ class SourceView:
     def back_out(self) -> Stop:
         """Go back to the line that called this function."""
         caller = self.order.caller(self.visit) if self.visit != NO_VISIT else NO_VISIT
-        if caller == NO_VISIT:
+        if caller not in self.order.position:
             raise UsageError("no function called this one", hint="`back` goes back to the line before")
         return self._go_back(Arrival(self._first(caller), caller))
 
@@ -196,14 +227,29 @@ class SourceView:
     def breakpoints(self, file: str) -> Mapping[int, bool]:
         """Return the lines of a file with breakpoints, and whether one of these is enabled."""
         found: dict[int, bool] = {}
-        numbers = {self._line(each.statement): each for each in reversed(self.order.arrivals)}
         for point in self._target.stops.points():
-            for line in point.lines:
-                arrival = numbers.get(line)
-                if arrival is not None and self._trace.file(arrival.visit) == file:
-                    at = self._trace.visits[arrival.visit].line
-                    found[at] = found.get(at, False) or point.enabled
+            if point.kind == "source":
+                name, _, line = point.place.rpartition(":")
+                lines = {int(line)} if same_file(name, file) else set()
+            else:
+                visits = (
+                    self._trace.statements[self._numbers[each]]
+                    for each in point.lines
+                    if each in self._numbers
+                )
+                lines = {
+                    self._trace.visits[each].line
+                    for each in visits
+                    if each != NO_VISIT and self._trace.file(each) == file
+                }
+            for each in lines:
+                found[each] = found.get(each, False) or point.enabled
         return found
+
+    @cached_property
+    def _numbers(self) -> Mapping[int, int]:
+        """The numbers of the statements by their lines in the listing."""
+        return {self._line(number): number for number in range(len(self.order.places))}
 
     def function(self, name: str) -> tuple[str, int] | None:
         """Return file and first line that ran of a function, by its qualified name or the end of it."""
@@ -215,13 +261,14 @@ class SourceView:
         return None
 
     def _first(self, visit: int) -> int:
-        return self.order.arrivals[self.order.position[visit]].statement
+        place = self.order.position.get(visit)
+        return 0 if place is None else self.order.arrivals[place].statement
 
     def _place(self) -> int:
         """Return the index of the latest arrival at which the target stands, or which it has passed."""
         visit, here = self.visit, self.statement
         arrivals = self.order.arrivals
-        if visit != NO_VISIT and self._first(visit) == here:
+        if visit in self.order.position and self._first(visit) == here:
             return self.order.position[visit]
         return bisect_right(arrivals, here, key=lambda each: each.statement) - 1
 

@@ -79,12 +79,15 @@ def program_of(
     classes: Mapping[str, str],
     checksums: Mapping[Key, str | np.ndarray[Any, Any]] | None = None,
     bindings: Sequence[Binding] = (),
+    callers: int = 0,
 ) -> RecordedProgram:
     """Return the program of the events.
 
     `labels` names memory, and `placements` says how shards are placed.  `persistent` are the names of
     parameters, buffers and moments, which become states, a moment to its parameter.  `classes` maps a module
     to its class.  `checksums` are of memory at the end, with an array in place of that of a small one.
+    `bindings` are those of the user's names; `callers` is the number of outermost frames that only called the
+    one in which the recording began.
     """
     named = dict(labels)
     _name_losses(events, named)
@@ -113,7 +116,7 @@ def program_of(
         changed,
         tuple(built.notes),
         _source_lines(built.statements),
-        names.trace(_file_name),
+        names.trace(_file_name, callers),
         known,
     )
 

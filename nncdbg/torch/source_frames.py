@@ -103,6 +103,8 @@ class SourceFrames:
         self.entries: dict[int, int] = {}
         """The modules that run now by identity, to the number of their latest call."""
         self._key_of = key_of
+        self.callers = 0
+        """The number of outermost frames that called the one in which the recording began."""
         self.moved = True
         """Whether a call may have begun since the last operator, although the lines are the same."""
         self._running: list[_Running] = []
@@ -111,6 +113,10 @@ class SourceFrames:
         """The number of the backward pass of the last operator."""
         self._rest: tuple[Lines, Visit | None] = (), None
         """Lines of which only the places are known, and the visit of the innermost one."""
+
+    def begin(self, frame: FrameType) -> None:
+        """Begin a recording in the innermost frame of the user."""
+        self.callers = max(len(user_frames(frame)[0]) - 1, 0)
 
     def at(self, frame: FrameType, event: int, backward: int) -> Visit | None:
         """Return the visit of the innermost frame of the user; `event` is the number of the next event.

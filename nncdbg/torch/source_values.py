@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from nncdbg.ir.source_trace import NO_VISIT, SourceCall, SourceName, SourceTrace, SourceVisit
 from nncdbg.torch.recording import BACKWARD, FIRST_GRADIENT, Event
@@ -49,9 +50,12 @@ class NamedValues:
         keys = [key for listed in (*given, event.results, event.written) for key in listed]
         self._resolve(*{key[0]: None for key in keys if isinstance(key, tuple)})
 
-    def trace(self, file_name: Callable[[str], str]) -> SourceTrace:
-        """Return the trace of the statements; `file_name` returns the name of a file as in locations."""
-        return _TraceBuilder(self._built.statements, self._changes, file_name).trace()
+    def trace(self, file_name: Callable[[str], str], callers: int) -> SourceTrace:
+        """Return the trace of the statements; `file_name` returns the name of a file as in locations.
+
+        `callers` is the number of outermost calls in which no line began.
+        """
+        return _TraceBuilder(self._built.statements, self._changes, file_name).trace(callers)
 
     def _bind(self, binding: Binding) -> None:
         name = binding.call, binding.name
@@ -103,6 +107,8 @@ class _TraceBuilder:
         self._forward: dict[int, RecordedStatement] = {}
         """The first statement of the forward pass with a number of autograd."""
         self._gradients: list[SourceName] = []
+        self._derived: list[tuple[int, int, int]] = []
+        """The stack of the backward pass: visit of the forward pass, that of the line that runs it, own."""
         self._named: set[str] = set()
         """The values whose gradients were found."""
         self._held_by: defaultdict[str, list[_Held]] = defaultdict(list)
@@ -111,17 +117,17 @@ class _TraceBuilder:
         made = (value for each in statements if _is_backward(each) for value in each.node.outputs)
         self._backward_types = {value.name: value.type for value in made}
 
-    def trace(self) -> SourceTrace:
+    def trace(self, callers: int) -> SourceTrace:
         numbers = [*self._statement_visits()]
         names = [
             SourceName(self._call(each.call), each.name, each.since, each.value) for each in self._changes
         ]
         names = sorted([*names, *self._gradients], key=lambda each: each.since)
-        return SourceTrace(self._calls, self._visits, numbers, names)
+        return SourceTrace(self._calls, self._visits, numbers, names, callers)
 
     def _statement_visits(self) -> Iterator[int]:
         """Yield the visit of each statement; an update of states belongs to the statement before it."""
-        before, caller, backward, derived = NO_VISIT, NO_VISIT, NO_VISIT, NO_VISIT
+        before = NO_VISIT
         for number, each in enumerate(self._statements):
             event = each.event
             if each.node.op == UPDATE:
@@ -130,36 +136,73 @@ class _TraceBuilder:
             here = self._visit(event.visit)
             if event.phase != BACKWARD:
                 self._forward.setdefault(event.sequence, each)
-                before, caller = here, NO_VISIT
-            elif (source := self._forward.get(event.sequence)) is None or source.event.visit is None:
-                before = here if caller != here or backward == NO_VISIT else before
-            else:
-                if caller != here:
-                    caller, derived = here, NO_VISIT
-                    self._calls.append(SourceCall(self._calls[self._visits[here].call].file, BACKWARD, here))
-                    backward = len(self._calls) - 1
-                of = self._visit(source.event.visit)
-                if of != derived:
-                    derived = of
-                    self._visits.append(SourceVisit(backward, self._visits[of].line, of))
-                    before = len(self._visits) - 1
-                self._name_gradient(number, each, source, backward)
+                self._derived.clear()
+                before = here
+            elif (source := self._forward.get(event.sequence)) is not None:
+                before = self._derivative(self._visit(source.event.visit), here)
+                self._name_gradient(number, each, source)
+            elif not self._derived or self._derived[0][1] != here:
+                before = here
             yield before
 
-    def _name_gradient(
-        self, number: int, statement: RecordedStatement, source: RecordedStatement, call: int
-    ) -> None:
+    def _derivative(self, visit: int, here: int) -> int:
+        """Return the visit of a backward pass that derives a visit; `here` is the line that runs the pass.
+
+        The calls of the backward pass mirror those of the forward pass, as far as it is not a call around
+        `here`.
+        """
+        if NO_VISIT in (visit, here):
+            return here
+        around = {self._visits[each].call for each in self._stack(here)}
+        mirrored = self._stack(visit)
+        while len(mirrored) > 1 and self._visits[mirrored[1]].call in around:
+            del mirrored[0]
+        derived = self._derived
+        if derived and derived[0][1] != here:
+            derived.clear()
+        same = sum(
+            1 for _ in takewhile(lambda pair: pair[0] == pair[1][0], zip(mirrored, derived, strict=False))
+        )
+        # The last one may continue after lines of functions that it has called.
+        del derived[same:]
+        for each in mirrored[same:]:
+            if not derived:
+                call = self._backward_call(here)
+            elif self._visits[each].call == self._visits[derived[-1][0]].call:
+                call = self._visits[derived[-1][2]].call
+            else:
+                call = self._backward_call(derived[-1][2])
+            self._visits.append(SourceVisit(call, self._visits[each].line, each))
+            derived.append((each, here, len(self._visits) - 1))
+        return derived[-1][2]
+
+    def _backward_call(self, caller: int) -> int:
+        file = self._calls[self._visits[caller].call].file
+        self._calls.append(SourceCall(file, BACKWARD, caller))
+        return len(self._calls) - 1
+
+    def _stack(self, visit: int) -> list[int]:
+        """Return a visit and those that called it, outermost first."""
+        found = []
+        while visit != NO_VISIT:
+            found.append(visit)
+            visit = self._calls[self._visits[visit].call].caller
+        return found[::-1]
+
+    def _name_gradient(self, number: int, statement: RecordedStatement, source: RecordedStatement) -> None:
         """Name the gradient that a statement reads, `h.grad`, if the forward statement has made `h`."""
-        made, visit = source.node.outputs[0], source.event.visit
-        if not made.name or visit is None or made.name in self._named:
+        made = source.node.outputs[0]
+        if not made.name or made.name in self._named:
             return
         operands = (name for name in statement.node.inputs if isinstance(name, str))
         gradient = next((name for name in operands if self._backward_types.get(name) == made.type), None)
         if gradient is None:
             return
         self._named.add(made.name)
+        levels = {self._visits[forward].call: self._visits[visit].call for forward, _, visit in self._derived}
         for held in self._held_by.get(made.name, ()):
-            if held.call is visit.call:
+            call = levels.get(self._call(held.call))
+            if call is not None:
                 self._gradients.append(SourceName(call, f"{held.name}.grad", number, gradient))
 
     def _call(self, call: Call) -> int:
