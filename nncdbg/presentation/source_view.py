@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 LINES = 5
 """Number of source lines at a stop."""
 
+_LOCATION = re.compile(r" loc\(.*$")
+"""The source of a statement, which the source view shows anyway."""
+
 _MOST = 8
 """Most values below a line."""
 
@@ -92,7 +95,7 @@ def _show_statement(screen: Screen, target: Target, stop: Stop) -> None:
     """Print the statement that a finding or error is about, and its values."""
     if stop.place is not None and stop.line is not None:
         for line in statement_lines(stop.place.listing, screen, stop.line, f"  line {stop.line}: "):
-            screen.put_line(Text(line, "dim"))
+            screen.put_line(Text(_LOCATION.sub("", line), "dim"))
     for name in concerned_values(target, stop, written=False):
         screen.put_line(value_or_reason(target, name, screen.layout_after("    ")), "    ")
 

@@ -2,7 +2,7 @@
 
 A recording says which line of which call each statement belongs to (`nncdbg.ir.source_trace`).  Several lines
 begin at the same statement if a line first calls a function whose lines run operators.  As a debugger of C
-shows inlined functions, the target then stands at the outermost of them, and a step into the call does not
+shows inlined functions, the target is then at the outermost of them, and a step into the call does not
 move the program.
 """
 
@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 from nncdbg.errors import UsageError
 from nncdbg.ir.records import Path
-from nncdbg.ir.search import same_file
-from nncdbg.ir.source_order import Arrival, SourceOrder
-from nncdbg.ir.source_trace import NO_VISIT, SourceTrace, SourceVisit
+from nncdbg.ir.search import arrivals_in, same_file
+from nncdbg.ir.source_trace import NO_VISIT, Arrival, SourceOrder, SourceTrace, SourceVisit
 from nncdbg.target.records import SourceFrame, Stop
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def check_not_ended(target: Target) -> None:
 
 
 class SourceView:
-    """The source of a recorded step in a target: where it stands, and moves by lines."""
+    """The source of a recorded step in a target: where it is, and moves by lines."""
 
     def __init__(self, target: Target, trace: SourceTrace) -> None:
         self.selected = 0
@@ -43,7 +42,7 @@ class SourceView:
 
     @property
     def arrived(self) -> bool:
-        """Whether the latest move has reached its line, and stands there."""
+        """Whether the latest move has reached its line, and is still there."""
         return self._chosen is not None and self._chosen[0] is self._target.stop
 
     @cached_property
@@ -63,7 +62,7 @@ class SourceView:
 
     @property
     def visit(self) -> int:
-        """The visit in which the target stands; `NO_VISIT` where no line of the user ran."""
+        """The visit in which the target is; `NO_VISIT` where no line of the user ran."""
         stop = self._target.stop
         if self._chosen is not None and self._chosen[0] is stop:
             return self._chosen[1]
@@ -118,7 +117,7 @@ class SourceView:
         return frames[min(self.selected, len(frames) - 1)].names if frames else {}
 
     def bound_since(self, statement: int) -> Mapping[str, str]:
-        """Return the names of the call in which the target stands that were bound from a statement on."""
+        """Return the names of the call in which the target is that were bound from a statement on."""
         visit, here = self.visit, self.statement
         if visit == NO_VISIT:
             return {}
@@ -186,7 +185,7 @@ class SourceView:
     def until(self, file: str, line: int) -> Stop:
         """Run to the next execution of a line.  Raises UsageError if it does not run after here."""
         passed = self.order.arrivals[self._place()]
-        for each in self.order.arrivals_in(file):
+        for each in arrivals_in(self.order, file):
             at = self._trace.visits[each.visit].line
             if at == line and self.order.position[each.visit] > self.order.position[passed.visit]:
                 return self._run_to(each)
@@ -215,7 +214,7 @@ class SourceView:
     # -- lines -------------------------------------------------------------------------------------
 
     def statements_here(self) -> Sequence[tuple[Path, int]]:
-        """Return the graph and position of each statement of the line where the target stands."""
+        """Return the graph and position of each statement of the line where the target is."""
         visit = self.visit
         return [self.order.places[n] for n, each in enumerate(self._trace.statements) if each == visit]
 
@@ -265,7 +264,7 @@ class SourceView:
         return 0 if place is None else self.order.arrivals[place].statement
 
     def _place(self) -> int:
-        """Return the index of the latest arrival at which the target stands, or which it has passed."""
+        """Return the index of the latest arrival at which the target is, or which it has passed."""
         visit, here = self.visit, self.statement
         arrivals = self.order.arrivals
         if visit in self.order.position and self._first(visit) == here:

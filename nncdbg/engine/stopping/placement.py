@@ -18,8 +18,8 @@ from nncdbg.engine.values.values import Values
 from nncdbg.errors import ExpressionError, UsageError
 from nncdbg.expression import Expression, check_condition, evaluate_index, spelled, split_target
 from nncdbg.ir.records import Path, Program
-from nncdbg.ir.search import origins, same_file
-from nncdbg.ir.source_order import SourceOrder
+from nncdbg.ir.search import arrivals_in, origins, same_file
+from nncdbg.ir.source_trace import SourceOrder
 from nncdbg.text.listing import Listing
 from nncdbg.text.places import place_text
 
@@ -90,7 +90,7 @@ class BreakpointPlaces:
             return {}
         order = SourceOrder(self.program, trace)
         lines: dict[int, list[tuple[Path, int]]] = {}
-        for each in order.arrivals_in(file):
+        for each in arrivals_in(order, file):
             lines.setdefault(trace.visits[each.visit].line, []).append(order.places[each.statement])
         return lines
 
