@@ -234,17 +234,18 @@ class Recorder(DispatchMode):
         if types and wrapping(types):
             return self._run_inside(func, args, keywords)
         frame = sys._getframe(1)
-        lines = self._lines_of_update(frame) or user_lines(frame)
+        in_update = self._lines_of_update(frame)
+        lines = in_update or user_lines(frame)
         if is_higher_order(func):
             return self._run_functions(func, args, keywords, lines)
         try:
             if dispatched:
                 with without_dispatch():
                     event = self._begun(func, args, keywords, lines)
-                    event.visit = self._visit(frame)
+                    event.visit = self._visit(frame, bool(in_update))
             else:
                 event = self._begun(func, args, keywords, lines)
-                event.visit = self._visit(frame)
+                event.visit = self._visit(frame, bool(in_update))
         except Exception as error:  # noqa: BLE001  The training must not fail because of the recorder.
             self.give_up(error, lines)
             return func(*args, **keywords)
@@ -270,9 +271,9 @@ class Recorder(DispatchMode):
             return result
         return func(*args, **keywords)  # Without the copies there may be enough memory.
 
-    def _visit(self, frame: FrameType) -> Visit | None:
+    def _visit(self, frame: FrameType, in_update: bool) -> Visit | None:
         """Return the execution of the user's line that runs the operator called by a frame."""
-        if self.update is not None and self._lines_of_update(frame):
+        if in_update:
             return self.visit_of_update
         return self.source.at(frame, len(self.events), current_backward())
 
@@ -743,10 +744,13 @@ def _hold(storages: dict[int, int], number: int, tensor: Any) -> None:
 
 def _held_key(storages: dict[int, int], usual_key: Callable[[Any], Key | None], tensor: Any) -> Key | None:
     """Return the memory of a tensor that a name of the user holds; None for one without memory."""
-    if tensor.layout is not _STRIDED or is_wrapped(tensor) or tensor.is_nested:
-        return None
-    key = usual_key(tensor) or key_of(tensor)
-    _hold(storages, key[0], tensor)
+    key = usual_key(tensor)
+    if key is None:
+        if tensor.layout is not _STRIDED or is_wrapped(tensor) or tensor.is_nested:
+            return None
+        key = key_of(tensor)
+    if key[0] not in storages:
+        storages[key[0]] = weak_storage(tensor)
     return key
 
 

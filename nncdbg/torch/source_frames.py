@@ -133,7 +133,7 @@ class SourceFrames:
                 if inner.f_lineno == now.visit.line and (
                     here > now.instruction
                     or (here == now.instruction and backward != NO_BACKWARD)
-                    or (here == now.instruction and _values(inner, only_own=True)[1] == now.content)
+                    or (here == now.instruction and _content(inner)[0] == now.content)
                 ):
                     now.instruction = here
                     return now.visit
@@ -157,41 +157,50 @@ class SourceFrames:
         """Whether the callers are as they were, so that the calls that they made still run."""
         for depth, frame in enumerate(reversed(frames)):
             code, instruction = frame.f_code, frame.f_lasti
-            values, content = _values(frame)
+            content, values = _content(frame)
             entry = self.entries.get(id(values.get("self")), 0)
             last = before[depth] if same and depth < len(before) else None
             if last is not None and (
                 last.identity != id(frame) or last.code is not code or last.entry != entry
             ):
                 last = None
+            same = last is not None and instruction == last.instruction and content == last.content
             if last is None:
                 visit = Visit(Call(code.co_filename, code.co_qualname, caller), frame.f_lineno)
-                same = False
             else:
                 visit = last.visit
-                unmoved = instruction == last.instruction and content == last.content
-                ahead = unmoved or instruction > last.instruction
+                ahead = same or instruction > last.instruction
                 if visit.line != frame.f_lineno or not ahead:
                     visit = Visit(visit.call, frame.f_lineno)
-                same = unmoved
             running.append(_Running(id(frame), code, instruction, content, entry, visit))
-            self._bind(visit.call, values, event)
+            self._bind(visit.call, frame, values, event, variables=not same)
             caller = visit
         self._running = running
         return caller
 
-    def _bind(self, call: Call, values: Mapping[str, Any], event: int) -> None:
+    def _bind(
+        self, call: Call, frame: FrameType, values: dict[str, Any], event: int, *, variables: bool
+    ) -> None:
+        """Bind the names of a call that hold other tensors now; without `variables`, only its paths."""
+        names = _names_of(frame.f_code)
+        found = _path_values(frame, names.paths, values)
+        if variables:
+            found = {**values, **found}
+        elif not found:
+            return
         held, key_of = call.held, self._key_of
         now: dict[str, Key] = {}
-        for name, tensor in _tensors(values):
+        for name, tensor in _tensors(found):
             key = key_of(tensor)
             if key is not None:
                 now[name] = key
                 if held.get(name) != key:
                     self.bindings.append(Binding(event, call, name, key))
         for name in held.keys() - now.keys():
-            self.bindings.append(Binding(event, call, name, None))
-        call.held = now
+            if variables or name.partition("[")[0] in found:
+                self.bindings.append(Binding(event, call, name, None))
+                del held[name]
+        held.update(now)
 
 
 def _visit_of(lines: Lines) -> Visit | None:
@@ -222,30 +231,40 @@ def _quoted(key: str | int) -> str:
     return repr(key) if isinstance(key, int) else '"' + key.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _values(frame: FrameType, *, only_own: bool = False) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """Return what the names of a frame hold, `_UNBOUND` if nothing, and the identities of its own variables.
+def _content(frame: FrameType) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """Return the identities of what the own variables of a frame hold, and the values of all its variables.
 
-    Only the frame itself changes its own variables.
+    Only the frame itself changes its own variables.  Those that hold nothing are left out of the values.
     """
-    code = frame.f_code
-    names = _names_of(code)
+    names = _names_of(frame.f_code)
     found = frame.f_locals
-    values = {name: found.get(name, _UNBOUND) for name in (names.own if only_own else names.variables)}
-    if names.clears and sys.gettrace() is None and sys.getrefcount(found) <= _REFERENCES:
-        found.clear()  # Otherwise tensors would live longer than without a recording.
-    content = tuple([id(values[name]) for name in names.own])
-    for path, spelled in () if only_own else names.paths:
-        value = values.get(path[0], _UNBOUND)
-        if value is _UNBOUND:
-            value = frame.f_globals.get(path[0], _UNBOUND)
+    content = tuple([id(found.get(name, _UNBOUND)) for name in names.own])
+    if names.is_function:
+        values = dict(found)
+        if names.clears and sys.gettrace() is None and sys.getrefcount(found) <= _REFERENCES:
+            found.clear()  # Otherwise tensors would live longer than without a recording.
+    else:
+        values = {name: found[name] for name in names.variables if name in found}
+    return content, values
+
+
+def _path_values(
+    frame: FrameType, paths: Sequence[tuple[Path, str]], values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what paths of attributes and global variables hold, by the text of the path."""
+    held = {}
+    for path, spelled in paths:
+        root = path[0]
+        value = values[root] if root in values else frame.f_globals.get(root, _UNBOUND)
         for attribute in path[1:]:
             value = _attribute(value, attribute)
-        values[spelled] = value
-    return values, content
+        if value is not _UNBOUND:
+            held[spelled] = value
+    return held
 
 
 _REFERENCES = 3
-"""The references to the dictionary of locals if only the frame and `_values` hold it."""
+"""The references to the dictionary of locals if only the frame and `_content` hold it."""
 
 
 def _attribute(value: Any, name: str) -> Any:
@@ -277,6 +296,7 @@ class _CodeNames:
     variables: tuple[str, ...]
     own: tuple[str, ...]
     paths: tuple[tuple[Path, str], ...]
+    is_function: bool
     clears: bool
 
 
@@ -287,14 +307,19 @@ def _names_of(code: CodeType) -> _CodeNames:
     if optimized:
         variables = dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars))
     else:
-        variables = dict.fromkeys(code.co_names)
+        used = (each for each in dis.get_instructions(code) if each.opname in _USES_NAMES)
+        variables = dict.fromkeys(str(each.argval) for each in used)
     changed = {*code.co_freevars, *_changed_inside(code)}
     return _CodeNames(
         tuple(variables),
         tuple(name for name in variables if name not in changed),
         tuple((path, ".".join(path)) for path in dict.fromkeys(_paths(code))),
+        optimized,
         _COPIES_LOCALS and optimized and not _READS_LOCALS & {*code.co_names},
     )
+
+
+_USES_NAMES = ("LOAD_NAME", "STORE_NAME", "LOAD_GLOBAL", "STORE_GLOBAL")
 
 
 def _changed_inside(code: CodeType) -> Iterator[str]:
