@@ -99,7 +99,8 @@ def mark(session: CommandSession, text: str) -> None:
             f"the name of a mark cannot be a number: {name}",
             hint="choose another name; `goto NUMBER` goes to a line",
         )
-    made = session.target.mark(name)
+    session.target.mark(name)
+    made = session.target.marks[name]
     session.screen.put(f"mark {made.name}: after {counted(made.tick, 'statement')}, branch {made.branch}")
 
 

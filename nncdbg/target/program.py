@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.comparison.kernels import StatementKernel
+from nncdbg.dtypes import name_of
 from nncdbg.engine.compilation.code import EVICTED, UNSET
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.stopping.stops import LogMessage
@@ -23,13 +24,17 @@ from nncdbg.errors import NotComputed, UsageError
 from nncdbg.expression import spelled
 from nncdbg.ir.records import Array, Program
 from nncdbg.stats import Summary
+from nncdbg.stats.histograms import summarize_by_pieces
+from nncdbg.stats.inspection import ROW_SIZE, summary_of
 from nncdbg.stats.series import TrackedSeries
 from nncdbg.target.breakpoint_syntax import place_lines
 from nncdbg.target.cells import Cells
 from nncdbg.target.measures import (
     buffers_of,
     dead_units,
+    kernel_name,
     memory_of,
+    micro_ops,
     streams_at,
     times_of,
 )
@@ -120,16 +125,17 @@ class ProgramTarget(Target):
             given=inputs.given,
             notes=tuple(map(str, debugger.notes)),
             files=tuple(self._files()),
+            reuses_memory=debugger.timeline.overwrites,
         )
 
     def _files(self) -> Iterator[str]:
-        from nncdbg.engine.frontends.onnx_store import OnnxStore
-
         program = self.program
         folder = FilePath(program.source or "").parent
         for name in program.stores:
             yield str(folder / name)
         for reader in program.readers:
+            from nncdbg.engine.frontends.onnx_store import OnnxStore
+
             if isinstance(reader, OnnxStore):
                 yield from map(str, reader.external.files)
 
@@ -285,26 +291,47 @@ class ProgramTarget(Target):
     def device(self, content: Any) -> str | None:
         return self._debugger.backend.device(content)
 
-    def state(self, name: str, frame: int | None = None) -> ValueState:
-        values = self._debugger.values_at(self._depth(frame))
-        places = [*values.places(name)]
-        found = next((each for each in places if each.computed), places[0] if places else None)
-        if found is None:
-            place = values.place(name)
-            raise AssertionError(f"{place} is not on the way to %{name_text(name)}")
-        standing = found.depth is not None
-        return self._cells.in_slots(
-            found.code, found.slots, found.slot, done=found.computed, on_stack=standing
-        )
+    def summary(self, content: Any, between: Callable[[], None] | None = None) -> Summary | None:
+        if between is None:
+            log = self._debugger.observers.log
+            row = log.row_of(content) if log is not None else None
+            return None if row is None else summary_of(row, name_of(content.dtype))
+        if isinstance(content, (np.ndarray, np.generic)):
+            return summarize_by_pieces(np.asarray(content), between)
+        backend = self._debugger.backend
+        measured = backend.to_device(np.zeros(ROW_SIZE))
+        backend.summarize(content, measured)
+        return summary_of(backend.to_host(measured).tolist(), name_of(content.dtype))
 
     def cells(self, group: Group, frame: int | None = None, pc: int | None = None) -> Sequence[int]:
         return self._cells.numbers(self._depth(frame), group, pc)
 
-    def cell(self, number: int, frame: int | None = None) -> ValueState:
-        return self._cells.cell(self._depth(frame), number)
+    def contents(self, numbers: Iterable[int], frame: int | None = None) -> Iterator[Any]:
+        return self._cells.contents(self._depth(frame), numbers)
 
-    def visits(self, name: str) -> Iterator[Visit]:
-        return (Visit(*each) for each in self._debugger.values.visits(name))
+    def state(self, value: str | int, frame: int | None = None) -> ValueState:
+        if isinstance(value, int):
+            return self._cells.cell(self._depth(frame), value)
+        values = self._debugger.values_at(self._depth(frame))
+        nearest = None
+        for place in values.places(value):
+            nearest = nearest or place
+            if place.computed:
+                nearest = place
+                break
+        if nearest is None:
+            place = values.place(value)
+            raise AssertionError(f"{place} is not on the way to %{name_text(value)}")
+        code, slot, depth = nearest.code, nearest.slot, nearest.depth
+        if depth is not None and code.names[slot] != value:
+            # A result of the next statement that the user has set, which is in no slot.
+            return self._cells.cell(depth, code.slot_of[value])
+        return self._cells.in_slots(code, nearest.slots, slot, depth, done=nearest.computed)
+
+    def visits(self, value: str | Sequence[int], frame: int | None = None) -> Iterator[Visit]:
+        if isinstance(value, str):
+            return (Visit(*each) for each in self._debugger.values_at(self._depth(frame)).visits(value))
+        return self._cells.visits(self._depth(frame), value)
 
     def computed(self, which: str = "", *, latest: bool = True) -> Iterator[Computed]:
         return map(self._computed, selected_values(self._debugger, which, latest=latest))
@@ -322,10 +349,6 @@ class ProgramTarget(Target):
         if awaited:
             return Edited(None, None, self.frame(0).line)
         return Edited(branch.number, branch.parent, None, tuple(late_decisions(debugger.values)))
-
-    @property
-    def awaited(self) -> Sequence[str]:
-        return self._debugger.awaited
 
     @property
     def outputs(self) -> Mapping[str, Array] | None:
@@ -349,12 +372,11 @@ class ProgramTarget(Target):
         at = None if mark.at is None else self._cells.at(mark.at)
         return Moment(mark.branch, mark.tick, mark.name, "mark", at)
 
-    def mark(self, name: str) -> Moment:
-        return self._moment(self._debugger.mark(name))
-
-    def rename_mark(self, name: str, to: str) -> None:
+    def mark(self, name: str, to: str | None = None) -> None:
         timeline = self._debugger.timeline
-        if to:
+        if to is None:
+            timeline.mark(name)
+        elif to:
             timeline.rename_mark(name, to)
         else:
             timeline.forget_mark(name)
@@ -505,8 +527,8 @@ class ProgramTarget(Target):
     def memory(self) -> Memory:
         return memory_of(self._debugger)
 
-    def buffers(self, name: str) -> Iterator[Buffer]:
-        return buffers_of(self._cells, name)
+    def buffers(self, value: str | int, frame: int | None = None) -> Iterator[Buffer]:
+        return buffers_of(self._cells, self._depth(frame), value)
 
     def streams(self) -> Sequence[Stream]:
         return streams_at(self._cells)
@@ -514,6 +536,10 @@ class ProgramTarget(Target):
     def kernels(self, *, fallen: bool = False) -> Sequence[StatementKernel]:
         loaded = self._debugger.loaded
         return loaded.fallbacks if fallen else loaded.kernels()
+
+    def implementation(self, place: Place) -> tuple[str | None, Sequence[str]]:
+        code = self._cells.code(place)
+        return kernel_name(self._debugger.backend, code, place.pc), micro_ops(code, place.pc)
 
     # -- while the program runs --------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ from nncdbg.text.listing import Listing
 
 Status: TypeAlias = 'Literal["computed", "dropped", "gone", "awaited", "waiting"]'
 """The state of a value: `dropped` to keep within the history budget (it can be computed again), `gone` (its
-memory was used again), `awaited` (its op has no kernel, and the user can set it) or `waiting` (not yet)."""
+memory was used again), `awaited` (its op has no kernel, and the user can set it) or `waiting` (not yet).  A
+result of the next statement is `computed` once the user has set it."""
 
 Role: TypeAlias = 'Literal["result", "input", "carried", "constant", "captured"]'
 """What makes a value of a frame: a statement, the caller, the loop, the text, an enclosing block."""
@@ -99,8 +100,12 @@ class Frame:
     """The names of all its values, in their order."""
     outer: tuple[Graph, ...] = field(default=(), repr=False)
     """The blocks around it in its graph, the nearest first."""
-    collected: tuple[int, ...] = ()
-    """The number of values that a loop has collected so far, for each of its results."""
+    collected: tuple[Sequence[Any], ...] = field(default=(), repr=False, compare=False)
+    """The values that a loop has collected so far, for each of its results; the loop adds to them."""
+    types: Mapping[str, Type | None] = field(default_factory=dict, repr=False, compare=False)
+    """The types that are known before the run, by name."""
+    callees: Mapping[str, Graph] = field(default_factory=dict, repr=False, compare=False)
+    """The graphs that its statements can call, by name."""
 
     @property
     def graph(self) -> Graph:
@@ -191,8 +196,8 @@ class ValueState:
     """A value of a frame, or an operand without a name, at this moment.
 
     `number` identifies it among the values of the frame, also of a state that the block defines several
-    times.  `content` is that of a `computed` or `awaited` value, perhaps on a device (see `Target.host`), and
-    None for others; `reason` is why there is none.
+    times.  `content` is that of a `computed` value, perhaps on a device (see `Target.host`), and of one that
+    is `gone`, of which only type and shape are valid; None for others.  `reason` is why there is none.
     """
 
     name: str
@@ -207,8 +212,10 @@ class ValueState:
     reason: str = ""
     present: bool = True
     """False for an earlier value of a state."""
-    on_stack: bool = True
-    """False for a value of a frame that was left."""
+    whole: bool = True
+    """False if some elements of the content were never written."""
+    depth: int | None = None
+    """The depth of its frame, as in `Frame`; None for a value of a frame that was left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -540,6 +547,8 @@ class Setup:
     """The choices for sizes and inputs that were not given."""
     files: tuple[str, ...] = ()
     """The files with data of the program."""
+    reuses_memory: bool = False
+    """Whether memory is used again, so that the content of a value changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -552,8 +561,12 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A value at one visit of its statement; `step` is that of the run, None outside of one."""
+    """A value at one visit of its statement, or several values of one block.
+
+    `step` is that of the run, None outside of one.  `content` is on the host; of several values it is a tuple
+    as `Target.contents` returns it.  `tick` is the moment before the end of the visit.
+    """
 
     step: int | None
-    content: Array
+    content: Any
     tick: int | None = None

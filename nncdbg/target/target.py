@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from nncdbg.comparison.kernels import StatementKernel
 from nncdbg.errors import UsageError
 from nncdbg.expression import Expression, VisibleValues
+from nncdbg.expression.functions import Budget, DerivativeRequest
 from nncdbg.ir.records import Array, Program
 from nncdbg.stats import Summary
 from nncdbg.stats.series import TrackedSeries
@@ -42,10 +43,13 @@ from nncdbg.text.listing import Listing
 from nncdbg.text.short_names import ProgramNames
 
 Group: TypeAlias = (
-    'Literal["operands", "read", "results", "written", "given", "constants", "carried", "named", "returned"]'
+    'Literal["operands", "read", "results", "computed", "waiting", "given", "constants", "inputs", "carried",'
+    ' "returned"]'
 )
 """Values of a frame: the operands of its statement, those that it reads in its blocks too, the results of a
-statement, all results, inputs and captured values, constants, carried values, all names, what is returned."""
+statement, the results so far and those to come in their order, inputs and captured values, constants, inputs,
+carried values, what is returned.  Of a state, `computed`, `waiting`, `given` and `constants` have only the
+value that the next statement reads."""
 
 Summarize: TypeAlias = "Callable[[Any], Summary | None]"
 """Returns the statistics of a content; None if it is no tensor, or if they would take too long."""
@@ -53,6 +57,9 @@ Summarize: TypeAlias = "Callable[[Any], Summary | None]"
 
 class Scope(VisibleValues, Protocol):
     """The values that expressions see in one frame, at one moment."""
+
+    depth: int
+    """The depth of the frame, as in `Frame`."""
 
     def read(self, text: str) -> Expression:
         """Parse an expression.  Raises ExpressionError."""
@@ -65,6 +72,20 @@ class Scope(VisibleValues, Protocol):
 
     def previous_content(self, name: str) -> Any:
         """Return the value of the previous iteration or visit, as `content` does.  Raises NotComputed."""
+
+    def loss(self, program: Program) -> str | None:
+        """Return the name of the loss that is computed in the nearest frame that has one; None without one.
+
+        It is a scalar result that a ``backward`` line of the program differentiates.
+        """
+
+    def derivative(
+        self, wanted: DerivativeRequest, vectors: Sequence[Any], budget: Budget | None = None
+    ) -> Array:
+        """Return a derivative at the values of this moment.
+
+        Raises OperandError if it does not exist, BudgetExceeded, and NotComputed.
+        """
 
 
 class Explanation(Protocol):
@@ -223,20 +244,34 @@ class Target(Protocol):
     def device(self, content: Any) -> str | None:
         """Return the device of a content; None for the host."""
 
-    def state(self, name: str, frame: int | None = None) -> ValueState:
-        """Return a value by its full name, of this frame or the nearest one around it that has it.
+    def summary(self, content: Any, between: Callable[[], None] | None = None) -> Summary | None:
+        """Return the statistics of a tensor that were logged when it was written; None if none are kept.
 
-        Raises NotComputed if no frame has it, ExpressionError if no value has the name.
+        With `between`, compute them on the tensor's device, and call it between pieces on the host.
         """
 
     def cells(self, group: Group, frame: int | None = None, pc: int | None = None) -> Sequence[int]:
         """Return the numbers of values of a frame; `pc` is the statement, by default the next one."""
 
-    def cell(self, number: int, frame: int | None = None) -> ValueState:
-        """Return the value with a number in a frame."""
+    def contents(self, numbers: Iterable[int], frame: int | None = None) -> Iterator[Any]:
+        """Yield the contents of values of a frame by their numbers, perhaps on a device.
 
-    def visits(self, name: str) -> Iterator[Visit]:
-        """Yield a value at its latest and earlier visits, newest first.  Raises NotComputed."""
+        None stands for a value that is not computed, or no longer valid.
+        """
+
+    def state(self, value: str | int, frame: int | None = None) -> ValueState:
+        """Return a value by its number in a frame, or by its full name.
+
+        A name is that of this frame or the nearest one around it that has it.  Raises NotComputed if no frame
+        has it, ExpressionError if no value has it.
+        """
+
+    def visits(self, value: str | Sequence[int], frame: int | None = None) -> Iterator[Visit]:
+        """Yield a value at its latest and earlier visits, newest first.  Raises NotComputed.
+
+        Of several values of a frame, by their numbers, yield the earlier visits.  None stands for a content
+        that has left the history; the memory of others may have been used again.
+        """
 
     def computed(self, which: str = "", *, latest: bool = True) -> Iterator[Computed]:
         """Yield the computed values in the history that ``@graph``, an op, a value or patterns select.
@@ -246,10 +281,6 @@ class Target(Protocol):
 
     def set_value(self, name: str, value: Any, index: Any = None, frame: int | None = None) -> Edited:
         """Change a value, or a part of it, and recompute what depends on it.  Raises UsageError."""
-
-    @property
-    def awaited(self) -> Sequence[str]:
-        """The results of the next statement that can be set because its op has no kernel."""
 
     @property
     def outputs(self) -> Mapping[str, Array] | None:
@@ -269,11 +300,11 @@ class Target(Protocol):
     def marks(self) -> Mapping[str, Moment]:
         """The marks by name."""
 
-    def mark(self, name: str) -> Moment:
-        """Name this moment."""
+    def mark(self, name: str, to: str | None = None) -> None:
+        """Name this moment; with `to`, rename a mark, or remove it if `to` is empty.
 
-    def rename_mark(self, name: str, to: str) -> None:
-        """Rename a mark, or remove it if `to` is empty.  Raises UsageError for unknown and for used names."""
+        Raises UsageError for unknown and for used names.
+        """
 
     def moments(self, branch: int) -> Sequence[Moment]:
         """Return the moments of a branch: its start, checkpoints, edits, marks, and where it is."""
@@ -334,14 +365,24 @@ class Target(Protocol):
     def memory(self) -> Memory:
         """Return the memory of the run."""
 
-    def buffers(self, name: str) -> Iterator[Buffer]:
-        """Yield the memory of a value, then the values in the history that share it.  Raises NotComputed."""
+    def buffers(self, value: str | int, frame: int | None = None) -> Iterator[Buffer]:
+        """Yield the memory of a value, by name or number, then the values in the history that share it.
+
+        Raises NotComputed.
+        """
 
     def streams(self) -> Sequence[Stream]:
         """Return the streams of the schedule at this moment; none without a schedule."""
 
     def kernels(self, *, fallen: bool = False) -> Sequence[StatementKernel]:
         """Return the backend of each statement, or of those that fell back to NumPy so far."""
+
+    def implementation(self, place: Place) -> tuple[str | None, Sequence[str]]:
+        """Return the function or library that runs a statement, and the ops of its micro program.
+
+        The function is None for control flow.  There are no ops without a micro program, and if the types of
+        operands are not fully known before the run.
+        """
 
     # -- while the program runs --------------------------------------------------------------------
 

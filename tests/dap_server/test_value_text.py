@@ -11,6 +11,7 @@ import pytest
 import nncdbg
 from nncdbg.dap_server.variables.value_text import Glance, Shown, type_text
 from nncdbg.engine.backends import cupy
+from nncdbg.target.program import ProgramTarget
 from tests.engine.backends.stand_in import StandIn
 
 PROGRAM = """#nncdbg 1
@@ -29,7 +30,7 @@ graph @main(%x: f32[100]) -> (%y: f32[100]) {
 def debugged(**options: Any) -> tuple[nncdbg.Debugger, Shown]:
     inputs = {"x": np.arange(1, 101, dtype=np.float32)}
     debugger = nncdbg.Debugger(nncdbg.parse(PROGRAM), inputs, **options)
-    return debugger, Shown(debugger)
+    return debugger, Shown(ProgramTarget(debugger))
 
 
 def never_cancelled() -> None:
@@ -37,9 +38,7 @@ def never_cancelled() -> None:
 
 
 def line(shown: Shown, name: str, room: int = 1 << 20) -> str:
-    frame = shown.debugger.control.machine.frames[0]
-    slot = frame.code.slot_of[name]
-    return Glance(shown, False, never_cancelled, room).text(frame.slots[slot])
+    return Glance(shown, False, never_cancelled, room).text(shown.target.scope().content(name))
 
 
 def test_statistics_are_computed_once_per_array() -> None:
