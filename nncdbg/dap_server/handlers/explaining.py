@@ -166,11 +166,11 @@ def _extreme(summary: Summary | None, dtype: str) -> Iterator[str]:
 
 
 def _frame(session: Session, depth: int) -> dict[str, Any]:
-    debugger, target = session.program.debugger, session.program.target
+    target = session.program.target
     return {
         "frameId": session.handles.number(frame_place(session, depth)),
         "title": target.frame(target.frame(0).depth - depth).title,
-        "source": session.program.sources.of_frame(debugger.control.stack[depth]),
+        "source": session.program.sources.of_place(target.frame(target.frame(0).depth - depth).place),
     }
 
 
@@ -395,15 +395,9 @@ def _step(session: Session, shown: Glancing, found: Explanation, origins: list[O
         "text": place.text if pc >= 0 else "",
         "op": place.op if pc >= 0 else None,
         "graph": _title(origins[0]),
-        "source": _source(session, place),
+        "source": session.program.sources.of_place(place),
         "values": [_value(session, shown, found, origin) for origin in origins],
     }
-
-
-def _source(session: Session, place: Place) -> Any:
-    codes = session.program.debugger.loaded.codes
-    code = next(each for each in codes if id(each) == place.block)
-    return session.program.sources.of_frame(Frame(code, []))
 
 
 def _title(origin: Origin) -> str:

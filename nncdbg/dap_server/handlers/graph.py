@@ -339,7 +339,7 @@ def graph(session: Session, arguments: GraphArguments) -> dict[str, Any]:
     places = list(_in_order(blocks[0]))
     number = {(block, pc): index for index, (block, pc) in enumerate(places)}
     return {
-        "source": session.program.sources.of_frame(session.program.debugger.control.stack[0]),
+        "source": session.program.sources.of_place(session.program.target.frames()[-1].place),
         "blocks": [_block(block) for block in blocks],
         "nodes": [_node(session, block, pc) for block, pc in places],
         "edges": list(_edges(session, places, number)),
@@ -579,5 +579,9 @@ def map_(session: Session, arguments: MapArguments) -> dict[str, Any]:
         "clusters": [drawing.cluster(block) for block in blocks],
         "nodes": [*inputs, *nodes],
         "edges": [each for each in edges if each["from"] in known],
-        "sources": [texts.of_frame(block.frame) for block in blocks if block.frame is not None],
+        "sources": [
+            texts.of_place(session.program.place(block.frame.code, block.frame.pc))
+            for block in blocks
+            if block.frame is not None
+        ],
     }

@@ -175,21 +175,21 @@ def _instruction(session: Session, address: int) -> protocol.DisassembledInstruc
         return protocol.DisassembledInstruction(
             address=f"{address:#x}", instruction="(no statement)", presentation_hint="invalid"
         )
-    code, pc = found
+    code, pc = session.program.code(found), found.pc
     listing = session.program.debugger.loaded.listing_of(code)
     line = listing.line(code.path, pc)
     text = listing.lines[line - 1].strip()
     if len(text) > LONGEST:
         text = text[: LONGEST - 1] + "…"
     known = session.blocks.micro_ops
-    if (code, pc) not in known:
-        known[code, pc] = _micro_ops(code, pc)
-    ops = known[code, pc]
+    if (found.block, pc) not in known:
+        known[found.block, pc] = _micro_ops(code, pc)
+    ops = known[found.block, pc]
     return protocol.DisassembledInstruction(
         address=f"{address:#x}",
         instruction=f"{text}  ## {', '.join(ops)}" if ops else text,
         symbol=_kernel(session, code, pc),
-        location=session.program.sources.of_code(code),
+        location=session.program.sources.of_place(found),
         line=session.client.outgoing_line(line),
     )
 

@@ -233,7 +233,7 @@ def streams(session: Session, arguments: StreamsArguments) -> dict[str, Any]:
     measured = debugger.times.on and bool(debugger.times.executed)
     timeline = _timeline(session, measured)
     states = stream_states(debugger.program, frame.code.graph, frame.pc)
-    waits = {state.number: awaited(session, frame.code, state) for state in states}
+    waits = {state.number: awaited(state) for state in session.program.target.streams()}
     following = {(frame.code.path, state.pc) for state in states if state.pc is not None}
     current = _current(session, {launch.site for launch in timeline.launches})
     shown = _shown(timeline, current)

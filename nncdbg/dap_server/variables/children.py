@@ -158,7 +158,8 @@ class View:
         if origin is None or not origin[0].names[origin[1]]:
             return None, None
         code, name = origin[0], origin[0].names[origin[1]]
-        return definition_reference(self.session, code, name), model_reference(self.session, code, name)
+        block = self.session.program.place(code, -1)
+        return definition_reference(self.session, block, name), model_reference(self.session, block, name)
 
     def _memory(self, place: ContentPlace, content: Any) -> str | None:
         if place.index or place.kind != "value" or not self.addressed:

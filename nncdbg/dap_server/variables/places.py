@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.execution.frame import Frame
     from nncdbg.engine.values.values import Values
     from nncdbg.ir.records import Path
+    from nncdbg.target import records
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,11 @@ class MorePlace:
 
 Container: TypeAlias = "ScopePlace | ContentPlace | StatisticsPlace | DeferredPlace | HoverPlace | MorePlace"
 """Place of a `variablesReference`."""
+
+
+def place_of(frame: records.Frame) -> FramePlace:
+    """The place of a frame of the current stack."""
+    return FramePlace(frame.depth, frame.place.path, frame.place.micro)
 
 
 def frame_place(session: Session, depth: int) -> FramePlace:
