@@ -121,7 +121,7 @@ def until(session: CommandSession, text: str) -> None:
     if text:
         check_not_ended(target)
         _, lines = target.lines(text)
-        session.move(lambda: target.run_to_lines(lines))
+        session.move(lambda: target.run(to=lines))
         return
     frame = target.frame(0)
     session.move(target.step_out if frame.is_loop and frame.place.at_end else target.step_over)
@@ -147,7 +147,7 @@ def rback(session: CommandSession, text: str) -> None:
 def rfinish(session: CommandSession, text: str) -> None:
     """Go back to the statement that called this graph, branch or loop."""
     no_arguments("rfinish", text)
-    session.move(session.target.reverse_step_out, forward=False)
+    session.move(lambda: session.target.step_out(back=True), forward=False)
 
 
 @command("rcontinue", "rc", group="moving", repeats=True)

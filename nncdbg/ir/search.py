@@ -6,6 +6,7 @@ import os
 
 from nncdbg.ir.records import Path, Program, Type
 from nncdbg.ir.walk import blocks, walk
+from nncdbg.text.torch_names import stop_names
 
 
 def declared_type(program: Program, name: str) -> Type | None:
@@ -41,3 +42,17 @@ def same_file(known: str, asked: str) -> bool:
     long, short = (asked, known) if os.path.isabs(asked) else (known, asked)
     parts, tail = os.path.normpath(long).split(os.sep), os.path.normpath(short).split(os.sep)
     return parts[-len(tail) :] == tail
+
+
+def candidates(program: Program, kind: str) -> set[str]:
+    """Return every name that a breakpoint of this kind can have."""
+    found: set[str] = set()
+    for _, graph in blocks(program):
+        if kind == "graph":
+            found.add(graph.name)
+        elif kind == "op":
+            found.update(name for node in graph.nodes for name in stop_names(node.op))
+        else:
+            found.update(value.name for value in graph.inputs)
+            found.update(value.name for node in graph.nodes for value in node.outputs)
+    return found - {""}

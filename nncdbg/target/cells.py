@@ -41,8 +41,23 @@ class Places:
         return self.place(statement.code, statement.pc)
 
     def code(self, place: Place) -> Code:
-        """Return the block of a place that this object made."""
-        return self._codes[place.block]
+        """Return the block of a place."""
+        code = self._codes.get(place.block)
+        return code or next(each for each in self.loaded.codes if id(each) == place.block)
+
+    def blocks(self, start: int) -> Sequence[Place]:
+        """Return the beginning of each compiled block, without the first `start` ones."""
+        return [self.place(code, -1) for code in self.loaded.codes[start:]]
+
+    def definition(self, block: Place, name: str) -> Place | None:
+        """Return where the value that a block sees by this name is defined; None if it sees no such value."""
+        code: Code | None = self.code(block)
+        while code is not None:
+            slot = code.slot_of.get(name)
+            if slot is not None and all(inner != slot for _, inner in code.captures):
+                return self.place(code, code.definition[slot])
+            code = code.parent
+        return None
 
     def in_program(self, path: Path, pc: int) -> Place:
         """Return a statement of the program, which need not be compiled."""
@@ -85,6 +100,7 @@ class Cells(Places):
             current=self.place(frame.code, pc) if pc != frame.pc else place,
             ran=ran,
             visit=(id(frame.code), frame.entered, frame.iteration),
+            entered=frame.entered,
             iteration=frame.iteration,
             is_loop=frame.is_loop,
             is_run=frame.code.epoch is not None,

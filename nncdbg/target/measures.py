@@ -142,10 +142,10 @@ def results_by_stream(frames: Iterable[Frame]) -> dict[int, int]:
     return dict(sorted(found.items()))
 
 
-def streams_at(cells: Cells) -> Sequence[Stream]:
-    """Return the streams of a schedule at the next statement of the innermost frame."""
+def streams_at(cells: Cells, depth: int) -> Sequence[Stream]:
+    """Return the streams of a schedule at the next statement of the frame at a depth of the stack."""
     debugger = cells.debugger
-    frame = debugger.frames[0]
+    frame = debugger.control.stack[depth]
     code = frame.code
 
     def event(each: StreamEvent) -> AwaitedEvent:

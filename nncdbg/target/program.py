@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
+from types import CodeType
 from typing import Any
 
 import numpy as np
 
 from nncdbg.comparison.kernels import StatementKernel
 from nncdbg.dtypes import name_of
-from nncdbg.engine.compilation.code import EVICTED, UNSET
+from nncdbg.engine.compilation.code import EVICTED, UNSET, Code
 from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.execution.undo_log import last_visit, left_micro_program
+from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.stopping.stops import LogMessage
 from nncdbg.engine.stopping.stops import Stop as EngineStop
 from nncdbg.engine.time.checkpoints import Edit, edits_of
@@ -64,7 +69,7 @@ from nncdbg.target.records import (
     Visit,
 )
 from nncdbg.target.selecting import selected_values
-from nncdbg.target.stops import ProgramStops, Stops
+from nncdbg.target.stops import ProgramStops
 from nncdbg.target.target import Explanation, Group, Scope, Target
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import name_text
@@ -79,6 +84,15 @@ class ProgramTarget(Target):
         self._debugger = debugger
         self._cells = Cells(debugger)
         self._stop: tuple[EngineStop, Stop] | None = None
+        self._said: Callable[[LogMessage], None] | None = None
+        """What received the messages before `listen`."""
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both are targets of the same debugger."""
+        return isinstance(other, ProgramTarget) and other._debugger is self._debugger
+
+    def __hash__(self) -> int:
+        return hash(id(self._debugger))
 
     # -- the program -------------------------------------------------------------------------------
 
@@ -87,8 +101,8 @@ class ProgramTarget(Target):
         return self._debugger.program
 
     @property
-    def stops(self) -> Stops:  # type: ignore[override]
-        return ProgramStops(self._debugger)
+    def stops(self) -> ProgramStops:  # type: ignore[override]
+        return ProgramStops(self._debugger, self._cells)
 
     @property
     def convenience(self) -> dict[str, Any]:  # type: ignore[override]
@@ -126,6 +140,8 @@ class ProgramTarget(Target):
             notes=tuple(map(str, debugger.notes)),
             files=tuple(self._files()),
             reuses_memory=debugger.timeline.overwrites,
+            facts=tuple((note.fact, note.missing) for note in debugger.notes),
+            crash_box=box.box if (box := debugger.loaded.black_box) is not None else None,
         )
 
     def _files(self) -> Iterator[str]:
@@ -133,9 +149,11 @@ class ProgramTarget(Target):
         folder = FilePath(program.source or "").parent
         for name in program.stores:
             yield str(folder / name)
-        for reader in program.readers:
-            from nncdbg.engine.frontends.onnx_store import OnnxStore
+        if not program.readers:
+            return
+        from nncdbg.engine.frontends.onnx_store import OnnxStore
 
+        for reader in program.readers:
             if isinstance(reader, OnnxStore):
                 yield from map(str, reader.external.files)
 
@@ -144,6 +162,12 @@ class ProgramTarget(Target):
 
     def place(self, path: Sequence[str | int], pc: int) -> Place:
         return self._cells.in_program(tuple(path), pc)
+
+    def blocks(self, start: int = 0) -> Sequence[Place]:
+        return self._cells.blocks(start)
+
+    def definition(self, block: Place, name: str) -> Place | None:
+        return self._cells.definition(block, name)
 
     def names(self, frame: int | None = None) -> ProgramNames:
         return self._debugger.loaded.names_of(self._debugger.control.stack[self._depth(frame)].code)
@@ -185,7 +209,8 @@ class ProgramTarget(Target):
 
     @property
     def now(self) -> Now:
-        timeline, machine = self._debugger.timeline, self._debugger.control.machine
+        timeline, control = self._debugger.timeline, self._debugger.control
+        machine, outermost = control.machine, control.stack[0]
         return Now(
             branch=timeline.branch,
             tick=timeline.tick,
@@ -194,11 +219,33 @@ class ProgramTarget(Target):
             floor=machine.floor,
             undoable=timeline.undoable,
             last_edit=timeline.last_edit,
+            settled=control.settled,
+            paused=control.paused,
+            no_past=None if machine.tick else control.no_past,
+            left_micro=left_micro_program(machine),
+            done=(outermost.pc, len(outermost.code.nodes)),
+            problems=tuple(machine.problems),
         )
 
-    def run(self, *, heed: bool = True) -> Stop:
-        self._debugger.run(heed=heed)
+    def run(self, *, heed: bool = True, to: Iterable[int] | Place | None = None) -> Stop:
+        if to is None:
+            self._debugger.run(heed=heed)
+        elif isinstance(to, Place):
+            self._debugger.move(self._debugger.control.move_to, self._there(to), to.pc)
+        else:
+            self._debugger.run_to_lines(to)
         return self.stop
+
+    def _there(self, place: Place) -> Callable[[Code], bool]:
+        """Return whether a block is that of a place, perhaps compiled for other types."""
+        path, lines, listing_of = place.path, place.listing.lines, self._debugger.loaded.listing_of
+        return lambda code: code.path == path and listing_of(code).lines == lines
+
+    def last_visit(self, place: Place) -> int | None:
+        return last_visit(self._debugger.control.machine, self._there(place), place.pc)
+
+    def inside(self) -> tuple[bool, CodeType | None]:
+        return self._debugger.control.micro_program() is not None, _kernel_code(self._debugger)
 
     def step_over(self, stream: int | None = None) -> Stop:
         if stream is None:
@@ -211,12 +258,11 @@ class ProgramTarget(Target):
         self._debugger.step_into(micro=micro)
         return self.stop
 
-    def step_out(self) -> Stop:
-        self._debugger.step_out()
-        return self.stop
-
-    def run_to_lines(self, lines: Iterable[int]) -> Stop:
-        self._debugger.run_to_lines(lines)
+    def step_out(self, *, back: bool = False) -> Stop:
+        if back:
+            self._debugger.reverse_step_out()
+        else:
+            self._debugger.step_out()
         return self.stop
 
     def step_back(self, *, into: bool = False, micro: bool = False) -> Stop:
@@ -226,16 +272,20 @@ class ProgramTarget(Target):
             self._debugger.step_back(micro=micro)
         return self.stop
 
-    def reverse_step_out(self) -> Stop:
-        self._debugger.reverse_step_out()
-        return self.stop
-
     def reverse_continue(self) -> Stop:
         self._debugger.reverse_continue()
         return self.stop
 
-    def go_to(self, moment: str | int | Moment) -> Stop:
-        self._debugger.go_to(self._mark(moment) if isinstance(moment, Moment) else moment)
+    def stay(self) -> Stop:
+        """Report the latest stop again, to what supervises the program."""
+        self._debugger.move(lambda: self._debugger.stop)
+        return self.stop
+
+    def go_to(self, moment: str | int | Moment = 0, *, line: int | None = None) -> Stop:
+        if line is not None:
+            self._debugger.go_to_line(line)
+        else:
+            self._debugger.go_to(self._mark(moment) if isinstance(moment, Moment) else moment)
         return self.stop
 
     def _mark(self, moment: Moment) -> Mark:
@@ -245,12 +295,11 @@ class ProgramTarget(Target):
             return known
         return Mark("", moment.branch, moment.tick)
 
-    def go_to_line(self, line: int) -> Stop:
-        self._debugger.go_to_line(line)
-        return self.stop
-
-    def pause(self) -> None:
-        self._debugger.pause()
+    def pause(self, on: bool = True) -> None:
+        if on:
+            self._debugger.pause()
+        else:
+            self._debugger.control.forget_pause()
 
     def messages(self) -> Sequence[str]:
         kept = self._debugger.control.messages
@@ -375,7 +424,7 @@ class ProgramTarget(Target):
     def mark(self, name: str, to: str | None = None) -> None:
         timeline = self._debugger.timeline
         if to is None:
-            timeline.mark(name)
+            self._debugger.mark(name)
         elif to:
             timeline.rename_mark(name, to)
         else:
@@ -530,8 +579,8 @@ class ProgramTarget(Target):
     def buffers(self, value: str | int, frame: int | None = None) -> Iterator[Buffer]:
         return buffers_of(self._cells, self._depth(frame), value)
 
-    def streams(self) -> Sequence[Stream]:
-        return streams_at(self._cells)
+    def streams(self, frame: int = 0) -> Sequence[Stream]:
+        return streams_at(self._cells, self._depth(frame))
 
     def kernels(self, *, fallen: bool = False) -> Sequence[StatementKernel]:
         loaded = self._debugger.loaded
@@ -545,17 +594,36 @@ class ProgramTarget(Target):
 
     def listen(self, message: Callable[[Message], None] | None) -> None:
         control = self._debugger.control
+        if self._said is None:
+            self._said = control.said
+        if message is None:
+            control.said = self._said
+            return
+        send = message
 
         def said(each: LogMessage) -> None:
-            if message is None:
-                control.messages.append(each.text)
-            else:
-                message(Message(each.text, self._cells.place(each.frame.code, each.frame.pc)))
+            send(Message(each.text, self._cells.place(each.frame.code, each.frame.pc), each.line))
 
         control.said = said
 
     def between_statements(self, action: Callable[[], None]) -> None:
         self._debugger.control.between_statements(action)
+
+
+def _kernel_code(debugger: Debugger) -> CodeType | None:
+    """Return the code of the Python function that runs the next statement; None if there is none."""
+    frame = debugger.control.stack[-1]
+    if debugger.ended or frame.pc == len(frame.code.nodes):
+        return None
+    if not debugger.backend.runs_op_kernels or not frame.code.runs_kernel(frame.pc):
+        return None
+    name = frame.code.nodes[frame.pc].op
+    op = lookup(name, version_of(name, frame.code.opsets))
+    if op is None or op.kernel is None or op.ufunc is not None:
+        return None
+    # Show the user's function, not its decorator.
+    code = getattr(inspect.unwrap(op.kernel), "__code__", None)
+    return code if isinstance(code, CodeType) else None
 
 
 def target_of(debugger: object) -> ProgramTarget:

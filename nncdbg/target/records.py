@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from nncdbg.ir.records import Array, Graph, Node, Path, Type
+from nncdbg.process.crash_box import CrashBox
 from nncdbg.text.listing import Listing
 
 Status: TypeAlias = 'Literal["computed", "dropped", "gone", "awaited", "waiting"]'
@@ -53,6 +54,14 @@ class Place:
         return self.listing.lines[self.line - 1].strip()
 
     @property
+    def location(self) -> tuple[str, int] | None:
+        """The file and line of the user's model that the statement comes from."""
+        location = self.node.location if self.node is not None else None
+        if location is None or not location.file or location.line is None:
+            return None
+        return location.file, location.line
+
+    @property
     def is_loop(self) -> bool:
         """Whether the block is the body of a loop."""
         return bool(self.graph.inputs) and isinstance(self.path[-1], int)
@@ -67,6 +76,14 @@ class Place:
         """The first line of the block."""
         first = self.listing.headers.get(self.path)
         return first if first is not None else self.listing.statements[self.path][0]
+
+    def at(self, pc: int) -> Place:
+        """Return another statement of the block."""
+        return self if pc == self.pc else replace(self, pc=pc, line=self.listing.line(self.path, pc))
+
+    def shares_block(self, other: Place) -> bool:
+        """Return whether both are in the same block of the same text, perhaps compiled for other types."""
+        return self.path == other.path and self.listing.lines == other.listing.lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +105,8 @@ class Frame:
     """Whether `current` has run."""
     visit: Hashable = field(repr=False)
     """Equal for the same call and iteration of a block."""
+    entered: int = 0
+    """The number of statements before its first one, as in `Now.tick`."""
     iteration: int = 0
     """The iteration of a loop, and the step of a run, from 0."""
     is_loop: bool = False
@@ -233,6 +252,18 @@ class Now:
     floor: int
     undoable: int
     last_edit: int
+    settled: bool = True
+    """Whether values can be read and set; False on the way to another moment."""
+    paused: bool = False
+    """Whether a pause was requested, which takes effect before the next statement."""
+    no_past: tuple[str, str] | None = None
+    """Why the program cannot go back, and a hint; None if it can."""
+    left_micro: bool = False
+    """Whether the last statement ended a micro program that was stepped into."""
+    done: tuple[int, int] = (0, 0)
+    """The statements of the outermost block before the next one, and all of them."""
+    problems: Sequence[str] = ()
+    """The failures of listeners so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -549,14 +580,22 @@ class Setup:
     """The files with data of the program."""
     reuses_memory: bool = False
     """Whether memory is used again, so that the content of a value changes."""
+    facts: tuple[tuple[str, tuple[str, str] | None], ...] = ()
+    """The `notes` without hints, with the kind (``input`` or ``dim``) and name of what was not given."""
+    crash_box: CrashBox | None = field(default=None, repr=False)
+    """Records the running kernel, in case it ends the process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message of a logpoint, or about values that are set again, and the place of the program then."""
+    """A message of a logpoint, or about values that are set again, and the place of the program then.
+
+    `line` is that of the statement that it is about; None for one about the run.
+    """
 
     text: str
     place: Place
+    line: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

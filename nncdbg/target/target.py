@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import CodeType
 from typing import Any, Literal, Protocol, TypeAlias
 
 from nncdbg.comparison.kernels import StatementKernel
@@ -123,6 +124,12 @@ def check_not_ended(target: Target) -> None:
         raise UsageError("the program has ended", hint="step back, go to a mark, or restart")
 
 
+def check_past(target: Target) -> None:
+    """Raise UsageError if the program cannot go back: it is at its start."""
+    if (no_past := target.now.no_past) is not None:
+        raise UsageError(no_past[0], hint=no_past[1])
+
+
 class Target(Protocol):
     """A debugged program.  Frames are numbered from the innermost, from 0.
 
@@ -157,6 +164,15 @@ class Target(Protocol):
     def place(self, path: Sequence[str | int], pc: int) -> Place:
         """Return a statement of the program by the path of its block and its number there."""
 
+    def blocks(self, start: int = 0) -> Sequence[Place]:
+        """Return the beginnings of the blocks compiled so far, in their order, from number `start` on."""
+
+    def definition(self, block: Place, name: str) -> Place | None:
+        """Return the statement that defines the value with a name in a block; None if it is not visible.
+
+        For an input or a constant, return the beginning of the block that has it.
+        """
+
     def names(self, frame: int | None = None) -> ProgramNames:
         """Return the names of the program that a frame belongs to."""
 
@@ -176,10 +192,12 @@ class Target(Protocol):
     def now(self) -> Now:
         """The present moment."""
 
-    def run(self, *, heed: bool = True) -> Stop:
+    def run(self, *, heed: bool = True, to: Iterable[int] | Place | None = None) -> Stop:
         """Run until something stops the program; without `heed`, to the end.
 
-        This and the other moves raise UsageError at the end of the program, or at its start.
+        With `to`, run until the statement on one of these lines is next; or, without a stop on the way, until
+        the statement of a place is next.  Raises UsageError if the program would end before that place.  This
+        and the other moves raise UsageError at the end of the program, or at its start.
         """
 
     def step_over(self, stream: int | None = None) -> Stop:
@@ -188,11 +206,14 @@ class Target(Protocol):
     def step_into(self, *, micro: bool = False) -> Stop:
         """Execute the next statement, or enter its block, and with `micro` its micro program."""
 
-    def step_out(self) -> Stop:
-        """Run until the innermost frame returns."""
+    def step_out(self, *, back: bool = False) -> Stop:
+        """Run until the innermost frame returns; with `back`, go back to the statement that began it."""
 
-    def run_to_lines(self, lines: Iterable[int]) -> Stop:
-        """Run until the statement on one of these lines is next."""
+    def inside(self) -> tuple[bool, CodeType | None]:
+        """Return whether the next statement has a micro program, and its kernel if that is in Python.
+
+        Raises GraphError for operands that its op does not accept.
+        """
 
     def step_back(self, *, into: bool = False, micro: bool = False) -> Stop:
         """Undo the last statement of the frame, or with `into` the last one that was executed.
@@ -200,20 +221,20 @@ class Target(Protocol):
         With `micro`, undo only the return from its micro program.
         """
 
-    def reverse_step_out(self) -> Stop:
-        """Go back to the statement that began the innermost frame."""
-
     def reverse_continue(self) -> Stop:
         """Go back to the previous stop, else to the start."""
 
-    def go_to(self, moment: str | int | Moment) -> Stop:
-        """Go to a mark by name, to the moment after this many statements, or to a moment of a branch."""
+    def go_to(self, moment: str | int | Moment = 0, *, line: int | None = None) -> Stop:
+        """Go to a mark by name, to the moment after this many statements, or to a moment of a branch.
 
-    def go_to_line(self, line: int) -> Stop:
-        """Go to the last execution of a line, else run to it."""
+        With `line` instead, go to its last execution, else run to it.
+        """
 
-    def pause(self) -> None:
-        """Stop before the next statement; from any thread."""
+    def last_visit(self, place: Place) -> int | None:
+        """Return the last moment, in statements, at which a statement was next; None if it has not run."""
+
+    def pause(self, on: bool = True) -> None:
+        """Stop before the next statement; from any thread.  If not `on`, forget a late pause."""
 
     def messages(self) -> Sequence[str]:
         """Return the messages of logpoints since the last call."""
@@ -301,7 +322,7 @@ class Target(Protocol):
         """The marks by name."""
 
     def mark(self, name: str, to: str | None = None) -> None:
-        """Name this moment; with `to`, rename a mark, or remove it if `to` is empty.
+        """Name this moment; or with `to` rename a mark, or remove it if `to` is empty.
 
         Raises UsageError for unknown and for used names.
         """
@@ -371,8 +392,8 @@ class Target(Protocol):
         Raises NotComputed.
         """
 
-    def streams(self) -> Sequence[Stream]:
-        """Return the streams of the schedule at this moment; none without a schedule."""
+    def streams(self, frame: int = 0) -> Sequence[Stream]:
+        """Return the streams of the schedule at the next statement of a frame; none without a schedule."""
 
     def kernels(self, *, fallen: bool = False) -> Sequence[StatementKernel]:
         """Return the backend of each statement, or of those that fell back to NumPy so far."""
@@ -387,7 +408,7 @@ class Target(Protocol):
     # -- while the program runs --------------------------------------------------------------------
 
     def listen(self, message: Callable[[Message], None] | None) -> None:
-        """Call `message` at once with each message, instead of collecting them; None collects them again."""
+        """Call `message` at once with each message, instead of collecting them; None ends this."""
 
     def between_statements(self, action: Callable[[], None]) -> None:
         """Run an action before the next statement of a run in progress; from any thread."""

@@ -147,6 +147,13 @@ def place_of_frame(session: Session, number: int) -> FramePlace | None:
     return place if isinstance(place, FramePlace) else None
 
 
+def frame_depth(session: Session, number: int) -> int | None:
+    """The depth of the frame with a number; None if it is gone."""
+    place = place_of_frame(session, number)
+    frame = frame_of(session, place) if place is not None else None
+    return frame.depth if frame is not None else None
+
+
 def statement_of(session: Session, frame: Frame) -> tuple[int, bool]:
     """(number, whether it has run) of the current statement of a frame.
 
