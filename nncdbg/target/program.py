@@ -562,15 +562,9 @@ class ProgramTarget(Target):
 
     # -- measures ----------------------------------------------------------------------------------
 
-    @property
-    def measures_times(self) -> bool:
-        return self._debugger.times.on
-
-    @measures_times.setter
-    def measures_times(self, on: bool) -> None:
-        self._debugger.times.measure(on)
-
-    def times(self) -> Times:
+    def times(self, on: bool | None = None) -> Times:
+        if on is not None:
+            self._debugger.times.measure(on)
         return times_of(self._debugger.loaded)
 
     def memory(self) -> Memory:

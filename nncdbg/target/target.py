@@ -373,15 +373,8 @@ class Target(Protocol):
 
     # -- measures ----------------------------------------------------------------------------------
 
-    @property
-    def measures_times(self) -> bool:
-        """Whether statements are measured; if set to True, from nothing."""
-
-    @measures_times.setter
-    def measures_times(self, on: bool) -> None: ...
-
-    def times(self) -> Times:
-        """Return what was measured so far."""
+    def times(self, on: bool | None = None) -> Times:
+        """Return what was measured so far; `on` begins to measure statements, from nothing, or ends it."""
 
     def memory(self) -> Memory:
         """Return the memory of the run."""

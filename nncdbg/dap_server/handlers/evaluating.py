@@ -174,13 +174,14 @@ def with_time(session: Session, scope: Scope, text: str, shown: protocol.Variabl
     Without measured times, and for an expression that is not a name, return the hover unchanged.
     """
     target = session.program.target
-    root = scope.read(text).root if target.measures_times else None
+    times = target.times()
+    root = scope.read(text).root if times.on else None
     if not isinstance(root, Name):
         return shown
     place = target.state(root.name, target.frame(0).depth - scope.depth).place
     if place.pc < 0 or place.micro is not None:
         return shown
-    time = time_of(target.times(), target.place(place.path, place.pc))
+    time = time_of(times, target.place(place.path, place.pc))
     return msgspec.structs.replace(shown, value=f"{shown.value} ({time})") if time else shown
 
 

@@ -196,8 +196,9 @@ def streams(session: Session, arguments: StreamsArguments) -> dict[str, Any]:
     target = session.program.target
     # A micro program is inside a statement of the schedule.
     frame = next(frame for frame in target.frames() if frame.place.micro is None)
-    times = target.times() if target.measures_times else None
-    timeline = _timeline(target.program, times if times is not None and times.executed else None)
+    times = target.times()
+    measured = times.on and bool(times.executed)
+    timeline = _timeline(target.program, times if measured else None)
     states = target.streams(frame.number)
     waits = {state.number: awaited(state) for state in states}
     following = {(state.place.path, state.place.pc) for state in states if state.place is not None}
@@ -206,7 +207,7 @@ def streams(session: Session, arguments: StreamsArguments) -> dict[str, Any]:
     lanes = {HOST: 0, **{stream: at for at, stream in enumerate(timeline.streams, 1)}}
     return {
         "source": session.program.sources.of_program,
-        "measured": times is not None and bool(times.executed),
+        "measured": measured,
         "leftOut": len(timeline.launches) - len(shown),
         "lanes": [
             {
