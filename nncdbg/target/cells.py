@@ -197,7 +197,7 @@ class Cells(Places):
             type=code.types.get(name) if name else None,
             reason=reason,
             present=present,
-            whole=not held or self.loaded.allocation.whole(content),
+            whole=not held or self.debugger.loaded.allocation.whole(content),
             depth=depth,
         )
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.dap_server.variables.value_text import Glance, Shown, type_text
+from nncdbg.dap_server.variables.value_text import Glance, Shown, read_part, type_text
 from nncdbg.engine.backends import cupy
 from nncdbg.target.program import ProgramTarget
 from tests.engine.backends.stand_in import StandIn
@@ -111,3 +112,14 @@ def test_a_device_value_has_the_same_text_and_few_transfers(
     assert len(stand_in.transfers) - before <= 2
     content = device.control.machine.frames[0].slots[device.control.machine.frames[0].code.slot_of[name]]
     assert type_text(content) == type_text(host.value(name))
+
+
+def test_a_part_of_a_mapped_file_is_read_alone(tmp_path: Path):
+    array = np.arange(100_000, dtype=np.float32).reshape(100, 1000)
+    np.save(tmp_path / "x.npy", array)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    for part in (np.s_[50, 10:20], np.s_[-1], np.s_[::7, 3], np.s_[3, 4], np.s_[5:5], np.s_[:]):
+        copied = read_part(mapped[part][...])
+        assert np.array_equal(copied, array[part])
+        assert copied.size == 0 or not np.shares_memory(copied, mapped)
+    assert read_part(array) is array

@@ -184,24 +184,20 @@ def _formatted(
     if format is None:
         return name
     if format.parameters:
-        name += f"({', '.join(_parameters(session, entry.frame, format))})"
+        name += f"({', '.join(_parameters(entry.frame, format))})"
     if format.module:
         name = f"{session.program.target.program.entry}!{name}"
     return f"{name}, line {session.client.outgoing_line(entry.place.line)}" if format.line else name
 
 
-def _parameters(session: Session, frame: Frame, format: protocol.StackFrameFormat) -> Iterator[str]:
+def _parameters(frame: Frame, format: protocol.StackFrameFormat) -> Iterator[str]:
     """The inputs of the block, each with name and type as requested."""
-    target = session.program.target
-    declared = {value.name: value.type for value in frame.graph.inputs}
-    for number in target.cells("given", frame.number):
-        value = target.cell(number, frame.number)
-        if value.role == "captured":
-            continue
-        known = value.type or declared[value.name]
+    for value in frame.graph.inputs:
+        known = frame.types.get(value.name) or value.type
         parts = [spelled(value.name)] if format.parameter_names is not False else []
         parts += [str(known)] if format.parameter_types and known is not None else []
-        yield ": ".join(parts)
+        if value.name:
+            yield ": ".join(parts)
 
 
 def _source_frame(session: Session, entry: StackEntry, origin: tuple[str, int]) -> protocol.StackFrame:
