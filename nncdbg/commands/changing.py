@@ -99,7 +99,8 @@ def mark(session: CommandSession, text: str) -> None:
             f"the name of a mark cannot be a number: {name}",
             hint="choose another name; `goto NUMBER` goes to a line",
         )
-    made = session.target.mark(name)
+    session.target.mark(name)
+    made = session.target.marks[name]
     session.screen.put(f"mark {made.name}: after {counted(made.tick, 'statement')}, branch {made.branch}")
 
 
@@ -124,7 +125,7 @@ def goto(session: CommandSession, text: str) -> None:
     """
     target, line = session.target, integer_of(needs("goto", text))
     if line is not None:
-        session.move(lambda: target.go_to_line(line), forward=False)
+        session.move(lambda: target.go_to(line=line), forward=False)
         return
     place: str | Moment = text
     if (found := re.fullmatch(r"([0-9]{1,18})?:([0-9]{1,18})", text)) is not None:

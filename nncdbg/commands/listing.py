@@ -31,7 +31,7 @@ _PAGE = 11
 
 def _has_times(session: CommandSession, text: str) -> bool:
     """Return whether a listing has times, which vary."""
-    return session.target.measures_times
+    return session.target.times().on
 
 
 @command(
@@ -134,7 +134,8 @@ def ll(session: CommandSession, text: str) -> None:
 def _show(session: CommandSession, lines: Sequence[int]) -> None:
     target, frame = session.target, session.target.frame()
     marks = marks_of(target, frame.number, target.stop)
-    times = margins(target.times(), frame.place) if target.measures_times else {}
+    measured = target.times()
+    times = margins(measured, frame.place) if measured.on else {}
     if times:
         session.screen.put_line(Text(TITLE, "dim"))
     width, names = session.screen.line_layout.width, session.screen.names

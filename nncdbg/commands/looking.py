@@ -92,7 +92,7 @@ def whatis(session: CommandSession, text: str) -> None:
     with session.screen.reproducing(replace(session.screen.shape, full_names=True)):
         session.screen.put(f"{spelled(name)}: {known}")
     state = _in_frames(session, name)
-    if state is not None and state.on_stack:
+    if state is not None and state.depth is not None:
         session.screen.put(f"  {_role(state)}")
 
 
@@ -135,10 +135,8 @@ def _type_here(session: CommandSession, name: str) -> str:
 def _in_inner_frame(session: CommandSession, name: str) -> ValueState | None:
     """Return the value of the outermost frame inside the selected one that has it; None if none has it."""
     for number in range(max(0, session.target.selected) - 1, -1, -1):
-        for cell in session.target.cells("named", number):
-            state = session.target.cell(cell, number)
-            if state.name == name:
-                return state
+        if name in session.target.frame(number).names:
+            return session.target.state(name, number)
     return None
 
 

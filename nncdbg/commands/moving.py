@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nncdbg.commands.table import PLACE, command, no_arguments, whole_number
 from nncdbg.errors import UsageError
 from nncdbg.target.breakpoint_syntax import stream_number, stream_words
-from nncdbg.target.source import check_not_ended
+from nncdbg.target.target import check_not_ended
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
@@ -157,7 +157,7 @@ def until(session: CommandSession, text: str) -> None:
     if text:
         check_not_ended(target)
         _, lines = target.lines(text)
-        session.move(lambda: target.run_to_lines(lines))
+        session.move(lambda: target.run(to=lines))
         return
     frame = target.frame(0)
     session.move(target.step_out if frame.is_loop and frame.place.at_end else target.step_over)
@@ -207,7 +207,7 @@ def rfinish(session: CommandSession, text: str) -> None:
     if (source := session.source) is not None:
         session.move_lines(source.back_out, forward=False)
         return
-    session.move(session.target.reverse_step_out, forward=False)
+    session.move(lambda: session.target.step_out(back=True), forward=False)
 
 
 @command("rcontinue", "rc", group="moving", repeats=True)

@@ -49,7 +49,7 @@ def _write_echo(session: CommandSession, value: str) -> None:
 
 
 def _write_times(session: CommandSession, value: str) -> None:
-    session.target.measures_times = {"off": False, "on": True}[value]
+    session.target.times({"off": False, "on": True}[value])
 
 
 def _write_view(session: CommandSession, value: str) -> None:
@@ -91,7 +91,7 @@ SETTINGS = {
     "times": PromptSetting(
         "on or off",
         "Measure statements; `list` and `info time` show the times.",
-        lambda session: "on" if session.target.measures_times else "off",
+        lambda session: "on" if session.target.times().on else "off",
         _write_times,
     ),
     "trace-commands": PromptSetting(

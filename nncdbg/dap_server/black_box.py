@@ -53,9 +53,9 @@ class Watchdog:
 def start_watchdog(session: Session) -> None:
     """Watch the session's program if one of its kernels may crash."""
     end_watchdog(session)
-    box = session.program.debugger.loaded.black_box
+    box = session.program.target.setup.crash_box
     session.client.connection.black_box = box
-    if box is None or box.file is None or session.client.connection.descriptor is None:
+    if box is None or session.client.connection.descriptor is None:
         return
     session.watchdog = Watchdog(box.file, session.client.connection.descriptor)
     if end_watchdog not in session.at_end:

@@ -15,13 +15,11 @@ from nncdbg.commands.recording.setup import setup_of
 from nncdbg.commands.recording.stops import RecordedStop, recorded_stop
 from nncdbg.errors import NncdbgError
 from nncdbg.expression import spelled
-from nncdbg.target.breakpoint_syntax import breakpoint_commands, catch_commands
 from nncdbg.target.records import Stop
 
 if TYPE_CHECKING:
-    from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.stopping.breakpoints import Breakpoint
     from nncdbg.opening.configuration import RunConfiguration
+    from nncdbg.target.stops import StopPoint
     from nncdbg.target.target import Target
 
 GOTO = "goto"
@@ -39,9 +37,9 @@ class ClientRecorder(SessionRecorder):
     the recording continues with each program of the script.
     """
 
-    def __init__(self, debugger: Debugger, target: Target, *, requests: bool) -> None:
-        super().__init__(lambda error: debugger.control.say(str(error)))
-        self.debugger, self.target = debugger, target
+    def __init__(self, target: Target, say: Callable[[str], None], *, requests: bool) -> None:
+        super().__init__(lambda error: say(str(error)))
+        self.target = target
         self.requests = requests
         self.marks: set[str] = set()
         """The marks that were recorded."""
@@ -53,7 +51,7 @@ class ClientRecorder(SessionRecorder):
         self._is_script = False
         """Whether the client is attached to a script."""
         self._script_commands: Callable[[], Mapping[int, Sequence[str]]] = dict
-        self._breakpoints: dict[int, Breakpoint] = {}
+        self._breakpoints: dict[int, StopPoint] = {}
         self._in_script: dict[int, Sequence[str]] = {}
         self._set_before: list[tuple[list[str], int]] = []
         """The commands of breakpoints in the program before this one, which the client keeps, and numbers."""
@@ -86,16 +84,14 @@ class ClientRecorder(SessionRecorder):
         `commands` returns its breakpoints in the script, by number, as commands that set them.
         """
         self._is_script = True
-        self._catches = catch_commands(dict.fromkeys(catches))
+        self._catches = {kind: f"catch {kind}" for kind in catches}
         self._script_commands = commands
 
-    def follow(self, debugger: Debugger, target: Target, others: set[int]) -> None:
+    def follow(self, target: Target, others: set[int]) -> None:
         """Continue with another program of the script, which has the breakpoints `others` of its own."""
         for number, found in self._breakpoints.items():
-            self._set_before.append(
-                ([*breakpoint_commands(found)], self._numbers.get(("program", number), 0))
-            )
-        self.debugger, self.target, self.others, self._breakpoints = debugger, target, others, {}
+            self._set_before.append((found.set_by, self._numbers.get(("program", number), 0)))
+        self.target, self.others, self._breakpoints = target, others, {}
         self._numbers = {key: each for key, each in self._numbers.items() if key[0] == "script"}
         self._moving, self._held = "", None
 
@@ -112,10 +108,10 @@ class ClientRecorder(SessionRecorder):
         self._moving = ""
         if not self.requests:
             return
-        timeline, stop = self.debugger.timeline, self.target.stop
+        now, stop = self.target.now, self.target.stop
         if command == GOTO:
-            self.command(f"goto {timeline.branch}:{timeline.tick}")
-        if self._held == timeline.tick and stop.reason == "breakpoint":
+            self.command(f"goto {now.branch}:{now.tick}")
+        if self._held == now.tick and stop.reason == "breakpoint":
             # At the place of the pause: `continue` would leave it.
             self.shown(stop)
         elif self._held is not None:
@@ -147,7 +143,7 @@ class ClientRecorder(SessionRecorder):
         for number, (command, *_) in self._in_script.items():
             self._take_number("script", number, command)
         for number, found in self._breakpoints.items():
-            self._take_number("program", number, next(breakpoint_commands(found)))
+            self._take_number("program", number, found.set_by[0])
         self._catches = self._caught()
 
     def client_set(self) -> None:
@@ -155,12 +151,12 @@ class ClientRecorder(SessionRecorder):
         commands = [*self._changes()] if self.requests else []
         if not commands:
             return
-        tick = self.debugger.timeline.tick
+        tick = self.target.now.tick
         if self._moving == "continue" and self._held != tick:
             # The program is between two statements: as if it was paused there.
             if self._held is not None:
                 self.command("continue")
-            here = self.debugger.control.here("pause")
+            here = self.target.frame(0)
             paused = Stop("pause", None, here.node, here.line)
             self.event(recorded_stop(self.target, paused, values=False))
             self._held = tick
@@ -168,11 +164,11 @@ class ClientRecorder(SessionRecorder):
             self.command(text, results=False)
         self.absorb()
 
-    def _present(self) -> dict[int, Breakpoint]:
-        return {each.number: each for each in self.debugger.breakpoints if each.number not in self.others}
+    def _present(self) -> dict[int, StopPoint]:
+        return {each.number: each for each in self.target.stops.points() if each.number not in self.others}
 
     def _caught(self) -> dict[str, str]:
-        return catch_commands(self.debugger.observers.catches.conditions)
+        return {each.kind: f"catch {each}" for each in self.target.stops.catches()}
 
     def _changes(self) -> Iterator[str]:
         in_script = self._script_commands()
@@ -190,7 +186,7 @@ class ClientRecorder(SessionRecorder):
         for number, found in now.items():
             if number in self._breakpoints:
                 continue
-            commands = [*breakpoint_commands(found)]
+            commands = found.set_by
             same = next((each for each in before if each[0] == commands), None)
             if same is None:
                 yield from commands
@@ -233,7 +229,7 @@ class ClientRecorder(SessionRecorder):
         if text is None:
             self.command(f"note {target} was set to a value that is too large to record")
             return
-        number = len(self.debugger.control.stack) - 1 - depth
+        number = self.target.frame(0).depth - depth
         if number:
             self.command(f"frame {number}", results=False)
         self.command(f"set {target} = {text}", results=False)

@@ -22,12 +22,11 @@ from nncdbg.dap_server.registry import State
 from nncdbg.dap_server.variables.places import frame_depth
 from nncdbg.errors import UsageError
 from nncdbg.presentation.screen import Screen
-from nncdbg.target import records
 from nncdbg.target.stops import Stops
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.stopping.stops import Stop
+    from nncdbg.target.records import Stop
 
 WIDTH = 100
 """Cells of pictures and grids: a console does not report its width."""
@@ -91,12 +90,11 @@ class Console(Terminal):
 
     def _watched(self, action: Callable[[], object]) -> None:
         """Run an action, and report its changes of values and breakpoints to the client."""
-        timeline = self.debugger.timeline
-        branch, numbers = timeline.branch, {point.number for point in stops_of(self.session).points()}
+        branch, numbers = self.target.now.branch, stops_of(self.session).numbers()
         try:
             action()
         finally:
-            if timeline.branch != branch and not self._playing:
+            if self.target.now.branch != branch and not self._playing:
                 self.session.defer(lambda: report_change(self.session))
             report_breakpoint_changes(self.session, numbers)
             self.session.program.recorder.absorb()
@@ -125,15 +123,15 @@ class Console(Terminal):
 
     def select_frame(self, frame: int | None) -> None:
         """Select the frame that the client shows, until `up` and `down` select another one."""
-        seen = frame, self.debugger.stop
+        seen = frame, self.target.stop
         if seen == self._seen_from or self._playing:
             return
         self._seen_from = seen
         depth = None if frame is None else frame_depth(self.session, frame)
-        frames = len(self.debugger.control.stack)
-        before = max(0, self.debugger.selected)
-        self.debugger.selected = -1 if depth is None else frames - 1 - depth
-        if (number := max(0, self.debugger.selected)) != before:
+        target = self.target
+        before = max(0, target.selected)
+        target.selected = -1 if depth is None else target.frame(0).depth - depth
+        if (number := max(0, target.selected)) != before:
             self.recorder.command(f"frame {number}", results=False)
 
     def dispatch(self, text: str) -> None:
@@ -148,7 +146,7 @@ class Console(Terminal):
 
     # -- moving ------------------------------------------------------------------------------
 
-    def move(self, verb: Callable[[], records.Stop], times: int = 1, *, forward: bool = True) -> None:
+    def move(self, verb: Callable[[], Stop], times: int = 1, *, forward: bool = True) -> None:
         def several() -> None:
             stop = verb()
             for _ in range(times - 1):
@@ -225,8 +223,7 @@ class Console(Terminal):
                 self._quit()
             if self.target.stop is before:
                 self.printed_stop = before  # Nothing moved, so the `display` values are printed already.
-            stop: Stop = self.debugger.stop
-            return stop
+            return self.target.stop
 
         self.session.program.move(self.session, perform, unasked=True)
 
@@ -248,7 +245,7 @@ class Console(Terminal):
 def console_of(session: Session) -> Console:
     """Return the console of a session, a new one for a new program."""
     console = session.console
-    if isinstance(console, Console) and console.debugger is session.program.debugger:
+    if isinstance(console, Console) and console.target == session.program.target:
         return console
     session.console = console = Console(session)
     return console

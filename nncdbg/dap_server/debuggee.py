@@ -1,4 +1,4 @@
-"""The debugged program: a debugger, its source texts, and the thread that runs it."""
+"""The debugged program: its target, its source texts, and the thread that runs it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from nncdbg.errors import NncdbgError, RunError
 from nncdbg.expression import spelled
 from nncdbg.presentation.crash_report import report_crash
 from nncdbg.presentation.elements import SMALL, is_text
-from nncdbg.target.program import ProgramTarget
+from nncdbg.target.records import Message
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.client import Client
     from nncdbg.dap_server.session import Session
     from nncdbg.dap_server.sources.shown import Sources
-    from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.stopping.stops import Stop
+    from nncdbg.target.program import ProgramTarget
+    from nncdbg.target.records import Stop
 
 
 class RunFinding(protocol.Record, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class RunSummaryBody(protocol.Record, frozen=True, kw_only=True):
 def finding_of(stop: Stop, sources: Sources, client: Client) -> RunFinding:
     """Return the finding of a stop, for the summary at the end of the run."""
     assert stop.finding is not None
-    source = sources.of_frame(stop.frame) if stop.frame is not None else None
+    source = sources.of_place(stop.place) if stop.place is not None else None
     line = client.outgoing_line(stop.line) if stop.line is not None else None
     kind = stop.finding.kind
     return RunFinding(
@@ -80,11 +80,12 @@ def finding_of(stop: Stop, sources: Sources, client: Client) -> RunFinding:
 
 def summary_of_run(shown: Shown, name: str, findings: list[RunFinding]) -> RunSummaryBody:
     """The summary of the program `name`, after its end."""
-    debugger = shown.debugger
-    glance = Glance(shown, hex=False, between=lambda: None)
-    slots = map(debugger.backend.to_host, debugger.control.stack[0].slots[1 : 1 + len(debugger.inputs)])
-    inputs = [_value(glance, name, content) for name, content in zip(debugger.inputs, slots, strict=True)]
-    outputs = [_value(glance, name, content) for name, content in (debugger.outputs or {}).items()]
+    target, glance = shown.target, Glance(shown, hex=False, between=lambda: None)
+    names, outermost = target.setup.inputs, target.frames()[-1].number
+    numbers = target.cells("inputs", outermost)[: len(names)]
+    contents = map(target.host, target.contents(numbers, outermost))
+    inputs = [_value(glance, name, content) for name, content in zip(names, contents, strict=True)]
+    outputs = [_value(glance, name, content) for name, content in (target.outputs or {}).items()]
     return RunSummaryBody(
         program=name,
         outputs=outputs,
@@ -120,7 +121,7 @@ class Debuggee:
 
     def __init__(
         self,
-        debugger: Debugger,
+        target: ProgramTarget,
         runner: Runner,
         sources: Sources,
         *,
@@ -129,14 +130,13 @@ class Debuggee:
         at_finding: bool = False,
         title: str = "",
     ) -> None:
-        self.debugger: Debugger = debugger
-        self.target = ProgramTarget(debugger)
-        self.recorder = ClientRecorder(debugger, self.target, requests=not no_debug)
+        self.target = target
+        self.recorder = ClientRecorder(target, self.say, requests=not no_debug)
         self.runner = runner
         self.sources = sources
         self.stop_on_exit = stop_on_exit
-        self.shown = Shown(debugger)
-        self.modules = Modules(debugger, sources)
+        self.shown = Shown(target)
+        self.modules = Modules(target, sources)
         self.no_debug = no_debug
         self.at_finding = at_finding
         self.title = title
@@ -146,6 +146,7 @@ class Debuggee:
         """(mtime, size) of each file that the program was loaded from."""
         self.moved_thread = MAIN_THREAD
         """The thread of the latest request that moves the program."""
+        self._hears: Callable[[Message], None] = lambda message: None
         self._terminating = False
         self._failed_at: tuple[int, int, str] | None = None
         """(statements run, branch, error) of the latest stop if it was a failure, else None."""
@@ -155,15 +156,25 @@ class Debuggee:
         self._findings: list[RunFinding] = []
         """Findings that stopped the current run."""
 
+    def listen(self, hears: Callable[[Message], None]) -> None:
+        """Call `hears` with each message of the program."""
+        self._hears = hears
+        self.target.listen(hears)
+
+    def say(self, text: str) -> None:
+        """Send a message as the program does, with its present place."""
+        frame = self.target.frame(0)
+        self._hears(Message(text, frame.place, frame.line))
+
     # -- moving ------------------------------------------------------------------------------
 
     def between_statements(self, action: Callable[[], None]) -> None:
         """Run `action` on the program's thread before its next statement."""
-        self.debugger.control.between_statements(action)
+        self.target.between_statements(action)
 
     def pause(self) -> None:
         """Stop a running program before its next statement."""
-        self.debugger.pause()
+        self.target.pause()
 
     def _pause_moving(self, session: Session) -> None:
         """Pause, unless the program has stopped meanwhile."""
@@ -174,14 +185,14 @@ class Debuggee:
     def start(self, session: Session, *, stop_on_entry: bool) -> None:
         """Answer the current request, then run the program from its first statement, or stop there."""
         session.defer(lambda: report_start(session))
-        self.move(session, (lambda: self.debugger.stop) if stop_on_entry else self._first_run)
+        self.move(session, (lambda: self.target.stop) if stop_on_entry else self._first_run)
 
     def start_again(self, session: Session, *, stop_on_entry: bool) -> None:
         """Answer the current request, then restart at the first statement of the branch."""
 
         def verb() -> Stop:
             self.recorder.departs("restart")
-            entry = self.debugger.restart()
+            entry = self.target.go_to(0)
             self.recorder.arrives("restart")
             return entry if stop_on_entry else self._first_run()
 
@@ -191,20 +202,18 @@ class Debuggee:
 
     def go_on(self, session: Session) -> None:
         """Answer the current request, then continue."""
-        self.move(session, lambda: self.debugger.run(heed=not self.no_debug), "continue")
+        self.move(session, lambda: self.target.run(heed=not self.no_debug), "continue")
 
     def _first_run(self) -> Stop:
         """Run; a breakpoint at the first statement stops too, as no stop there has been reported yet."""
         if self.no_debug:
-            return self.debugger.run(heed=False)
-        numbers = {each.number for each in self.debugger.breakpoints}
-        stop = self.debugger.control.stop_here(numbers)
-        if stop is None:
+            return self.target.run(heed=False)
+        stops = self.target.stops
+        if not stops.stop_at_first(stops.numbers()):
             self.recorder.departs("continue")
-            return self.debugger.run()
-        self.debugger.move(lambda: stop)
+            return self.target.run()
         self.recorder.shown(self.target.stop)
-        return stop
+        return self.target.stop
 
     def move(
         self, session: Session, verb: Verb, command: str | None = None, *, unasked: bool = False
@@ -236,20 +245,20 @@ class Debuggee:
                 self.between_statements(session.serve_waiting)
 
     def _perform(self, session: Session, verb: Verb, command: str | None) -> None:
-        stop = self.debugger.stop
+        stop = self.target.stop
         try:
-            poll, cancel = how_far(self.debugger), lambda: self._pause_moving(session)
+            poll, cancel = how_far(self.target), lambda: self._pause_moving(session)
             with session.progress.under_way("Running", poll=poll, cancel=cancel):
                 trace_kernels()
                 if command is not None:
                     self.recorder.departs(command)
                 stop = verb()
                 self.recorder.arrives(command)
-                if session.console is not None and session.console.debugger is self.debugger:
-                    before = self.debugger.stop
+                if session.console is not None and session.console.target == self.target:
+                    before = self.target.stop
                     session.console.react(stop)
-                    if self.debugger.stop is not before:
-                        stop = self.debugger.stop
+                    if self.target.stop is not before:
+                        stop = self.target.stop
         except NncdbgError as refusal:
             self.recorder.refused(command, refusal)
             session.client.say(str(refusal), "important")
@@ -280,14 +289,15 @@ class Debuggee:
             self.say_remarks(session)
             if session.state is not State.ENDED:
                 self._report_arrival(session, stop)
-            self.debugger.control.forget_pause()
+            self.target.pause(on=False)
             session.queue.moving = False
             session.queue.turn.notify_all()
 
     def _report_arrival(self, session: Session, stop: Stop) -> None:
         before, self._failed_at = self._failed_at, None
         if stop.error is not None:
-            self._failed_at = self.debugger.timeline.tick, self.debugger.timeline.branch, str(stop.error)
+            now = self.target.now
+            self._failed_at = now.tick, now.branch, str(stop.error)
             if self._failed_at != before:
                 session.client.say(str(stop.error), "stderr")
         if stop.finding is not None:
@@ -311,16 +321,16 @@ class Debuggee:
 
     def say_remarks(self, session: Session) -> None:
         """Send the engine's remarks: NumPy replaced the backend for an op, a listener failed."""
-        debugger = self.debugger
-        for each in debugger.loaded.fallbacks:
+        for each in self.target.kernels(fallen=True):
             if each.op not in self._fallen:
                 self._fallen.add(each.op)
                 session.client.say(
                     f"{each.op} has no kernel on {each.lacking}, and runs on numpy (line {each.line})"
                 )
-        for problem in debugger.control.machine.problems[self._reported_problems :]:
+        problems = self.target.now.problems[self._reported_problems :]
+        for problem in problems:
             session.client.say(problem, "important")
-        self._reported_problems = len(debugger.control.machine.problems)
+        self._reported_problems += len(problems)
 
     # -- ending ------------------------------------------------------------------------------
 
@@ -329,7 +339,7 @@ class Debuggee:
         with session.queue.turn:
             if session.queue.moving:
                 self._terminating = True
-                self.debugger.pause()
+                self.target.pause()
             elif session.state is not State.ENDED:
                 self.end(session, INTERRUPTED if self._failed_at is None else RunError.exit_code)
 
@@ -342,7 +352,7 @@ class Debuggee:
 
     def abandoned(self) -> None:
         """End the program: the client is gone, or starts another program."""
-        self.debugger.pause()
+        self.target.pause()
         self.end_journal()
 
     def end_journal(self) -> None:

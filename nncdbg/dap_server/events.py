@@ -1,4 +1,4 @@
-"""The table from the engine's stops to events of the protocol."""
+"""The table from the program's stops to events of the protocol."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nncdbg.escaping import printable
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.stopping.stops import LogMessage, Stop
+    from nncdbg.target.records import Message, Stop
 
 MAIN_THREAD = 1
 """The program; with a schedule, the host."""
@@ -49,7 +49,7 @@ def report_stop(session: Session, stop: Stop) -> None:
     attachment = session.attachment
     in_script = attachment is not None and attachment.script is not None
     # The client sets breakpoints in the script, not in a program that the script debugs itself.
-    shown = not in_script or (attachment is not None and attachment.holds(session.program.debugger))
+    shown = not in_script or (attachment is not None and attachment.holds(session.program.target))
     hit = session.breakpoints.kept(stop.breakpoints) if shown else []
     kind = hit[0].kind if hit and stop.reason == "breakpoint" else ""
     reason, description = KINDS.get(kind) or REASONS[stop.reason]
@@ -75,13 +75,13 @@ def report_stop(session: Session, stop: Stop) -> None:
     )
 
 
-def report_message(session: Session, message: LogMessage) -> None:
+def report_message(session: Session, message: Message) -> None:
     """Print the message of a logpoint in the client's console, with its place."""
     line = session.client.outgoing_line(message.line) if message.line is not None else None
     body = protocol.OutputEventBody(
         category="console",
         output=f"{printable(message.text)}\n",
-        source=session.program.sources.of_frame(message.frame),
+        source=session.program.sources.of_place(message.place),
         line=line,
     )
     session.client.send_event("output", body)

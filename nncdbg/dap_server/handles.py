@@ -16,11 +16,11 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nncdbg.engine.compilation.code import Code
 from nncdbg.ir.records import Path
 
 if TYPE_CHECKING:
-    from nncdbg.engine.debugger import Debugger
+    from nncdbg.target.records import Place
+    from nncdbg.target.target import Target
 
 FIRST_PLACE = 1000
 KEPT = 1 << 16
@@ -89,56 +89,53 @@ class BlockAddresses:
     not: it does not identify the statement that it was entered from.
     """
 
-    micro_ops: dict[tuple[Code, int], tuple[str, ...]] = field(default_factory=dict)
-    """Ops in the micro programs of this program's statements, cached on first use."""
     _numbers: dict[Key, int] = field(default_factory=dict)
     _firsts: list[int] = field(default_factory=list)
     _keys: list[Key] = field(default_factory=list)
     _next: int = FIRST_BLOCK
     _runs: int = 0
-    _debugger: Debugger | None = None
-    _key_of: dict[Code, Key] = field(default_factory=dict)
-    _code_of: dict[Key, Code] = field(default_factory=dict)
+    _target: Target | None = None
+    _key_of: dict[int, Key] = field(default_factory=dict)
+    """By `Place.block`."""
+    _block_of: dict[Key, Place] = field(default_factory=dict)
     _alike: Counter[Path] = field(default_factory=Counter)
 
-    def number(self, debugger: Debugger, code: Code) -> int:
-        """The number of a block of the program that `debugger` runs."""
-        self._add_compiled(debugger)
-        key = self._key_of[code]
+    def number(self, target: Target, place: Place) -> int:
+        """The number of the block of a place in a program."""
+        self._add_compiled(target)
+        key = self._key_of[place.block]
         if key not in self._numbers:
             self._numbers[key] = self._next
             self._firsts.append(self._next)
             self._keys.append(key)
-            self._next += 1 + (len(code.nodes) >> BITS)
+            self._next += 1 + (len(place.graph.nodes) >> BITS)
         return self._numbers[key]
 
-    def at(self, debugger: Debugger, address: int) -> tuple[Code, int] | None:
-        """The block and the pc of an address; None if this program has no statement there yet."""
-        self._add_compiled(debugger)
-        place = bisect_right(self._firsts, address >> BITS) - 1
-        code = self._code_of.get(self._keys[place]) if place >= 0 else None
-        if code is None:
+    def at(self, target: Target, address: int) -> Place | None:
+        """The statement at an address; None if this program has none there yet."""
+        self._add_compiled(target)
+        number = bisect_right(self._firsts, address >> BITS) - 1
+        block = self._block_of.get(self._keys[number]) if number >= 0 else None
+        if block is None:
             return None
-        pc = address - (self._firsts[place] << BITS)
-        return (code, pc) if pc <= len(code.nodes) else None
+        pc = address - (self._firsts[number] << BITS)
+        return block.at(pc) if pc <= len(block.graph.nodes) else None
 
-    def _add_compiled(self, debugger: Debugger) -> None:
+    def _add_compiled(self, target: Target) -> None:
         """Add the blocks compiled since the last call."""
-        if debugger is not self._debugger:
-            self._debugger = debugger
-            self._runs += 1
+        if target is not self._target:
+            if target != self._target:
+                self._runs += 1
+            self._target = target
             self._key_of.clear()
-            self._code_of.clear()
+            self._block_of.clear()
             self._alike.clear()
-            self.micro_ops.clear()
-        codes = debugger.loaded.codes
-        for at in range(len(self._key_of), len(codes)):
-            code = codes[at]
-            if code.formula is None:
-                # A graph has one code for each combination of element types of its inputs.
-                key: Key = (0, code.path, self._alike[code.path])
-                self._alike[code.path] += 1
+        for number, block in enumerate(target.blocks(len(self._key_of)), len(self._key_of)):
+            if block.micro is None:
+                # A graph has one block for each combination of element types of its inputs.
+                key: Key = (0, block.path, self._alike[block.path])
+                self._alike[block.path] += 1
             else:
-                key = (self._runs, code.path, at)
-            self._key_of[code] = key
-            self._code_of[key] = code
+                key = (self._runs, block.path, number)
+            self._key_of[block.block] = key
+            self._block_of[key] = block

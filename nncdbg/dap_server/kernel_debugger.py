@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 import threading
@@ -10,15 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.schema import version_of
 from nncdbg.errors import UsageError
 from nncdbg.process.threads import BackgroundThread
-
-if TYPE_CHECKING:
-    from nncdbg.engine.debugger import Debugger
 
 PATIENCE = 60.0
 """Seconds within which the client's Python debugger must attach."""
@@ -28,22 +22,6 @@ PACE = 0.05
 
 _listening: list[tuple[str, int]] = []
 """Where debugpy listens in this process; it can listen only once."""
-
-
-def kernel_at(debugger: Debugger) -> CodeType | None:
-    """The code of the Python function that runs the next statement; None if there is none."""
-    frame = debugger.control.stack[-1]
-    if debugger.ended or frame.pc == len(frame.code.nodes):
-        return None
-    if not debugger.backend.runs_op_kernels or not frame.code.runs_kernel(frame.pc):
-        return None
-    name = frame.code.nodes[frame.pc].op
-    op = lookup(name, version_of(name, frame.code.opsets))
-    if op is None or op.kernel is None or op.ufunc is not None:
-        return None
-    # Show the user's function, not its decorator.
-    code = getattr(inspect.unwrap(op.kernel), "__code__", None)
-    return code if isinstance(code, CodeType) else None
 
 
 def imported_debugpy() -> Any:

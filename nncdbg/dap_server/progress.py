@@ -19,7 +19,7 @@ from nncdbg.dap_server.client import Client
 from nncdbg.process.threads import BackgroundThread
 
 if TYPE_CHECKING:
-    from nncdbg.engine.debugger import Debugger
+    from nncdbg.target.target import Target
 
 PATIENCE = 0.5
 """Seconds before work is reported."""
@@ -170,21 +170,21 @@ _FEWEST = 20
 """Statements of the entry graph below which a percentage is meaningless."""
 
 
-def how_far(debugger: Debugger) -> Poll:
+def how_far(target: Target) -> Poll:
     """Return a poll of a moving program: statements executed, and the fraction of the entry graph done.
 
     The fraction is available in forward execution only.
     """
-    start = debugger.timeline.tick
+    start = target.now.tick
 
     def poll() -> tuple[str | None, float | None]:
         # The machine counts at the end of a block; this makes it leave the current one, so that the next
         # poll finds the exact count.
-        debugger.control.between_statements(_do_nothing)
-        tick, frame = debugger.timeline.tick, debugger.control.stack[0]
-        count = len(frame.code.nodes)
-        percentage = None if tick < start or count < _FEWEST else round(100 * frame.pc / count, 1)
-        return f"statement {tick}", percentage
+        target.between_statements(_do_nothing)
+        now = target.now
+        done, count = now.done
+        percentage = None if now.tick < start or count < _FEWEST else round(100 * done / count, 1)
+        return f"statement {now.tick}", percentage
 
     return poll
 

@@ -294,7 +294,7 @@ class Session:
 
     def check_settled(self) -> None:
         """Raise UsageError while the program replays to another moment: its values would be inconsistent."""
-        if self.state is State.RUNNING and not self.program.debugger.control.settled:
+        if self.state is State.RUNNING and not self.program.target.now.settled:
             raise UsageError(
                 "cannot read or set values while the program moves to another step",
                 hint="wait until the program stops, or pause it",

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.messages import Request
-    from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.stopping.stops import Stop
+    from nncdbg.target.records import Stop
+    from nncdbg.target.target import Target
 
 
 class StopCommands(Protocol):
     """The commands of the client's debug console, over one program."""
 
     @property
-    def debugger(self) -> Debugger:
-        """The debugger of the program."""
+    def target(self) -> Target:
+        """The program."""
 
     def react(self, stop: Stop) -> None:
         """Print displays at a stop, and run the commands of its breakpoints."""

@@ -39,7 +39,7 @@ from nncdbg.process.threads import BackgroundThread
 if TYPE_CHECKING:
     from nncdbg.dap_server.messages import Answer
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.stopping.stops import Stop
+    from nncdbg.target.records import Stop
 
 WIDTH = 100
 """Cells of pictures and grids: the width of the terminal is not reported."""

@@ -22,7 +22,6 @@ from nncdbg.engine.building.python_lines import locate, user_frame
 from nncdbg.engine.building.values import SCALARS, wrong_literal
 from nncdbg.engine.compilation.code import UNSET
 from nncdbg.engine.execution.random_streams import seeded_stream
-from nncdbg.engine.frontends.file_names import STORE
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.inference.statements import literal_dtype
@@ -31,6 +30,7 @@ from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.ir.kinds import called_graph
 from nncdbg.ir.names import claimed_name
 from nncdbg.ir.records import Array, Graph, Literal, Location, Node, TensorType, Value
+from nncdbg.text.file_names import STORE
 
 if TYPE_CHECKING:
     from nncdbg.dynamic_graph.session import Model

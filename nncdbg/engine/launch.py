@@ -16,7 +16,6 @@ from nncdbg.engine.backends.kernel_choice import KernelChoice, kernel_statements
 from nncdbg.engine.backends.mixed_backends import Fallback
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.compilation.partial import Part
-from nncdbg.engine.compilation.search import candidates
 from nncdbg.engine.compilation.states import rebound
 from nncdbg.engine.compilation.tracked_values import TrackedLine, kept_to_the_end
 from nncdbg.engine.diagnosis.instrumentation import Instrumentation
@@ -30,7 +29,7 @@ from nncdbg.engine.execution.stream_issue import StreamIssue
 from nncdbg.engine.execution.user_results import UserResults
 from nncdbg.engine.observers.statement_times import StatementTimes
 from nncdbg.ir.records import Node, Path, Type, type_of
-from nncdbg.ir.search import constant_names
+from nncdbg.ir.search import candidates, constant_names
 from nncdbg.ir.streams import scheduled
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.errors import NncdbgError
 from nncdbg.expression import nodes
 from nncdbg.expression.nodes import ExpressionNode, fault
 from nncdbg.expression.operators import Function, OperandError, broadcast, integer, number, remainder, truth
@@ -160,6 +161,18 @@ class DerivativeRequest:
     y: str | DerivativeRequest
     x: str
     vector: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The most work for a derivative: the statements that have run between its values, and the seconds."""
+
+    statements: int
+    seconds: float
+
+
+class BudgetExceeded(NncdbgError):
+    """A derivative needs more work than its budget."""
 
 
 def check_derivative(text: str, function: str, arguments: dict[str, ExpressionNode]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from nncdbg.ir.records import Path, Program, Type
 from nncdbg.ir.source_trace import NO_VISIT, Arrival, SourceOrder
 from nncdbg.ir.walk import blocks, walk
+from nncdbg.text.torch_names import stop_names
 
 
 def declared_type(program: Program, name: str) -> Type | None:
@@ -50,3 +51,17 @@ def arrivals_in(order: SourceOrder, file: str) -> Iterator[Arrival]:
     for each in order.arrivals:
         if order.trace.visits[each.visit].of == NO_VISIT and same_file(order.trace.file(each.visit), file):
             yield each
+
+
+def candidates(program: Program, kind: str) -> set[str]:
+    """Return every name that a breakpoint of this kind can have."""
+    found: set[str] = set()
+    for _, graph in blocks(program):
+        if kind == "graph":
+            found.add(graph.name)
+        elif kind == "op":
+            found.update(name for node in graph.nodes for name in stop_names(node.op))
+        else:
+            found.update(value.name for value in graph.inputs)
+            found.update(value.name for node in graph.nodes for value in node.outputs)
+    return found - {""}

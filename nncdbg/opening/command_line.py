@@ -21,7 +21,7 @@ from nncdbg.opening.configuration import RunConfiguration, settings
 from nncdbg.process.address_space import check_address_space
 
 if TYPE_CHECKING:
-    from nncdbg.engine.memory.plan_file import PlacedPlan
+    from nncdbg.comparison.launches import PlacedPlan
     from nncdbg.ir.records import Program
 
 T = TypeVar("T")

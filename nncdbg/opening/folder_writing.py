@@ -14,7 +14,6 @@ from typing import Any
 from msgspec import to_builtins
 
 from nncdbg.dtypes import name_of
-from nncdbg.engine.frontends.file_names import DOCUMENT, FILES, INPUTS, PROGRAM, README, STORE, TRACE
 from nncdbg.engine.frontends.program_folder import FORMAT, FolderDocument, check_inputs
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.engine.frontends.tensor_file import STORABLE, key_for, pack, to_json, write_tensors
@@ -33,6 +32,7 @@ from nncdbg.ir.records import (
     Value,
 )
 from nncdbg.ir.rewrite import rewrite
+from nncdbg.text.file_names import DOCUMENT, FILES, INPUTS, PROGRAM, README, STORE, TRACE
 from nncdbg.version import __version__
 
 # -- self-contained programs -----------------------------------------------------------------------

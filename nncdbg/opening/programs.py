@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,9 @@ import msgspec
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.execution.crash_log import CrashLog
 from nncdbg.engine.frontends import load
-from nncdbg.engine.frontends.file_names import is_program_folder
 from nncdbg.engine.frontends.program_folder import ProgramFolder, open_program_folder
 from nncdbg.engine.frontends.run_steps import with_tracks
+from nncdbg.engine.inputs.data_specs import data_file
 from nncdbg.engine.ops.library import load_op_library
 from nncdbg.errors import LoadError, UsageError
 from nncdbg.extensions import FRONTENDS
@@ -26,6 +26,7 @@ from nncdbg.opening.journal_address import Address, read_address, resumed_by_scr
 from nncdbg.opening.python_programs import is_python_name, load_python_name
 from nncdbg.opening.schedule_logs import is_log_name
 from nncdbg.process.json_document import DocumentKind
+from nncdbg.text.file_names import is_program_folder
 
 if TYPE_CHECKING:
     from nncdbg.ir.records import Program
@@ -111,6 +112,14 @@ def start(program: Program, configuration: RunConfiguration, **changes: Any) -> 
     }
     folder = configuration.folder
     return Debugger(program, **{**arguments, "folder": folder and Path(folder), **changes})
+
+
+def input_files(configuration: RunConfiguration) -> Iterator[str]:
+    """Yield the files that the inputs of a configuration name."""
+    for value in configuration.inputs.values():
+        file = data_file(value) if isinstance(value, str) else None
+        if file is not None:
+            yield str(file.path)
 
 
 def open_program(

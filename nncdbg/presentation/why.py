@@ -84,7 +84,7 @@ def abnormal(target: Target, screen: Screen, names: Sequence[str]) -> tuple[str,
             state = target.state(name)
         except NotComputed:
             continue
-        if state.status != "waiting":
+        if state.status not in ("waiting", "awaited"):
             content = target.value(name)
             summary = showing.summary(content)
             found.append((name, [] if summary is None else sorted(troubles_of(content, summary))))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nncdbg.engine.compilation.code import EVICTED, UNSET, Code, Statement
@@ -12,7 +14,7 @@ from nncdbg.engine.execution.loaded import Loaded
 from nncdbg.engine.time.timeline import Timeline
 from nncdbg.ir.records import Graph, Path
 from nncdbg.ir.walk import block_at
-from nncdbg.target.records import Frame, Place, Role, Status, ValueState
+from nncdbg.target.records import Frame, Place, Role, Status, ValueState, Visit
 from nncdbg.target.target import Group
 from nncdbg.text.lexemes import name_text
 
@@ -39,8 +41,23 @@ class Places:
         return self.place(statement.code, statement.pc)
 
     def code(self, place: Place) -> Code:
-        """Return the block of a place that this object made."""
-        return self._codes[place.block]
+        """Return the block of a place."""
+        code = self._codes.get(place.block)
+        return code or next(each for each in self.loaded.codes if id(each) == place.block)
+
+    def blocks(self, start: int) -> Sequence[Place]:
+        """Return the beginning of each compiled block, without the first `start` ones."""
+        return [self.place(code, -1) for code in self.loaded.codes[start:]]
+
+    def definition(self, block: Place, name: str) -> Place | None:
+        """Return where the value that a block sees by this name is defined; None if it sees no such value."""
+        code: Code | None = self.code(block)
+        while code is not None:
+            slot = code.slot_of.get(name)
+            if slot is not None and all(inner != slot for _, inner in code.captures):
+                return self.place(code, code.definition[slot])
+            code = code.parent
+        return None
 
     def in_program(self, path: Path, pc: int) -> Place:
         """Return a statement of the program, which need not be compiled."""
@@ -59,16 +76,23 @@ class Cells(Places):
     def __init__(self, debugger: Debugger) -> None:
         super().__init__(debugger.loaded)
         self.debugger = debugger
+        self._frames: dict[int, tuple[object, object, Frame]] = {}
+        """By depth the latest record of a frame, after its moment and the stop then."""
+        self._groups: dict[Code, NamedSlots] = {}
 
     # -- frames ------------------------------------------------------------------------------------
 
     def frame(self, depth: int) -> Frame:
         """Return the frame at a depth of the stack, 0 for the outermost."""
-        stack = self.debugger.control.stack
+        stack, stop = self.debugger.control.stack, self.debugger.stop
         frame = stack[depth]
-        pc, ran = self.debugger.stop.statement_in(frame)
+        moment = id(frame), frame.entered, frame.iteration, frame.pc, len(stack)
+        latest = self._frames.get(depth)
+        if latest is not None and latest[0] == moment and latest[1] is stop:
+            return latest[2]
+        pc, ran = stop.statement_in(frame)
         place = self.place(frame.code, frame.pc)
-        return Frame(
+        record = Frame(
             number=len(stack) - 1 - depth,
             depth=depth,
             title=_title(stack, depth),
@@ -76,6 +100,7 @@ class Cells(Places):
             current=self.place(frame.code, pc) if pc != frame.pc else place,
             ran=ran,
             visit=(id(frame.code), frame.entered, frame.iteration),
+            entered=frame.entered,
             iteration=frame.iteration,
             is_loop=frame.is_loop,
             is_run=frame.code.epoch is not None,
@@ -83,8 +108,12 @@ class Cells(Places):
             times=frame.times,
             names=frame.code.slot_of.keys(),
             outer=tuple(_outer(frame.code)),
-            collected=tuple(map(len, frame.collected)),
+            collected=tuple(frame.collected),
+            types=frame.code.types,
+            callees=frame.code.graphs,
         )
+        self._frames[depth] = moment, stop, record
+        return record
 
     # -- values ------------------------------------------------------------------------------------
 
@@ -102,54 +131,124 @@ class Cells(Places):
                 return code.result_slots(pc) if pc < len(code.nodes) else ()
             case "returned":
                 return code.operands[-1]
-            case "carried":
-                return [slot for slot, value in enumerate(code.graph.inputs[1:], 2) if value.name]
-        named = [slot for slot, name in enumerate(code.names) if name]
+            case "inputs" | "carried":
+                first = 1 if group == "inputs" else 2
+                inputs = enumerate(code.graph.inputs[first - 1 :], first)
+                return [slot for slot, value in inputs if value.name]
+        named = self._groups.get(code)
+        if named is None:
+            named = self._groups[code] = NamedSlots.of(code)
+        named = named.at(code, frame.pc)
         match group:
-            case "written":
-                return [slot for slot in named if code.definition[slot] >= 0]
-            case "constants":
-                return [slot for slot in named if role_of(code, slot) == "constant"]
             case "given":
-                return [slot for slot in named if code.definition[slot] < 0 and not _constant(code, slot)]
-        return list(code.slot_of.values()) if group == "named" else named
+                return named.given
+            case "constants":
+                return named.constants
+        done = len(named.written) if self.debugger.ended else bisect_left(named.definition, pc)
+        return named.written[:done] if group == "computed" else named.written[done:]
+
+    def contents(self, depth: int, slots: Iterable[int]) -> Iterator[Any]:
+        """Yield the contents of slots of a frame on the stack; None for one that is not available."""
+        debugger = self.debugger
+        frame, standing = debugger.control.stack[depth], debugger.timeline.standing
+        definition, held, ended = frame.code.definition, frame.slots, debugger.ended
+        for slot in slots:
+            content = held[slot]
+            missing = content is UNSET or content is EVICTED or not (definition[slot] < frame.pc or ended)
+            yield None if missing or standing(content) is not None else content
 
     def cell(self, depth: int, slot: int) -> ValueState:
         """Return the value in a slot of a frame on the stack."""
         debugger = self.debugger
         frame = debugger.control.stack[depth]
-        done = frame.code.definition[slot] < frame.pc or debugger.ended
-        present = debugger.values.is_present(frame, slot) if frame.code.names[slot] else True
-        if not done:
+        code, name = frame.code, frame.code.names[slot]
+        done = code.definition[slot] < frame.pc or debugger.ended
+        if not done and code.definition[slot] == frame.pc and name in debugger.awaited:
             supplied = debugger.values.supplied(frame, slot)
             if supplied is not UNSET:
-                return self.in_slots(frame.code, [*frame.slots[:slot], supplied], slot, done=True)
-        return self.in_slots(frame.code, frame.slots, slot, done=done, present=present)
+                return self.in_slots(code, [*frame.slots[:slot], supplied], slot, depth, done=True)
+            state = self.in_slots(code, frame.slots, slot, depth, done=False)
+            return replace(state, status="awaited", reason="is not set: its op has no kernel")
+        plain = not name or not debugger.program.states
+        present = plain or debugger.values.is_present(frame, slot)
+        return self.in_slots(code, frame.slots, slot, depth, done=done, present=present)
 
     def in_slots(
         self,
         code: Code,
         slots: Sequence[Any],
         slot: int,
+        depth: int | None,
         *,
         done: bool,
         present: bool = True,
-        on_stack: bool = True,
     ) -> ValueState:
-        """Return the value in a slot of a frame on the stack or of one that was left."""
+        """Return the value in a slot of the frame at a depth of the stack, None for one that was left."""
         content, name = slots[slot], code.names[slot]
         status, reason = state_of(self.debugger.timeline, content, done)
+        held = status == "computed" or status == "gone"
         return ValueState(
             name=name,
             number=slot,
             status=status,
-            content=content if status == "computed" else None,
+            content=content if held else None,
             role=role_of(code, slot),
             place=self.place(code, code.definition[slot]),
             type=code.types.get(name) if name else None,
             reason=reason,
             present=present,
-            on_stack=on_stack,
+            whole=not held or self.debugger.loaded.allocation.whole(content),
+            depth=depth,
+        )
+
+    def visits(self, depth: int, slots: Sequence[int]) -> Iterator[Visit]:
+        """Yield the contents of slots at the earlier visits of the block of a frame, newest first."""
+        machine = self.debugger.control.machine
+        code = machine.frames[depth].code
+        for step, visit in machine.finished_by_step():
+            if visit.code is code:
+                held = (visit.slots[slot] for slot in slots)
+                contents = tuple(None if one is UNSET or one is EVICTED else one for one in held)
+                yield Visit(step, contents, visit.tick - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSlots:
+    """The named slots of a block, in the order in which they are written."""
+
+    written: tuple[int, ...]
+    definition: tuple[int, ...]
+    """The statement that writes each of them."""
+    given: tuple[int, ...]
+    """Those set when the block begins: its inputs, and its captures from the enclosing block."""
+    constants: tuple[int, ...]
+
+    @classmethod
+    def of(cls, code: Code) -> NamedSlots:
+        named = [(slot, pc) for slot, pc in enumerate(code.definition) if code.names[slot]]
+        given = [slot for slot, pc in named if pc < 0]
+        return cls(
+            tuple(slot for slot, pc in named if pc >= 0),
+            tuple(pc for _, pc in named if pc >= 0),
+            tuple(slot for slot in given if role_of(code, slot) != "constant"),
+            tuple(slot for slot in given if role_of(code, slot) == "constant"),
+        )
+
+    def at(self, code: Code, pc: int) -> NamedSlots:
+        """Return the slots without those that hold another value of a state than the one read at `pc`."""
+        if not code.definitions:
+            return self
+
+        def current(slot: int) -> bool:
+            name = code.names[slot]
+            return name not in code.definitions or code.slot_at(name, pc) == slot
+
+        pairs = [pair for pair in zip(self.written, self.definition, strict=True) if current(pair[0])]
+        return NamedSlots(
+            tuple(slot for slot, _ in pairs),
+            tuple(pc for _, pc in pairs),
+            tuple(filter(current, self.given)),
+            tuple(filter(current, self.constants)),
         )
 
 
@@ -179,10 +278,6 @@ def _outer(code: Code) -> Iterator[Graph]:
     while code.parent is not None:
         code = code.parent
         yield code.graph
-
-
-def _constant(code: Code, slot: int) -> bool:
-    return role_of(code, slot) == "constant"
 
 
 def _micro(code: Code) -> str | None:

@@ -1,23 +1,29 @@
-"""What a run takes and what its units do: times, memory, streams, dead units."""
+"""What a run takes and what it consists of: times, memory, streams, kernels, dead units."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from nncdbg.dtypes import name_of
+from nncdbg.engine.backends import Backend
 from nncdbg.engine.compilation.code import EVICTED, Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.units import TrainingUnits, UnitActivity, latest_run, steps_in_journal
 from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.frontends.formula import formula_of
 from nncdbg.engine.launch import CompiledProgram
 from nncdbg.engine.memory.buffers import address_of
 from nncdbg.engine.observers.statement_times import StatementTime as EngineTime
 from nncdbg.engine.observers.statement_times import TimedBlock, TimedStatement
+from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.values.computed import named_contents
-from nncdbg.errors import UsageError
+from nncdbg.errors import NncdbgError, UsageError
+from nncdbg.ir.kinds import is_transfer
 from nncdbg.ir.records import Array, TensorType
 from nncdbg.ir.streams import AwaitedEvent as StreamEvent
 from nncdbg.ir.streams import lanes, stream_name, stream_of, stream_states, streams_of
@@ -136,10 +142,10 @@ def results_by_stream(frames: Iterable[Frame]) -> dict[int, int]:
     return dict(sorted(found.items()))
 
 
-def streams_at(cells: Cells) -> Sequence[Stream]:
-    """Return the streams of a schedule at the next statement of the innermost frame."""
+def streams_at(cells: Cells, depth: int) -> Sequence[Stream]:
+    """Return the streams of a schedule at the next statement of the frame at a depth of the stack."""
     debugger = cells.debugger
-    frame = debugger.frames[0]
+    frame = debugger.control.stack[depth]
     code = frame.code
 
     def event(each: StreamEvent) -> AwaitedEvent:
@@ -161,17 +167,20 @@ def streams_at(cells: Cells) -> Sequence[Stream]:
 # -- buffers ---------------------------------------------------------------------------------------
 
 
-def buffers_of(cells: Cells, name: str) -> Iterator[Buffer]:
+def buffers_of(cells: Cells, depth: int, value: str | int) -> Iterator[Buffer]:
     """Yield the memory of a value, then each other value with a part of it: an alias, a view, an overlap.
 
     A value whose memory was freed and reused is listed with that reason.  Repeated visits of one value
     with the same memory are one.  Raises NotComputed.
     """
-    values = cells.debugger.values
-    place = values.place(name)
+    if isinstance(value, int):
+        frame = cells.debugger.control.stack[depth]
+        return _buffers(cells, frame.code, value, frame.slots[value])
+    values = cells.debugger.values_at(depth)
+    place = values.place(value)
     content = place.slots[place.slot]
     if content is EVICTED:
-        content = values.content(name)
+        content = values.content(value)
     return _buffers(cells, place.code, place.slot, content)
 
 
@@ -227,6 +236,60 @@ def _relation(content: Array, other: Array) -> str:
     except np.exceptions.TooHardError:
         return f"its {other.nbytes} bytes at offset {distance} may overlap"
     return f"its {other.nbytes} bytes at offset {distance} overlap" if shares else ""
+
+
+# -- kernels --------------------------------------------------------------------------------------
+
+
+def kernel_name(backend: Backend, code: Code, pc: int) -> str | None:
+    """Return the function or library that runs a statement; None if the machine itself does."""
+    if pc == len(code.nodes):
+        return None
+    op = code.nodes[pc].op
+    if is_transfer(op):
+        return None
+    found = lookup(op, version_of(op, code.opsets))
+    if not backend.runs_op_kernels or found is None:
+        return backend.name
+    if found.ufunc is not None:
+        return f"{backend.name}.{found.ufunc}"
+    if found.reference:
+        return f"onnx.reference {op}"
+    kernel = found.kernel
+    module, name = getattr(kernel, "__module__", None), getattr(kernel, "__qualname__", None)
+    return backend.name if module is None or name is None else f"{module}.{name}"
+
+
+_MICRO_OPS: WeakKeyDictionary[Code, dict[int, tuple[str, ...]]] = WeakKeyDictionary()
+"""Cache by block and pc; the entries of a freed program are dropped."""
+
+
+def micro_ops(code: Code, pc: int) -> tuple[str, ...]:
+    """Return the ops of a statement's micro program if its operands' types are fully known; else none."""
+    cached = _MICRO_OPS.setdefault(code, {})
+    if pc not in cached:
+        cached[pc] = _find_micro_ops(code, pc)
+    return cached[pc]
+
+
+def _find_micro_ops(code: Code, pc: int) -> tuple[str, ...]:
+    if code.transfers(pc):
+        return ()
+    types = []
+    for slot in code.operands[pc]:
+        type = code.types.get(code.names[slot]) if slot else None
+        if slot and not (isinstance(type, TensorType) and _is_complete(type)):
+            return ()
+        types.append(type if isinstance(type, TensorType) else None)
+    try:
+        program = formula_of(code.nodes[pc], types, code.opsets)
+    except NncdbgError:
+        return ()  # the statement fails when it runs, and reports the reason then
+    return () if program is None else tuple(node.op for node in program.graphs[program.entry].nodes)
+
+
+def _is_complete(type: TensorType) -> bool:
+    return type.shape is not None and all(isinstance(size, int) for size in type.shape)
 
 
 # -- dead units ------------------------------------------------------------------------------------

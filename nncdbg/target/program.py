@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path as FilePath
+from types import CodeType
 from typing import Any
 
 import numpy as np
 
 from nncdbg.comparison.kernels import StatementKernel
-from nncdbg.engine.compilation.code import EVICTED, UNSET
+from nncdbg.dtypes import name_of
+from nncdbg.engine.compilation.code import EVICTED, UNSET, Code
 from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.execution.undo_log import last_visit, left_micro_program
+from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.stopping.stops import LogMessage
 from nncdbg.engine.stopping.stops import Stop as EngineStop
 from nncdbg.engine.time.checkpoints import Edit, edits_of
@@ -24,13 +30,17 @@ from nncdbg.errors import NotComputed, UsageError
 from nncdbg.expression import spelled
 from nncdbg.ir.records import Array, Program
 from nncdbg.stats import Summary
+from nncdbg.stats.histograms import summarize_by_pieces
+from nncdbg.stats.inspection import ROW_SIZE, summary_of
 from nncdbg.stats.series import TrackedSeries
 from nncdbg.target.breakpoint_syntax import place_lines
 from nncdbg.target.cells import Cells
 from nncdbg.target.measures import (
     buffers_of,
     dead_units,
+    kernel_name,
     memory_of,
+    micro_ops,
     streams_at,
     times_of,
 )
@@ -61,7 +71,7 @@ from nncdbg.target.records import (
 )
 from nncdbg.target.selecting import selected_values
 from nncdbg.target.source import SourceView
-from nncdbg.target.stops import ProgramStops, Stops
+from nncdbg.target.stops import ProgramStops
 from nncdbg.target.target import Explanation, Group, Scope, Target
 from nncdbg.text.counting import counted
 from nncdbg.text.lexemes import name_text
@@ -78,6 +88,15 @@ class ProgramTarget(Target):
         if self.source is not None:
             debugger.aliases = self.source.names
         self._stop: tuple[EngineStop, Stop] | None = None
+        self._said: Callable[[LogMessage], None] | None = None
+        """What received the messages before `listen`."""
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both are targets of the same debugger."""
+        return isinstance(other, ProgramTarget) and other._debugger is self._debugger
+
+    def __hash__(self) -> int:
+        return hash(id(self._debugger))
 
     # -- the program -------------------------------------------------------------------------------
 
@@ -86,8 +105,8 @@ class ProgramTarget(Target):
         return self._debugger.program
 
     @property
-    def stops(self) -> Stops:  # type: ignore[override]
-        return ProgramStops(self._debugger)
+    def stops(self) -> ProgramStops:  # type: ignore[override]
+        return ProgramStops(self._debugger, self._cells)
 
     @property
     def convenience(self) -> dict[str, Any]:  # type: ignore[override]
@@ -124,15 +143,20 @@ class ProgramTarget(Target):
             given=inputs.given,
             notes=tuple(map(str, debugger.notes)),
             files=tuple(self._files()),
+            reuses_memory=debugger.timeline.overwrites,
+            facts=tuple((note.fact, note.missing) for note in debugger.notes),
+            crash_box=box.box if (box := debugger.loaded.black_box) is not None else None,
         )
 
     def _files(self) -> Iterator[str]:
-        from nncdbg.engine.frontends.onnx_store import OnnxStore
-
         program = self.program
         folder = FilePath(program.source or "").parent
         for name in program.stores:
             yield str(folder / name)
+        if not program.readers:
+            return
+        from nncdbg.engine.frontends.onnx_store import OnnxStore
+
         for reader in program.readers:
             if isinstance(reader, OnnxStore):
                 yield from map(str, reader.external.files)
@@ -142,6 +166,12 @@ class ProgramTarget(Target):
 
     def place(self, path: Sequence[str | int], pc: int) -> Place:
         return self._cells.in_program(tuple(path), pc)
+
+    def blocks(self, start: int = 0) -> Sequence[Place]:
+        return self._cells.blocks(start)
+
+    def definition(self, block: Place, name: str) -> Place | None:
+        return self._cells.definition(block, name)
 
     def names(self, frame: int | None = None) -> ProgramNames:
         return self._debugger.loaded.names_of(self._debugger.control.stack[self._depth(frame)].code)
@@ -188,7 +218,8 @@ class ProgramTarget(Target):
 
     @property
     def now(self) -> Now:
-        timeline, machine = self._debugger.timeline, self._debugger.control.machine
+        timeline, control = self._debugger.timeline, self._debugger.control
+        machine, outermost = control.machine, control.stack[0]
         return Now(
             branch=timeline.branch,
             tick=timeline.tick,
@@ -197,11 +228,33 @@ class ProgramTarget(Target):
             floor=machine.floor,
             undoable=timeline.undoable,
             last_edit=timeline.last_edit,
+            settled=control.settled,
+            paused=control.paused,
+            no_past=None if machine.tick else control.no_past,
+            left_micro=left_micro_program(machine),
+            done=(outermost.pc, len(outermost.code.nodes)),
+            problems=tuple(machine.problems),
         )
 
-    def run(self, *, heed: bool = True) -> Stop:
-        self._debugger.run(heed=heed)
+    def run(self, *, heed: bool = True, to: Iterable[int] | Place | None = None) -> Stop:
+        if to is None:
+            self._debugger.run(heed=heed)
+        elif isinstance(to, Place):
+            self._debugger.move(self._debugger.control.move_to, self._there(to), to.pc)
+        else:
+            self._debugger.run_to_lines(to)
         return self.stop
+
+    def _there(self, place: Place) -> Callable[[Code], bool]:
+        """Return whether a block is that of a place, perhaps compiled for other types."""
+        path, lines, listing_of = place.path, place.listing.lines, self._debugger.loaded.listing_of
+        return lambda code: code.path == path and listing_of(code).lines == lines
+
+    def last_visit(self, place: Place) -> int | None:
+        return last_visit(self._debugger.control.machine, self._there(place), place.pc)
+
+    def inside(self) -> tuple[bool, CodeType | None]:
+        return self._debugger.control.micro_program() is not None, _kernel_code(self._debugger)
 
     def step_over(self, stream: int | None = None) -> Stop:
         if stream is None:
@@ -214,12 +267,11 @@ class ProgramTarget(Target):
         self._debugger.step_into(micro=micro)
         return self.stop
 
-    def step_out(self) -> Stop:
-        self._debugger.step_out()
-        return self.stop
-
-    def run_to_lines(self, lines: Iterable[int]) -> Stop:
-        self._debugger.run_to_lines(lines)
+    def step_out(self, *, back: bool = False) -> Stop:
+        if back:
+            self._debugger.reverse_step_out()
+        else:
+            self._debugger.step_out()
         return self.stop
 
     def step_back(self, *, into: bool = False, micro: bool = False) -> Stop:
@@ -229,16 +281,20 @@ class ProgramTarget(Target):
             self._debugger.step_back(micro=micro)
         return self.stop
 
-    def reverse_step_out(self) -> Stop:
-        self._debugger.reverse_step_out()
-        return self.stop
-
     def reverse_continue(self) -> Stop:
         self._debugger.reverse_continue()
         return self.stop
 
-    def go_to(self, moment: str | int | Moment) -> Stop:
-        self._debugger.go_to(self._mark(moment) if isinstance(moment, Moment) else moment)
+    def stay(self) -> Stop:
+        """Report the latest stop again, to what supervises the program."""
+        self._debugger.move(lambda: self._debugger.stop)
+        return self.stop
+
+    def go_to(self, moment: str | int | Moment = 0, *, line: int | None = None) -> Stop:
+        if line is not None:
+            self._debugger.go_to_line(line)
+        else:
+            self._debugger.go_to(self._mark(moment) if isinstance(moment, Moment) else moment)
         return self.stop
 
     def _mark(self, moment: Moment) -> Mark:
@@ -248,12 +304,11 @@ class ProgramTarget(Target):
             return known
         return Mark("", moment.branch, moment.tick)
 
-    def go_to_line(self, line: int) -> Stop:
-        self._debugger.go_to_line(line)
-        return self.stop
-
-    def pause(self) -> None:
-        self._debugger.pause()
+    def pause(self, on: bool = True) -> None:
+        if on:
+            self._debugger.pause()
+        else:
+            self._debugger.control.forget_pause()
 
     def messages(self) -> Sequence[str]:
         kept = self._debugger.control.messages
@@ -294,26 +349,47 @@ class ProgramTarget(Target):
     def device(self, content: Any) -> str | None:
         return self._debugger.backend.device(content)
 
-    def state(self, name: str, frame: int | None = None) -> ValueState:
-        values = self._debugger.values_at(self._depth(frame))
-        places = [*values.places(name)]
-        found = next((each for each in places if each.computed), places[0] if places else None)
-        if found is None:
-            place = values.place(name)
-            raise AssertionError(f"{place} is not on the way to %{name_text(name)}")
-        standing = found.depth is not None
-        return self._cells.in_slots(
-            found.code, found.slots, found.slot, done=found.computed, on_stack=standing
-        )
+    def summary(self, content: Any, between: Callable[[], None] | None = None) -> Summary | None:
+        if between is None:
+            log = self._debugger.observers.log
+            row = log.row_of(content) if log is not None else None
+            return None if row is None else summary_of(row, name_of(content.dtype))
+        if isinstance(content, (np.ndarray, np.generic)):
+            return summarize_by_pieces(np.asarray(content), between)
+        backend = self._debugger.backend
+        measured = backend.to_device(np.zeros(ROW_SIZE))
+        backend.summarize(content, measured)
+        return summary_of(backend.to_host(measured).tolist(), name_of(content.dtype))
 
     def cells(self, group: Group, frame: int | None = None, pc: int | None = None) -> Sequence[int]:
         return self._cells.numbers(self._depth(frame), group, pc)
 
-    def cell(self, number: int, frame: int | None = None) -> ValueState:
-        return self._cells.cell(self._depth(frame), number)
+    def contents(self, numbers: Iterable[int], frame: int | None = None) -> Iterator[Any]:
+        return self._cells.contents(self._depth(frame), numbers)
 
-    def visits(self, name: str) -> Iterator[Visit]:
-        return (Visit(*each) for each in self._debugger.values.visits(name))
+    def state(self, value: str | int, frame: int | None = None) -> ValueState:
+        if isinstance(value, int):
+            return self._cells.cell(self._depth(frame), value)
+        values = self._debugger.values_at(self._depth(frame))
+        nearest = None
+        for place in values.places(value):
+            nearest = nearest or place
+            if place.computed:
+                nearest = place
+                break
+        if nearest is None:
+            place = values.place(value)
+            raise AssertionError(f"{place} is not on the way to %{name_text(value)}")
+        code, slot, depth = nearest.code, nearest.slot, nearest.depth
+        if depth is not None and code.names[slot] != value:
+            # A result of the next statement that the user has set, which is in no slot.
+            return self._cells.cell(depth, code.slot_of[value])
+        return self._cells.in_slots(code, nearest.slots, slot, depth, done=nearest.computed)
+
+    def visits(self, value: str | Sequence[int], frame: int | None = None) -> Iterator[Visit]:
+        if isinstance(value, str):
+            return (Visit(*each) for each in self._debugger.values_at(self._depth(frame)).visits(value))
+        return self._cells.visits(self._depth(frame), value)
 
     def computed(self, which: str = "", *, latest: bool = True) -> Iterator[Computed]:
         return map(self._computed, selected_values(self._debugger, which, latest=latest))
@@ -331,10 +407,6 @@ class ProgramTarget(Target):
         if awaited:
             return Edited(None, None, self.frame(0).line)
         return Edited(branch.number, branch.parent, None, tuple(late_decisions(debugger.values)))
-
-    @property
-    def awaited(self) -> Sequence[str]:
-        return self._debugger.awaited
 
     @property
     def outputs(self) -> Mapping[str, Array] | None:
@@ -358,12 +430,11 @@ class ProgramTarget(Target):
         at = None if mark.at is None else self._cells.at(mark.at)
         return Moment(mark.branch, mark.tick, mark.name, "mark", at)
 
-    def mark(self, name: str) -> Moment:
-        return self._moment(self._debugger.mark(name))
-
-    def rename_mark(self, name: str, to: str) -> None:
+    def mark(self, name: str, to: str | None = None) -> None:
         timeline = self._debugger.timeline
-        if to:
+        if to is None:
+            self._debugger.mark(name)
+        elif to:
             timeline.rename_mark(name, to)
         else:
             timeline.forget_mark(name)
@@ -500,45 +571,62 @@ class ProgramTarget(Target):
 
     # -- measures ----------------------------------------------------------------------------------
 
-    @property
-    def measures_times(self) -> bool:
-        return self._debugger.times.on
-
-    @measures_times.setter
-    def measures_times(self, on: bool) -> None:
-        self._debugger.times.measure(on)
-
-    def times(self) -> Times:
+    def times(self, on: bool | None = None) -> Times:
+        if on is not None:
+            self._debugger.times.measure(on)
         return times_of(self._debugger.loaded)
 
     def memory(self) -> Memory:
         return memory_of(self._debugger)
 
-    def buffers(self, name: str) -> Iterator[Buffer]:
-        return buffers_of(self._cells, name)
+    def buffers(self, value: str | int, frame: int | None = None) -> Iterator[Buffer]:
+        return buffers_of(self._cells, self._depth(frame), value)
 
-    def streams(self) -> Sequence[Stream]:
-        return streams_at(self._cells)
+    def streams(self, frame: int = 0) -> Sequence[Stream]:
+        return streams_at(self._cells, self._depth(frame))
 
     def kernels(self, *, fallen: bool = False) -> Sequence[StatementKernel]:
         loaded = self._debugger.loaded
         return loaded.fallbacks if fallen else loaded.kernels()
 
+    def implementation(self, place: Place) -> tuple[str | None, Sequence[str]]:
+        code = self._cells.code(place)
+        return kernel_name(self._debugger.backend, code, place.pc), micro_ops(code, place.pc)
+
     # -- while the program runs --------------------------------------------------------------------
 
     def listen(self, message: Callable[[Message], None] | None) -> None:
         control = self._debugger.control
+        if self._said is None:
+            self._said = control.said
+        if message is None:
+            control.said = self._said
+            return
+        send = message
 
         def said(each: LogMessage) -> None:
-            if message is None:
-                control.messages.append(each.text)
-            else:
-                message(Message(each.text, self._cells.place(each.frame.code, each.frame.pc)))
+            send(Message(each.text, self._cells.place(each.frame.code, each.frame.pc), each.line))
 
         control.said = said
 
     def between_statements(self, action: Callable[[], None]) -> None:
         self._debugger.control.between_statements(action)
+
+
+def _kernel_code(debugger: Debugger) -> CodeType | None:
+    """Return the code of the Python function that runs the next statement; None if there is none."""
+    frame = debugger.control.stack[-1]
+    if debugger.ended or frame.pc == len(frame.code.nodes):
+        return None
+    if not debugger.backend.runs_op_kernels or not frame.code.runs_kernel(frame.pc):
+        return None
+    name = frame.code.nodes[frame.pc].op
+    op = lookup(name, version_of(name, frame.code.opsets))
+    if op is None or op.kernel is None or op.ufunc is not None:
+        return None
+    # Show the user's function, not its decorator.
+    code = getattr(inspect.unwrap(op.kernel), "__code__", None)
+    return code if isinstance(code, CodeType) else None
 
 
 def target_of(debugger: object) -> ProgramTarget:

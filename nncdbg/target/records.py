@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from nncdbg.ir.records import Array, Graph, Node, Path, Type
+from nncdbg.process.crash_box import CrashBox
 from nncdbg.text.listing import Listing
 
 Status: TypeAlias = 'Literal["computed", "dropped", "gone", "awaited", "waiting"]'
 """The state of a value: `dropped` to keep within the history budget (it can be computed again), `gone` (its
-memory was used again), `awaited` (its op has no kernel, and the user can set it) or `waiting` (not yet)."""
+memory was used again), `awaited` (its op has no kernel, and the user can set it) or `waiting` (not yet).  A
+result of the next statement is `computed` once the user has set it."""
 
 Role: TypeAlias = 'Literal["result", "input", "carried", "constant", "captured"]'
 """What makes a value of a frame: a statement, the caller, the loop, the text, an enclosing block."""
@@ -52,6 +54,14 @@ class Place:
         return self.listing.lines[self.line - 1].strip()
 
     @property
+    def location(self) -> tuple[str, int] | None:
+        """The file and line of the user's model that the statement comes from."""
+        location = self.node.location if self.node is not None else None
+        if location is None or not location.file or location.line is None:
+            return None
+        return location.file, location.line
+
+    @property
     def is_loop(self) -> bool:
         """Whether the block is the body of a loop."""
         return bool(self.graph.inputs) and isinstance(self.path[-1], int)
@@ -66,6 +76,14 @@ class Place:
         """The first line of the block."""
         first = self.listing.headers.get(self.path)
         return first if first is not None else self.listing.statements[self.path][0]
+
+    def at(self, pc: int) -> Place:
+        """Return another statement of the block."""
+        return self if pc == self.pc else replace(self, pc=pc, line=self.listing.line(self.path, pc))
+
+    def shares_block(self, other: Place) -> bool:
+        """Return whether both are in the same block of the same text, perhaps compiled for other types."""
+        return self.path == other.path and self.listing.lines == other.listing.lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +105,8 @@ class Frame:
     """Whether `current` has run."""
     visit: Hashable = field(repr=False)
     """Equal for the same call and iteration of a block."""
+    entered: int = 0
+    """The number of statements before its first one, as in `Now.tick`."""
     iteration: int = 0
     """The iteration of a loop, and the step of a run, from 0."""
     is_loop: bool = False
@@ -99,8 +119,12 @@ class Frame:
     """The names of all its values, in their order."""
     outer: tuple[Graph, ...] = field(default=(), repr=False)
     """The blocks around it in its graph, the nearest first."""
-    collected: tuple[int, ...] = ()
-    """The number of values that a loop has collected so far, for each of its results."""
+    collected: tuple[Sequence[Any], ...] = field(default=(), repr=False, compare=False)
+    """The values that a loop has collected so far, for each of its results; the loop adds to them."""
+    types: Mapping[str, Type | None] = field(default_factory=dict, repr=False, compare=False)
+    """The types that are known before the run, by name."""
+    callees: Mapping[str, Graph] = field(default_factory=dict, repr=False, compare=False)
+    """The graphs that its statements can call, by name."""
 
     @property
     def graph(self) -> Graph:
@@ -207,8 +231,8 @@ class ValueState:
     """A value of a frame, or an operand without a name, at this moment.
 
     `number` identifies it among the values of the frame, also of a state that the block defines several
-    times.  `content` is that of a `computed` or `awaited` value, perhaps on a device (see `Target.host`), and
-    None for others; `reason` is why there is none.
+    times.  `content` is that of a `computed` value, perhaps on a device (see `Target.host`), and of one that
+    is `gone`, of which only type and shape are valid; None for others.  `reason` is why there is none.
     """
 
     name: str
@@ -223,8 +247,10 @@ class ValueState:
     reason: str = ""
     present: bool = True
     """False for an earlier value of a state."""
-    on_stack: bool = True
-    """False for a value of a frame that was left."""
+    whole: bool = True
+    """False if some elements of the content were never written."""
+    depth: int | None = None
+    """The depth of its frame, as in `Frame`; None for a value of a frame that was left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +268,18 @@ class Now:
     floor: int
     undoable: int
     last_edit: int
+    settled: bool = True
+    """Whether values can be read and set; False on the way to another moment."""
+    paused: bool = False
+    """Whether a pause was requested, which takes effect before the next statement."""
+    no_past: tuple[str, str] | None = None
+    """Why the program cannot go back, and a hint; None if it can."""
+    left_micro: bool = False
+    """Whether the last statement ended a micro program that was stepped into."""
+    done: tuple[int, int] = (0, 0)
+    """The statements of the outermost block before the next one, and all of them."""
+    problems: Sequence[str] = ()
+    """The failures of listeners so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -556,20 +594,34 @@ class Setup:
     """The choices for sizes and inputs that were not given."""
     files: tuple[str, ...] = ()
     """The files with data of the program."""
+    reuses_memory: bool = False
+    """Whether memory is used again, so that the content of a value changes."""
+    facts: tuple[tuple[str, tuple[str, str] | None], ...] = ()
+    """The `notes` without hints, with the kind (``input`` or ``dim``) and name of what was not given."""
+    crash_box: CrashBox | None = field(default=None, repr=False)
+    """Records the running kernel, in case it ends the process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message of a logpoint, or about values that are set again, and the place of the program then."""
+    """A message of a logpoint, or about values that are set again, and the place of the program then.
+
+    `line` is that of the statement that it is about; None for one about the run.
+    """
 
     text: str
     place: Place
+    line: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A value at one visit of its statement; `step` is that of the run, None outside of one."""
+    """A value at one visit of its statement, or several values of one block.
+
+    `step` is that of the run, None outside of one.  `content` is on the host; of several values it is a tuple
+    as `Target.contents` returns it.  `tick` is the moment before the end of the visit.
+    """
 
     step: int | None
-    content: Array
+    content: Any
     tick: int | None = None

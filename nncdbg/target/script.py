@@ -1,4 +1,4 @@
-"""The debuggers that a script moves itself: they stop for a prompt, and the script's own call continues."""
+"""The debuggers that a script moves itself: they stop for a user, and the script's own call continues."""
 
 from __future__ import annotations
 
@@ -11,6 +11,43 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.stopping.stops import Stop
 from nncdbg.engine.stopping.supervision import PROCESS, Verb
 from nncdbg.target.program import ProgramTarget
+
+
+class ScriptMove:
+    """A move of a program that the code of a script makes, on the thread of the script."""
+
+    def __init__(self, debugger: Debugger, verb: Verb) -> None:
+        self._debugger, self._verb = debugger, verb
+        self.target = ProgramTarget(debugger)
+
+    def pause_first(self) -> None:
+        """Take the next statement, before the move, as a stop of the program."""
+        debugger = self._debugger
+        debugger.stop = debugger.control.here("pause")
+
+    def run(self, concerns: Callable[[], bool], hold: Callable[[], bool]) -> None:
+        """Make the move; at each stop that `concerns` the user, call `hold`, then continue the move.
+
+        `hold` returns whether the script receives the stop at which the program then is.
+        """
+        debugger = self._debugger
+        debugger.stop = self._verb()
+        while concerns():
+            rest = debugger.control.journey
+            if hold() or rest is None:
+                break
+            debugger.move(debugger.control.proceed, rest)
+
+
+def supervise(make: Callable[[ScriptMove], None] | None) -> None:
+    """Let `make` make the moves of the debuggers of this process; None ends this."""
+
+    def supervisor(debugger: Debugger, verb: Verb) -> Stop:
+        assert make is not None
+        make(ScriptMove(debugger, verb))
+        return debugger.stop
+
+    PROCESS.supervisor = supervisor if make is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +108,18 @@ class ScriptSupervision:
             self._hold(debugger, debugger.control.here("pause"))
             if debugger.ended:
                 return debugger.stop
-        stop = verb()
-        while self._concerns(debugger, stop):
-            rest, branch = debugger.control.journey, debugger.timeline.branch
-            self._hold(debugger, stop)
+
+        def hold() -> bool:
+            branch = debugger.timeline.branch
+            self._hold(debugger, debugger.stop)
             stop = debugger.stop
             failed = stop.error is not None and debugger.timeline.branch == branch
-            if rest is None or failed or self._is_of_script(debugger, stop):
-                break
-            stop = debugger.move(debugger.control.proceed, rest)
+            return failed or self._is_of_script(debugger, stop)
+
+        ScriptMove(debugger, verb).run(lambda: self._concerns(debugger, debugger.stop), hold)
         if self._held is not None and self._held[0] is debugger:
             self._moved(self._held[1])
-        return stop
+        return debugger.stop
 
     def _concerns(self, debugger: Debugger, stop: Stop) -> bool:
         """Return True if the debugger is held at a stop."""

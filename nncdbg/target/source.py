@@ -18,15 +18,10 @@ from nncdbg.ir.records import Path
 from nncdbg.ir.search import arrivals_in, same_file
 from nncdbg.ir.source_trace import NO_VISIT, Arrival, SourceOrder, SourceTrace, SourceVisit
 from nncdbg.target.records import SourceFrame, Stop
+from nncdbg.target.target import check_not_ended
 
 if TYPE_CHECKING:
     from nncdbg.target.target import Target
-
-
-def check_not_ended(target: Target) -> None:
-    """Raise UsageError if the program has ended."""
-    if target.now.ended:
-        raise UsageError("the program has ended", hint="step back, go to a mark, or restart")
 
 
 class SourceView:
@@ -158,13 +153,13 @@ class SourceView:
         number = self.statement + 1
         if number == len(self.order.places):
             return self._target.run()
-        return self._target.run_to_lines([self._line(number)])
+        return self._target.run(to=[self._line(number)])
 
     def statement_back(self) -> Stop:
         """Undo the last statement, inside of its graph.  Raises UsageError at the start."""
         if not self.statement:
             raise UsageError("this is the first statement of the step", hint="run forward with `nexti`")
-        return self._target.go_to_line(self._line(self.statement - 1))
+        return self._target.go_to(line=self._line(self.statement - 1))
 
     def finish(self) -> Stop:
         """Run until the function returns: to the rest of the line that called it, or the line after that."""
@@ -283,12 +278,12 @@ class SourceView:
         if arrival is None:
             return self._target.run()
         if arrival.statement > self.statement:
-            self._target.run_to_lines([self._line(arrival.statement)])
+            self._target.run(to=[self._line(arrival.statement)])
         return self._choose(arrival)
 
     def _go_back(self, arrival: Arrival) -> Stop:
         if arrival.statement < self.statement:
-            self._target.go_to_line(self._line(arrival.statement))
+            self._target.go_to(line=self._line(arrival.statement))
         return self._choose(arrival)
 
     def _choose(self, arrival: Arrival) -> Stop:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nncdbg.engine.execution.findings import KINDS
 from nncdbg.errors import UsageError
@@ -15,12 +16,14 @@ from nncdbg.target.breakpoint_syntax import (
     place_lines,
     plain_name,
 )
+from nncdbg.target.records import Place
 from nncdbg.text.places import place_text
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.stopping.breakpoints import Breakpoint
     from nncdbg.expression import Expression
+    from nncdbg.target.cells import Places
 
 CATCHES = KINDS
 """The kinds of findings at which a program stops."""
@@ -61,6 +64,11 @@ class StopPoint:
     note: str = ""
 
     @property
+    def set_by(self) -> list[str]:
+        """The commands of the prompt that set it, without those of its present state."""
+        return [each for each in self.commands if not each.startswith(("disable $bpnum", "ignore $bpnum"))]
+
+    @property
     def where(self) -> str:
         """Its lines, unless `text` has them: ``, lines 3, 9``."""
         if self.kind == "line":
@@ -92,6 +100,9 @@ class Stops(Protocol):
 
     All methods with a number raise UsageError if no breakpoint has it.
     """
+
+    def numbers(self) -> set[int]:
+        """Return the numbers of all breakpoints."""
 
     def points(self) -> Sequence[StopPoint]:
         """Return all breakpoints, in the order of their numbers."""
@@ -188,9 +199,12 @@ def _current_line(debugger: Debugger) -> int:
 class ProgramStops(Stops):
     """The breakpoints and catches of a program."""
 
-    def __init__(self, debugger: Debugger) -> None:
-        self._debugger = debugger
+    def __init__(self, debugger: Debugger, places: Places) -> None:
+        self._debugger, self._places = debugger, places
         self._breakpoints = debugger.breakpoints
+
+    def numbers(self) -> set[int]:
+        return {each.number for each in self._breakpoints}
 
     def points(self) -> Sequence[StopPoint]:
         return [_stop_point(each) for each in self._breakpoints]
@@ -200,6 +214,41 @@ class ProgramStops(Stops):
 
     def add(self, text: str, *, temporary: bool = False, log: str | None = None) -> StopPoint:
         return _stop_point(parse_stop(text).add_to(self._debugger, temporary=temporary, log=log))
+
+    def set(
+        self,
+        kind: str,
+        place: Any,
+        when: str | None = None,
+        hits: str | None = None,
+        log: str | None = None,
+    ) -> StopPoint:
+        """Add a breakpoint at one place, given by its kind.
+
+        A `line`; a `source` as (file, line); the name of an `op`, `graph`, `value` or `node`, or any `name`;
+        `data`, the name of a value that is written; a `site`, which is a Place, or a listing of micro
+        programs and a line.  Raises as `add` does.
+        """
+        if isinstance(place, Place):
+            block = place.path if place.micro is None else self._places.code(place)
+            place = block, place.pc
+        return _stop_point(self._breakpoints.add({kind: place}, when, hits, log))
+
+    def together(self) -> AbstractContextManager[None]:
+        """Apply the changes in the body of the context together, at its end."""
+        return self._breakpoints.traps.together()
+
+    def lines_of(self, file: str) -> Collection[int]:
+        """Return the lines of a file of the user's model that made statements; none for other files."""
+        return self._breakpoints.placement.origin(file)
+
+    def stop_at_first(self, numbers: Container[int]) -> bool:
+        """Stop before the first statement if one of these breakpoints is there; return whether one is."""
+        debugger = self._debugger
+        stop = debugger.control.stop_here(numbers)
+        if stop is not None:
+            debugger.move(lambda: stop)
+        return stop is not None
 
     def watch(self, expression: str, when: str | None, hits: str | None) -> StopPoint:
         name = plain_name(expression)
@@ -241,6 +290,26 @@ class ProgramStops(Stops):
 
     def uncatch(self, kinds: Sequence[str]) -> None:
         self._debugger.uncatch(*kinds)
+
+    @property
+    def conditions(self) -> Mapping[str, Expression | None]:
+        """The caught kinds of findings, with their conditions."""
+        return self._debugger.observers.catches.conditions
+
+    @conditions.setter
+    def conditions(self, conditions: Mapping[str, Expression | None]) -> None:
+        self._debugger.observers.catch_only(conditions)
+
+    def impossible(self) -> frozenset[str]:
+        """Return the kinds of findings that this program cannot have."""
+        return frozenset(self._debugger.observers.beyond())
+
+
+def first_conditions() -> Mapping[str, Expression | None]:
+    """Return the kinds of findings at which every program stops at first."""
+    from nncdbg.engine.observers.catching import Catches
+
+    return Catches().conditions
 
 
 def _stop_point(breakpoint: Breakpoint) -> StopPoint:

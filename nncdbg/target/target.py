@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from types import CodeType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from nncdbg.comparison.kernels import StatementKernel
+from nncdbg.errors import UsageError
 from nncdbg.expression import Expression, VisibleValues
+from nncdbg.expression.functions import Budget, DerivativeRequest
 from nncdbg.ir.records import Array, Program
 from nncdbg.stats import Summary
 from nncdbg.stats.series import TrackedSeries
@@ -36,16 +39,21 @@ from nncdbg.target.records import (
     ValueState,
     Visit,
 )
-from nncdbg.target.source import SourceView
 from nncdbg.target.stops import Stops
 from nncdbg.text.listing import Listing
 from nncdbg.text.short_names import ProgramNames
 
+if TYPE_CHECKING:
+    from nncdbg.target.source import SourceView
+
 Group: TypeAlias = (
-    'Literal["operands", "read", "results", "written", "given", "constants", "carried", "named", "returned"]'
+    'Literal["operands", "read", "results", "computed", "waiting", "given", "constants", "inputs", "carried",'
+    ' "returned"]'
 )
 """Values of a frame: the operands of its statement, those that it reads in its blocks too, the results of a
-statement, all results, inputs and captured values, constants, carried values, all names, what is returned."""
+statement, the results so far and those to come in their order, inputs and captured values, constants, inputs,
+carried values, what is returned.  Of a state, `computed`, `waiting`, `given` and `constants` have only the
+value that the next statement reads."""
 
 Summarize: TypeAlias = "Callable[[Any], Summary | None]"
 """Returns the statistics of a content; None if it is no tensor, or if they would take too long."""
@@ -53,6 +61,9 @@ Summarize: TypeAlias = "Callable[[Any], Summary | None]"
 
 class Scope(VisibleValues, Protocol):
     """The values that expressions see in one frame, at one moment."""
+
+    depth: int
+    """The depth of the frame, as in `Frame`."""
 
     def read(self, text: str) -> Expression:
         """Parse an expression.  Raises ExpressionError."""
@@ -68,6 +79,20 @@ class Scope(VisibleValues, Protocol):
 
     def previous_content(self, name: str) -> Any:
         """Return the value of the previous iteration or visit, as `content` does.  Raises NotComputed."""
+
+    def loss(self, program: Program) -> str | None:
+        """Return the name of the loss that is computed in the nearest frame that has one; None without one.
+
+        It is a scalar result that a ``backward`` line of the program differentiates.
+        """
+
+    def derivative(
+        self, wanted: DerivativeRequest, vectors: Sequence[Any], budget: Budget | None = None
+    ) -> Array:
+        """Return a derivative at the values of this moment.
+
+        Raises OperandError if it does not exist, BudgetExceeded, and NotComputed.
+        """
 
 
 class Explanation(Protocol):
@@ -97,6 +122,18 @@ class Explanation(Protocol):
 
     def suspicions(self, origins: Iterable[Origin]) -> Sequence[Suspicion]:
         """Return those of the statements that are often mistakes."""
+
+
+def check_not_ended(target: Target) -> None:
+    """Raise UsageError if the program has ended."""
+    if target.now.ended:
+        raise UsageError("the program has ended", hint="step back, go to a mark, or restart")
+
+
+def check_past(target: Target) -> None:
+    """Raise UsageError if the program cannot go back: it is at its start."""
+    if (no_past := target.now.no_past) is not None:
+        raise UsageError(no_past[0], hint=no_past[1])
 
 
 class Target(Protocol):
@@ -133,6 +170,15 @@ class Target(Protocol):
     def place(self, path: Sequence[str | int], pc: int) -> Place:
         """Return a statement of the program by the path of its block and its number there."""
 
+    def blocks(self, start: int = 0) -> Sequence[Place]:
+        """Return the beginnings of the blocks compiled so far, in their order, from number `start` on."""
+
+    def definition(self, block: Place, name: str) -> Place | None:
+        """Return the statement that defines the value with a name in a block; None if it is not visible.
+
+        For an input or a constant, return the beginning of the block that has it.
+        """
+
     def names(self, frame: int | None = None) -> ProgramNames:
         """Return the names of the program that a frame belongs to."""
 
@@ -156,10 +202,12 @@ class Target(Protocol):
     def now(self) -> Now:
         """The present moment."""
 
-    def run(self, *, heed: bool = True) -> Stop:
+    def run(self, *, heed: bool = True, to: Iterable[int] | Place | None = None) -> Stop:
         """Run until something stops the program; without `heed`, to the end.
 
-        This and the other moves raise UsageError at the end of the program, or at its start.
+        With `to`, run until the statement on one of these lines is next; or, without a stop on the way, until
+        the statement of a place is next.  Raises UsageError if the program would end before that place.  This
+        and the other moves raise UsageError at the end of the program, or at its start.
         """
 
     def step_over(self, stream: int | None = None) -> Stop:
@@ -168,11 +216,14 @@ class Target(Protocol):
     def step_into(self, *, micro: bool = False) -> Stop:
         """Execute the next statement, or enter its block, and with `micro` its micro program."""
 
-    def step_out(self) -> Stop:
-        """Run until the innermost frame returns."""
+    def step_out(self, *, back: bool = False) -> Stop:
+        """Run until the innermost frame returns; with `back`, go back to the statement that began it."""
 
-    def run_to_lines(self, lines: Iterable[int]) -> Stop:
-        """Run until the statement on one of these lines is next."""
+    def inside(self) -> tuple[bool, CodeType | None]:
+        """Return whether the next statement has a micro program, and its kernel if that is in Python.
+
+        Raises GraphError for operands that its op does not accept.
+        """
 
     def step_back(self, *, into: bool = False, micro: bool = False) -> Stop:
         """Undo the last statement of the frame, or with `into` the last one that was executed.
@@ -180,20 +231,20 @@ class Target(Protocol):
         With `micro`, undo only the return from its micro program.
         """
 
-    def reverse_step_out(self) -> Stop:
-        """Go back to the statement that began the innermost frame."""
-
     def reverse_continue(self) -> Stop:
         """Go back to the previous stop, else to the start."""
 
-    def go_to(self, moment: str | int | Moment) -> Stop:
-        """Go to a mark by name, to the moment after this many statements, or to a moment of a branch."""
+    def go_to(self, moment: str | int | Moment = 0, *, line: int | None = None) -> Stop:
+        """Go to a mark by name, to the moment after this many statements, or to a moment of a branch.
 
-    def go_to_line(self, line: int) -> Stop:
-        """Go to the last execution of a line, else run to it."""
+        With `line` instead, go to its last execution, else run to it.
+        """
 
-    def pause(self) -> None:
-        """Stop before the next statement; from any thread."""
+    def last_visit(self, place: Place) -> int | None:
+        """Return the last moment, in statements, at which a statement was next; None if it has not run."""
+
+    def pause(self, on: bool = True) -> None:
+        """Stop before the next statement; from any thread.  If not `on`, forget a late pause."""
 
     def messages(self) -> Sequence[str]:
         """Return the messages of logpoints since the last call."""
@@ -224,20 +275,34 @@ class Target(Protocol):
     def device(self, content: Any) -> str | None:
         """Return the device of a content; None for the host."""
 
-    def state(self, name: str, frame: int | None = None) -> ValueState:
-        """Return a value by its full name, of this frame or the nearest one around it that has it.
+    def summary(self, content: Any, between: Callable[[], None] | None = None) -> Summary | None:
+        """Return the statistics of a tensor that were logged when it was written; None if none are kept.
 
-        Raises NotComputed if no frame has it, ExpressionError if no value has the name.
+        With `between`, compute them on the tensor's device, and call it between pieces on the host.
         """
 
     def cells(self, group: Group, frame: int | None = None, pc: int | None = None) -> Sequence[int]:
         """Return the numbers of values of a frame; `pc` is the statement, by default the next one."""
 
-    def cell(self, number: int, frame: int | None = None) -> ValueState:
-        """Return the value with a number in a frame."""
+    def contents(self, numbers: Iterable[int], frame: int | None = None) -> Iterator[Any]:
+        """Yield the contents of values of a frame by their numbers, perhaps on a device.
 
-    def visits(self, name: str) -> Iterator[Visit]:
-        """Yield a value at its latest and earlier visits, newest first.  Raises NotComputed."""
+        None stands for a value that is not computed, or no longer valid.
+        """
+
+    def state(self, value: str | int, frame: int | None = None) -> ValueState:
+        """Return a value by its number in a frame, or by its full name.
+
+        A name is that of this frame or the nearest one around it that has it.  Raises NotComputed if no frame
+        has it, ExpressionError if no value has it.
+        """
+
+    def visits(self, value: str | Sequence[int], frame: int | None = None) -> Iterator[Visit]:
+        """Yield a value at its latest and earlier visits, newest first.  Raises NotComputed.
+
+        Of several values of a frame, by their numbers, yield the earlier visits.  None stands for a content
+        that has left the history; the memory of others may have been used again.
+        """
 
     def computed(self, which: str = "", *, latest: bool = True) -> Iterator[Computed]:
         """Yield the computed values in the history that ``@graph``, an op, a value or patterns select.
@@ -247,10 +312,6 @@ class Target(Protocol):
 
     def set_value(self, name: str, value: Any, index: Any = None, frame: int | None = None) -> Edited:
         """Change a value, or a part of it, and recompute what depends on it.  Raises UsageError."""
-
-    @property
-    def awaited(self) -> Sequence[str]:
-        """The results of the next statement that can be set because its op has no kernel."""
 
     @property
     def outputs(self) -> Mapping[str, Array] | None:
@@ -270,11 +331,11 @@ class Target(Protocol):
     def marks(self) -> Mapping[str, Moment]:
         """The marks by name."""
 
-    def mark(self, name: str) -> Moment:
-        """Name this moment."""
+    def mark(self, name: str, to: str | None = None) -> None:
+        """Name this moment; or with `to` rename a mark, or remove it if `to` is empty.
 
-    def rename_mark(self, name: str, to: str) -> None:
-        """Rename a mark, or remove it if `to` is empty.  Raises UsageError for unknown and for used names."""
+        Raises UsageError for unknown and for used names.
+        """
 
     def moments(self, branch: int) -> Sequence[Moment]:
         """Return the moments of a branch: its start, checkpoints, edits, marks, and where it is."""
@@ -322,32 +383,35 @@ class Target(Protocol):
 
     # -- measures ----------------------------------------------------------------------------------
 
-    @property
-    def measures_times(self) -> bool:
-        """Whether statements are measured; if set to True, from nothing."""
-
-    @measures_times.setter
-    def measures_times(self, on: bool) -> None: ...
-
-    def times(self) -> Times:
-        """Return what was measured so far."""
+    def times(self, on: bool | None = None) -> Times:
+        """Return what was measured so far; `on` begins to measure statements, from nothing, or ends it."""
 
     def memory(self) -> Memory:
         """Return the memory of the run."""
 
-    def buffers(self, name: str) -> Iterator[Buffer]:
-        """Yield the memory of a value, then the values in the history that share it.  Raises NotComputed."""
+    def buffers(self, value: str | int, frame: int | None = None) -> Iterator[Buffer]:
+        """Yield the memory of a value, by name or number, then the values in the history that share it.
 
-    def streams(self) -> Sequence[Stream]:
-        """Return the streams of the schedule at this moment; none without a schedule."""
+        Raises NotComputed.
+        """
+
+    def streams(self, frame: int = 0) -> Sequence[Stream]:
+        """Return the streams of the schedule at the next statement of a frame; none without a schedule."""
 
     def kernels(self, *, fallen: bool = False) -> Sequence[StatementKernel]:
         """Return the backend of each statement, or of those that fell back to NumPy so far."""
 
+    def implementation(self, place: Place) -> tuple[str | None, Sequence[str]]:
+        """Return the function or library that runs a statement, and the ops of its micro program.
+
+        The function is None for control flow.  There are no ops without a micro program, and if the types of
+        operands are not fully known before the run.
+        """
+
     # -- while the program runs --------------------------------------------------------------------
 
     def listen(self, message: Callable[[Message], None] | None) -> None:
-        """Call `message` at once with each message, instead of collecting them; None collects them again."""
+        """Call `message` at once with each message, instead of collecting them; None ends this."""
 
     def between_statements(self, action: Callable[[], None]) -> None:
         """Run an action before the next statement of a run in progress; from any thread."""

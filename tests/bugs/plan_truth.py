@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 import nncdbg
+from nncdbg.comparison.launches import PlacedPlan
+from nncdbg.comparison.launches import ValueSite as Site
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.memory.plan_file import PlacedPlan, Site
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.ir.records import Path

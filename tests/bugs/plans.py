@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from nncdbg.comparison.launches import PlacedPlan
+from nncdbg.comparison.launches import ValueSite as Site
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.memory.packing import LiveRange, Times, pack
-from nncdbg.engine.memory.plan_file import PlacedPlan, Site
 from tests.bugs.plan_truth import Copy, History, Truth
 
 _MOST_OVERLAPS = 250

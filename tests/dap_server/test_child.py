@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 import nncdbg
-from nncdbg.dap_server.kernel_debugger import kernel_at
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.backends.onnxruntime import OnnxRuntime
+from nncdbg.target.program import ProgramTarget
 from tests.dap_server.client import TIMEOUT, Client, read_body, socket_client, stdio_client
 
 pytest.importorskip("debugpy")
@@ -322,4 +322,4 @@ class Renamed(NumPy):
 def test_the_backend_declares_whether_kernels_are_python(backend: type[Backend], has_kernel: bool) -> None:
     text = "graph @main(%x: f32[4]) -> (%y: f32[4]) {\n  %y: f32[4] = Softmax(%x)\n  return %y\n}\n"
     debugger = nncdbg.Debugger(nncdbg.parse(text), {"x": "zeros"}, backend=backend())
-    assert (kernel_at(debugger) is not None) == has_kernel
+    assert (ProgramTarget(debugger).inside()[1] is not None) == has_kernel

@@ -20,8 +20,7 @@ from nncdbg.dap_server.protocol import (
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.session import Session
 from nncdbg.dap_server.transport.connection import Connection
-from nncdbg.dap_server.variables.places import child_place, content_at, frame_place
-from nncdbg.engine.compilation.code import UNSET
+from nncdbg.dap_server.variables.places import NOTHING, child_place, content_at, place_of
 from tests.dap_server.conftest import EXAMPLES
 
 
@@ -43,7 +42,7 @@ def session(tmp_path: Path) -> Session:
 
 
 def container(session: Session, scope: str) -> int:
-    frame = session.handles.number(frame_place(session, 0))
+    frame = session.handles.number(place_of(session.program.target.frame(0)))
     listed = scopes(session, ScopesArguments(frame_id=frame)).scopes
     return int(next(each.variables_reference for each in listed if each.name == scope))
 
@@ -63,14 +62,14 @@ def listed(session: Session, scope: str) -> dict[str, Variable]:
 
 
 def test_records_of_unchanged_variables_are_reused(session: Session) -> None:
-    session.program.debugger.step_over()
+    session.program.target.step_over()
     before = listed(session, "Values")
     first = sent(session, "Values")
-    session.program.debugger.step_over()
+    session.program.target.step_over()
     then = {id(each) for each in sent(session, "Values")}
     rebuilt = [each for each in first if id(each) not in then]
     assert len(rebuilt) == 1, "the value that the step has computed"
-    session.program.debugger.set_value("wq", 0.0, "0, 0")
+    session.program.target.set_value("wq", 0.0, "0, 0")
     assert listed(session, "Values")["%wq"].value != before["%wq"].value
     assert listed(session, "Values")["%wq"].variables_reference == before["%wq"].variables_reference
 
@@ -79,7 +78,7 @@ def test_a_record_is_rebuilt_after_its_reference_expires(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handles, "KEPT", 40)
-    session.program.debugger.step_over()
+    session.program.target.step_over()
     before = listed(session, "Values")["%wq"]
     for number in range(100):
         session.handles.number(("something else", number))
@@ -91,7 +90,7 @@ def test_a_record_is_rebuilt_after_its_reference_expires(
 
 
 def test_children_are_found_by_name(session: Session) -> None:
-    session.program.debugger.step_over()
+    session.program.target.step_over()
     values = container(session, "Values")
     whole = child_place(session, values, "%wq")
     assert whole is not None
@@ -101,10 +100,10 @@ def test_children_are_found_by_name(session: Session) -> None:
     element = child_place(session, session.handles.number(row), "[7]")
     assert element is not None
     assert element.index == (2, 7)
-    assert content_at(session, element) == session.program.debugger.value("wq")[2, 7]
+    assert content_at(session, element) == session.program.target.value("wq")[2, 7]
     outside = child_place(session, number, "[8]")
     assert outside is not None
-    assert content_at(session, outside) is UNSET
+    assert content_at(session, outside) is NOTHING
     for name in ("%nothing", "wq", "statistics", "[x]", ""):
         assert child_place(session, values, name) is None
         assert child_place(session, number, name) is None

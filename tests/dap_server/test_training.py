@@ -9,7 +9,7 @@ import pytest
 
 import nncdbg
 from nncdbg.dap_server.variables import scopes
-from nncdbg.engine.values.differentiation import Budget
+from nncdbg.expression.functions import Budget
 from tests.dap_server.client import Client
 from tests.engine.compilation.test_states import DATA, TRAIN
 from tests.engine.values.test_visits_of_runs import AFTER_H, TWO_RUNS
@@ -236,7 +236,7 @@ def test_a_hover_reports_a_gradient_that_needs_too_much(monkeypatch: pytest.Monk
 
     def text(statements: int, seconds: float) -> str:
         monkeypatch.setattr(scopes, "BUDGET", Budget(statements, seconds))
-        found = scopes.loss_gradient(debugger, debugger.values, "%w1")
+        found = scopes.loss_gradient(debugger.program, debugger.values, "%w1")
         assert found is not None
         return found.text
 

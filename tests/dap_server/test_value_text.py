@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.dap_server.variables.value_text import Glance, Shown, type_text
+from nncdbg.dap_server.variables.value_text import Glance, Shown, read_part, type_text
 from nncdbg.engine.backends import cupy
+from nncdbg.target.program import ProgramTarget
 from tests.engine.backends.stand_in import StandIn
 
 PROGRAM = """#nncdbg 1
@@ -29,7 +31,7 @@ graph @main(%x: f32[100]) -> (%y: f32[100]) {
 def debugged(**options: Any) -> tuple[nncdbg.Debugger, Shown]:
     inputs = {"x": np.arange(1, 101, dtype=np.float32)}
     debugger = nncdbg.Debugger(nncdbg.parse(PROGRAM), inputs, **options)
-    return debugger, Shown(debugger)
+    return debugger, Shown(ProgramTarget(debugger))
 
 
 def never_cancelled() -> None:
@@ -37,9 +39,7 @@ def never_cancelled() -> None:
 
 
 def line(shown: Shown, name: str, room: int = 1 << 20) -> str:
-    frame = shown.debugger.control.machine.frames[0]
-    slot = frame.code.slot_of[name]
-    return Glance(shown, False, never_cancelled, room).text(frame.slots[slot])
+    return Glance(shown, False, never_cancelled, room).text(shown.target.scope().content(name))
 
 
 def test_statistics_are_computed_once_per_array() -> None:
@@ -112,3 +112,14 @@ def test_a_device_value_has_the_same_text_and_few_transfers(
     assert len(stand_in.transfers) - before <= 2
     content = device.control.machine.frames[0].slots[device.control.machine.frames[0].code.slot_of[name]]
     assert type_text(content) == type_text(host.value(name))
+
+
+def test_a_part_of_a_mapped_file_is_read_alone(tmp_path: Path):
+    array = np.arange(100_000, dtype=np.float32).reshape(100, 1000)
+    np.save(tmp_path / "x.npy", array)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    for part in (np.s_[50, 10:20], np.s_[-1], np.s_[::7, 3], np.s_[3, 4], np.s_[5:5], np.s_[:]):
+        copied = read_part(mapped[part][...])
+        assert np.array_equal(copied, array[part])
+        assert copied.size == 0 or not np.shares_memory(copied, mapped)
+    assert read_part(array) is array

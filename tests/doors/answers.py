@@ -98,7 +98,8 @@ def adapter(debugger: nncdbg.Debugger) -> Session:
     runner = Runner()
     session = Session(Connection(nothing, nothing, nothing), runner)  # type: ignore[arg-type]
     session.client.arguments = InitializeRequestArguments(adapter_id="nncdbg")
-    session.debuggee = Debuggee(debugger, runner, Sources(debugger, None))
+    target = ProgramTarget(debugger)
+    session.debuggee = Debuggee(target, runner, Sources(target, None))
     return session
 
 

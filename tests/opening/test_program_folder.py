@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 
 import nncdbg
 from nncdbg.dtypes import NUMPY, name_of
-from nncdbg.engine.frontends.file_names import FILES
 from nncdbg.engine.frontends.program_folder import open_program_folder
 from nncdbg.engine.frontends.tensor_file import STORABLE
 from nncdbg.errors import LoadError, UsageError
 from nncdbg.ir.records import Graph, Program, Value, type_of
 from nncdbg.opening import folder_writing
 from nncdbg.opening.folder_writing import check_folder, write_folder
+from nncdbg.text.file_names import FILES
 
 STEP = """#nncdbg 1
 graph @main(%"fc.weight": f32[2,3], %x: f32[3]) -> (%y: f32[2]) {

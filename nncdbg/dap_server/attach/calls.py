@@ -62,7 +62,7 @@ def listen(address: Address, token: str | None = None) -> Address:
     from nncdbg.dap_server.session import Session
     from nncdbg.dap_server.transport.connection import Connection
     from nncdbg.dap_server.transport.serving import Listener
-    from nncdbg.engine.stopping.supervision import PROCESS
+    from nncdbg.target.script import supervise
 
     made = Attachment()
 
@@ -71,7 +71,7 @@ def listen(address: Address, token: str | None = None) -> Address:
 
     _listener = Listener(address, make_session, token)
     _attachment = made
-    PROCESS.supervisor = made.supervise
+    supervise(made.supervise)
     if _listener.access.file is not None:
         print(f"nncdbg: clients must show the token in {_listener.access.file}", file=sys.stderr)
     try:
@@ -144,9 +144,9 @@ def _forked() -> None:
     global _attachment, _listener, _entry
     if _attachment is None or _listener is None:
         return
-    from nncdbg.engine.stopping.supervision import PROCESS
+    from nncdbg.target.script import supervise
 
-    PROCESS.supervisor = None
+    supervise(None)
     _attachment.forget()
     _listener.close_descriptors()
     _attachment = _listener = _entry = None

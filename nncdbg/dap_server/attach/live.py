@@ -20,8 +20,8 @@ from nncdbg.dap_server.transport.addresses import address_text, parse_address
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.target.breakpoint_syntax import parse_place
 from nncdbg.torch.live.breakpoints import KINDS, LiveBreakpoint, live_breakpoint, parse_condition
-from nncdbg.torch.live.debugger import LiveDebugger
 from nncdbg.torch.live.stops import ScriptStops
+from nncdbg.torch.live.target import ScriptTarget
 from nncdbg.torch.live.training import LiveTraining
 
 if TYPE_CHECKING:
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.breakpoints.client_breakpoints import ClientBreakpoint
     from nncdbg.dap_server.breakpoints.exception_filters import FilterRequest
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.debugger import Debugger
     from nncdbg.expression import Expression
     from nncdbg.target.stops import StopPoint
+    from nncdbg.target.target import Target
+    from nncdbg.torch.live.debugger import LiveDebugger
 
 
 class AttachedTraining:
@@ -41,11 +42,13 @@ class AttachedTraining:
     """
 
     def __init__(self, clients: Attachment, *, history: bool = False, on_demand: bool = False) -> None:
-        self.training = LiveTraining(clients.hold, self._say, history=history, on_demand=on_demand)
+        self.training = LiveTraining(self._hold, self._say, history=history, on_demand=on_demand)
         self.stops = ConsoleStops(self)
         self.set_by_clients: dict[int, LiveBreakpoint] = {}
         """All breakpoints that clients have set, by number."""
         self._clients = clients
+        self._stop: ScriptTarget | None = None
+        """The stop at which the script is held."""
         self.caught: Mapping[str, Expression | None] = {}
         """The catches of the filters and of the console."""
         self._own: dict[str, Expression | None] = {}
@@ -127,14 +130,26 @@ class AttachedTraining:
     def pause(self, why: str) -> None:
         self.training.pause(why or "paused by the editor")
 
-    def progress(self, debugger: Debugger) -> str:
-        return f"step {debugger.live.operator.step}" if isinstance(debugger, LiveDebugger) else ""
+    def _hold(self, debugger: LiveDebugger) -> None:
+        self._stop = ScriptTarget(self.training, debugger)
+        try:
+            self._clients.hold(self._stop)
+        finally:
+            self._stop = None
+
+    def _stop_of(self, target: Target) -> ScriptTarget | None:
+        """Return the stop of the script, if it is what the client sees."""
+        return self._stop if self._stop is not None and target == self._stop else None
+
+    def progress(self, target: Target) -> str:
+        stop = self._stop_of(target)
+        return "" if stop is None else f"step {stop.step}"
 
     def record_step(self, session: Session) -> str:
-        debugger = session.debuggee.debugger if session.debuggee is not None else None
-        if session.state is not State.STOPPED or not isinstance(debugger, LiveDebugger):
+        stop = self._stop_of(session.debuggee.target) if session.debuggee is not None else None
+        if session.state is not State.STOPPED or stop is None:
             raise UsageError("a step is recorded from a stop of the script", hint="pause it first")
-        session.program.move(session, debugger.release, unasked=True)
+        session.program.move(session, stop.release, unasked=True)
         return self.training.record_step()
 
     def _say(self, text: str) -> None:

@@ -26,12 +26,12 @@ from nncdbg.errors import UsageError
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.breakpoints.client_breakpoints import ClientBreakpoint
-    from nncdbg.dap_server.debuggee import Verb
     from nncdbg.dap_server.protocol import Breakpoint
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.stopping.stops import Stop
+    from nncdbg.target.program import ProgramTarget
+    from nncdbg.target.script import ScriptMove
     from nncdbg.target.stops import Stops
+    from nncdbg.target.target import Target
 
 
 class RunningScript(Protocol):
@@ -56,10 +56,10 @@ class RunningScript(Protocol):
     def pause(self, why: str) -> None:
         """Stop the script soon."""
 
-    def progress(self, debugger: Debugger) -> str:
+    def progress(self, target: Target) -> str:
         """Return how far the script is at a stop, such as `step 4`.
 
-        For a debugger that the script itself moves, return "".
+        For a program that the script itself moves, return "".
         """
 
     def record_step(self, session: Session) -> str:
@@ -82,58 +82,51 @@ class Attachment:
         """Number of clients attached so far."""
         self._turn = threading.Condition()
         """Guards all fields."""
-        self._moving: dict[int, Debugger] = {}
-        """The debugger that each thread moves; the outermost one where kernels move others."""
+        self._moving: dict[int, ProgramTarget] = {}
+        """The program that each thread moves; the outermost one where kernels move others."""
         self._seen: int | None = None
-        """The thread that moves the debugger shown to the client."""
+        """The thread that moves the program shown to the client."""
         self._debuggee: Attached | None = None
         """The program that the client sees, or saw last."""
-        self._held: Debugger | None = None
-        """A debugger with a stop of the script for the client."""
+        self._held: ProgramTarget | None = None
+        """A program with a stop of the script for the client."""
         self._to_stop: set[int | None] = set()
-        """Threads to stop when they next move a debugger; None is any thread."""
+        """Threads to stop when they next move a program; None is any thread."""
 
     # -- on the user's threads ---------------------------------------------------------------
 
-    def supervise(self, debugger: Debugger, verb: Verb) -> Stop:
-        """Move a debugger, and hold at stops that concern the client; see `Supervision`."""
+    def supervise(self, move: ScriptMove) -> None:
+        """Make a move of the user's code, and hold at stops that concern the client."""
         thread = threading.get_ident()
         with self._turn:
             inner = thread in self._moving
             if not inner:
                 self._turn.wait_for(lambda: self._seen is None or not self._wanted)
-                self._moving[thread] = debugger
+                self._moving[thread] = move.target
                 if self._wanted:
                     self._seen = thread
         if inner:
-            return verb()
+            move.run(lambda: False, lambda: True)
+            return
         try:
-            return self._supervised(debugger, verb)
+            self._supervised(move)
         finally:
             self._leave(thread)
 
     @property
     def _wanted(self) -> bool:
-        """Whether moving debuggers are shown to a client."""
+        """Whether moving programs are shown to a client."""
         return self.session is not None or self.suspended
 
-    def _supervised(self, debugger: Debugger, verb: Verb) -> Stop:
-        self._attach_debugger(debugger)
-        before = self._stop_before(debugger)
-        if before is not None:
-            self._serve_stop(debugger, before)
-        stop = verb()
-        while self._is_for_client(stop):
-            rest = debugger.control.journey
-            for_user = self._serve_stop(debugger, stop)
-            stop = debugger.stop
-            if rest is None or for_user:
-                break
-            stop = debugger.move(debugger.control.proceed, rest)
-        return stop
+    def _supervised(self, move: ScriptMove) -> None:
+        target = move.target
+        self._attach_program(target)
+        if self._stops_before(move):
+            self._serve_stop(target)
+        move.run(lambda: self._is_for_client(target), lambda: self._serve_stop(target))
 
-    def _attach_debugger(self, debugger: Debugger) -> None:
-        """Show this debugger to the client; on the thread that moves it, between two statements."""
+    def _attach_program(self, target: ProgramTarget) -> None:
+        """Show this program to the client; on the thread that moves it, between two statements."""
         session = self.session
         if session is None or self._seen != threading.get_ident() or session.debuggee is not None:
             return
@@ -141,18 +134,18 @@ class Attachment:
             session.queue.turn.wait_for(lambda: not session.queue.serving or session.queue.closing)
             session.queue.moving = True
         debuggee = self._debuggee
-        known = debuggee is not None and debuggee.debugger is debugger and debuggee.session is session
+        known = debuggee is not None and debuggee.target == target and debuggee.session is session
         if debuggee is not None and known and not session.unbound:
             debuggee.enter()
             session.debuggee = debuggee
         else:
             if debuggee is not None:
                 debuggee.release()
-            self._adopt(debugger, session)
+            self._adopt(target, session)
         session.serve_waiting()
 
-    def _adopt(self, debugger: Debugger, session: Session) -> None:
-        debuggee = self._debuggee = Attached(debugger, session, self._debuggee)
+    def _adopt(self, target: ProgramTarget, session: Session) -> None:
+        debuggee = self._debuggee = Attached(target, session, self._debuggee)
         session.unbound = False
         debuggee.enter()
         with debuggee.requested():
@@ -160,28 +153,28 @@ class Attachment:
         for note in debuggee.sources.notes:
             session.client.say(note)
 
-    def _stop_before(self, debugger: Debugger) -> Stop | None:
-        """Return the stop due before the verb: a requested one, or a breakpoint at the first statement."""
+    def _stops_before(self, move: ScriptMove) -> bool:
+        """Stop before a move if that is due: by request, or a breakpoint at the first statement."""
         thread = threading.get_ident()
         if self._seen != thread:
-            return None
+            return False
         if self.suspended or self._to_stop & {thread, None}:
             self._to_stop -= {thread, None}
-            return debugger.control.here("pause")
-        if self._debuggee is None or debugger.timeline.tick:
-            return None
-        stop = debugger.control.stop_here(self._debuggee.numbers)
-        return None if stop is None else debugger.move(lambda: stop)
-
-    def _is_for_client(self, stop: Stop) -> bool:
-        thread = threading.get_ident()
-        if self._seen != thread or stop.reason == "end":
-            return False
-        if self._moving[thread] is self._held:
+            move.pause_first()
             return True
-        return self.suspended or (self._debuggee is not None and self._debuggee.is_for_client(stop))
+        if self._debuggee is None or move.target.now.tick:
+            return False
+        return move.target.stops.stop_at_first(self._debuggee.numbers)
 
-    def _serve_stop(self, debugger: Debugger, stop: Stop) -> bool:
+    def _is_for_client(self, target: ProgramTarget) -> bool:
+        thread = threading.get_ident()
+        if self._seen != thread or target.stop.reason == "end":
+            return False
+        if self._moving[thread] == self._held:
+            return True
+        return self.suspended or (self._debuggee is not None and self._debuggee.is_for_client(target.stop))
+
+    def _serve_stop(self, target: ProgramTarget) -> bool:
         """Hold until the client continues, or disconnects without suspending the program.
 
         Returns whether the user's code receives the stop at which the program is then.
@@ -192,12 +185,11 @@ class Attachment:
                 session, self.suspended = self.session, False
             if session is None:
                 return False
-            self._attach_debugger(debugger)
+            self._attach_program(target)
             debuggee = self._debuggee
             assert debuggee is not None
-            debuggee.serve_stop(stop)
-            stop = debugger.stop
-            for_user = debuggee.is_for_user(stop)
+            debuggee.serve_stop()
+            for_user = debuggee.is_for_user(target.stop)
             with self._turn:
                 if self.session is session:
                     return for_user
@@ -229,20 +221,20 @@ class Attachment:
             # Ctrl-C, which the client did not request.
             report_continued(session)
 
-    def hold(self, debugger: Debugger) -> None:
-        """Show the stop of a debugger to the client, and return when the client continues the script."""
+    def hold(self, target: ProgramTarget) -> None:
+        """Show the stop of a program to the client, and return when the client continues the script."""
         with self._turn:
             if not self._wanted:
                 return
-            self._held = debugger
+            self._held = target
         try:
-            debugger.move(lambda: debugger.stop)
+            target.stay()
         finally:
             self._held = None
 
-    def holds(self, debugger: Debugger) -> bool:
-        """Return whether this debugger shows a stop of the script, which `hold` has reported."""
-        return debugger is self._held
+    def holds(self, target: ProgramTarget) -> bool:
+        """Return whether this program shows a stop of the script, which `hold` has reported."""
+        return target == self._held
 
     def stop_here(self, words: str) -> None:
         """Stop this thread before its next statement, if a client is attached."""
@@ -274,7 +266,7 @@ class Attachment:
 
     def _begin(self, session: Session) -> None:
         with self._turn:
-            # Sent within the turn: any debugger that moves after the client receives this is shown to it.
+            # Sent within the turn: any program that moves after the client receives this is shown to it.
             report_process(session, Path(sys.argv[0]).name or "python", "attach")
             report_start(session)
             self.session = session
@@ -286,7 +278,7 @@ class Attachment:
             moving = self._moving.get(self._seen) if self._seen is not None else None
             self._turn.notify_all()
         if moving is not None:
-            moving.control.between_statements(lambda: self._attach_debugger(moving))
+            moving.between_statements(lambda: self._attach_program(moving))
         if session.queue.closing:
             self.detach(session)
 
@@ -315,7 +307,7 @@ class Attachment:
             elif debuggee is not None:
                 debuggee.between_statements(debuggee.release)
                 if self.suspended:
-                    debuggee.debugger.pause()
+                    debuggee.target.pause()
             self._turn.notify_all()
 
     def go_to_start(self, session: Session) -> None:
@@ -323,7 +315,7 @@ class Attachment:
         if session.state is not State.STOPPED:
             hint = "pause inside a graph, then restart to go to the start of that graph"
             raise UsageError("cannot restart a program that the debugger did not start", hint=hint)
-        session.program.move(session, session.program.debugger.restart, "restart")
+        session.program.move(session, lambda: session.program.target.go_to(0), "restart")
 
     def interrupt(self) -> None:
         """Interrupt the program as Ctrl-C does, and release it where it is held."""

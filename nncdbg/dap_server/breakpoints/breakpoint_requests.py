@@ -7,19 +7,18 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.dap_server.breakpoints.client_breakpoints import PlacedBreakpoint, Terms
+from nncdbg.dap_server.breakpoints.client_breakpoints import PlacedBreakpoint, Site, Terms
 from nncdbg.dap_server.client import MAX_NUMBER
 from nncdbg.dap_server.protocol import Source
 from nncdbg.dap_server.sources.addresses import reference_of, statement_at
 from nncdbg.errors import UsageError
 from nncdbg.target.breakpoint_syntax import split_place, split_source
+from nncdbg.target.records import Place
 from nncdbg.text.listing import Listing
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.compilation.code import Code
-    from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.stopping import breakpoints as engine
+    from nncdbg.target.stops import StopPoint
 
 _SHOWN = 5
 """Most lines listed in a message."""
@@ -48,9 +47,9 @@ class LineRequest:
             return Source(source_reference=self.reference)
         return Source(name=os.path.basename(self.path or ""), path=self.path)
 
-    def place(self, session: Session, before: engine.Place | None) -> PlacedBreakpoint:
+    def place(self, session: Session, before: Site | None) -> PlacedBreakpoint:
         listing = self._listing(session, before)
-        if listing is session.program.debugger.loaded.listing:
+        if listing is session.program.target.listing:
             return self._in_listing(session)
         if listing is not None:
             return self._in_micro_program(session, listing)
@@ -60,52 +59,59 @@ class LineRequest:
             )
         return self._in_model(session)
 
-    def _listing(self, session: Session, before: engine.Place | None) -> Listing | None:
+    def _listing(self, session: Session, before: Site | None) -> Listing | None:
         """The requested text; a number refers to the same text as on the program before."""
-        if before is not None and isinstance(before[0], Listing):
+        if isinstance(before, tuple):
             return before[0]
         return session.program.sources.listing(self._source())
 
     def _in_listing(self, session: Session) -> PlacedBreakpoint:
-        debugger = session.program.debugger
-        found = break_at(debugger, self.terms, line=self.line)
-        return self._placed_in(session, found, debugger.loaded.listing, found.lines[0], found.note)
+        point = break_at(session, self.terms, "line", self.line)
+        return self._placed_in(session, point, session.program.target.listing, point.lines[0], point.note)
 
     def _in_micro_program(self, session: Session, listing: Listing) -> PlacedBreakpoint:
         place = listing.next_site(self.line)
         if place is None:
             raise UsageError(f"there is no statement at or after line {self.line}")
-        found = break_at(session.program.debugger, self.terms, site=(listing, place[0]))
+        site = listing, place[0]
+        point = break_at(session, self.terms, "site", site)
         moved = f"line {self.line} has no statement; moved to line {place[0]}"
-        return self._placed_in(session, found, listing, place[0], moved if place[0] != self.line else "")
+        note = moved if place[0] != self.line else ""
+        return self._placed_in(session, point, listing, place[0], note, site)
 
     def _in_model(self, session: Session) -> PlacedBreakpoint:
         """Break at a line of the user's own source: at every statement that comes from it."""
         program, path = session.program, self.path
         text = program.sources.of_program
         assert path is not None
-        if not program.debugger.breakpoints.placement.origin(path):
+        if not program.target.stops.lines_of(path):
             name = os.path.basename(path)
             raise UsageError(
                 f"no statement in the program comes from {name}",
                 hint=f"set the breakpoint in {text.path or text.name}",
             )
-        found = break_at(program.debugger, self.terms, source=(path, self.line))
-        there = int(found.target.rpartition(":")[2])
-        many = "1 statement comes" if len(found.lines) == 1 else f"{len(found.lines)} statements come"
-        words = f"{many} from here: {lines_in_words(found.lines)} of {text.name}"
-        note = f"{found.note}; {words}" if found.note else words
+        point = break_at(session, self.terms, "source", (path, self.line))
+        there = int(point.place.rpartition(":")[2])
+        many = "1 statement comes" if len(point.lines) == 1 else f"{len(point.lines)} statements come"
+        words = f"{many} from here: {lines_in_words(point.lines)} of {text.name}"
+        note = f"{point.note}; {words}" if point.note else words
         return PlacedBreakpoint(
-            found, {"line": session.client.outgoing_line(there), "source": self._source(), "message": note}
+            point, {"line": session.client.outgoing_line(there), "source": self._source(), "message": note}
         )
 
     def _placed_in(
-        self, session: Session, found: engine.Breakpoint, listing: Listing, line: int, note: str
+        self,
+        session: Session,
+        point: StopPoint,
+        listing: Listing,
+        line: int,
+        note: str,
+        site: Site | None = None,
     ) -> PlacedBreakpoint:
         where: dict[str, Any] = {"line": session.client.outgoing_line(line), "source": self._source()}
         if self.column:
             where |= columns(session, listing, line)
-        return PlacedBreakpoint(found, where | ({"message": note} if note else {}))
+        return PlacedBreakpoint(point, where | ({"message": note} if note else {}), site)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +124,10 @@ class FunctionRequest:
     def requested_location(self, session: Session) -> dict[str, Any]:
         return {}
 
-    def place(self, session: Session, before: engine.Place | None) -> PlacedBreakpoint:
-        program = session.program
-        found = break_at(program.debugger, self.terms, **_function(self.name))
-        what = {"graph": "blocks", "value": "definitions"}.get(found.kind, "statements")
-        return _placed_at_lines(session, found, f"{len(found.lines)} {what}:")
+    def place(self, session: Session, before: Site | None) -> PlacedBreakpoint:
+        point = break_at(session, self.terms, *_function(self.name))
+        what = {"graph": "blocks", "value": "definitions"}.get(point.kind, "statements")
+        return _placed_at_lines(session, point, f"{len(point.lines)} {what}:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,22 +153,21 @@ class DataRequest:
         together = conditions[0] if len(conditions) == 1 else " and ".join(f"({each})" for each in conditions)
         return name, together or None
 
-    def place(self, session: Session, before: engine.Place | None) -> PlacedBreakpoint:
+    def place(self, session: Session, before: Site | None) -> PlacedBreakpoint:
         name, when = self.watched()
-        program = session.program
-        found = program.debugger.watch_value(name, when, self.terms.hits)
-        return _placed_at_lines(session, found, "written at")
+        point = session.program.target.stops.set("data", name, when, self.terms.hits)
+        return _placed_at_lines(session, point, "written at")
 
 
-def _placed_at_lines(session: Session, found: engine.Breakpoint, words: str) -> PlacedBreakpoint:
+def _placed_at_lines(session: Session, point: StopPoint, words: str) -> PlacedBreakpoint:
     """Show it at the first of its lines in the program; if there are more, `words` precede them."""
     where: dict[str, Any] = {
-        "line": session.client.outgoing_line(found.lines[0]),
+        "line": session.client.outgoing_line(point.lines[0]),
         "source": session.program.sources.of_program,
     }
-    if len(found.lines) > 1:
-        where["message"] = f"{words} {lines_in_words(found.lines)}"
-    return PlacedBreakpoint(found, where)
+    if len(point.lines) > 1:
+        where["message"] = f"{words} {lines_in_words(point.lines)}"
+    return PlacedBreakpoint(point, where)
 
 
 _ACCESSES = {"read": "read", "readWrite": "read or written"}
@@ -195,35 +199,31 @@ class InstructionRequest:
         where = {"offset": self.offset} if abs(self.offset) <= MAX_NUMBER else {}
         return {**where, "instruction_reference": self.reference}
 
-    def place(self, session: Session, before: engine.Place | None) -> PlacedBreakpoint:
-        debugger = session.program.debugger
+    def place(self, session: Session, before: Site | None) -> PlacedBreakpoint:
         there = statement_at(session, self.reference, self.offset)
         if there is not None:
-            code, pc = there
-            found = break_at(debugger, self.terms, site=(code if code.formula is not None else code.path, pc))
-            return PlacedBreakpoint(found, self._where(session, code, pc))
-        if before is not None and isinstance(before[0], tuple):
+            point = break_at(session, self.terms, "site", there)
+            return PlacedBreakpoint(point, self._where(session, there), there)
+        if isinstance(before, Place) and before.micro is None:
             # An address of the run before; the statement is the same one.
-            found = break_at(debugger, self.terms, site=before)
-            code_now = next((each for each, _, _ in found.sites), None)
-            where = self._where(session, code_now, before[1]) if code_now is not None else {}
-            return PlacedBreakpoint(found, where)
+            point = break_at(session, self.terms, "site", before)
+            now = session.program.target.place(before.path, before.pc)
+            return PlacedBreakpoint(point, self._where(session, now) if now.block else {}, now)
         raise UsageError(f"there is no statement at {self.reference}", hint="disassemble again")
 
-    def _where(self, session: Session, code: Code, pc: int) -> dict[str, Any]:
-        where: dict[str, Any] = {"instruction_reference": reference_of(session, code, pc)}
-        line = session.program.debugger.loaded.line(code, pc)
-        if code.formula is None and line is not None:
+    def _where(self, session: Session, place: Place) -> dict[str, Any]:
+        where: dict[str, Any] = {"instruction_reference": reference_of(session, place)}
+        if place.micro is None:
             where |= {
-                "line": session.client.outgoing_line(line),
+                "line": session.client.outgoing_line(place.line),
                 "source": session.program.sources.of_program,
             }
         return where
 
 
-def break_at(debugger: Debugger, terms: Terms, **place: Any) -> engine.Breakpoint:
-    """Set a breakpoint at one place, with the client's conditions."""
-    return debugger.break_at(**place, when=terms.when, hits=terms.hits, log=terms.log)
+def break_at(session: Session, terms: Terms, kind: str, place: Any) -> StopPoint:
+    """Set a breakpoint at one place of a kind (see `ProgramStops.set`), with the client's conditions."""
+    return session.program.target.stops.set(kind, place, terms.when, terms.hits, terms.log)
 
 
 def split_condition(name: str, condition: str | None) -> tuple[str, str | None]:
@@ -235,14 +235,14 @@ def split_condition(name: str, condition: str | None) -> tuple[str, str | None]:
     return (function.strip(), rest.strip()) if word and not condition else (name, condition or None)
 
 
-def _function(text: str) -> dict[str, Any]:
-    """Return the place of a function breakpoint, as `break_at` takes it."""
+def _function(text: str) -> tuple[str, Any]:
+    """Return the kind and the place of a function breakpoint, as `break_at` takes them."""
     kind, name, rest = split_place(text)
     if rest:
         raise UsageError(
             f"{text!r} is not a valid name", hint="use an op (Softmax), a graph (@layer1) or a value (%h)"
         )
-    return {"source": split_source(name)} if kind == "source" else {"name" if kind == "line" else kind: name}
+    return (kind, split_source(name)) if kind == "source" else ("name" if kind == "line" else kind, name)
 
 
 def lines_in_words(lines: tuple[int, ...]) -> str:

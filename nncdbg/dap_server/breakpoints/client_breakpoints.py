@@ -1,4 +1,4 @@
-"""The client's breakpoint requests, and the engine's breakpoints that implement them.
+"""The client's breakpoint requests, and the breakpoints of the program that implement them.
 
 A request is set on the current program, and again on each later one.  While a client repeats a request, the
 breakpoint stays the same, with its number and its count of hits.
@@ -10,16 +10,17 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from nncdbg.dap_server.failures import PENDING, reason
 from nncdbg.dap_server.protocol import Breakpoint, BreakpointEventBody
 from nncdbg.errors import NncdbgError
-from nncdbg.target.stops import ProgramStops, Stops
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.stopping import breakpoints as engine
+    from nncdbg.target.records import Place
+    from nncdbg.target.stops import StopPoint, Stops
+    from nncdbg.text.listing import Listing
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +32,24 @@ class Terms:
     log: str | None = None
 
 
+Site: TypeAlias = "Place | tuple[Listing, int]"
+"""A statement, or a line of all micro programs with the same text."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlacedBreakpoint:
-    """The engine's breakpoint, and the location fields of the protocol's record."""
+    """The breakpoint of the program, and the location fields of the protocol's record."""
 
-    found: engine.Breakpoint
+    point: StopPoint
     where: dict[str, Any] = field(default_factory=dict)
+    site: Site | None = None
+    """Its statement, if it is set at one."""
 
 
 class BreakpointRequest(Protocol):
     """A requested breakpoint; equal requests are the same breakpoint."""
 
-    def place(self, session: Session, before: engine.Place | None) -> PlacedBreakpoint:
+    def place(self, session: Session, before: Site | None) -> PlacedBreakpoint:
         """Set it on the session's program.  `before` is its statement in an earlier program.
 
         Raises NncdbgError with the reason if that fails.
@@ -61,7 +68,7 @@ class ClientBreakpoint:
     requested: BreakpointRequest
     number: int | None = None
     """The number of its breakpoint in the program or script; None if there is none."""
-    site: engine.Place | None = None
+    site: Site | None = None
     """The statement of its breakpoint in the program, if it is set at one."""
     record: Breakpoint = field(default_factory=lambda: Breakpoint(verified=False))
 
@@ -123,7 +130,7 @@ class ClientBreakpoints:
                 id=kept.id, verified=False, message=reason(error), reason="failed", **where
             )
             return
-        kept.number, kept.site = placed.found.number, placed.found.place
+        kept.number, kept.site = placed.point.number, placed.site
         kept.record = Breakpoint(id=kept.id, verified=True, **placed.where)
 
     def bind(self, session: Session) -> None:
@@ -173,18 +180,18 @@ def _present(session: Session) -> set[int]:
     """Return the numbers of the breakpoints that are set: console commands delete breakpoints too."""
     if session.debuggee is None and (session.attachment is None or session.attachment.script is None):
         return set()
-    return {point.number for point in stops_of(session).points()}
+    return stops_of(session).numbers()
 
 
 def stops_of(session: Session) -> Stops:
     """Return the breakpoints of the client's program, or of its running script."""
     script = session.attachment.script if session.attachment is not None else None
-    return script.stops if script is not None else ProgramStops(session.program.debugger)
+    return script.stops if script is not None else session.program.target.stops
 
 
 def _together(session: Session) -> ExitStack:
     """Apply changes of breakpoints all at once, if there is a program."""
     stack = ExitStack()
     if session.debuggee is not None:
-        stack.enter_context(session.debuggee.debugger.breakpoints.traps.together())
+        stack.enter_context(session.debuggee.target.stops.together())
     return stack

@@ -14,13 +14,13 @@ from nncdbg.dap_server.protocol import (
     CapabilitiesEventBody,
     ExceptionBreakpointsFilter,
 )
-from nncdbg.engine.execution.findings import KINDS, RACE
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.ir.streams import scheduled
+from nncdbg.target.stops import CATCHES
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.client import Client
-    from nncdbg.engine.debugger import Debugger
+    from nncdbg.target.program import ProgramTarget
 
 _CONDITION = "an expression, such as $iter > 3 or max(abs(%h)) > 100"
 
@@ -111,41 +111,41 @@ class ExceptionFilters:
     """Kinds for which the client was offered no filter."""
 
     def replace(
-        self, requests: Sequence[FilterRequest], debugger: Debugger | None, new_id: Callable[[], int]
+        self, requests: Sequence[FilterRequest], target: ProgramTarget | None, new_id: Callable[[], int]
     ) -> list[Breakpoint]:
         """Stop at exactly these kinds; return the record of each filter, in order."""
         self.requests = list(requests)
         for requested in requests:
             self._ids.setdefault(requested, new_id())
-        self.records = self._applied(debugger)
+        self.records = self._applied(target)
         return self.records
 
-    def bind(self, debugger: Debugger, client: Client) -> None:
+    def bind(self, target: ProgramTarget, client: Client) -> None:
         """Apply them to a new program, and report the changes to the client."""
-        self._offer(debugger, client)
+        self._offer(target, client)
         if self.requests is None:
             return
-        before, self.records = self.records, self._applied(debugger)
+        before, self.records = self.records, self._applied(target)
         for now, then in zip(self.records, before, strict=True):
             if now != then:
                 client.send_event("breakpoint", BreakpointEventBody(reason="changed", breakpoint=now))
 
-    def _offer(self, debugger: Debugger, client: Client) -> None:
+    def _offer(self, target: ProgramTarget, client: Client) -> None:
         """Send the client the filters if a program supports other kinds than were offered before."""
-        left_out = frozenset(debugger.observers.beyond())
+        left_out = target.stops.impossible()
         if left_out != self._left_out:
             self._left_out = left_out
             offered = Capabilities(exception_breakpoint_filters=_filters(left_out))
             client.send_event("capabilities", CapabilitiesEventBody(capabilities=offered))
 
-    def _applied(self, debugger: Debugger | None) -> list[Breakpoint]:
+    def _applied(self, target: ProgramTarget | None) -> list[Breakpoint]:
         requests = self.requests or []
         ids = [self._ids[requested] for requested in requests]
-        if debugger is None:
+        if target is None:
             return [Breakpoint(id=id, verified=False, message=PENDING, reason="pending") for id in ids]
-        refused = [_refusal(debugger, requested) for requested in requests]
+        refused = [_refusal(target, requested) for requested in requests]
         _catch(
-            debugger,
+            target,
             [
                 *map(FilterRequest, self.always),
                 *(requested for requested, why in zip(requests, refused, strict=True) if why is None),
@@ -168,7 +168,7 @@ class ExceptionFilters:
         ]
 
 
-def _refusal(debugger: Debugger, requested: FilterRequest) -> str | None:
+def _refusal(target: ProgramTarget, requested: FilterRequest) -> str | None:
     """Return why a filter is invalid, None if it is valid: it is tried."""
     try:
         if requested.kind not in LABELS:
@@ -177,22 +177,22 @@ def _refusal(debugger: Debugger, requested: FilterRequest) -> str | None:
             )
         if requested.kind in NEVER:
             return NEVER[requested.kind]
-        if requested.kind == RACE and not scheduled(debugger.program):
+        if requested.kind == "race" and not scheduled(target.program):
             return "never reported: the program has no schedule, so it runs on one stream"
-        debugger.catch(requested.kind, when=requested.condition)
+        target.stops.catch([requested.kind], requested.condition)
     except NncdbgError as error:
         return reason(error)
     return None
 
 
-def _catch(debugger: Debugger, requests: Sequence[FilterRequest]) -> None:
+def _catch(target: ProgramTarget, requests: Sequence[FilterRequest]) -> None:
     """Catch these kinds; a kind requested twice stops if either condition holds."""
-    offered = [kind for kind in LABELS if kind in KINDS]
-    debugger.uncatch(*offered)
+    offered = [kind for kind in LABELS if kind in CATCHES]
+    target.stops.uncatch(offered)
     for kind in offered:
         conditions = [requested.condition for requested in requests if requested.kind == kind]
         if not conditions:
             continue
         either = " or ".join(f"({each})" for each in conditions)
         one = conditions[0] if len(conditions) == 1 else either
-        debugger.catch(kind, when=None if None in conditions else one)
+        target.stops.catch([kind], None if None in conditions else one)

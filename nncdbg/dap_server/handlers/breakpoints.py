@@ -23,9 +23,9 @@ from nncdbg.dap_server.events import report_message
 from nncdbg.dap_server.registry import CONFIGURABLE, LIVE, STOPPED, each_program, request
 from nncdbg.dap_server.sources.shown import path_in
 from nncdbg.dap_server.variables.places import child_place, values_from
-from nncdbg.engine.compilation.search import candidates
 from nncdbg.errors import MemoryFault, NncdbgError, UsageError
 from nncdbg.expression import nodes, parse, spelled
+from nncdbg.ir.search import candidates
 from nncdbg.presentation.slices import causes_at_stop
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
     from nncdbg.dap_server.attach.process import RunningScript
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.execution.findings import Finding
-    from nncdbg.engine.stopping.stops import Stop
+    from nncdbg.target.records import Finding, Stop
 
 MAX_REFERENCE = (1 << 31) - 1
 """The largest source reference that the protocol can express."""
@@ -43,9 +42,9 @@ MAX_REFERENCE = (1 << 31) - 1
 @each_program
 def bind(session: Session) -> None:
     """Set the client's breakpoints on a new program, and send its logpoint messages to the client."""
-    session.program.debugger.control.said = lambda message: report_message(session, message)
+    session.program.listen(lambda message: report_message(session, message))
     session.breakpoints.bind(session)
-    session.exception_filters.bind(session.program.debugger, session.client)
+    session.exception_filters.bind(session.program.target, session.client)
 
 
 @request(
@@ -135,8 +134,8 @@ def breakpoint_locations(
             for line in lines
         ]
     else:
-        origin = session.program.debugger.breakpoints.placement.origin(path_in(arguments.source.path or ""))
-        lines = sorted(line for line in origin if first <= line <= last)
+        made = session.program.target.stops.lines_of(path_in(arguments.source.path or ""))
+        lines = sorted(line for line in made if first <= line <= last)
         found = [protocol.BreakpointLocation(line=session.client.outgoing_line(line)) for line in lines]
     return protocol.BreakpointLocationsBody(breakpoints=found)
 
@@ -182,7 +181,7 @@ def _watched(session: Session, name: str, when: str | None = None) -> protocol.D
     script = _script(session)
     if script is not None and not script.is_watchable(name):
         return _refused(f"{spelled(name)} is not a parameter, buffer or gradient of the running models")
-    if script is None and name not in candidates(session.program.debugger.program, "value"):
+    if script is None and name not in candidates(session.program.target.program, "value"):
         return _refused(
             f"{spelled(name)} is a constant or belongs to a micro program: no statement writes it"
         )
@@ -228,8 +227,8 @@ def set_exception_breakpoints(
     requests += [
         FilterRequest(each.filter_id, each.condition or None) for each in arguments.filter_options or ()
     ]
-    debugger = session.debuggee.debugger if session.debuggee is not None else None
-    records = session.exception_filters.replace(requests, debugger, session.breakpoints.new_id)
+    target = session.debuggee.target if session.debuggee is not None else None
+    records = session.exception_filters.replace(requests, target, session.breakpoints.new_id)
     return protocol.SetExceptionBreakpointsBody(breakpoints=records)
 
 
@@ -237,7 +236,7 @@ def set_exception_breakpoints(
 def exception_info(
     session: Session, arguments: protocol.ExceptionInfoArguments
 ) -> protocol.ExceptionInfoBody:
-    stop = session.program.debugger.stop
+    stop = session.program.target.stop
     if stop.finding is not None:
         return _finding_info(session, stop, stop.finding)
     if stop.error is not None:
@@ -249,9 +248,9 @@ def exception_info(
 
 
 def _finding_info(session: Session, stop: Stop, finding: Finding) -> protocol.ExceptionInfoBody:
-    code, pc = finding.binding.code, finding.binding.pc
-    outputs = code.nodes[pc].outputs
-    name = outputs[finding.output].name if finding.output is not None else ""
+    name = ""
+    if finding.output is not None and finding.place.node is not None:
+        name = finding.place.node.outputs[finding.output].name
     check = session.queue.check_cancelled
     failure = [] if stop.error is None else [str(stop.error)]
     causes = [line.plain for line in causes_at_stop(session.program.target, check)]

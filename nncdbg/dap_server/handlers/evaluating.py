@@ -25,18 +25,17 @@ from nncdbg.dap_server.variables.places import (
     ContentPlace,
     ScopePlace,
     child_place,
-    computed,
     content_at,
-    depth_of,
     evaluate_name,
-    frame_place,
+    frame_at,
+    frame_of,
+    has_value,
     memory_reference,
+    place_of,
     values_from,
 )
 from nncdbg.dap_server.variables.scopes import with_loss_gradient
 from nncdbg.dap_server.variables.value_text import Glance, type_text
-from nncdbg.engine.inputs.data_specs import Plain, data_file, generated, read_spec
-from nncdbg.engine.values.editing import late_decisions
 from nncdbg.errors import UsageError
 from nncdbg.expression import evaluate as value_of
 from nncdbg.expression import evaluate_index, split_definition, split_target
@@ -44,14 +43,15 @@ from nncdbg.expression.nodes import Name
 from nncdbg.ir.records import Array
 from nncdbg.presentation.elements import type_of
 from nncdbg.presentation.times.margin import time_of
+from nncdbg.target.data import is_data, plain_data
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.values.values import Values
+    from nncdbg.target.target import Scope
 
 
 def result_of(
-    session: Session, scope: Values, text: str, format: protocol.ValueFormat | None, *, keep: bool = False
+    session: Session, scope: Scope, text: str, format: protocol.ValueFormat | None, *, keep: bool = False
 ) -> protocol.Variable:
     """The value of an expression seen from a frame, as a variable that can be expanded.
 
@@ -61,15 +61,14 @@ def result_of(
     name = expression.root.name if isinstance(expression.root, Name) else None
     # A value given by its name alone is read in place, however large it is.
     content = value_of(expression, scope) if name is None else scope.content(name)
+    target, view = session.program.target, View(session, format)
     if keep:
-        scope.convenience["_"] = content if name is None else scope.value(name)
-    debugger = session.program.debugger
-    depth = scope.depth if scope.depth >= 0 else len(debugger.control.stack) - 1
-    frame, place = debugger.control.stack[depth], frame_place(session, depth)
-    view = View(session, format)
-    slot = frame.code.slot_at(name, frame.pc) if name is not None else None
-    if name is not None and slot is not None and computed(frame, slot, debugger.ended):
-        return view.content(text, ContentPlace(place, name), content, (frame.code, slot))
+        target.convenience["_"] = content if name is None else scope.value(name)
+    frame = frame_at(target, scope.depth)
+    assert frame is not None, "the scope is that of a frame on the stack"
+    place = place_of(frame)
+    if name is not None and has_value(target, frame, name):
+        return view.content(text, ContentPlace(place, name), content, (frame.place, name))
     whole = ContentPlace(place, text.strip(), kind="expression")
     return view.variable(
         text,
@@ -169,20 +168,20 @@ def _real(number: Any) -> str:
     return text.replace(bare, f"np.{bare}") if bare in ("nan", "inf") else text
 
 
-def with_time(session: Session, scope: Values, text: str, shown: protocol.Variable) -> protocol.Variable:
+def with_time(session: Session, scope: Scope, text: str, shown: protocol.Variable) -> protocol.Variable:
     """Return the hover over a value with the median time of its statement and its share of all kernels.
 
     Without measured times, and for an expression that is not a name, return the hover unchanged.
     """
-    debugger = session.program.debugger
-    root = scope.read(text).root if debugger.times.on else None
+    target = session.program.target
+    times = target.times()
+    root = scope.read(text).root if times.on else None
     if not isinstance(root, Name):
         return shown
-    place = next(scope.places(root.name), None)
-    if place is None or (pc := place.code.definition[place.slot]) < 0 or place.code.formula is not None:
+    place = target.state(root.name, target.frame(0).depth - scope.depth).place
+    if place.pc < 0 or place.micro is not None:
         return shown
-    target = session.program.target
-    time = time_of(target.times(), target.place(place.code.path, pc))
+    time = time_of(times, target.place(place.path, place.pc))
     return msgspec.structs.replace(shown, value=f"{shown.value} ({time})") if time else shown
 
 
@@ -239,9 +238,9 @@ def _console_expression(
     session.check_settled()
     definition = split_definition(line)
     if definition is not None:
-        console.debugger.evaluate(line)
+        console.target.evaluate(line)
     text = line if definition is None else f"${definition[0]}"
-    shown = result_of(session, console.debugger.values, text, format, keep=True)
+    shown = result_of(session, console.target.scope(), text, format, keep=True)
     console.record_expression(line, text)
     return _body(shown)
 
@@ -303,7 +302,7 @@ def set_variable(session: Session, arguments: protocol.SetVariableArguments) -> 
     container = session.handles.place(arguments.variables_reference)
     if container is None:
         raise UsageError("the variables reference has expired", hint="request the scopes again")
-    if isinstance(container, (ScopePlace, ContentPlace)) and depth_of(session, container.frame) is None:
+    if isinstance(container, (ScopePlace, ContentPlace)) and frame_of(session, container.frame) is None:
         raise UsageError("the frame of these variables no longer exists", hint="request the stack again")
     place = child_place(session, arguments.variables_reference, arguments.name)
     if place is None:
@@ -318,7 +317,7 @@ def set_variable(session: Session, arguments: protocol.SetVariableArguments) -> 
     return protocol.SetVariableBody(value=shown.value, **result_fields(shown))
 
 
-def _target(scope: Values, place: ContentPlace) -> tuple[str, Any]:
+def _target(scope: Scope, place: ContentPlace) -> tuple[str, Any]:
     """(name, index) of the value at a place; UsageError if it cannot be set."""
     if place.kind == "previous":
         raise UsageError(
@@ -360,28 +359,25 @@ def set_expression(
     return protocol.SetExpressionBody(value=shown.value, presentation_hint=hint, **result_fields(shown))
 
 
-def _set(session: Session, scope: Values, name: str, index: Any, text: str, target: str) -> None:
+def _set(session: Session, scope: Scope, name: str, index: Any, text: str, edited: str) -> None:
     """Set a value, or the part at a NumPy index, to the result of an expression, generated data or a file.
 
-    Text in the form in which the value is displayed is accepted too.  `target` is the value and its part as
+    Text in the form in which the value is displayed is accepted too.  `edited` is the value and its part as
     text.  The console names decisions that have already used the value.  Raises ExpressionError, NotComputed,
     and UsageError where shape or type do not fit.
     """
-    debugger = session.program.debugger
-    awaited = name in debugger.awaited
-    given = _given(session, scope, name, index, text)
-    debugger.set_value(name, given, index, scope=scope)
-    written = value_text(given) if is_displayed(text) else text
-    session.program.recorder.edit(scope.depth, target, written)
-    sentences = [] if awaited else late_decisions(debugger.values)
+    value, target = _new_value(session, scope, name, index, text), session.program.target
+    edit = target.set_value(name, value, index, target.frame(0).depth - scope.depth)
+    written = value_text(value) if is_displayed(text) else text
+    session.program.recorder.edit(scope.depth, edited, written)
     session.defer(lambda: report_change(session))
-    for sentence in sentences:
+    for sentence in edit.sentences:
         session.client.say(sentence, "important")
 
 
-def _given(session: Session, scope: Values, name: str, index: Any, text: str) -> Any:
+def _new_value(session: Session, scope: Scope, name: str, index: Any, text: str) -> Any:
     """The new value in a text; the text itself for generated data and files."""
-    if (generated(text) or data_file(text)) and not scope.has(text):
+    if is_data(text) and not scope.has(text):
         return text
     if is_displayed(text):
         glance = View(session).glance
@@ -438,7 +434,7 @@ def from_display(text: str, before: Array, glance: Glance) -> Array:
 
 def _element(text: str) -> Any:
     """Parse the number, bool or string in a text.  Raises UsageError."""
-    spec = read_spec(text)
-    if not isinstance(spec, Plain):
+    element = plain_data(text)
+    if element is None:
         raise UsageError(f"{text} is not a valid element", hint="use a number, true, false, nan or inf")
-    return spec.data
+    return element

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,8 @@ from rich.text import Text
 from nncdbg import dtypes
 from nncdbg.dap_server.handlers.tensors import packed, sampling
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.variables.places import computed, frame_place, value_title, values_from
+from nncdbg.dap_server.variables.places import place_of, values_from
 from nncdbg.dap_server.variables.value_text import Glance, is_tensor, type_text
-from nncdbg.engine.compilation.code import EVICTED
-from nncdbg.engine.execution.frame import Frame
 from nncdbg.errors import UsageError
 from nncdbg.expression import resolve_name, spelled
 from nncdbg.presentation.elements import SMALL, count_of, is_text
@@ -28,10 +26,8 @@ from nncdbg.stats.blocks import reduce_blocks
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.compilation.code import Code
-    from nncdbg.engine.stopping.stops import Stop
     from nncdbg.stats import Summary
-    from nncdbg.target.records import Cause, Origin, Place, Traced
+    from nncdbg.target.records import Cause, Frame, Origin, Place, Stop, Traced, Visit
     from nncdbg.target.target import Explanation
 
 MOST_VALUES = 200
@@ -63,10 +59,10 @@ class NearbyArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """A value in a slot of the frame at `depth`.  `rank` 0 is the most abnormal; `why` has the reasons."""
+    """The value with a number in a frame.  `rank` 0 is the most abnormal; `why` has the reasons."""
 
-    depth: int
-    slot: int
+    frame: Frame
+    number: int
     content: Any
     summary: Summary | None
     rank: int
@@ -87,68 +83,56 @@ def nearby(session: Session, arguments: NearbyArguments) -> dict[str, Any]:
             hint=f"request 1 to {MOST_VALUES} values",
         )
     glance = Glance(session.program.shown, False, session.queue.check_cancelled)
-    found = _ranked(session, glance)
-    chosen = found[: arguments.count]
-    depths = sorted({near.depth for near in chosen}, reverse=True)
-    past = _past(session, depths)
+    near = _ranked(session, glance)
+    chosen = near[: arguments.count]
+    frames = {each.frame.number: each.frame for each in sorted(chosen, key=lambda each: each.frame.number)}
+    order = [*frames]
+    series = {number: _series(session, glance, frame, chosen) for number, frame in frames.items()}
     return {
-        "frames": [_frame(session, depth) for depth in depths],
+        "frames": [_frame_fields(session, frame) for frame in frames.values()],
         "values": [
-            {"frame": depths.index(near.depth), **_value_fields(session, near)}
-            | _series(session, glance, near, past.get(_code(session, near.depth), ()))
-            for near in chosen
+            {"frame": order.index(each.frame.number), **_value_fields(session, each)}
+            | series[each.frame.number].get(each.number, {})
+            for each in chosen
         ],
-        "considered": len(found),
+        "considered": len(near),
         "rule": RULE,
     }
 
 
 def _ranked(session: Session, glance: Glance) -> list[Near]:
     """The nearest values, the most abnormal first; in each rank the newest first."""
-    found = [_judged(glance, *each) for each in islice(_newest(session), NEAR)]
-    return sorted(found, key=lambda near: near.rank)
-
-
-def _code(session: Session, depth: int) -> Code:
-    return session.program.debugger.control.stack[depth].code
+    judged = [_judged(session, glance, *value) for value in islice(_newest(session), NEAR)]
+    return sorted(judged, key=lambda near: near.rank)
 
 
 # -- selection ----------------------------------------------------------------------------------
 
 
-def _newest(session: Session) -> Iterator[tuple[int, int, Any]]:
-    """(depth, slot, content) of tensors on the stack: for each frame the newest, then its inputs."""
-    debugger, seen = session.program.debugger, set()
-    for depth in range(len(debugger.control.stack) - 1, -1, -1):
+def _newest(session: Session) -> Iterator[tuple[Frame, int, Any]]:
+    """(frame, number, content) of tensors on the stack: for each frame the newest, then its inputs."""
+    target, seen = session.program.target, set()
+    for frame in target.frames():
         session.queue.check_cancelled()
-        frame = debugger.control.stack[depth]
-        for slot in _slots(session, frame):
-            content = frame.slots[slot]
-            known = content is EVICTED or not is_tensor(content) or is_text(content) or id(content) in seen
-            if known or not computed(frame, slot, debugger.ended):
-                continue
-            if debugger.timeline.standing(content) is None:
+        number = frame.number
+        values = [*reversed(target.cells("computed", number)), *target.cells("given", number)]
+        for value, content in zip(values, target.contents(values, number), strict=False):
+            if id(content) not in seen and is_tensor(content) and not is_text(content):
                 seen.add(id(content))
-                yield depth, slot, content
+                yield frame, value, content
 
 
-def _slots(session: Session, frame: Frame) -> Iterator[int]:
-    slots = session.program.shown.slots(frame.code)
-    yield from reversed(slots.written[: slots.before(frame.pc)])
-    yield from slots.given
-
-
-def _judged(glance: Glance, depth: int, slot: int, content: Any) -> Near:
+def _judged(session: Session, glance: Glance, frame: Frame, number: int, content: Any) -> Near:
     summary = glance.at_hand(content)
     counts: dict[str, int] = {}
     if summary is not None:
         counts = {"NaN": summary.nan, "+Inf": summary.posinf, "-Inf": summary.neginf}
-    reasons = [(0, f"{number} {name}") for name, number in counts.items() if number]
-    if not glance.shown.debugger.loaded.allocation.whole(content):
+    reasons = [(0, f"{count} {name}") for name, count in counts.items() if count]
+    if not session.program.target.state(number, frame.number).whole:
         reasons.append((1, "partly written"))
-    reasons += [(2, each) for each in _extreme(summary, dtypes.name_of(content.dtype))]
+    reasons += [(2, reason) for reason in _extreme(summary, dtypes.name_of(content.dtype))]
     rank = reasons[0][0] if reasons else 3
-    return Near(depth, slot, content, summary, rank, ", ".join(why for _, why in reasons))
+    return Near(frame, number, content, summary, rank, ", ".join(why for _, why in reasons))
 
 
 def _extreme(summary: Summary | None, dtype: str) -> Iterator[str]:
@@ -165,25 +149,24 @@ def _extreme(summary: Summary | None, dtype: str) -> Iterator[str]:
 # -- formatting -----------------------------------------------------------------------------------
 
 
-def _frame(session: Session, depth: int) -> dict[str, Any]:
-    debugger, target = session.program.debugger, session.program.target
+def _frame_fields(session: Session, frame: Frame) -> dict[str, Any]:
     return {
-        "frameId": session.handles.number(frame_place(session, depth)),
-        "title": target.frame(target.frame(0).depth - depth).title,
-        "source": session.program.sources.of_frame(debugger.control.stack[depth]),
+        "frameId": session.handles.number(place_of(frame)),
+        "title": frame.title,
+        "source": session.program.sources.of_place(frame.place),
     }
 
 
 def _value_fields(session: Session, near: Near) -> dict[str, Any]:
-    code = _code(session, near.depth)
-    listing, pc = session.program.debugger.loaded.listing_of(code), code.definition[near.slot]
-    line = listing.line(code.path, pc) if pc >= 0 else listing.header_line(code.path)
+    target, number = session.program.target, near.frame.number
+    state = target.state(near.number, number)
+    place = state.place
     fields = {
-        "name": spelled(code.names[near.slot]),
-        "shortName": value_title(session, code, code.names[near.slot]),
+        "name": spelled(state.name),
+        "shortName": target.names(number).spelled(state.name),
         "type": type_text(near.content),
-        "op": code.nodes[pc].op if pc >= 0 else None,
-        "line": session.client.outgoing_line(line),
+        "op": place.op if place.pc >= 0 else None,
+        "line": session.client.outgoing_line(place.line),
         "rank": near.rank,
         "why": near.why,
     }
@@ -193,50 +176,44 @@ def _value_fields(session: Session, near: Near) -> dict[str, Any]:
 # -- over iterations ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Visit:
-    """A completed visit of a block: its last values, the moment before it ended, and the step of the run."""
-
-    slots: Sequence[Any]
-    statements: int
-    step: int | None
-
-
-def _past(session: Session, depths: Sequence[int]) -> dict[Code, list[Visit]]:
-    """The latest completed visits of these frames' blocks, oldest first."""
-    past: dict[Code, list[Visit]] = {_code(session, depth): [] for depth in depths}
-    for step, each in session.program.debugger.control.machine.finished_by_step():
-        visits = past.get(each.code)
-        if visits is not None and len(visits) < MOST_VISITS - 1:
-            visits.append(Visit(each.slots, each.tick - 1, step))
-    for visits in past.values():
-        visits.reverse()
-    return past
+def _series(
+    session: Session, glance: Glance, frame: Frame, chosen: Sequence[Near]
+) -> dict[int, dict[str, Any]]:
+    """The `series` of values of a frame by their numbers: the statistics visit by visit, the current last."""
+    target = session.program.target
+    values = [near for near in chosen if near.frame is frame]
+    visits = [*islice(target.visits([near.number for near in values], frame.number), MOST_VISITS - 1)][::-1]
+    fields = {}
+    for at, near in enumerate(values):
+        series = _collected(session, near, visits) or _logged(session, glance, near, at, visits)
+        if series is not None:
+            fields[near.number] = {"series": series}
+    return fields
 
 
-def _series(session: Session, glance: Glance, near: Near, visits: Sequence[Visit]) -> dict[str, Any]:
-    """The logged statistics of a slot visit by visit, the current one last."""
-    if (collected := _collected(session, near, visits)) is not None:
-        return {"series": collected}
-    contents = [visit.slots[near.slot] for visit in visits]
-    summaries = [glance.shown.noted(each) if is_tensor(each) else None for each in contents]
-    unknown = next((index for index, each in enumerate(summaries) if each is not None), len(summaries))
-    past, known = visits[unknown:], summaries[unknown:]
-    if not known or near.summary is None or all(each is near.content for each in contents):
-        return {}
-    known.append(near.summary)
-    frames = session.program.debugger.control.stack
+def _logged(
+    session: Session, glance: Glance, near: Near, at: int, visits: Sequence[Visit]
+) -> dict[str, Any] | None:
+    """The logged statistics of the value with position `at` in `visits`; None if there are none."""
+    contents = [visit.content[at] for visit in visits]
+    summaries = [glance.shown.noted(content) if is_tensor(content) else None for content in contents]
+    unknown = next((index for index, one in enumerate(summaries) if one is not None), len(summaries))
+    past, logged = visits[unknown:], summaries[unknown:]
+    if not logged or near.summary is None or all(content is near.content for content in contents):
+        return None
+    logged.append(near.summary)
+    target = session.program.target
     # None outside a run.
-    now = next((frame.iteration for frame in frames if frame.code.epoch is not None), None)
+    now = next((frame.iteration for frame in reversed(target.frames()) if frame.is_run), None)
     steps = [*(visit.step for visit in past), now]
     series = {
-        "min": [each and each.min for each in known],
-        "max": [each and each.max for each in known],
-        "mean": [each and each.mean for each in known],
-        "nonfinite": [each and each.nan + each.posinf + each.neginf for each in known],
-        "moments": [*(visit.statements for visit in past), session.program.debugger.timeline.tick],
+        "min": [one and one.min for one in logged],
+        "max": [one and one.max for one in logged],
+        "mean": [one and one.mean for one in logged],
+        "nonfinite": [one and one.nan + one.posinf + one.neginf for one in logged],
+        "moments": [*(visit.tick for visit in past), target.now.tick],
     }
-    return {"series": series if None in steps else {**series, "steps": steps}}
+    return series if None in steps else {**series, "steps": steps}
 
 
 def _collected(session: Session, near: Near, visits: Sequence[Visit]) -> dict[str, Any] | None:
@@ -244,19 +221,19 @@ def _collected(session: Session, near: Near, visits: Sequence[Visit]) -> dict[st
 
     Its moments are null at steps that have left the history.
     """
-    frame = session.program.debugger.control.stack[near.depth]
-    results = list(frame.code.operands[-1])[-len(frame.collected) :] if frame.collected else []
-    if frame.code.epoch is None or near.slot not in results or near.content.size != 1:
+    target, frame = session.program.target, near.frame
+    if not frame.is_run or not frame.collected or near.content.size != 1:
         return None
-    contents = [*frame.collected[results.index(near.slot)], near.content]
-    numbers = [float(each.item()) for each in contents[-MOST_STEPS:]]
-    finite = [each if math.isfinite(each) else None for each in numbers]
-    recent = [*(visit.statements for visit in visits), session.program.debugger.timeline.tick][
-        -len(numbers) :
-    ]
+    results = [*target.cells("returned", frame.number)][-len(frame.collected) :]
+    if near.number not in results:
+        return None
+    contents = [*frame.collected[results.index(near.number)], near.content]
+    numbers = [float(content.item()) for content in contents[-MOST_STEPS:]]
+    finite = [number if math.isfinite(number) else None for number in numbers]
+    recent = [*(visit.tick for visit in visits), target.now.tick][-len(numbers) :]
     return {
         **dict.fromkeys(("min", "max", "mean"), finite),
-        "nonfinite": [int(each is None) for each in finite],
+        "nonfinite": [int(number is None) for number in finite],
         "moments": [*[None] * (len(numbers) - len(recent)), *recent],
         "steps": list(range(frame.iteration + 1 - len(numbers), frame.iteration + 1)),
     }
@@ -304,7 +281,7 @@ def _slice(session: Session, stop: Stop, output: int | None) -> Iterator[str]:
     assert at is not None
     nodes = at.graph.nodes
     pc = next((pc for pc, node in enumerate(nodes) if node is stop.node), len(nodes))
-    at = replace(at, pc=pc, line=at.listing.line(at.path, pc))
+    at = at.at(pc)
     output = output if pc < len(nodes) else None
     found = target.explain((at, output), showing.summary, between=session.queue.check_cancelled)
     if output is None:
@@ -358,8 +335,7 @@ def explain(session: Session, arguments: ExplainArguments) -> dict[str, Any]:
         if not ranked:
             return {"value": None, "steps": [], "more": False}
         near = ranked[0]
-        number = target.frame(0).depth - near.depth
-        found = target.explain([near.slot], shown.summary, number, check)
+        found = target.explain([near.number], shown.summary, near.frame.number, check)
     else:
         scope = values_from(session, arguments.frame_id)
         name = resolve_name(arguments.expression, scope.has, scope.names)
@@ -395,15 +371,9 @@ def _step(session: Session, shown: Glancing, found: Explanation, origins: list[O
         "text": place.text if pc >= 0 else "",
         "op": place.op if pc >= 0 else None,
         "graph": _title(origins[0]),
-        "source": _source(session, place),
+        "source": session.program.sources.of_place(place),
         "values": [_value(session, shown, found, origin) for origin in origins],
     }
-
-
-def _source(session: Session, place: Place) -> Any:
-    codes = session.program.debugger.loaded.codes
-    code = next(each for each in codes if id(each) == place.block)
-    return session.program.sources.of_frame(Frame(code, []))
 
 
 def _title(origin: Origin) -> str:
@@ -452,7 +422,7 @@ def _picture(session: Session, content: Any) -> dict[str, Any] | None:
     plane = content[(0,) * max(0, len(content.shape) - 2)]
     plane = plane[None] if len(plane.shape) == 1 else plane
     coarse = tuple(slice(None, None, step) for step in sampling(plane.shape, PLANE))
-    array = np.asarray(session.program.debugger.backend.to_host(plane[coarse]))
+    array = np.asarray(session.program.target.host(plane[coarse]))
     blocks = reduce_blocks(array, sampling(array.shape, PICTURE), "absmax", session.queue.check_cancelled)
     elements, data = packed(blocks.data)
     _, flags = packed(blocks.flags)

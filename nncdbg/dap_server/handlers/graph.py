@@ -7,7 +7,7 @@ reads it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import islice
@@ -16,21 +16,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.variables.places import computed, current_statement
+from nncdbg.dap_server.variables.places import has_value, statement_of
 from nncdbg.dap_server.variables.value_text import Glance, is_tensor
-from nncdbg.engine.compilation.code import EVICTED
-from nncdbg.engine.values.current import results_of
 from nncdbg.errors import UsageError
 from nncdbg.expression import spelled
+from nncdbg.ir.names import captures
 from nncdbg.presentation.elements import is_text
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Mapping
 
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.execution.frame import Frame
-    from nncdbg.ir.records import Graph, Node, Path, Program
+    from nncdbg.ir.records import Graph, Node, Path
     from nncdbg.stats import Summary
+    from nncdbg.target.records import Frame
 
 MOST_STATEMENTS = 60
 """Shown statements, also of expanded blocks."""
@@ -56,8 +55,8 @@ _KINDS = {"while": "loop", "if": "branch"}
 class ShownBlock:
     """A graph shown with its statements; it is the body of statement `pc` of `outer`.
 
-    `frame`, `depth` and `here` (its statement) are those of a block on the stack; `frame` is None for an
-    expanded block.
+    `frame` and `here` (its statement) are those of a block on the stack; `frame` is None for an expanded
+    block.
     """
 
     id: str
@@ -66,7 +65,6 @@ class ShownBlock:
     outer: ShownBlock | None = None
     pc: int = -1
     frame: Frame | None = None
-    depth: int = -1
     here: int = -1
     done: bool = False
     """Whether the statement at `here` has run."""
@@ -74,6 +72,7 @@ class ShownBlock:
     inside: dict[int, list[ShownBlock]] = field(default_factory=dict)
     """The blocks shown in place of a statement, by its number."""
     _definitions: dict[str, int] | None = None
+    _positions: dict[str, int] | None = None
 
     @property
     def origin(self) -> ShownBlock:
@@ -87,7 +86,7 @@ class ShownBlock:
     def kind(self) -> str:
         if self.outer is None:
             return "graph"
-        if self.frame is not None and self.frame.code.formula is not None:
+        if self.frame is not None and self.frame.place.micro is not None:
             return "micro"
         op = self.outer.graph.nodes[self.pc].op
         return _KINDS.get(op, "layer")
@@ -110,7 +109,7 @@ class ShownBlock:
         names = [] if end else [f"@{graph.name}" for graph in self.graph.nodes[pc].subgraphs if graph.name]
         frame = self.origin.frame
         assert frame is not None, "the outermost block is on the stack"
-        line = session.program.debugger.loaded.listing_of(frame.code).line(self.path, pc)
+        line = frame.listing.line(self.path, pc)
         return {
             "id": self.statement_id(pc),
             "kind": "end" if end else _KINDS.get(op, "layer" if op[0] == "@" else "op"),
@@ -119,38 +118,35 @@ class ShownBlock:
             "line": session.client.outgoing_line(line),
         }
 
-    def summary(self, session: Session, glance: Glance, slot: int | None) -> Summary | None:
-        """The logged statistics of the tensor in a slot; None if it is not computed, or no longer kept."""
-        debugger = session.program.debugger
-        if self.frame is None or slot is None or not computed(self.frame, slot, debugger.ended):
-            return None
-        content = self.frame.slots[slot]
-        if content is EVICTED or not is_tensor(content) or is_text(content):
-            return None
-        return glance.at_hand(content) if debugger.timeline.standing(content) is None else None
-
     def definition(self, name: str) -> int | None:
-        """The number of the statement that defines a value of this block."""
-        if self.frame is not None:
-            slot = self.frame.code.slot_at(name, self.frame.pc)
-            pc = self.frame.code.definition[slot] if slot is not None else -1
-            return pc if pc >= 0 else None
+        """The number of the statement that defines a value of this block, as its next statement reads it."""
         if self._definitions is None:
+            nodes, done = self.graph.nodes, len(self.graph.nodes)
+            if self.frame is not None:
+                done = self.frame.place.pc
+            # A state may have several definitions: the latest one that has run, else its input.
+            defined = {value.name for value in self.graph.inputs}
+            later = (pc for pc in range(done, len(nodes)))
             self._definitions = {
-                value.name: pc for pc, node in enumerate(self.graph.nodes) for value in node.outputs
+                value.name: pc for pc in later for value in nodes[pc].outputs if value.name not in defined
             }
+            self._definitions |= {value.name: pc for pc in range(done) for value in nodes[pc].outputs}
         return self._definitions.get(name)
 
-    def reads(self, pc: int) -> Iterator[str]:
+    def reads(self, pc: int) -> Iterable[str]:
         """The names that a statement reads, also in its blocks; at the end, what the last line reads."""
-        if self.frame is not None:
-            code = self.frame.code
-            slots = code.reads(pc) if pc < len(code.nodes) else set(code.operands[pc])
-            yield from (code.names[slot] for slot in sorted(slots) if code.names[slot])
-        elif pc < len(self.graph.nodes):
-            yield from (each for each in self.graph.nodes[pc].inputs if isinstance(each, str))
-        else:
-            yield from (value.name for value in self.graph.outputs)
+        end = pc == len(self.graph.nodes)
+        names = [value.name for value in self.graph.outputs] if end else _operands(self.graph.nodes[pc])
+        if self.frame is None:
+            return names
+        if self._positions is None:
+            self._positions = {name: position for position, name in enumerate(self.frame.names)}
+        inner = [] if end else captures(self.graph.nodes[pc])
+        return sorted({*names, *inner} - {""}, key=self._positions.__getitem__)
+
+
+def _operands(node: Node) -> list[str]:
+    return [operand for operand in node.inputs if isinstance(operand, str)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,16 +180,16 @@ def neighbourhood(session: Session, opened: Container[str], closed: Container[st
     for _, level, pc in sorted(nsmallest(wanted, candidates), key=lambda each: each[2]):
         blocks[-level].shown.append(pc)
     room = MOST_STATEMENTS - sum(len(block.shown) for block in blocks)
-    return [*blocks, *_looked_into(session.program.debugger.program, blocks, opened, room)]
+    return [*blocks, *_looked_into(session, blocks, opened, room)]
 
 
 def whole(session: Session, opened: Container[str]) -> list[ShownBlock]:
     """The entry graph with all its statements, and its expanded blocks: outer before inner."""
-    root = on_the_stack(session, (), len(session.program.debugger.control.stack))[0]
+    root = on_the_stack(session, ())[0]
     root.inside = {}
     root.shown = list(range(min(MOST_OF_ALL, len(root.graph.nodes) + 1)))
     room = MOST_OF_ALL - len(root.shown)
-    return [root, *_looked_into(session.program.debugger.program, [root], opened, room)]
+    return [root, *_looked_into(session, [root], opened, room)]
 
 
 def _around(block: ShownBlock) -> range:
@@ -201,21 +197,18 @@ def _around(block: ShownBlock) -> range:
     return range(max(0, block.here - MOST_STATEMENTS), min(last, block.here + MOST_STATEMENTS) + 1)
 
 
-def on_the_stack(session: Session, closed: Container[str], levels: int) -> list[ShownBlock]:
+def on_the_stack(session: Session, closed: Container[str], levels: int | None = None) -> list[ShownBlock]:
     """The innermost blocks of the stack, outer before inner, without those below a collapsed statement."""
-    frames = session.program.debugger.control.stack
-    first = max(0, len(frames) - levels)
     blocks: list[ShownBlock] = []
-    for depth in range(first, len(frames)):
-        frame, outer = frames[depth], blocks[-1] if blocks else None
+    for frame in reversed(session.program.target.frames()[:levels]):
+        outer = blocks[-1] if blocks else None
         if outer is not None and outer.statement_id(outer.here) in closed:
             break
-        pc, done = current_statement(session, depth)
-        name = f"{depth}:{frame.code.graph.name}" if outer is None else outer.statement_id(outer.here)
-        branch = f".{frame.code.path[-1]}" if outer is not None and len(frame.code.path) > 1 else ""
-        block = ShownBlock(
-            f"{name}{branch}", frame.code.graph, frame.code.path, outer, -1, frame, depth, pc, done
-        )
+        pc, done = statement_of(session, frame)
+        path = frame.place.path
+        name = f"{frame.depth}:{frame.graph.name}" if outer is None else outer.statement_id(outer.here)
+        branch = f".{path[-1]}" if outer is not None and len(path) > 1 else ""
+        block = ShownBlock(f"{name}{branch}", frame.graph, path, outer, -1, frame, pc, done)
         if outer is not None:
             block.pc = outer.here
             outer.inside[outer.here] = [block]
@@ -224,15 +217,15 @@ def on_the_stack(session: Session, closed: Container[str], levels: int) -> list[
 
 
 def _looked_into(
-    program: Program, blocks: Sequence[ShownBlock], opened: Container[str], room: int
+    session: Session, blocks: Sequence[ShownBlock], opened: Container[str], room: int
 ) -> Iterator[ShownBlock]:
-    waiting = list(blocks)
+    waiting, graphs = list(blocks), session.program.target.program.graphs
     while waiting:
         block = waiting.pop(0)
         for pc in block.shown:
             if room <= 0 or pc in block.inside or block.statement_id(pc) not in opened:
                 continue
-            for inner in _bodies(program, block, pc):
+            for inner in _bodies(graphs, block, pc):
                 inner.shown = list(range(min(room, len(inner.graph.nodes) + 1)))
                 room -= len(inner.shown)
                 block.inside.setdefault(pc, []).append(inner)
@@ -240,13 +233,14 @@ def _looked_into(
                 yield inner
 
 
-def _bodies(program: Program, block: ShownBlock, pc: int) -> Iterator[ShownBlock]:
+def _bodies(graphs: Mapping[str, Graph], block: ShownBlock, pc: int) -> Iterator[ShownBlock]:
     if pc == len(block.graph.nodes):
         return
     node, name, frame = block.graph.nodes[pc], block.statement_id(pc), block.origin.frame
-    graphs = (frame.code.formula if frame is not None else None) or program
-    if (called := node.called) is not None and called in graphs.graphs:
-        yield ShownBlock(name, graphs.graphs[called], (called,), block, pc)
+    if frame is not None and frame.place.micro is not None:
+        graphs = frame.callees
+    if (called := node.called) is not None and called in graphs:
+        yield ShownBlock(name, graphs[called], (called,), block, pc)
     for number, graph in enumerate(node.subgraphs):
         yield ShownBlock(f"{name}.{number}", graph, (*block.path, pc, number), block, pc)
 
@@ -339,7 +333,7 @@ def graph(session: Session, arguments: GraphArguments) -> dict[str, Any]:
     places = list(_in_order(blocks[0]))
     number = {(block, pc): index for index, (block, pc) in enumerate(places)}
     return {
-        "source": session.program.sources.of_frame(session.program.debugger.control.stack[0]),
+        "source": session.program.sources.of_place(session.program.target.frames()[-1].place),
         "blocks": [_block(block) for block in blocks],
         "nodes": [_node(session, block, pc) for block, pc in places],
         "edges": list(_edges(session, places, number)),
@@ -379,8 +373,8 @@ def _type(block: ShownBlock, node: Node) -> str:
     if not node.outputs:
         return ""
     value = node.outputs[0]
-    known = block.frame.code.types.get(value.name) if block.frame is not None else None
-    return str(known or value.type or "")
+    inferred = block.frame.types.get(value.name) if block.frame is not None else None
+    return str(inferred or value.type or "")
 
 
 def _edges(
@@ -403,7 +397,7 @@ def graph_state(session: Session, arguments: GraphStateArguments) -> dict[str, A
     `statistics` maps a statement to the largest absolute value, mean, standard deviation and share of
     zeros of its first result.  They are the logged statistics: no tensor is read for them.
     """
-    blocks = on_the_stack(session, (), len(session.program.debugger.control.stack))
+    blocks = on_the_stack(session, ())
     glance = Glance(session.program.shown, False, session.queue.check_cancelled)
     flags: dict[str, str] = {}
     statistics: dict[str, list[float | None]] = {}
@@ -425,12 +419,13 @@ def graph_state(session: Session, arguments: GraphStateArguments) -> dict[str, A
 
 
 def _summaries(session: Session, glance: Glance, block: ShownBlock) -> Iterator[tuple[str, Summary]]:
-    """The statistics of each executed statement of a block, by its id."""
+    """The logged statistics of the first result of each executed statement of a block, by its id."""
     assert block.frame is not None, "the block is on the stack"
-    for pc in range(len(block.frame.code.nodes)):
-        slots = results_of(block.frame, pc)
-        summary = block.summary(session, glance, slots[0]) if slots and slots[0] else None
-        if summary is not None:
+    target, frame = session.program.target, block.frame.number
+    results = ((pc, target.cells("results", frame, pc)) for pc in range(block.frame.place.pc))
+    first = {pc: numbers[0] for pc, numbers in results if numbers}
+    for pc, content in zip(first, target.contents(first.values(), frame), strict=True):
+        if is_tensor(content) and not is_text(content) and (summary := glance.at_hand(content)) is not None:
             yield block.statement_id(pc), summary
 
 
@@ -458,20 +453,19 @@ class Drawing:
 
     def flag(self, block: ShownBlock, name: str) -> str | None:
         """Return nan or inf, if a value of a block on the stack holds one."""
-        slot = block.frame.code.slot_of.get(name) if block.frame is not None else None
-        summary = block.summary(self.session, self.glance, slot)
+        target, frame = self.session.program.target, block.frame
+        if frame is None or not has_value(target, frame, name):
+            return None
+        content = target.state(name, frame.number).content
+        summary = self.glance.at_hand(content) if is_tensor(content) and not is_text(content) else None
         if summary is None:
             return None
         return "nan" if summary.nan else "inf" if summary.posinf + summary.neginf else None
 
     # -- blocks and statements ---------------------------------------------------------------
 
-    def _frame_title(self, depth: int) -> str:
-        target = self.session.program.target
-        return target.frame(target.frame(0).depth - depth).title
-
     def cluster(self, block: ShownBlock) -> dict[str, Any]:
-        title = block.title if block.depth < 0 else self._frame_title(block.depth)
+        title = block.title if block.frame is None else block.frame.title
         first, last = (block.shown[0], block.shown[-1]) if block.shown else (0, -1)
         return {
             "id": block.id,
@@ -479,7 +473,7 @@ class Drawing:
             "node": block.outer.statement_id(block.pc) if block.outer is not None else None,
             "title": title,
             "kind": block.kind,
-            "onStack": block.depth >= 0,
+            "onStack": block.frame is not None,
             "before": first,
             "after": len(block.graph.nodes) - last if block.shown else len(block.graph.nodes) + 1,
         }
@@ -493,10 +487,9 @@ class Drawing:
             "source": self.blocks.index(block.origin),
             "state": self._state(block, pc),
         }
-        frames = self.session.program.debugger.control.stack
-        if block.depth >= 0 and pc == block.here and block.depth + 1 < len(frames):
+        if block.frame is not None and pc == block.here and block.frame.number:
             # With the iteration of a running loop.
-            fields["label"] = self._frame_title(block.depth + 1)
+            fields["label"] = self.session.program.target.frame(block.frame.number - 1).title
         worst = next((each for each in ("nan", "inf") if each in flags), None)
         return fields if worst is None else {**fields, "flag": worst}
 
@@ -542,7 +535,7 @@ class Drawing:
         read = {each["from"] for each in edges}
         found = (ValueSource(first, -1, value.name) for value in first.graph.inputs if value.name)
         assert first.origin.frame is not None
-        listing = self.session.program.debugger.loaded.listing_of(first.origin.frame.code)
+        listing = first.origin.frame.listing
         line = self.session.client.outgoing_line(listing.header_line(first.path))
         nodes = []
         for each in islice((each for each in found if _input_id(each) in read), MOST_INPUTS):
@@ -579,5 +572,5 @@ def map_(session: Session, arguments: MapArguments) -> dict[str, Any]:
         "clusters": [drawing.cluster(block) for block in blocks],
         "nodes": [*inputs, *nodes],
         "edges": [each for each in edges if each["from"] in known],
-        "sources": [texts.of_frame(block.frame) for block in blocks if block.frame is not None],
+        "sources": [texts.of_place(block.frame.place) for block in blocks if block.frame is not None],
     }

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,15 +27,14 @@ from nncdbg.dap_server.registry import ALWAYS, LIVE, State, capabilities, reques
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.sources.listing_file import listing_of_step
 from nncdbg.dap_server.sources.shown import sources_of
-from nncdbg.engine.inputs.data_specs import data_file
 from nncdbg.errors import LoadError, UsageError
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.process.collector import collector_paused
 from nncdbg.process.rank_notes import find_job, reports_of_job
+from nncdbg.text.file_names import FILES, PROGRAM, is_program_folder, workspace_of
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.inputs.binding import Note
     from nncdbg.ir.records import Program
     from nncdbg.opening.journal.forking import Fork
     from nncdbg.opening.journal.reopening import Restart
@@ -111,7 +111,7 @@ def _load(session: Session, arguments: LaunchArguments) -> None:
     report_process(session, debuggee.sources.name, "launch")
     if debuggee.title:
         session.client.say(debuggee.title)
-    for note in (*map(_note_text, debuggee.debugger.notes), *debuggee.sources.notes):
+    for note in (*starmap(_note_text, debuggee.target.setup.facts), *debuggee.sources.notes):
         session.client.say(note)
     if recorded:
         session.client.say(f"recording to {recorded}")
@@ -132,10 +132,10 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
 
     `check` is called between the parts of the work; an exception that it raises abandons the launch.
     """
-    from nncdbg.engine.frontends.file_names import FILES, PROGRAM, is_program_folder, workspace_of
     from nncdbg.opening.journal.recording import journaled
     from nncdbg.opening.programs import open_program
     from nncdbg.opening.python_programs import is_python_name, listing_stem
+    from nncdbg.target.program import ProgramTarget
 
     configuration = arguments.configuration()
     path, folder = Path(configuration.program), Path(configuration.folder or "")
@@ -149,10 +149,11 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
     program, saved = opened.program, opened.folder
     check()
     debugger = opened.debugger()
+    target = ProgramTarget(debugger)
     data = [path.parent / store for store in program.stores]
     if saved is not None:
         if saved.at_finding:
-            debugger.go_to(saved.statements)
+            target.go_to(saved.statements)
         path, data = saved.path / PROGRAM, [saved.path / name for name in FILES]
     # A listing is launched as the model that it shows, and remains the file of the breakpoints.
     workspace = workspace_of(path) if program.listing is None else None
@@ -162,9 +163,9 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
     if opened.restart is not None:
         path, stem = _file_of_run(program, opened.restart)
     debuggee = Debuggee(
-        debugger,
+        target,
         runner,
-        sources_of(debugger, path, workspace or folder, stem),
+        sources_of(target, path, workspace or folder, stem),
         stop_on_exit=arguments.stop_on_exit,
         no_debug=arguments.no_debug,
         at_finding=saved is not None and saved.at_finding,
@@ -172,7 +173,7 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
     )
     debuggee.journal.enter_context(journaled(opened, debugger))
     # The recorder takes the kinds caught before as given.
-    debugger.catch(*arguments.catch)
+    target.stops.catch(arguments.catch, None)
     debuggee.files = stamps(configuration, [path, *data])
     return debuggee
 
@@ -192,24 +193,25 @@ def _file_of_run(program: Program, start: Restart | Fork) -> tuple[Path, str | N
 
 def stamps(configuration: RunConfiguration, files: Iterable[Path]) -> dict[Path, tuple[int, int]]:
     """(mtime, size) of these files and of those that a configuration names, if they exist."""
+    from nncdbg.opening.programs import input_files
+
     folder = Path(configuration.folder or "")
-    inputs = [data_file(value) for value in configuration.inputs.values() if isinstance(value, str)]
-    named = [path_in(str(file.path), folder) for file in inputs if file is not None]
+    inputs = [path_in(name, folder) for name in input_files(configuration)]
     found = {}
-    for path in (*files, *named, *map(Path, configuration.op_libraries)):
+    for path in (*files, *inputs, *map(Path, configuration.op_libraries)):
         if os.path.isfile(path):
             status = path.stat()
             found[path] = status.st_mtime_ns, status.st_size
     return found
 
 
-def _note_text(note: Note) -> str:
+def _note_text(fact: str, missing: tuple[str, str] | None) -> str:
     """Return the text of a note, with the launch configuration key that provides what is missing."""
-    if note.missing is None:
-        return note.fact
-    kind, name = note.missing
+    if missing is None:
+        return fact
+    kind, name = missing
     value = f"{name}.npy" if kind == "input" else 4
-    return f'{note.fact} (set "{kind}s": {json.dumps({name: value}, ensure_ascii=False)})'
+    return f'{fact} (set "{kind}s": {json.dumps({name: value}, ensure_ascii=False)})'
 
 
 @request(
@@ -261,13 +263,11 @@ def restart(session: Session, arguments: protocol.RestartArguments) -> None:
     wanted = session.launched if arguments.arguments is None else _configuration(arguments.arguments)
     assert wanted is not None
     before, stopped = session.program, session.state is State.STOPPED
-    timeline = before.debugger.timeline
-    if len(timeline.branches) > 1:
+    branches, number = before.target.branches, before.target.now.branch
+    if len(branches) > 1:
         lost = _why_edits_are_lost(session, wanted)
         if lost is None:
-            session.client.say(
-                f"restart on branch {timeline.branch} ({timeline.branches[timeline.branch].title})"
-            )
+            session.client.say(f"restart on branch {number} ({branches[number].title})")
             before.start_again(session, stop_on_entry=_stops_on_entry(session, wanted))
             return
         session.client.say(f"restart discards edited values: {lost}")

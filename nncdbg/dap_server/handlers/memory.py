@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import binascii
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -21,19 +20,13 @@ from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.addresses import parse_reference, statement_at_address
 from nncdbg.dap_server.variables.places import address_of, resolved, values_from
 from nncdbg.dap_server.variables.value_text import is_tensor
-from nncdbg.engine.frontends.formula import formula_of
-from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.schema import version_of
-from nncdbg.errors import NncdbgError, UsageError
+from nncdbg.errors import UsageError
 from nncdbg.expression import spelled
-from nncdbg.ir.kinds import is_transfer
-from nncdbg.ir.records import TensorType
 from nncdbg.presentation.elements import is_text
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.compilation.code import Code
-    from nncdbg.engine.values.values import Values
+    from nncdbg.target.target import Scope, Target
 
 MAX_READ = 1 << 20
 """Most bytes of one answer; for a larger count, clients continue from the end of the answer."""
@@ -42,7 +35,7 @@ _NARROW = frozenset(dtypes.NUMPY[name] for name in ("bool", "u4", "i4", "u2", "i
 """Element types for which some bytes are invalid."""
 
 
-def _tensor(scope: Values, name: str) -> Any:
+def _tensor(scope: Scope, name: str) -> Any:
     """The current tensor, on its device.  Raises UsageError, NotComputed if there is none."""
     array = scope.content(name)
     if not is_tensor(array) or is_text(array):
@@ -65,7 +58,8 @@ def read_memory(session: Session, arguments: protocol.ReadMemoryArguments) -> pr
     # Only the requested range is copied.
     size, count = array.dtype.itemsize, min(arguments.count, MAX_READ)
     start, within = divmod(offset, size)
-    data = _elements(scope, array, start, -(-(offset + count) // size)).tobytes()[within : within + count]
+    stop = -(-(offset + count) // size)
+    data = _elements(session.program.target, array, start, stop).tobytes()[within : within + count]
     # After the end of the value nothing follows; after `MAX_READ` it continues.
     behind = max(0, offset + arguments.count - array.nbytes)
     return protocol.ReadMemoryBody(
@@ -75,11 +69,11 @@ def read_memory(session: Session, arguments: protocol.ReadMemoryArguments) -> pr
     )
 
 
-def _elements(scope: Values, array: Any, start: int, stop: int) -> npt.NDArray[Any]:
+def _elements(target: Target, array: Any, start: int, stop: int) -> npt.NDArray[Any]:
     """The elements at these positions in C order, on the host."""
     if isinstance(array, np.ndarray) and not array.flags.c_contiguous:
         return np.asarray(array.flat[start:stop])
-    return np.asarray(scope.to_host(array.reshape(-1)[start:stop]))
+    return np.asarray(target.host(array.reshape(-1)[start:stop]))
 
 
 @request(
@@ -115,18 +109,19 @@ def _decoded(text: str) -> bytes:
         raise UsageError(f"the data is not base64: {error}") from None
 
 
-def _write(session: Session, scope: Values, name: str, array: Any, offset: int, data: bytes) -> None:
+def _write(session: Session, scope: Scope, name: str, array: Any, offset: int, data: bytes) -> None:
     """Set the elements that the bytes overlap, like any other edit: history and dependents are updated."""
     size = array.dtype.itemsize
     start, stop = offset // size, -(-(offset + len(data)) // size)
-    raw = bytearray(_elements(scope, array, start, stop).tobytes())
+    target = session.program.target
+    raw = bytearray(_elements(target, array, start, stop).tobytes())
     within = offset - start * size
     raw[within : within + len(data)] = data
-    given = np.frombuffer(bytes(raw), array.dtype)
-    _check_bits(name, given)
+    elements = np.frombuffer(bytes(raw), array.dtype)
+    _check_bits(name, elements)
     index = np.unravel_index(np.arange(start, stop), array.shape) if array.ndim else None
-    value = given if array.ndim else given[0]
-    session.program.debugger.set_value(name, value, index, scope=scope)
+    value = elements if array.ndim else elements[0]
+    target.set_value(name, value, index, target.frame(0).depth - scope.depth)
     block = smallest_block(array.shape, start, stop)
     session.program.recorder.edit(scope.depth, block_text(name, block), value_text(scope.value(name)[block]))
 
@@ -170,77 +165,19 @@ def disassemble(session: Session, arguments: protocol.DisassembleArguments) -> p
 
 
 def _instruction(session: Session, address: int) -> protocol.DisassembledInstruction:
-    found = statement_at_address(session, address)
-    if found is None:
+    place = statement_at_address(session, address)
+    if place is None:
         return protocol.DisassembledInstruction(
             address=f"{address:#x}", instruction="(no statement)", presentation_hint="invalid"
         )
-    code, pc = found
-    listing = session.program.debugger.loaded.listing_of(code)
-    line = listing.line(code.path, pc)
-    text = listing.lines[line - 1].strip()
+    text = place.text
     if len(text) > LONGEST:
         text = text[: LONGEST - 1] + "…"
-    known = session.blocks.micro_ops
-    if (code, pc) not in known:
-        known[code, pc] = _micro_ops(code, pc)
-    ops = known[code, pc]
+    function, ops = session.program.target.implementation(place)
     return protocol.DisassembledInstruction(
         address=f"{address:#x}",
         instruction=f"{text}  ## {', '.join(ops)}" if ops else text,
-        symbol=_kernel(session, code, pc),
-        location=session.program.sources.of_code(code),
-        line=session.client.outgoing_line(line),
+        symbol=function,
+        location=session.program.sources.of_place(place),
+        line=session.client.outgoing_line(place.line),
     )
-
-
-def _kernel(session: Session, code: Code, pc: int) -> str | None:
-    """The function or library that runs a statement; None if the machine itself does."""
-    if pc == len(code.nodes):
-        return None
-    op = code.nodes[pc].op
-    if is_transfer(op):
-        return None
-    backend = session.program.debugger.backend
-    found = lookup(op, version_of(op, code.opsets))
-    if not backend.runs_op_kernels or found is None:
-        return backend.name
-    if found.ufunc is not None:
-        return f"{backend.name}.{found.ufunc}"
-    if found.reference:
-        return f"onnx.reference {op}"
-    kernel = found.kernel
-    module, name = getattr(kernel, "__module__", None), getattr(kernel, "__qualname__", None)
-    return backend.name if module is None or name is None else f"{module}.{name}"
-
-
-_MICRO_OPS: WeakKeyDictionary[Code, dict[int, tuple[str, ...]]] = WeakKeyDictionary()
-"""Cache by block and pc; the entries of a freed program are dropped."""
-
-
-def _micro_ops(code: Code, pc: int) -> tuple[str, ...]:
-    """The ops of a statement's micro program if its operands' types are fully known; else none."""
-    known = _MICRO_OPS.setdefault(code, {})
-    if pc not in known:
-        known[pc] = _find_micro_ops(code, pc)
-    return known[pc]
-
-
-def _find_micro_ops(code: Code, pc: int) -> tuple[str, ...]:
-    if code.transfers(pc):
-        return ()
-    types = []
-    for slot in code.operands[pc]:
-        type = code.types.get(code.names[slot]) if slot else None
-        if slot and not (isinstance(type, TensorType) and _known(type)):
-            return ()
-        types.append(type if isinstance(type, TensorType) else None)
-    try:
-        program = formula_of(code.nodes[pc], types, code.opsets)
-    except NncdbgError:
-        return ()  # the statement fails when it runs, and reports the reason then
-    return () if program is None else tuple(node.op for node in program.graphs[program.entry].nodes)
-
-
-def _known(type: TensorType) -> bool:
-    return type.shape is not None and all(isinstance(size, int) for size in type.shape)

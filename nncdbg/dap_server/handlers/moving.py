@@ -23,7 +23,6 @@ from nncdbg.dap_server.kernel_debugger import (
     PACE,
     cancelling,
     imported_debugpy,
-    kernel_at,
     listen,
     stopping_in,
     trace_kernels,
@@ -31,18 +30,17 @@ from nncdbg.dap_server.kernel_debugger import (
 from nncdbg.dap_server.registry import ALWAYS, LIVE, STILL, STOPPED, State, request
 from nncdbg.dap_server.sources.addresses import address_of, reference_of
 from nncdbg.dap_server.variables.places import frame_depth
-from nncdbg.engine.execution.undo_log import last_visit, left_micro_program
 from nncdbg.errors import UsageError
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.streams import stream_name
 from nncdbg.process.threads import BackgroundThread
+from nncdbg.target.target import check_past
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.debuggee import Verb
     from nncdbg.dap_server.messages import Answer
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.compilation.code import Code
-    from nncdbg.engine.stopping.stops import Stop
+    from nncdbg.target.records import Place, Stop
     from nncdbg.text.listing import Listing, Site
 
 
@@ -84,19 +82,15 @@ def continue_(session: Session, arguments: protocol.ContinueArguments) -> protoc
 
 @request("next", when=STOPPED, moves=True, capability="supportsSteppingGranularity")
 def next_(session: Session, arguments: protocol.NextArguments) -> None:
-    debugger = session.program.debugger
+    target = session.program.target
     # Inside a micro program, an instruction is one statement.
-    if (
-        arguments.granularity == "instruction"
-        and debugger.control.stack[-1].code.formula is None
-        and debugger.control.micro_program() is not None
-    ):
-        _forward(session, arguments.thread_id, lambda: debugger.step_into(micro=True), "stepi")
+    if arguments.granularity == "instruction" and target.frame(0).place.micro is None and target.inside()[0]:
+        _forward(session, arguments.thread_id, lambda: target.step_into(micro=True), "stepi")
     elif arguments.thread_id != MAIN_THREAD:
         stream = stream_of_thread(session, arguments.thread_id)
         _forward(session, arguments.thread_id, lambda: _follow(session, stream))
     else:
-        _forward(session, arguments.thread_id, debugger.step_over, "next")
+        _forward(session, arguments.thread_id, target.step_over, "next")
 
 
 def _follow(session: Session, stream: int) -> Stop:
@@ -104,7 +98,7 @@ def _follow(session: Session, stream: int) -> Stop:
     recorder = session.program.recorder
     recorder.command(f"stream {stream_name(stream)}", results=False)
     recorder.departs("next")
-    stop = session.program.debugger.step_stream(stream)
+    stop = session.program.target.step_over(stream)
     recorder.arrives("next")
     recorder.command("stream all", results=False)
     return stop
@@ -116,15 +110,15 @@ def step_in(session: Session, arguments: protocol.StepInArguments) -> None:
         stream_of_thread(session, arguments.thread_id)
         step_into_target(session, arguments.target_id)
         return
-    debugger = session.program.debugger
-    micro = arguments.granularity == "instruction" and debugger.control.micro_program() is not None
+    target = session.program.target
+    micro = arguments.granularity == "instruction" and target.inside()[0]
     command = "stepi" if micro else "step"
-    _forward(session, arguments.thread_id, lambda: debugger.step_into(micro=micro), command)
+    _forward(session, arguments.thread_id, lambda: target.step_into(micro=micro), command)
 
 
 @request("stepOut", when=STOPPED, moves=True)
 def step_out(session: Session, arguments: protocol.StepOutArguments) -> None:
-    _forward(session, arguments.thread_id, session.program.debugger.step_out, "finish")
+    _forward(session, arguments.thread_id, session.program.target.step_out, "finish")
 
 
 def _forward(session: Session, thread: int, verb: Verb | None, command: str | None = None) -> None:
@@ -132,7 +126,7 @@ def _forward(session: Session, thread: int, verb: Verb | None, command: str | No
     stream_of_thread(session, thread)
     debuggee = session.program
     debuggee.moved_thread = thread
-    if debuggee.debugger.ended:
+    if debuggee.target.now.ended:
         session.defer(lambda: debuggee.end(session, 0))
     elif verb is None:
         debuggee.go_on(session)
@@ -146,33 +140,34 @@ def _forward(session: Session, thread: int, verb: Verb | None, command: str | No
 @request("stepBack", when=STOPPED, moves=True, capability="supportsStepBack")
 def step_back(session: Session, arguments: protocol.StepBackArguments) -> None:
     micro = arguments.granularity == "instruction"
-    debugger = session.program.debugger
-    command = "rback" if micro and left_micro_program(debugger.control.machine) else "back"
-    _backward(session, arguments.thread_id, lambda: debugger.step_back(micro=micro), command)
+    target = session.program.target
+    command = "rback" if micro and target.now.left_micro else "back"
+    _backward(session, arguments.thread_id, lambda: target.step_back(micro=micro), command)
 
 
 @request("reverseContinue", when=STOPPED, moves=True)
 def reverse_continue(session: Session, arguments: protocol.ReverseContinueArguments) -> None:
-    _backward(session, arguments.thread_id, session.program.debugger.reverse_continue, "rcontinue")
+    _backward(session, arguments.thread_id, session.program.target.reverse_continue, "rcontinue")
 
 
 @request("nncdbg/reverseStepIn", when=STOPPED, moves=True, arguments=ReverseArguments)
 def reverse_step_in(session: Session, arguments: ReverseArguments) -> None:
     """Undo the last executed statement, in any frame; the server sends `continued` and `stopped`."""
-    _backward(session, arguments.thread_id, session.program.debugger.step_back_into, "rback", unasked=True)
+    target = session.program.target
+    _backward(session, arguments.thread_id, lambda: target.step_back(into=True), "rback", unasked=True)
 
 
 @request("nncdbg/reverseStepOut", when=STOPPED, moves=True, arguments=ReverseArguments)
 def reverse_step_out(session: Session, arguments: ReverseArguments) -> None:
     """Go back to the statement that began the innermost frame; the server sends `continued` and `stopped`."""
-    verb = session.program.debugger.reverse_step_out
-    _backward(session, arguments.thread_id, verb, "rfinish", unasked=True)
+    target = session.program.target
+    _backward(session, arguments.thread_id, lambda: target.step_out(back=True), "rfinish", unasked=True)
 
 
 def _backward(session: Session, thread: int, verb: Verb, command: str, *, unasked: bool = False) -> None:
     stream_of_thread(session, thread)
     session.program.moved_thread = thread
-    session.program.debugger.control.check_past()
+    check_past(session.program.target)
     session.program.move(session, verb, command, unasked=unasked)
 
 
@@ -181,11 +176,11 @@ def restart_frame(session: Session, arguments: protocol.RestartFrameArguments) -
     depth = frame_depth(session, arguments.frame_id)
     if depth is None:
         raise UsageError("the frame no longer exists", hint="request the stack again")
-    debugger = session.program.debugger
-    tick = debugger.control.stack[depth].entered
+    target = session.program.target
+    frame = target.frame(target.frame(0).depth - depth)
 
     def rewind() -> Stop:
-        return replace(debugger.go_to(tick), reason="restart")
+        return replace(target.go_to(frame.entered), reason="restart")
 
     session.program.move(session, rewind, GOTO)
 
@@ -243,13 +238,11 @@ class IntoPlace:
 def step_in_targets(
     session: Session, arguments: protocol.StepInTargetsArguments
 ) -> protocol.StepInTargetsBody:
-    frames = session.program.debugger.control.stack
-    if frame_depth(session, arguments.frame_id) != len(frames) - 1:
+    frame = session.program.target.frame(0)
+    if frame_depth(session, arguments.frame_id) != frame.depth:
         return protocol.StepInTargetsBody(targets=[])  # the statement of an outer frame has already begun
-    frame = frames[-1]
-    address = address_of(session, frame.code, frame.pc)
-    listing = session.program.debugger.loaded.listing_of(frame.code)
-    line = session.client.outgoing_line(listing.line(frame.code.path, frame.pc))
+    address = address_of(session, frame.place)
+    line = session.client.outgoing_line(frame.line)
     return protocol.StepInTargetsBody(
         targets=[
             protocol.StepInTarget(id=session.handles.number(IntoPlace(address, what)), label=label, line=line)
@@ -259,31 +252,30 @@ def step_in_targets(
 
 
 def _step_targets(session: Session) -> Iterator[tuple[str, str]]:
-    debugger = session.program.debugger
-    code, pc = debugger.control.stack[-1].code, debugger.control.stack[-1].pc
-    if debugger.ended or pc == len(code.nodes):
+    target = session.program.target
+    node = target.frame(0).node
+    if target.now.ended or node is None:
         return
-    node = code.nodes[pc]
     if node.kind is Kind.CALL:
         yield "block", node.op
     elif node.kind in (Kind.IF, Kind.WHILE):
         names = " or ".join(f"@{graph.name}" for graph in node.subgraphs if graph.name)
         yield "block", f"{'branch' if node.kind is Kind.IF else 'loop'} {names}".rstrip()
-    if debugger.control.micro_program() is not None:
+    micro, kernel = target.inside()
+    if micro:
         yield "micro", f"micro program of {node.op}"
     # In Python, and for a client that can debug it.
-    if session.client.arguments.supports_start_debugging_request and kernel_at(debugger) is not None:
+    if session.client.arguments.supports_start_debugging_request and kernel is not None:
         yield "kernel", f"kernel of {node.op} (Python)"
 
 
 def step_into_target(session: Session, number: int) -> None:
     """Step into one of the targets.  Raises UsageError if the program is not at its statement."""
-    debugger = session.program.debugger
-    frame = debugger.control.stack[-1]
+    target = session.program.target
     place = session.handles.place(number)
     if (
         not isinstance(place, IntoPlace)
-        or place.address != address_of(session, frame.code, frame.pc)
+        or place.address != address_of(session, target.frame(0).place)
         or place.what not in dict(_step_targets(session))
     ):
         raise UsageError("unknown or expired target", hint="request stepInTargets again")
@@ -292,7 +284,7 @@ def step_into_target(session: Session, number: int) -> None:
         return
     micro = place.what == "micro"
     command = "stepi" if micro else "step"
-    session.program.move(session, lambda: debugger.step_into(micro=micro), command)
+    session.program.move(session, lambda: target.step_into(micro=micro), command)
 
 
 # -- to ---------------------------------------------------------------------------------------------
@@ -319,16 +311,18 @@ def goto_targets(session: Session, arguments: protocol.GotoTargetsArguments) -> 
         return protocol.GotoTargetsBody(targets=[])
     line, site = found
     reference = arguments.source.source_reference or 0
-    ways = [ToPlace(reference, site, back) for back in _directions(session, listing, site)]
+    place = _placed(session, listing, site)
+    ways = [ToPlace(reference, site, back) for back in _directions(session, place)]
     return protocol.GotoTargetsBody(
         targets=[
             protocol.GotoTarget(
-                id=session.handles.number(place),
-                label=_label(line, place, listing),
+                id=session.handles.number(way),
+                label=_label(line, way, listing),
                 line=session.client.outgoing_line(line),
-                instruction_pointer_reference=_reference(session, listing, site),
+                # A graph that was not entered yet has no addresses.
+                instruction_pointer_reference=reference_of(session, place) if place.block else None,
             )
-            for place in ways
+            for way in ways
         ]
     )
 
@@ -339,32 +333,31 @@ def _label(line: int, place: ToPlace, listing: Listing) -> str:
     return f"line {line}, {way}: {text}"
 
 
-def _reference(session: Session, listing: Listing, site: Site) -> str | None:
-    code = next(
-        (code for code in session.program.debugger.loaded.codes if _is_of(session, code, listing, site)),
-        None,
+def _placed(session: Session, listing: Listing, site: Site) -> Place:
+    """Return the statement at a site of the program, or of a micro program."""
+    target = session.program.target
+    if listing is target.listing:
+        return target.place(site.path, site.pc)
+    blocks = target.blocks()
+    return next(
+        block.at(site.pc)
+        for block in blocks
+        if block.path == site.path and block.listing.lines == listing.lines
     )
-    return None if code is None else reference_of(session, code, site.pc)
 
 
-def _is_of(session: Session, code: Code, listing: Listing, site: Site) -> bool:
-    """Return whether a block is the one of `site` in the text `listing`."""
-    return code.path == site.path and session.program.debugger.loaded.listing_of(code).lines == listing.lines
-
-
-def _directions(session: Session, listing: Listing, site: Site) -> list[bool]:
+def _directions(session: Session, place: Place) -> list[bool]:
     """The possible directions to a statement (True is back), the more likely one first.
 
     In a loop both are possible: the statement ran in the last iteration, and runs again in this one.
     """
-    debugger = session.program.debugger
-    last = last_visit(debugger.control.machine, lambda code: _is_of(session, code, listing, site), site.pc)
-    within = [frame for frame in debugger.control.stack if _is_of(session, frame.code, listing, site)]
+    target = session.program.target
+    within = next((frame for frame in target.frames() if frame.place.shares_block(place)), None)
     # A micro program is entered only by stepping into it, so one that is not open is never reached by
     # running.
-    forward = not debugger.ended and (listing is debugger.loaded.listing or bool(within))
-    ways = [*([True] if last is not None else []), *([False] if forward else [])]
-    ahead = bool(within) and within[-1].pc < site.pc
+    forward = not target.now.ended and (place.micro is None or within is not None)
+    ways = [*([True] if target.last_visit(place) is not None else []), *([False] if forward else [])]
+    ahead = within is not None and within.place.pc < place.pc
     return ways[::-1] if ahead else ways
 
 
@@ -374,22 +367,18 @@ def goto(session: Session, arguments: protocol.GotoArguments) -> None:
     place = session.handles.place(arguments.target_id)
     if not isinstance(place, ToPlace):
         raise UsageError("unknown or expired target", hint="request gotoTargets again")
-    debugger = session.program.debugger
+    target = session.program.target
     listing = session.program.sources.numbered(place.source_reference)
     if listing is None:
         raise UsageError("unknown or expired target", hint="request gotoTargets again")
-
-    def there(code: Code) -> bool:
-        return _is_of(session, code, listing, place.site)
-
+    there = _placed(session, listing, place.site)
     if not place.back:
-        move_to = debugger.control.move_to
-        session.program.move(session, lambda: debugger.move(move_to, there, place.site.pc), GOTO)
+        session.program.move(session, lambda: target.run(to=there), GOTO)
         return
-    tick = last_visit(debugger.control.machine, there, place.site.pc)
+    tick = target.last_visit(there)
     if tick is None:
         raise UsageError("this statement has not run yet", hint="request gotoTargets again")
-    session.program.move(session, lambda: _with_goto_reason(debugger.go_to(tick)), GOTO)
+    session.program.move(session, lambda: _with_goto_reason(target.go_to(tick)), GOTO)
 
 
 def _with_goto_reason(stop: Stop) -> Stop:
@@ -402,7 +391,7 @@ def step_into_kernel(session: Session) -> None:
 
     Raises UsageError if there is no such kernel, or no Python debugger.
     """
-    code = kernel_at(session.program.debugger)
+    code = session.program.target.inside()[1]
     if code is None:
         raise UsageError("this statement has no Python kernel", hint="step over it")
     if not session.client.arguments.supports_start_debugging_request:
@@ -418,7 +407,7 @@ def _step_in_kernel(session: Session, code: CodeType) -> Stop:
         _attach(session, debugpy)
     try:
         with stopping_in(code) as called:
-            stop = session.program.debugger.step_over()
+            stop = session.program.target.step_over()
     finally:
         trace_kernels()
     if not called:
@@ -459,7 +448,7 @@ def _reason(session: Session, refused: list[str]) -> str | None:
     """Return the reason to stop waiting; None to continue."""
     if refused:
         return refused[0]
-    if session.queue.closing or session.program.debugger.control.paused:
+    if session.queue.closing or session.program.target.now.paused:
         return "stopped waiting for the Python debugger"
     return None
 
@@ -469,4 +458,4 @@ def _end_tracing(session: Session, debugpy: Any) -> None:
     while debugpy.is_client_connected():
         if session.queue.ended(PACE * 10):
             return
-    session.program.debugger.control.between_statements(trace_kernels)
+    session.program.between_statements(trace_kernels)

@@ -71,11 +71,11 @@ def counterparts(session: Session, arguments: CounterpartsArguments) -> dict[str
     Each has `line`, `direction` (`backward` or `forward`), and the `source`, `target` (its line) and `text`
     of the other statement or graph.
     """
-    sources, loaded = session.program.sources, session.program.debugger.loaded
+    sources, target = session.program.sources, session.program.target
     listing = sources.listing(arguments.source)
-    if listing is not loaded.listing:
+    if listing is not target.listing:
         return {"counterparts": []}  # A micro program has none.
-    pairs = LinePairs(loaded.program, listing)
+    pairs = LinePairs(target.lowered, listing)
     if arguments.line is not None:
         line = session.client.incoming_line(arguments.line)
         found = [(line, "backward", each) for each in pairs.backward(line)]

@@ -13,19 +13,17 @@ from typing import TYPE_CHECKING
 
 from nncdbg.dap_server import protocol
 from nncdbg.dap_server.events import MAIN_THREAD
-from nncdbg.dap_server.registry import LIVE, request
+from nncdbg.dap_server.registry import LIVE, State, request
 from nncdbg.dap_server.sources.addresses import reference_of
-from nncdbg.dap_server.variables.places import SourcePlace, current_statement, frame_place
+from nncdbg.dap_server.variables.places import SourcePlace, place_of
 from nncdbg.errors import UsageError
 from nncdbg.expression import spelled
-from nncdbg.ir.streams import HOST, stream_states, streams_of
+from nncdbg.ir.streams import HOST, streams_of
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.compilation.code import Code
-    from nncdbg.engine.execution.frame import Frame
     from nncdbg.ir.records import Location
-    from nncdbg.ir.streams import StreamState
+    from nncdbg.target.records import Frame, Place, Stream
 
 _FIRST = 2
 """The thread of stream 0."""
@@ -36,10 +34,10 @@ _PLACES = 1 << 20
 
 def thread_list(session: Session) -> list[protocol.Thread]:
     """Return the threads: one, or with a schedule the host and one for each stream, with its device."""
-    streams = streams_of(session.program.debugger.program) if session.debuggee is not None else ()
+    streams = streams_of(session.program.target.program) if session.debuggee is not None else ()
     if not streams:
         return [protocol.Thread(id=MAIN_THREAD, name="main")]
-    devices = session.program.debugger.program.streams
+    devices = session.program.target.program.streams
     return [
         protocol.Thread(id=MAIN_THREAD, name="host"),
         *(
@@ -55,7 +53,7 @@ def thread_list(session: Session) -> list[protocol.Thread]:
 
 def stream_of_thread(session: Session, number: int) -> int:
     """Return the stream of a thread; HOST for the main thread.  Raises UsageError for another number."""
-    streams = streams_of(session.program.debugger.program) if number != MAIN_THREAD else ()
+    streams = streams_of(session.program.target.program) if number != MAIN_THREAD else ()
     if number == MAIN_THREAD:
         return HOST
     if number - _FIRST in streams and number >= _FIRST:
@@ -69,41 +67,31 @@ def stream_of_thread(session: Session, number: int) -> int:
 
 def stream_frames(session: Session, stream: int) -> list[protocol.StackFrame]:
     """Return the frame of a stream: its next statement; an empty list at its end in this block."""
-    debugger = session.program.debugger
-    depth = len(debugger.control.stack) - 1
-    frame = debugger.control.stack[depth]
-    states = stream_states(debugger.program, frame.code.graph, frame.pc)
-    state = next(each for each in states if each.number == stream)
-    if state.pc is None:
+    target = session.program.target
+    state = next(each for each in target.streams() if each.number == stream)
+    place = state.place
+    if place is None:
         return []
-    line = debugger.loaded.line(frame.code, state.pc)
-    assert line is not None, "each statement has its own line"
     return [
         protocol.StackFrame(
-            id=session.handles.number(SourcePlace(frame_place(session, depth), _PLACES + stream)),
-            name=_title(session, frame.code, state),
-            source=session.program.sources.of_frame(frame),
-            line=session.client.outgoing_line(line),
+            id=session.handles.number(SourcePlace(place_of(target.frame(0)), _PLACES + stream)),
+            # Such as `Add, waits for e2 of line 9`.
+            name=", ".join([place.op, *awaited(state)]),
+            source=session.program.sources.of_place(place),
+            line=session.client.outgoing_line(place.line),
             column=session.client.outgoing_column(1),
-            instruction_pointer_reference=reference_of(session, frame.code, state.pc),
+            instruction_pointer_reference=reference_of(session, place),
             presentation_hint="normal",
         )
     ]
 
 
-def _title(session: Session, code: Code, state: StreamState) -> str:
-    """Return `Add, waits for e2 of line 9`, or `Add` for a statement that can run."""
-    assert state.pc is not None
-    op = code.nodes[state.pc].op if state.pc < len(code.nodes) else "return"
-    return ", ".join([op, *awaited(session, code, state)])
-
-
-def awaited(session: Session, code: Code, state: StreamState) -> list[str]:
+def awaited(stream: Stream) -> list[str]:
     """Return `waits for e2 of line 9` for each event that the next statement of a stream waits for."""
     return [
-        f"waits for e{event.number} of line {session.program.debugger.loaded.line(code, event.recorder)}"
-        for event in state.events
-        if event.recorder is not None and not event.reached
+        f"waits for e{event.number} of line {event.place.line}"
+        for event in stream.events
+        if event.place is not None and not event.reached
     ]
 
 
@@ -113,9 +101,13 @@ FRAMES = 1000
 
 @dataclass(frozen=True, slots=True)
 class StackEntry:
-    """A line of the stack: a machine frame, or with `origin` a (file, line) of the user's model."""
+    """A line of the stack: a frame of the program, or with `origin` a (file, line) of the user's model.
 
-    depth: int
+    `place` is the current statement of the frame.
+    """
+
+    frame: Frame
+    place: Place
     number: int = 0
     origin: tuple[str, int] | None = None
 
@@ -131,11 +123,10 @@ def stack_trace(session: Session, arguments: protocol.StackTraceArguments) -> pr
         found = stream_frames(session, stream)
         return protocol.StackTraceBody(stack_frames=found[first : first + levels], total_frames=len(found))
     entries = list(_entries(session))
-    frames = session.program.debugger.frames
     shown = [
         _source_frame(session, entry, entry.origin)
         if entry.origin is not None
-        else _machine_frame(session, frames, entry.depth, arguments.format)
+        else _machine_frame(session, entry, arguments.format)
         for entry in entries[first : first + min(levels, FRAMES)]
     ]
     return protocol.StackTraceBody(stack_frames=shown, total_frames=len(entries))
@@ -143,16 +134,14 @@ def stack_trace(session: Session, arguments: protocol.StackTraceArguments) -> pr
 
 def _entries(session: Session) -> Iterator[StackEntry]:
     """The whole stack, innermost first.  Lines of the user's model are not repeated in outer frames."""
-    frames = session.program.debugger.control.stack
     known: Sequence[tuple[str, int]] = ()
-    for depth in range(len(frames) - 1, -1, -1):
-        yield StackEntry(depth)
-        pc, _ = current_statement(session, depth)
-        nodes = frames[depth].code.nodes
-        origins = _origins(nodes[pc].location if pc < len(nodes) else None)
+    for frame in session.program.target.frames():
+        place = frame.place if session.state is State.RUNNING else frame.current
+        yield StackEntry(frame, place)
+        origins = _origins(place.node.location if place.node is not None else None)
         if origins and list(known[-len(origins) :]) != origins:
             for number, origin in enumerate(origins):
-                yield StackEntry(depth, number, origin)
+                yield StackEntry(frame, place, number, origin)
             known = origins
 
 
@@ -169,47 +158,42 @@ def _origins(location: Location | None) -> list[tuple[str, int]]:
 
 
 def _machine_frame(
-    session: Session, frames: Sequence[Frame], depth: int, format: protocol.StackFrameFormat | None
+    session: Session, entry: StackEntry, format: protocol.StackFrameFormat | None
 ) -> protocol.StackFrame:
-    debugger = session.program.debugger
-    frame = debugger.control.stack[depth]
-    pc, _ = current_statement(session, depth)
-    line = debugger.loaded.line(frame.code, pc)
-    assert line is not None, "each statement has its own line"
-    place = frame_place(session, depth)
-    name = session.program.target.frame(len(frames) - 1 - depth).title
-    if depth == 0 and session.attachment is not None and session.attachment.script is not None:
-        name = f"{name} {session.attachment.script.progress(debugger)}".rstrip()
+    frame, place = entry.frame, entry.place
+    name = frame.title
+    if frame.depth == 0 and session.attachment is not None and session.attachment.script is not None:
+        name = f"{name} {session.attachment.script.progress(session.program.target)}".rstrip()
     # Without an end: VS Code would select the statement, and the next keystroke would replace it.
     return protocol.StackFrame(
-        id=session.handles.number(place),
-        name=_formatted(session, name, frame, line, format),
-        source=session.program.sources.of_frame(frame),
-        line=session.client.outgoing_line(line),
+        id=session.handles.number(place_of(frame)),
+        name=_formatted(session, name, entry, format),
+        source=session.program.sources.of_place(place),
+        line=session.client.outgoing_line(place.line),
         column=session.client.outgoing_column(1),
-        instruction_pointer_reference=reference_of(session, frame.code, pc),
-        module_id=session.program.modules.id_of(frame.code),
+        instruction_pointer_reference=reference_of(session, place),
+        module_id=session.program.modules.id_of(place),
         presentation_hint="normal",
     )
 
 
 def _formatted(
-    session: Session, name: str, frame: Frame, line: int, format: protocol.StackFrameFormat | None
+    session: Session, name: str, entry: StackEntry, format: protocol.StackFrameFormat | None
 ) -> str:
     """The name with the details that the client requests."""
     if format is None:
         return name
     if format.parameters:
-        name += f"({', '.join(_parameters(session, frame, format))})"
+        name += f"({', '.join(_parameters(entry.frame, format))})"
     if format.module:
-        name = f"{session.program.debugger.program.entry}!{name}"
-    return f"{name}, line {session.client.outgoing_line(line)}" if format.line else name
+        name = f"{session.program.target.program.entry}!{name}"
+    return f"{name}, line {session.client.outgoing_line(entry.place.line)}" if format.line else name
 
 
-def _parameters(session: Session, frame: Frame, format: protocol.StackFrameFormat) -> Iterator[str]:
+def _parameters(frame: Frame, format: protocol.StackFrameFormat) -> Iterator[str]:
     """The inputs of the block, each with name and type as requested."""
-    for value in frame.code.graph.inputs:
-        known = frame.code.types.get(value.name) or value.type
+    for value in frame.graph.inputs:
+        known = frame.types.get(value.name) or value.type
         parts = [spelled(value.name)] if format.parameter_names is not False else []
         parts += [str(known)] if format.parameter_types and known is not None else []
         if value.name:
@@ -219,9 +203,9 @@ def _parameters(session: Session, frame: Frame, format: protocol.StackFrameForma
 def _source_frame(session: Session, entry: StackEntry, origin: tuple[str, int]) -> protocol.StackFrame:
     file, line = origin
     source = session.program.sources.of_model(file)
-    innermost = entry.number == 0 and entry.depth == len(session.program.debugger.control.stack) - 1
+    innermost = entry.number == 0 and entry.frame.number == 0
     return protocol.StackFrame(
-        id=session.handles.number(SourcePlace(frame_place(session, entry.depth), entry.number)),
+        id=session.handles.number(SourcePlace(place_of(entry.frame), entry.number)),
         name=f"{os.path.basename(file)}:{line}",
         source=source,
         line=session.client.outgoing_line(line),

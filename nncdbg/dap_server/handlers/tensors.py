@@ -46,9 +46,9 @@ from nncdbg.stats.histograms import histogram_by_pieces
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.values.values import Values
     from nncdbg.ir.records import Array
     from nncdbg.stats.histograms import Histogram
+    from nncdbg.target.target import Scope
 
 
 def sampling(shape: tuple[int, ...], most: int) -> list[int]:
@@ -247,7 +247,7 @@ def _unchanged(whole: Array, version: int) -> SliceBody:
     )
 
 
-def _slice(session: Session, arguments: SliceArguments, scope: Values, whole: Any) -> SliceBody:
+def _slice(session: Session, arguments: SliceArguments, scope: Scope, whole: Any) -> SliceBody:
     minus = None
     if arguments.against is not None:
         there = _against(session, scope, _text(arguments), arguments.against)
@@ -257,13 +257,14 @@ def _slice(session: Session, arguments: SliceArguments, scope: Values, whole: An
             check_same_shape(whole, there)
             minus = _part(scope, there, arguments)
     chosen = _part(scope, whole, arguments)
-    steps = sampling(chosen.shape, arguments.max_elements)
+    steps, host = sampling(chosen.shape, arguments.max_elements), session.program.target.host
+    cut = tuple(slice(None, None, step) for step in steps)
     if arguments.reduce != "stride" and max(steps, default=1) > 1 and count_of(chosen) <= MAX_REDUCED:
         reduction = arguments.reduce
 
         def reduced() -> SliceBody:
-            here = np.asarray(scope.to_host(chosen))
-            other = None if minus is None else np.asarray(scope.to_host(minus))
+            here = np.asarray(host(chosen))
+            other = None if minus is None else np.asarray(host(minus))
             blocks = reduce_blocks(here, steps, reduction, session.queue.check_cancelled, other)
             return _body(arguments, whole, chosen, steps, blocks.data, blocks)
 
@@ -271,14 +272,10 @@ def _slice(session: Session, arguments: SliceArguments, scope: Values, whole: An
             return reduced()
         question = msgspec.json.encode(msgspec.structs.replace(arguments, frame_id=None, known=None))
         return session.program.shown.answers.once(whole, question, reduced)
-    cells = _sample(scope, chosen, steps)
+    cells = np.asarray(host(chosen[cut]))
     if minus is not None:
-        cells = difference(cells, _sample(scope, minus, steps))
+        cells = difference(cells, np.asarray(host(minus[cut])))
     return _body(arguments, whole, chosen, steps, cells)
-
-
-def _sample(scope: Values, chosen: Any, steps: list[int]) -> Array:
-    return np.asarray(scope.to_host(chosen[tuple(slice(None, None, step) for step in steps)]))
 
 
 def _body(
@@ -318,7 +315,7 @@ def _text(arguments: SliceArguments) -> str:
     return arguments.expression
 
 
-def _against(session: Session, scope: Values, text: str, against: Against) -> Array:
+def _against(session: Session, scope: Scope, text: str, against: Against) -> Array:
     """The tensor to compare `text` with.  Raises UsageError if it is not one, or on no branch."""
     if against.expression is not None and against.branch is None:
         return tensor_of(scope, against.expression)
@@ -337,7 +334,7 @@ def _against(session: Session, scope: Values, text: str, against: Against) -> Ar
     return _tensor(target.on_branch(name, branch), text)
 
 
-def _named(scope: Values, arguments: SliceArguments) -> Any:
+def _named(scope: Scope, arguments: SliceArguments) -> Any:
     """The tensor, on its device."""
     if (arguments.name is None) == (arguments.expression is None):
         raise UsageError("a slice needs exactly one tensor", hint="use either `name` or `expression`")
@@ -347,7 +344,7 @@ def _named(scope: Values, arguments: SliceArguments) -> Any:
     return tensor_on_device(scope, arguments.expression)
 
 
-def tensor_on_device(scope: Values, text: str) -> Any:
+def tensor_on_device(scope: Scope, text: str) -> Any:
     """The tensor result of an expression; a tensor given by name stays on its device."""
     expression = parse(text, scope.has, scope.names)
     if isinstance(expression.root, Name):
@@ -355,12 +352,12 @@ def tensor_on_device(scope: Values, text: str) -> Any:
     return _tensor(evaluate(expression, scope), text)
 
 
-def _named_tensor(scope: Values, name: str, text: str) -> Any:
+def _named_tensor(scope: Scope, name: str, text: str) -> Any:
     content = scope.content(name)
     return content if is_tensor(content) else _tensor(content, text)
 
 
-def tensor_of(scope: Values, text: str) -> Array:
+def tensor_of(scope: Scope, text: str) -> Array:
     """The tensor result of an expression; UsageError for another result."""
     return _tensor(evaluate(scope.read(text), scope), text)
 
@@ -371,7 +368,7 @@ def _tensor(content: Any, text: str) -> Array:
     return np.asarray(content)
 
 
-def _part(scope: Values, whole: Any, arguments: SliceArguments) -> Any:
+def _part(scope: Scope, whole: Any, arguments: SliceArguments) -> Any:
     index: tuple[Any, ...] = ()
     if arguments.index is not None and arguments.axes is not None:
         raise UsageError("`index` and `axes` cannot be combined", hint="use only one of `index` and `axes`")
@@ -405,7 +402,7 @@ def histogram(session: Session, arguments: HistogramArguments) -> dict[str, Any]
     start = time.perf_counter()
 
     def counted() -> Histogram:
-        array = np.asarray(scope.to_host(content))
+        array = np.asarray(session.program.target.host(content))
         return histogram_by_pieces(array, arguments.bins, arguments.range, session.queue.check_cancelled)
 
     question = "histogram", arguments.bins, arguments.range
@@ -430,7 +427,7 @@ def statistics(session: Session, arguments: StatisticsArguments) -> dict[str, An
     return {"statistics": [_statistics(session, scope, text) for text in arguments.expressions]}
 
 
-def _statistics(session: Session, scope: Values, text: str) -> dict[str, Any]:
+def _statistics(session: Session, scope: Scope, text: str) -> dict[str, Any]:
     session.queue.check_cancelled()
     start = time.perf_counter()
     try:
@@ -452,7 +449,7 @@ def nonfinite(session: Session, arguments: NonfiniteArguments) -> dict[str, Any]
     At the end of the tensor, the search continues at 0.  `index` is null if all elements are finite.
     """
     scope = values_from(session, arguments.frame_id)
-    array = np.asarray(scope.to_host(tensor_on_device(scope, arguments.expression)))
+    array = np.asarray(session.program.target.host(tensor_on_device(scope, arguments.expression)))
     if not 0 <= arguments.start < max(1, array.size):
         raise UsageError(
             f"no element at position {arguments.start}: {type_text(array)} has {array.size} elements",

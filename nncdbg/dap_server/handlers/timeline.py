@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from nncdbg.comparison.schedule_timeline import ScheduleTimeline, planned
 from nncdbg.dap_server.client_recorder import GOTO
 from nncdbg.dap_server.handlers.stack import awaited
 from nncdbg.dap_server.registry import LIVE, STOPPED, State, request
-from nncdbg.engine.schedules.timeline import ScheduleTimeline, planned
-from nncdbg.engine.time.checkpoints import Edit, edits_of
-from nncdbg.engine.time.timeline import Mark
 from nncdbg.errors import UsageError
-from nncdbg.expression import spelled
-from nncdbg.ir.streams import HOST, Site, stream_name, stream_states
+from nncdbg.ir.streams import HOST, Site, stream_name
+from nncdbg.target.records import Moment
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.compilation.code import Statement
-    from nncdbg.engine.time.timeline import Branch
+    from nncdbg.ir.records import Program
+    from nncdbg.target.records import Times
+    from nncdbg.target.target import Target
 
 MOST_MOMENTS = 300
 """Moments of one answer: those of the current branch first, the latest of each branch."""
@@ -53,48 +51,39 @@ class MomentArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     branch: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineMoment:
-    """The moment after `tick` statements, before `at`; `name` of a mark, value or micro program."""
-
-    kind: str
-    tick: int
-    at: Statement | None
-    name: str | None = None
-
-
 # -- marks -----------------------------------------------------------------------------------------
 
 
 @request("nncdbg/marks", when=LIVE, arguments=MarksArguments)
 def marks(session: Session, arguments: MarksArguments) -> dict[str, Any]:
     """Change or list marks; return the `name`, `statements`, `branch` and `here` of all `marks`."""
-    debugger = session.program.debugger
+    target, recorder = session.program.target, session.program.recorder
     if arguments.action != "list":
         name = _mark_name(arguments.name, "name")
         if arguments.action == "set":
-            debugger.mark(name)
-            session.program.recorder.mark(name)
+            target.mark(name)
+            recorder.mark(name)
         elif arguments.action == "delete":
-            debugger.timeline.forget_mark(name)
+            target.mark(name, "")
         elif arguments.action == "rename":
-            debugger.timeline.rename_mark(name, _mark_name(arguments.to, "to"))
-            session.program.recorder.marks -= {name, arguments.to}
+            target.mark(name, _mark_name(arguments.to, "to"))
+            recorder.marks -= {name, arguments.to}
         else:
             if session.state is not State.STOPPED:
                 raise UsageError(session.state.value)
-            command = f"goto {name}" if name in session.program.recorder.marks else GOTO
-            _go_to(session, debugger.timeline.find_mark(name), command)
-    now = debugger.timeline.branch, debugger.timeline.tick
+            # The error about an unknown mark answers the request.
+            target.mark(name, name)
+            _go_to(session, target.marks[name], f"goto {name}" if name in recorder.marks else GOTO)
+    now = target.now
     return {
         "marks": [
             {
                 "name": name,
                 "statements": mark.tick,
                 "branch": mark.branch,
-                "here": (mark.branch, mark.tick) == now,
+                "here": (mark.branch, mark.tick) == (now.branch, now.tick),
             }
-            for name, mark in debugger.timeline.marks.items()
+            for name, mark in target.marks.items()
         ]
     }
 
@@ -111,19 +100,20 @@ def _mark_name(name: str | None, key: str) -> str:
 @request("nncdbg/moment", when=STOPPED, arguments=MomentArguments, moves=True)
 def moment(session: Session, arguments: MomentArguments) -> None:
     """Go back or forward to this moment; the server sends `continued` and `stopped`."""
-    timeline = session.program.debugger.timeline
-    branch = timeline.branch if arguments.branch is None else arguments.branch
-    if branch not in timeline.branches:
-        known = ", ".join(map(str, sorted(timeline.branches)[-10:]))
-        raise UsageError(f"there is no branch {branch}", hint=f"use one of: {known}")
+    target = session.program.target
+    branches = target.branches
+    branch = target.now.branch if arguments.branch is None else arguments.branch
+    if branch not in branches:
+        latest = ", ".join(map(str, sorted(branches)[-10:]))
+        raise UsageError(f"there is no branch {branch}", hint=f"use one of: {latest}")
     if arguments.statements < 0:
         raise UsageError(f"`statements` cannot be {arguments.statements}", hint="use 0 or more")
-    _go_to(session, Mark("", branch, arguments.statements), GOTO)
+    _go_to(session, Moment(branch, arguments.statements), GOTO)
 
 
-def _go_to(session: Session, mark: Mark, command: str) -> None:
-    debugger = session.program.debugger
-    session.program.move(session, lambda: debugger.go_to(mark), command, unasked=True)
+def _go_to(session: Session, moment: Moment, command: str) -> None:
+    target = session.program.target
+    session.program.move(session, lambda: target.go_to(moment), command, unasked=True)
 
 
 # -- the whole timeline ----------------------------------------------------------------------------
@@ -137,71 +127,47 @@ def timeline(session: Session, arguments: TimelineArguments) -> dict[str, Any]:
     has `kind`, `statements`, `name`, `line`, `text` and `graph`.  `kind` is `start`, `checkpoint`, `micro`,
     `edit`, `mark`, `left` or `now`.
     """
-    known = session.program.debugger.timeline
-    numbers = [known.branch, *(each for each in sorted(known.branches, reverse=True) if each != known.branch)]
-    room, branches = MOST_MOMENTS, []
+    target = session.program.target
+    current, branches = target.now.branch, target.branches
+    numbers = [current, *(number for number in sorted(branches, reverse=True) if number != current)]
+    room, shown = MOST_MOMENTS, []
     for number in numbers[:MOST_BRANCHES]:
         session.queue.check_cancelled()
-        branch = known.branches[number]
-        found = sorted(_moments(session, branch), key=lambda each: (each.tick, _ORDER.index(each.kind)))
-        kept = _latest(found, room)
+        branch = branches[number]
+        moments = sorted(target.moments(number), key=lambda moment: (moment.tick, _ORDER.index(moment.kind)))
+        kept = _latest(moments, room)
         room -= len(kept)
-        branches.append(
+        shown.append(
             {
                 "number": number,
                 "title": _shortened(branch.title),
                 "parent": branch.parent,
-                "since": branch.tick,
-                "current": number == known.branch,
-                "moments": [_moment_fields(session, each) for each in kept],
-                "leftOut": len(found) - len(kept),
+                "since": branch.since,
+                "current": branch.current,
+                "moments": [_moment_fields(session, moment) for moment in kept],
+                "leftOut": len(moments) - len(kept),
             }
         )
-    return {"branches": branches, "leftOut": len(numbers) - len(branches)}
+    return {"branches": shown, "leftOut": len(numbers) - len(shown)}
 
 
-def _latest(found: Sequence[TimelineMoment], room: int) -> list[TimelineMoment]:
+def _latest(moments: Sequence[Moment], room: int) -> list[Moment]:
     """The latest moments, up to `room`; always including the branch's current position."""
-    standing = next(each for each in found if each.kind in ("now", "left"))
-    kept = [*found[max(0, len(found) - room) :]]
+    standing = next(moment for moment in moments if moment.kind in ("now", "left"))
+    kept = [*moments[max(0, len(moments) - room) :]]
     return kept if standing in kept else [standing, *kept[1:]]
 
 
-def _moments(session: Session, branch: Branch) -> Iterator[TimelineMoment]:
-    """The moments of a branch itself, without those of its parent."""
-    known = session.program.debugger.timeline
-    following, checkpoints, edits = known.state_of(branch)
-    if branch.parent is None:
-        yield TimelineMoment("start", 0, checkpoints[0].next_statement)
-    for state in checkpoints[1:]:
-        if state.tick > branch.tick:
-            yield TimelineMoment("checkpoint", state.tick, state.next_statement)
-    of_parent = () if branch.parent is None else known.state_of(known.branches[branch.parent])[2]
-    inherited = {id(each.changes) for each in edits_of(of_parent)}
-    for edit in edits:
-        if isinstance(edit, Edit):
-            if id(edit.changes) not in inherited:
-                yield TimelineMoment("edit", edit.tick, edit.at, spelled(edit.name))
-        elif edit.tick > branch.tick:
-            yield TimelineMoment("micro", edit.tick, None, str(edit.code.graph.name))
-    for mark in known.marks.values():
-        if mark.branch == branch.number:
-            yield TimelineMoment("mark", mark.tick, mark.at, mark.name)
-    yield TimelineMoment("now" if branch.saved is None else "left", known.tick_on(branch), following)
-
-
-def _moment_fields(session: Session, moment: TimelineMoment) -> dict[str, Any]:
+def _moment_fields(session: Session, moment: Moment) -> dict[str, Any]:
     fields: dict[str, Any] = {"kind": moment.kind, "statements": moment.tick}
-    if moment.name is not None:
+    if moment.name:
         # In full: `goto` identifies a mark by its name.
         fields["name"] = moment.name
-    if moment.at is not None:
-        debugger, code, pc = session.program.debugger, moment.at.code, moment.at.pc
-        listing = debugger.loaded.listing_of(code)
-        line = listing.line(code.path, pc)
-        fields["line"] = session.client.outgoing_line(line)
-        fields["text"] = _shortened(listing.lines[line - 1].strip())
-        fields["graph"] = _shortened(code.graph.name)
+    place = moment.place
+    if place is not None:
+        fields["line"] = session.client.outgoing_line(place.line)
+        fields["text"] = _shortened(place.text)
+        fields["graph"] = _shortened(place.graph.name)
     return fields
 
 
@@ -227,15 +193,16 @@ def streams(session: Session, arguments: StreamsArguments) -> dict[str, Any]:
     positions in `statements`.  If `measured` is true, times are median microseconds of kernels; otherwise
     each statement takes one unit.  `leftOut` is the number of statements that are not shown.
     """
-    debugger = session.program.debugger
+    target = session.program.target
     # A micro program is inside a statement of the schedule.
-    frame = next(each for each in reversed(debugger.control.stack) if each.code.formula is None)
-    measured = debugger.times.on and bool(debugger.times.executed)
-    timeline = _timeline(session, measured)
-    states = stream_states(debugger.program, frame.code.graph, frame.pc)
-    waits = {state.number: awaited(session, frame.code, state) for state in states}
-    following = {(frame.code.path, state.pc) for state in states if state.pc is not None}
-    current = _current(session, {launch.site for launch in timeline.launches})
+    frame = next(frame for frame in target.frames() if frame.place.micro is None)
+    times = target.times()
+    measured = times.on and bool(times.executed)
+    timeline = _timeline(target.program, times if measured else None)
+    states = target.streams(frame.number)
+    waits = {state.number: awaited(state) for state in states}
+    following = {(state.place.path, state.place.pc) for state in states if state.place is not None}
+    current = _current(target, {launch.site for launch in timeline.launches})
     shown = _shown(timeline, current)
     lanes = {HOST: 0, **{stream: at for at, stream in enumerate(timeline.streams, 1)}}
     return {
@@ -264,26 +231,24 @@ def streams(session: Session, arguments: StreamsArguments) -> dict[str, Any]:
     }
 
 
-def _timeline(session: Session, measured: bool) -> ScheduleTimeline:
+def _timeline(program: Program, times: Times | None) -> ScheduleTimeline:
     """Return the timeline of the program, with the measured times of its statements if there are any."""
-    debugger = session.program.debugger
-    if measured:
-        times = debugger.times.statements.items()
-        return planned(debugger.program, durations={site: each.kernel.median / 1e3 for site, each in times})
-    kept = debugger.program.kept
-    if "timeline" not in kept:
-        kept["timeline"] = planned(debugger.program)
-    timeline: ScheduleTimeline = kept["timeline"]
+    if times is not None:
+        medians = {(each.place.path, each.place.pc): each.median / 1e3 for each in times.statements}
+        return planned(program, durations=medians)
+    if "timeline" not in program.kept:
+        program.kept["timeline"] = planned(program)
+    timeline: ScheduleTimeline = program.kept["timeline"]
     return timeline
 
 
-def _current(session: Session, sites: set[Site]) -> Site:
+def _current(target: Target, sites: set[Site]) -> Site:
     """Return the next statement with a launch: calls, and ends of graphs without a margin, have none."""
-    frames = [each for each in session.program.debugger.control.stack if each.code.formula is None]
-    graphs = session.program.debugger.program.graphs
-    for depth, frame in enumerate(reversed(frames)):
+    places = [frame.place for frame in target.frames() if frame.place.micro is None]
+    graphs = target.program.graphs
+    for depth, place in enumerate(places):
         # An outer frame is inside its statement.
-        ahead = [(frame.code.graph, frame.code.path, frame.pc + bool(depth))]
+        ahead = [(place.graph, place.path, place.pc + bool(depth))]
         while ahead:
             graph, path, pc = ahead.pop()
             if (path, pc) in sites:
@@ -293,7 +258,7 @@ def _current(session: Session, sites: set[Site]) -> Site:
                 name = graph.nodes[pc].called
                 if name is not None and name in graphs:
                     ahead.append((graphs[name], (name,), 0))
-    return frames[0].code.path, frames[0].pc
+    return places[-1].path, places[-1].pc
 
 
 def _shown(timeline: ScheduleTimeline, current: Site) -> range:

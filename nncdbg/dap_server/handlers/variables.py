@@ -18,21 +18,21 @@ from nncdbg.dap_server.variables.places import (
     MorePlace,
     ScopePlace,
     StatisticsPlace,
-    computed,
-    frame_depth,
-    frame_place,
+    frame_at,
+    numbered_frame,
+    place_of,
     place_of_frame,
-    value_title,
 )
 from nncdbg.dap_server.variables.scopes import SCOPES, here, hover_children
 from nncdbg.dap_server.variables.scopes import scope_children as children_of_scope
-from nncdbg.engine.compilation.code import EVICTED
 from nncdbg.errors import NotComputed, UsageError
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.dap_server.variables.children import Listed
-    from nncdbg.engine.compilation.code import Code
+    from nncdbg.ir.records import Graph, Path
+    from nncdbg.target.records import Frame
+    from nncdbg.target.target import Target
     from nncdbg.text.listing import Listing
 
 CHILDREN = 100
@@ -198,65 +198,55 @@ def lines(session: Session, arguments: LinesArguments) -> dict[str, Any]:
             f"{last - first + 1} lines are too many for one response",
             hint=f"request at most {MAX_LINES} lines",
         )
-    depth = _depth(session, arguments.frame_id)
-    debugger, view = session.program.debugger, View(session)
-    listing = debugger.loaded.listing_of(debugger.control.stack[depth].code)
-    found: dict[int, dict[str, str]] = {}
-    for outer in range(depth, -1, -1):
-        if debugger.loaded.listing_of(debugger.control.stack[outer].code) is listing:
-            for line, name, text in _given(view, listing, outer, first, last):
-                found.setdefault(line, {}).setdefault(name, text)
+    target, view = session.program.target, View(session)
+    frame = numbered_frame(session, arguments.frame_id)
+    texts: dict[int, dict[str, str]] = {}
+    for depth in range(frame.depth, -1, -1):
+        outer = frame_at(target, depth)
+        if outer is not None and outer.listing is frame.listing:
+            for line, name, text in _values_beside(view, outer, first, last):
+                texts.setdefault(line, {}).setdefault(name, text)
     return {
-        "frameId": session.handles.number(frame_place(session, depth)),
+        "frameId": session.handles.number(place_of(frame)),
         "lines": [
-            {"line": session.client.outgoing_line(line), "text": _text(found[line])} for line in sorted(found)
+            {"line": session.client.outgoing_line(line), "text": _text(texts[line])} for line in sorted(texts)
         ],
     }
 
 
-def _depth(session: Session, number: int | None) -> int:
-    if number is None:
-        return len(session.program.debugger.control.stack) - 1
-    depth = frame_depth(session, number)
-    if depth is None:
-        raise UsageError("the frame no longer exists", hint="request the stack again")
-    return depth
-
-
-def _given(view: View, listing: Listing, depth: int, first: int, last: int) -> Iterator[tuple[int, str, str]]:
+def _values_beside(view: View, frame: Frame, first: int, last: int) -> Iterator[tuple[int, str, str]]:
     """(line, name, text) of the computed values of one block in these lines."""
-    debugger = view.session.program.debugger
-    frame = debugger.control.stack[depth]
-    place = frame_place(view.session, depth)
-    for line, slot in _slots(frame.code, listing, first, last):
+    target, place = view.session.program.target, place_of(frame)
+    names = target.names(frame.number)
+    for line, number in _numbers(target, frame, first, last):
         view.session.queue.check_cancelled()
-        name = frame.code.names[slot]
-        if not computed(frame, slot, debugger.ended) or frame.slots[slot] is EVICTED:
-            continue
-        if not debugger.values.is_present(frame, slot):
-            continue
-        title = value_title(view.session, frame.code, name)
-        variable = view.in_slot(frame, slot, ContentPlace(place, name), title)
-        yield line, variable.name, _without_type(variable.value)
+        state = target.state(number, frame.number)
+        if state.name and state.present and state.status in ("computed", "gone"):
+            value = ContentPlace(place, state.name)
+            variable = view.state(state, value, names.spelled(state.name), frame.place)
+            yield line, variable.name, _without_type(variable.value)
 
 
-def _slots(code: Code, listing: Listing, first: int, last: int) -> Iterator[tuple[int, int]]:
-    """(line, slot) of a block's results in these lines; its inputs are in its header line."""
-    header = listing.header_line(code.path)
+def _numbers(target: Target, frame: Frame, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """(line, number) of a block's results in these lines; its inputs are in its header line."""
+    listing, path, graph = frame.listing, frame.place.path, frame.graph
+    header = listing.header_line(path)
     if first <= header <= last:
-        yield from ((header, code.slot_of[value.name]) for value in code.graph.inputs if value.name)
-    placed = listing.statements[code.path]
+        yield from ((header, number) for number in target.cells("inputs", frame.number))
+    placed = listing.statements[path]
     # A branch or loop that begins above may end in these lines.
-    for pc in range(max(0, bisect_left(placed, first) - 1), min(bisect_right(placed, last), len(code.nodes))):
-        line = _result_line(code, listing, pc)
+    for pc in range(
+        max(0, bisect_left(placed, first) - 1), min(bisect_right(placed, last), len(graph.nodes))
+    ):
+        line = _result_line(listing, path, graph, pc)
         if first <= line <= last:
-            yield from ((line, slot) for slot in code.result_slots(pc) if code.names[slot])
+            yield from ((line, number) for number in target.cells("results", frame.number, pc))
 
 
-def _result_line(code: Code, listing: Listing, pc: int) -> int:
+def _result_line(listing: Listing, path: Path, graph: Graph, pc: int) -> int:
     """The line with the results of a statement: for a branch or loop, the line that closes it."""
-    blocks = [(*code.path, pc, number) for number in range(len(code.nodes[pc].subgraphs))]
-    line = listing.statements[code.path][pc]
+    blocks = [(*path, pc, number) for number in range(len(graph.nodes[pc].subgraphs))]
+    line = listing.statements[path][pc]
     if blocks:
         line = 1 + max(listing.statements[block][-1] for block in blocks)
         while not listing.lines[line - 1].lstrip().startswith("}"):

@@ -10,17 +10,22 @@ from nncdbg.dap_server.handles import BITS
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.compilation.code import Code
+    from nncdbg.target.records import Place
 
 
-def address_of(session: Session, code: Code, pc: int) -> int:
+def address_of(session: Session, place: Place) -> int:
     """The address of a statement: (number of its block << 20) | pc."""
-    return (session.blocks.number(session.program.debugger, code) << BITS) + pc
+    return _first(session, place) + place.pc
 
 
-def reference_of(session: Session, code: Code, pc: int) -> str:
+def _first(session: Session, place: Place) -> int:
+    """The address of the first statement of a block."""
+    return session.blocks.number(session.program.target, place) << BITS
+
+
+def reference_of(session: Session, place: Place) -> str:
     """The address of a statement as text, the same throughout the session."""
-    return f"{address_of(session, code, pc):#x}"
+    return f"{address_of(session, place):#x}"
 
 
 def parse_reference(reference: str) -> int | None:
@@ -32,18 +37,18 @@ def parse_reference(reference: str) -> int | None:
     return address if address >= 0 else None
 
 
-def statement_at(session: Session, reference: str, offset: int = 0) -> tuple[Code, int] | None:
-    """The block and the pc `offset` statements after a reference; None if there is no statement."""
+def statement_at(session: Session, reference: str, offset: int = 0) -> Place | None:
+    """The statement `offset` statements after a reference; None if there is none."""
     address = parse_reference(reference)
     found = None if address is None else statement_at_address(session, address)
-    if found is None or not 0 <= found[1] + offset <= len(found[0].nodes):
+    if found is None or not 0 <= found.pc + offset <= len(found.graph.nodes):
         return None
-    return found[0], found[1] + offset
+    return found.at(found.pc + offset)
 
 
-def statement_at_address(session: Session, address: int) -> tuple[Code, int] | None:
-    """The block and the pc of an address; None if there is no statement."""
-    return session.blocks.at(session.program.debugger, address)
+def statement_at_address(session: Session, address: int) -> Place | None:
+    """The statement at an address; None if there is none."""
+    return session.blocks.at(session.program.target, address)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +63,18 @@ class DefinitionPlace:
     model: bool
 
 
-def definition_reference(session: Session, code: Code, name: str) -> int:
+def definition_reference(session: Session, block: Place, name: str) -> int:
     """A reference for `locations`: the line that defines a value visible in a block."""
-    return session.handles.number(DefinitionPlace(address_of(session, code, 0), name, model=False))
+    return session.handles.number(DefinitionPlace(_first(session, block), name, model=False))
 
 
-def model_reference(session: Session, code: Code, name: str) -> int | None:
+def model_reference(session: Session, block: Place, name: str) -> int | None:
     """A reference for `locations`: the line of the user's model that a value comes from; None if unknown."""
-    home = _home(code, name)
-    if home is None:
-        return None
-    location = _location(home, name)
+    home = session.program.target.definition(block, name)
+    location = None if home is None else home.location
     if location is None or session.program.sources.of_model(location[0]).path is None:
         return None
-    return session.handles.number(DefinitionPlace(address_of(session, code, 0), name, model=True))
+    return session.handles.number(DefinitionPlace(_first(session, block), name, model=True))
 
 
 def definition_at(session: Session, reference: int) -> tuple[protocol.Source, int] | None:
@@ -79,46 +82,24 @@ def definition_at(session: Session, reference: int) -> tuple[protocol.Source, in
     place = session.handles.place(reference)
     if not isinstance(place, DefinitionPlace):
         return None
-    found = statement_at_address(session, place.address)
-    home = None if found is None else _home(found[0], place.name)
+    block = statement_at_address(session, place.address)
+    home = None if block is None else session.program.target.definition(block, place.name)
     if home is None:
         return None
     sources = session.program.sources
     if not place.model:
-        return sources.of_code(home), _line(session, home, place.name)
-    location = _location(home, place.name)
+        return sources.of_place(home), _line(home, place.name)
+    location = home.location
     return None if location is None else (sources.of_model(location[0]), location[1])
 
 
-def _home(code: Code, name: str) -> Code | None:
-    """The block that defines a value visible in `code`, rather than one that only captures it."""
-    found: Code | None = code
-    while found is not None:
-        slot = found.slot_of.get(name)
-        if slot is not None and all(inner != slot for _, inner in found.captures):
-            return found
-        found = found.parent
-    return None
-
-
-def _location(home: Code, name: str) -> tuple[str, int] | None:
-    """(file, line) in the user's model of the statement that defines a value."""
-    pc = home.definition[home.slot_of[name]]
-    location = home.nodes[pc].location if pc >= 0 else None
-    if location is None or location.file is None or location.line is None:
-        return None
-    return location.file, location.line
-
-
-def _line(session: Session, home: Code, name: str) -> int:
-    listing = session.program.debugger.loaded.listing_of(home)
-    pc = home.definition[home.slot_of[name]]
-    if pc >= 0:
-        return listing.line(home.path, pc)
-    header = listing.header_line(home.path)
-    first = listing.line(home.path, 0)
+def _line(home: Place, name: str) -> int:
+    """The line that defines a value."""
+    if home.pc >= 0:
+        return home.line
+    listing, header = home.listing, home.line
     # Constants are between the header and the first statement, inputs in the header.
     written = listing.prefixes.spell(name)
     starts = (f"%{written}:", f"%{written} =")
-    lines = range(header + 1, first)
+    lines = range(header + 1, listing.line(home.path, 0))
     return next((line for line in lines if listing.lines[line - 1].lstrip().startswith(starts)), header)

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.frontends.file_names import FOLDER, OWNER, owner_of
 from nncdbg.errors import UsageError
 from nncdbg.escaping import printable, printable_line
 from nncdbg.opening.command_line import ArgumentParser, add_model, configuration_of
+from nncdbg.text.file_names import FOLDER, OWNER, owner_of
 from nncdbg.text.listing import Listing
 
 if TYPE_CHECKING:
@@ -121,9 +121,9 @@ def _write(file: Path, text: str) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Write the listing file of a debug session and print its path; graph text is its own listing."""
-    from nncdbg.engine.frontends.file_names import PROGRAM
     from nncdbg.opening.programs import open_program
     from nncdbg.opening.python_programs import is_python_name, listing_stem
+    from nncdbg.text.file_names import PROGRAM
 
     parser = ArgumentParser(
         "nncdbg listing", f"Write a model's text below {FOLDER} in a workspace; print its path."

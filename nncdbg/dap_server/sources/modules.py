@@ -15,9 +15,9 @@ from nncdbg.extensions import BACKENDS, BUILT_IN
 if TYPE_CHECKING:
     from nncdbg.dap_server.client import Client
     from nncdbg.dap_server.sources.shown import Sources
-    from nncdbg.engine.compilation.code import Code
-    from nncdbg.engine.debugger import Debugger
     from nncdbg.ir.records import Program
+    from nncdbg.target.records import Place
+    from nncdbg.target.target import Target
 
 ENTERED, NOT_ENTERED = "compiled", "not entered yet"
 
@@ -41,9 +41,10 @@ class ProgramModule(protocol.Module, frozen=True, kw_only=True):
 class Modules:
     """The modules and sources of one program, and those already announced to the client."""
 
-    debugger: Debugger
+    target: Target
     sources: Sources
-    _codes: int = 0
+    _blocks: int = 0
+    """The blocks seen so far."""
     _entered: set[str] = field(default_factory=set)
     _announced: bool = False
     _sources: list[protocol.Source] = field(default_factory=list)
@@ -67,18 +68,17 @@ class Modules:
 
     def _newly_entered(self) -> set[str]:
         """The graphs entered for the first time since the last call."""
-        codes = self.debugger.loaded.codes
-        arrived = {str(code.path[0]) for code in codes[self._codes :] if code.formula is None}
-        self._codes = len(codes)
-        fresh = arrived - self._entered
+        blocks = self.target.blocks(self._blocks)
+        self._blocks += len(blocks)
+        fresh = {str(block.path[0]) for block in blocks if block.micro is None} - self._entered
         self._entered |= fresh
         return fresh
 
     def _announce_micro_program(self, client: Client) -> None:
-        frames = self.debugger.control.stack
-        if not frames or frames[-1].code.formula is None:
+        place = self.target.frame(0).place
+        if place.micro is None:
             return
-        source = self.sources.of_frame(frames[-1])
+        source = self.sources.of_place(place)
         if source not in self._sources:
             self._sources.append(source)
             client.send_event("loadedSource", protocol.LoadedSourceEventBody(reason="new", source=source))
@@ -91,34 +91,33 @@ class Modules:
 
     def all(self) -> list[protocol.Module]:
         """Return all modules, graphs first."""
-        debugger = self.debugger
         micro_programs = map(_micro_program, self.sources.micro_programs())
         return [
             *self._graphs(),
             *micro_programs,
-            *_stores(debugger.program),
-            *_libraries(debugger.backend.name),
+            *_stores(self.target.program),
+            *_libraries(self.target.setup.backend),
         ]
 
-    def id_of(self, code: Code) -> str:
-        """Return the id of the module that a block belongs to."""
-        if code.formula is None:
-            return f"graph:{code.path[0]}"
-        return f"micro:{self.sources.of_code(code).source_reference}"
+    def id_of(self, place: Place) -> str:
+        """Return the id of the module that a statement belongs to."""
+        if place.micro is None:
+            return f"graph:{place.path[0]}"
+        return f"micro:{self.sources.of_place(place).source_reference}"
 
     def _graphs(self) -> Iterator[ProgramModule]:
-        debugger = self.debugger
-        entered = {code.path[0] for code in debugger.loaded.codes if code.formula is None}
+        program = self.target.program
+        entered = {block.path[0] for block in self.target.blocks() if block.micro is None}
         path = self.sources.of_program.path
-        for name, graph in debugger.program.graphs.items():
+        for name, graph in program.graphs.items():
             yield ProgramModule(
                 id=f"graph:{name}",
                 name=f"@{name}",
                 path=path,
                 is_user_code=True,
                 symbol_status=ENTERED if name in entered else NOT_ENTERED,
-                symbol_file_path=debugger.program.source,
-                nncdbg_kind="entry graph" if name == debugger.program.entry else "graph",
+                symbol_file_path=program.source,
+                nncdbg_kind="entry graph" if name == program.entry else "graph",
                 nncdbg_statements=len(graph.nodes) + 1,
             )
 

@@ -21,9 +21,8 @@ from nncdbg.presentation.source_files import is_source
 from nncdbg.process.ranks import rank_in_environment
 
 if TYPE_CHECKING:
-    from nncdbg.engine.compilation.code import Code
-    from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.execution.frame import Frame
+    from nncdbg.target.records import Place
+    from nncdbg.target.target import Target
     from nncdbg.text.listing import Listing
 
 MIME_TYPE = "text/x-nnc"
@@ -38,7 +37,7 @@ class Sources:
     `notes` are for the user.
     """
 
-    debugger: Debugger
+    target: Target
     file: Path | None
     name: str = "program.nnc"
     folders: tuple[Path, ...] = ()
@@ -52,36 +51,32 @@ class Sources:
 
     # -- for the client -------------------------------------------------------------------------
 
-    def of_frame(self, frame: Frame) -> protocol.Source:
-        """The text with a frame's statements."""
-        return self.of_code(frame.code)
-
-    def of_code(self, code: Code) -> protocol.Source:
-        """The text with a block's statements."""
-        listing = self.debugger.loaded.listing_of(code)
-        key = id(listing), self._is_made(code, listing)
+    def of_place(self, place: Place) -> protocol.Source:
+        """The text with a statement."""
+        listing = place.listing
+        key = id(listing), self._is_made(place)
         shown = self._shown.get(key)
         if shown is None:
-            shown = self._shown[key] = (listing, self._source(code, listing))
+            shown = self._shown[key] = (listing, self._source(place))
         return shown[1]
 
-    def _is_made(self, code: Code, listing: Listing) -> bool:
+    def _is_made(self, place: Place) -> bool:
         """Return whether a graph was made for a ``backward`` line, so that the program's file lacks it."""
-        if listing is not self.debugger.loaded.listing:
+        if place.listing is not self.target.listing:
             return False
-        return self._is_made_line(listing.header_line(code.path[:1]))
+        return self._is_made_line(place.listing.header_line(place.path[:1]))
 
     def _is_made_line(self, line: int) -> bool:
-        return line > len(self.debugger.program.as_listing().lines)
+        return line > len(self.target.program.as_listing().lines)
 
-    def _source(self, code: Code, listing: Listing) -> protocol.Source:
-        if code.formula is not None:
-            return self._numbered(f"{code.path[0]}.nnc", "micro program", listing)
-        return self.of_line(listing.header_line(code.path[:1]))
+    def _source(self, place: Place) -> protocol.Source:
+        if place.micro is not None:
+            return self._numbered(f"{place.path[0]}.nnc", "micro program", place.listing)
+        return self.of_line(place.listing.header_line(place.path[:1]))
 
     def of_line(self, line: int) -> protocol.Source:
         """The text with this line of the program."""
-        listing = self.debugger.loaded.listing
+        listing = self.target.listing
         if self._is_made_line(line):
             return self._numbered(self.name, "with the graphs of `backward`", listing)
         if self.file is None:
@@ -102,7 +97,7 @@ class Sources:
     @property
     def of_program(self) -> protocol.Source:
         """The text of the program."""
-        return self.of_code(self.debugger.loaded.codes[0])
+        return self.of_place(self.target.place((self.target.lowered.entry,), -1))
 
     def of_model(self, file: str) -> protocol.Source:
         """A file of the user's own model, as a statement's location names it."""
@@ -114,18 +109,18 @@ class Sources:
         name = os.path.basename(file)
         for folder in self.folders:
             path = folder / file
-            if is_source(self.debugger.program, file, path):
+            if is_source(self.target.program, file, path):
                 return protocol.Source(
                     name=name, path=self._path(path), origin="source lines", presentation_hint="deemphasize"
                 )
-        recorded = file in self.debugger.program.saved.sources
+        recorded = file in self.target.program.saved.sources
         missing = f"{file} is not here" + (" as it was recorded" if recorded else "")
         return protocol.Source(name=name, origin=missing, presentation_hint="deemphasize")
 
     @cached_property
     def of_models(self) -> list[protocol.Source]:
         """The existing files of the user's own model, in the order of the program."""
-        found = (self.of_model(file) for file in origins(self.debugger.program))
+        found = (self.of_model(file) for file in origins(self.target.program))
         return [source for source in found if source.path is not None]
 
     def micro_programs(self) -> list[protocol.Source]:
@@ -133,7 +128,7 @@ class Sources:
         found = {
             source.source_reference: source
             for listing, source in self._shown.values()
-            if listing is not self.debugger.loaded.listing
+            if listing is not self.target.listing
         }
         return list(found.values())
 
@@ -150,12 +145,12 @@ class Sources:
         if source.path is None or self.file is None:
             return None
         same = os.path.realpath(path_in(source.path)) == os.path.realpath(self.file)
-        return self.debugger.loaded.listing if same else None
+        return self.target.listing if same else None
 
     def numbered(self, number: int) -> Listing | None:
         """The text with this number; the program's text, with or without a file, is number 0."""
         if number == 0:
-            return self.debugger.loaded.listing
+            return self.target.listing
         return self._texts[number - 1] if 1 <= number <= len(self._texts) else None
 
     def text(self, source: protocol.Source) -> str:
@@ -181,7 +176,7 @@ def path_in(text: str) -> str:
     return path
 
 
-def sources_of(debugger: Debugger, program: Path, workspace: Path, stem: str | None = None) -> Sources:
+def sources_of(target: Target, program: Path, workspace: Path, stem: str | None = None) -> Sources:
     """The texts of a program that was loaded from a file.
 
     A binary model or a step of a run gets a listing file below the workspace, without the graphs made for
@@ -189,22 +184,22 @@ def sources_of(debugger: Debugger, program: Path, workspace: Path, stem: str | N
     shown without a file, with a note.
     """
     folders = (workspace, program.parent)
-    if debugger.program.listing is not None and program.is_file():
-        return Sources(debugger, program.resolve(), program.name, folders)
+    if target.program.listing is not None and program.is_file():
+        return Sources(target, program.resolve(), program.name, folders)
     name = f"{stem or program.stem}.nnc"
     try:
-        file, note = write_listing(program, debugger.program.as_listing(), workspace, stem)
+        file, note = write_listing(program, target.program.as_listing(), workspace, stem)
     except OSError as error:
         note = f"cannot write the listing to {workspace} ({error.strerror}); the listing has no file"
-        return Sources(debugger, None, name, folders, [note])
-    return Sources(debugger, file, file.name, folders, [note] if note is not None else [])
+        return Sources(target, None, name, folders, [note])
+    return Sources(target, file, file.name, folders, [note] if note is not None else [])
 
 
-def sources_of_running(debugger: Debugger, workspace: Path) -> Sources:
+def sources_of_running(target: Target, workspace: Path) -> Sources:
     """The texts of a program built by the user's own code; without a file, it is named after its entry.
 
     Under torchrun, the name also has the rank: the ranks of a job have different programs.
     """
     rank, ranks = rank_in_environment()
-    entry = f"{debugger.program.entry}-rank{rank}" if ranks > 1 else debugger.program.entry
-    return sources_of(debugger, Path(debugger.program.source or entry), workspace)
+    entry = f"{target.program.entry}-rank{rank}" if ranks > 1 else target.program.entry
+    return sources_of(target, Path(target.program.source or entry), workspace)

@@ -19,7 +19,7 @@ from nncdbg.dap_server.transport.framing import ByteReader, frame, read_frame
 from nncdbg.escaping import HOSTILE, printable, printable_styled
 
 if TYPE_CHECKING:
-    from nncdbg.engine.execution.crash_log import CrashLog
+    from nncdbg.process.crash_box import CrashBox
 
 _EXACT = frozenset({"path", "uri", "file", "command", "content"})
 """Fields that name a file, repeat the client's word, or hold a whole text."""
@@ -91,7 +91,7 @@ class Connection:
         self._seq = 0
         self.descriptor: int | None = None
         """The descriptor that `write` uses, for the watchdog process."""
-        self.black_box: CrashLog | None = None
+        self.black_box: CrashBox | None = None
         """Records the progress of a message, so that a watchdog can complete it."""
         self._reading = False
         self._closed = False

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from nncdbg.dap_server import protocol
 from nncdbg.dap_server.sources.addresses import definition_reference, model_reference
 from nncdbg.dap_server.variables.places import (
+    NOTHING,
     Container,
     ContentPlace,
     DeferredPlace,
     StatisticsPlace,
     content_at,
-    depth_of,
     evaluate_name,
+    frame_of,
     memory_reference,
 )
 from nncdbg.dap_server.variables.value_text import (
@@ -30,7 +31,6 @@ from nncdbg.dap_server.variables.value_text import (
     statistics_text,
     type_text,
 )
-from nncdbg.engine.compilation.code import EVICTED, UNSET, Code
 from nncdbg.errors import NotComputed
 from nncdbg.expression import spelled
 from nncdbg.ir.records import Map
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import msgspec
 
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.execution.frame import Frame
+    from nncdbg.target.records import Place, ValueState
 
 Listed: TypeAlias = "protocol.Variable | msgspec.Raw"
 """A variable, or one as it was sent before."""
@@ -116,11 +116,10 @@ class View:
             value_location_reference=defined[1],
         )
 
-    def in_slot(self, frame: Frame, slot: int, place: ContentPlace, name: str) -> protocol.Variable:
-        """The value in a slot of a frame on the stack."""
-        content = frame.slots[slot]
-        if content is EVICTED:
-            declared = frame.code.types.get(frame.code.names[slot])
+    def state(self, state: ValueState, place: ContentPlace, name: str, block: Place) -> protocol.Variable:
+        """A value of a frame, which runs `block`."""
+        if state.status == "dropped":
+            declared = state.type
             type_prefix = f"{declared} " if declared is not None else ""
             return self.variable(
                 name,
@@ -131,16 +130,15 @@ class View:
                 evaluate_name=evaluate_name(place),
                 hint=LAZY,
             )
-        gone = self.session.program.debugger.timeline.standing(content)
-        if gone is not None:
-            kind = type_text(content)
-            return self.variable(name, f"{kind} is no longer valid: {gone}", type=kind)
-        return self.content(name, place, content, (frame.code, slot))
+        if state.status == "gone":
+            kind = type_text(state.content)
+            return self.variable(name, f"{kind} {state.reason}", type=kind)
+        return self.content(name, place, state.content, (block, state.name))
 
     def content(
-        self, name: str, place: ContentPlace, content: Any, origin: tuple[Code, int] | None = None
+        self, name: str, place: ContentPlace, content: Any, origin: tuple[Place, str] | None = None
     ) -> protocol.Variable:
-        """The value at a place; `origin` is the slot that holds it, if it is a whole value."""
+        """The value at a place; `origin` is its block and its name, if it is a whole value with a name."""
         return self.variable(
             name,
             self.glance.text(content),
@@ -150,15 +148,12 @@ class View:
             evaluate_name=evaluate_name(place),
             hint=protocol.VariablePresentationHint(kind="data"),
             memory=self._memory(place, content),
-            defined=self._defined(origin),
+            defined=self._defined(*origin) if origin is not None and origin[1] else (None, None),
         )
 
-    def _defined(self, origin: tuple[Code, int] | None) -> tuple[int | None, int | None]:
+    def _defined(self, block: Place, name: str) -> tuple[int, int | None]:
         """For `locations`: the line that defines a value, and the one in the user's model."""
-        if origin is None or not origin[0].names[origin[1]]:
-            return None, None
-        code, name = origin[0], origin[0].names[origin[1]]
-        return definition_reference(self.session, code, name), model_reference(self.session, code, name)
+        return definition_reference(self.session, block, name), model_reference(self.session, block, name)
 
     def _memory(self, place: ContentPlace, content: Any) -> str | None:
         if place.index or place.kind != "value" or not self.addressed:
@@ -191,11 +186,10 @@ class View:
 
     def _has_previous(self, place: ContentPlace) -> bool:
         """Return whether it is carried by a loop that is in its second iteration or a later one."""
-        depth = depth_of(self.session, place.frame)
-        if place.kind != "value" or place.index or depth is None:
+        if place.kind != "value" or place.index:
             return False
-        frame = self.session.program.debugger.control.stack[depth]
-        return frame.iteration > 0 and any(each.name == place.text for each in frame.code.graph.inputs)
+        frame = frame_of(self.session, place.frame)
+        return frame is not None and frame.iteration > 0 and place.text in frame.inputs
 
     def children(self, place: ContentPlace) -> Children:
         """The children of a value; none if it is gone."""
@@ -210,7 +204,7 @@ class View:
                 indexed=len(content),
                 make_indexed=lambda start, stop: self._items(place, content, start, stop),
             )
-        if content is UNSET or not is_tensor(content):
+        if not is_tensor(content):
             return Children()
         names = self._named(place, content)
         return Children(
@@ -296,7 +290,7 @@ class View:
         except NotComputed as error:
             found = self.variable(_title(of), error.message)
         else:
-            if content is UNSET:
+            if content is NOTHING:
                 return Children()
             if isinstance(place.of, ContentPlace):
                 found = self.content(_title(of), of, content)
@@ -307,7 +301,7 @@ class View:
     def numbers(self, place: StatisticsPlace) -> Children:
         """The ten numbers of a tensor."""
         content = content_at(self.session, place.of)
-        if content is UNSET or not is_tensor(content):
+        if not is_tensor(content):
             return Children()
         whole = evaluate_name(place.of)
         numbers = list(self.glance.full_summary(content).as_dict().items())

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from nncdbg.dap_server.registry import State
 from nncdbg.dap_server.variables.value_text import is_tensor
-from nncdbg.engine.compilation.code import UNSET
 from nncdbg.errors import NncdbgError, UsageError
 from nncdbg.expression import evaluate, parse, spelled
 from nncdbg.presentation.elements import is_text
@@ -20,10 +19,9 @@ from nncdbg.text.lexemes import integer_of
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.compilation.code import Code
-    from nncdbg.engine.execution.frame import Frame
-    from nncdbg.engine.values.values import Values
     from nncdbg.ir.records import Path
+    from nncdbg.target.records import Frame
+    from nncdbg.target.target import Scope, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,25 +107,36 @@ Container: TypeAlias = "ScopePlace | ContentPlace | StatisticsPlace | DeferredPl
 """Place of a `variablesReference`."""
 
 
-def frame_place(session: Session, depth: int) -> FramePlace:
-    """The place of the frame at a depth of the current stack."""
-    code = session.program.debugger.control.stack[depth].code
-    formula = None if code.formula is None else str(code.graph.name)
-    return FramePlace(depth, code.path, formula)
+NOTHING: Any = object()
+"""What `content_at` returns for a place without a value."""
 
 
-def depth_of(session: Session, place: FramePlace) -> int | None:
-    """The depth of a frame; None if it is gone."""
-    frames = session.program.debugger.control.stack
-    if place.depth >= len(frames) or frame_place(session, place.depth) != place:
-        return None
-    return place.depth
+def place_of(frame: Frame) -> FramePlace:
+    """The place of a frame of the current stack."""
+    return FramePlace(frame.depth, frame.place.path, frame.place.micro)
 
 
-def frame_depth(session: Session, number: int) -> int | None:
-    """The depth of the frame with a number; None if it is gone."""
+def frame_at(target: Target, depth: int) -> Frame | None:
+    """The frame at a depth of the current stack; None if it is not that deep."""
+    number = target.frame(0).depth - depth
+    return target.frame(number) if number >= 0 else None
+
+
+def frame_of(session: Session, place: FramePlace) -> Frame | None:
+    """The frame at a place; None if it is gone."""
+    frame = frame_at(session.program.target, place.depth)
+    return frame if frame is not None and place_of(frame) == place else None
+
+
+def numbered_frame(session: Session, number: int | None) -> Frame:
+    """The frame with a number of `Handles`, by default the innermost.  Raises UsageError if it is gone."""
+    if number is None:
+        return session.program.target.frame(0)
     place = place_of_frame(session, number)
-    return depth_of(session, place) if place is not None else None
+    frame = frame_of(session, place) if place is not None else None
+    if frame is None:
+        raise UsageError("the frame no longer exists", hint="request the stack again")
+    return frame
 
 
 def place_of_frame(session: Session, number: int) -> FramePlace | None:
@@ -138,29 +147,41 @@ def place_of_frame(session: Session, number: int) -> FramePlace | None:
     return place if isinstance(place, FramePlace) else None
 
 
-def current_statement(session: Session, depth: int) -> tuple[int, bool]:
-    """(pc, whether it has run) of a frame's current statement.
+def frame_depth(session: Session, number: int) -> int | None:
+    """The depth of the frame with a number; None if it is gone."""
+    place = place_of_frame(session, number)
+    frame = frame_of(session, place) if place is not None else None
+    return frame.depth if frame is not None else None
+
+
+def statement_of(session: Session, frame: Frame) -> tuple[int, bool]:
+    """(number, whether it has run) of the current statement of a frame.
 
     That is the next one; in the frame of a stop at a statement that has just run, that statement.
     """
-    debugger = session.program.debugger
     if session.state is State.RUNNING:
-        return debugger.control.stack[depth].pc, False
-    return debugger.stop.statement_in(debugger.control.stack[depth])
+        return frame.place.pc, False
+    return frame.current.pc, frame.ran
 
 
-def computed(frame: Frame, slot: int, ended: bool) -> bool:
-    """Return whether a slot holds the result of its statement."""
-    return (frame.code.definition[slot] < frame.pc or ended) and frame.slots[slot] is not UNSET
+def has_value(target: Target, frame: Frame, name: str) -> bool:
+    """Return whether a frame itself has a value with a name at this moment."""
+    if name not in frame.names:
+        return False
+    state = target.state(name, frame.number)
+    # A state has its value in the innermost frame with it, another value in this frame or around it.
+    return (
+        state.status not in ("waiting", "awaited") and state.depth is not None and state.depth >= frame.depth
+    )
 
 
 def content_at(session: Session, place: ContentPlace) -> Any:
-    """The current value at a place, on its device (see `Values.content`); UNSET if there is none.
+    """The current value at a place, on its device (see `Scope.content`); NOTHING if there is none.
 
     Dropped values are recomputed.  Raises NotComputed for a value that is no longer valid.
     """
     content = _whole(session, place)
-    if content is UNSET or not place.index:
+    if content is NOTHING or not place.index:
         return content
     index = place.index
     try:
@@ -169,40 +190,29 @@ def content_at(session: Session, place: ContentPlace) -> Any:
         # A tensor without axes must stay one, and not become a number.
         return content[(*index, ...)] if index else content
     except (IndexError, TypeError):
-        return UNSET
+        return NOTHING
 
 
 def _whole(session: Session, place: ContentPlace) -> Any:
-    depth = depth_of(session, place.frame)
-    if depth is None:
-        return UNSET
-    debugger = session.program.debugger
-    frame = debugger.control.stack[depth]
-    values = replace(debugger.values, depth=depth)
+    frame, target = frame_of(session, place.frame), session.program.target
+    if frame is None:
+        return NOTHING
     if place.kind == "slot":
-        slot = int(place.text)
-        return frame.slots[slot] if slot < len(frame.slots) else UNSET
+        return next(target.contents([int(place.text)], frame.number))
+    scope = target.scope(frame.number)
     if place.kind == "expression":
-        return _evaluated(values, place.text)
-    known = frame.code.slot_at(place.text, frame.pc)
-    if known is None:
-        return UNSET
-    if not computed(frame, known, debugger.ended):
-        return values.supplied(frame, known)
-    return values.content(place.text) if place.kind == "value" else values.previous_content(place.text)
+        return _evaluated(scope, place.text)
+    if not has_value(target, frame, place.text):
+        return NOTHING
+    return scope.content(place.text) if place.kind == "value" else scope.previous_content(place.text)
 
 
-def _evaluated(values: Values, text: str) -> Any:
-    """The value of an expression; UNSET if it has none at this moment."""
+def _evaluated(scope: Scope, text: str) -> Any:
+    """The value of an expression; NOTHING if it has none at this moment."""
     try:
-        return evaluate(parse(text, values.has, values.names), values)
+        return evaluate(parse(text, scope.has, scope.names), scope)
     except NncdbgError:
-        return UNSET
-
-
-def value_title(session: Session, code: Code, name: str) -> str:
-    """Return the short name of a value in a list of variables; it can be typed as well."""
-    return session.program.debugger.loaded.names_of(code).spelled(name)
+        return NOTHING
 
 
 def evaluate_name(place: ContentPlace) -> str | None:
@@ -225,31 +235,23 @@ def child_place(session: Session, number: int, name: str) -> ContentPlace | None
     if isinstance(container, ContentPlace) and name[:1] == "[" and item is not None and item >= 0:
         sequence = container.sequence or isinstance(content_at(session, container), list)
         return replace(container, index=(*container.index, item), sequence=sequence)
-    if not isinstance(container, ScopePlace) or (depth := depth_of(session, container.frame)) is None:
+    frame = frame_of(session, container.frame) if isinstance(container, ScopePlace) else None
+    if frame is None:
         return None
-    code = session.program.debugger.control.stack[depth].code
-    names = code.slot_of
-    found = next((each for each in (name[1:],) if name[:1] == "%" and each in names), None)
-    if found is None:
-        found = next(
-            (each for each in names if name in (spelled(each), value_title(session, code, each))), None
-        )
-    return ContentPlace(container.frame, found) if found is not None else None
+    if name[:1] == "%" and name[1:] in frame.names:
+        return ContentPlace(place_of(frame), name[1:])
+    names = session.program.target.names(frame.number)
+    full = next((each for each in frame.names if name in (spelled(each), names.spelled(each))), None)
+    return ContentPlace(place_of(frame), full) if full is not None else None
 
 
-def values_from(session: Session, frame_number: int | None) -> Values:
+def values_from(session: Session, frame_number: int | None) -> Scope:
     """Names and values as seen from a frame, by default the innermost.
 
     Raises UsageError if the frame is gone.
     """
-    debugger = session.program.debugger
-    depth = len(debugger.control.stack) - 1
-    if frame_number is not None:
-        found = frame_depth(session, frame_number)
-        if found is None:
-            raise UsageError("the frame no longer exists", hint="request the stack again")
-        depth = found
-    return replace(debugger.values_at(depth), between=session.queue.check_cancelled)
+    frame = numbered_frame(session, frame_number)
+    return session.program.target.scope(frame.number, session.queue.check_cancelled)
 
 
 _REGION = 40

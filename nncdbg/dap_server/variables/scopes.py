@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,48 +24,45 @@ from nncdbg.dap_server.variables.places import (
     FramePlace,
     HoverPlace,
     ScopePlace,
-    computed,
-    current_statement,
-    depth_of,
-    frame_place,
+    frame_at,
+    frame_of,
     number_in,
-    value_title,
+    place_of,
+    statement_of,
 )
 from nncdbg.dap_server.variables.value_text import UNKNOWN, is_tensor
-from nncdbg.engine.compilation.code import UNSET
-from nncdbg.engine.values.differentiation import Budget, BudgetExceeded
-from nncdbg.engine.values.losses import loss_at
 from nncdbg.errors import ExpressionError, NotComputed
 from nncdbg.expression import spelled
-from nncdbg.expression.functions import DerivativeRequest
+from nncdbg.expression.functions import Budget, BudgetExceeded, DerivativeRequest
 from nncdbg.expression.nodes import Name
 from nncdbg.expression.operators import OperandError
 from nncdbg.presentation.buffers import buffer_text
 from nncdbg.stats import summarize
-from nncdbg.target.cells import Cells
-from nncdbg.target.measures import buffer_of
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.dap_server.variables.children import Listed
-    from nncdbg.dap_server.variables.value_text import Slots
-    from nncdbg.engine.compilation.code import Code
-    from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.execution.frame import Frame
-    from nncdbg.engine.values.values import Values
+    from nncdbg.ir.records import Program
+    from nncdbg.target.records import Frame, ValueState
+    from nncdbg.target.target import Group, Scope, Target
+    from nncdbg.text.short_names import ProgramNames
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedValue:
     """How a value was shown: `encoded` as it was sent, with the `numbers` of the places in it.
 
-    `stamp` holds everything besides array and slot that affects its text.
+    `stamp` holds everything besides array and number that affects its text.
     """
 
     content: Callable[[], Any]
     stamp: tuple[bool, ...]
     encoded: msgspec.Raw
     numbers: tuple[int, ...]
+
+
+NOT_COMPUTED: Any = object()
+"""Stands for the content of a value that is not computed."""
 
 
 class EncodedVariables:
@@ -74,30 +72,29 @@ class EncodedVariables:
         self._known = view.glance.shown.encoded.setdefault(place, {})
         self._stamp = view.glance.hex, view.typed, view.addressed, frame.iteration > 0
         self._handles = view.session.handles
-        # Where memory is reused, the content of an array may change.
-        self._keeps = not view.session.program.debugger.timeline.overwrites
+        self._keeps = view.glance.shown.keeps_content
 
-    def again(self, slot: int, content: Any) -> msgspec.Raw | None:
-        """The encoded variable of an array in a slot, if it was sent and is still valid."""
-        known = self._known.get(slot)
+    def again(self, number: int, content: Any) -> msgspec.Raw | None:
+        """The encoded variable of the array of a value, if it was sent and is still valid."""
+        known = self._known.get(number)
         if known is None or known.content() is not content or known.stamp != self._stamp:
             return None
         return known.encoded if self._handles.refresh(known.numbers) else None
 
-    def keep(self, slot: int, content: Any, variable: protocol.Variable) -> Listed:
-        """Store how an array is shown, as long as it is live, or that a value is not computed (UNSET).
+    def keep(self, number: int, content: Any, variable: protocol.Variable) -> Listed:
+        """Store how an array is shown, as long as it is live, or that a value is NOT_COMPUTED.
 
         Variables with pending statistics are not stored.
         """
-        if content is UNSET:
+        if content is NOT_COMPUTED:
             encoded = msgspec.Raw(msgspec.json.encode(variable))
-            self._known[slot] = EncodedValue(lambda: UNSET, self._stamp, encoded, ())
+            self._known[number] = EncodedValue(lambda: NOT_COMPUTED, self._stamp, encoded, ())
             return encoded
         keeps = self._keeps and is_tensor(content) and not isinstance(content, np.generic)
         if keeps and not variable.value.endswith(UNKNOWN):
-            gone = partial(self._known.pop, slot)
+            gone = partial(self._known.pop, number)
             encoded = msgspec.Raw(msgspec.json.encode(variable))
-            self._known[slot] = EncodedValue(
+            self._known[number] = EncodedValue(
                 weakref.ref(content, gone), self._stamp, encoded, _numbers(variable)
             )
             return encoded
@@ -134,21 +131,21 @@ class LossGradient:
 
 
 def with_loss_gradient(
-    session: Session, scope: Values, text: str, shown: protocol.Variable
+    session: Session, scope: Scope, text: str, shown: protocol.Variable
 ) -> protocol.Variable:
     """Return the hover over a value with the child `gradient of %l = norm 0.3 min -0.1 max 0.2`.
 
     Without a gradient (see `loss_gradient`), return the hover unchanged.
     """
-    debugger = session.program.debugger
-    found = loss_gradient(debugger, scope, text)
-    if found is None:
+    target = session.program.target
+    gradient = loss_gradient(target.program, scope, text)
+    frame = frame_at(target, scope.depth)
+    if gradient is None or frame is None:
         return shown
-    depth = scope.depth if scope.depth >= 0 else len(debugger.control.stack) - 1
-    at = ContentPlace(frame_place(session, depth), found.expression, kind="expression")
-    opens = (0, 0) if found.array is None else View(session).opens(at, found.array)
+    at = ContentPlace(place_of(frame), gradient.expression, kind="expression")
+    opens = (0, 0) if gradient.array is None else View(session).opens(at, gradient.array)
     of = session.handles.place(shown.variables_reference)
-    place = HoverPlace(of, at, spelled(found.loss), found.text, opens)
+    place = HoverPlace(of, at, spelled(gradient.loss), gradient.text, opens)
     return msgspec.structs.replace(
         shown,
         variables_reference=session.handles.number(place),
@@ -156,14 +153,14 @@ def with_loss_gradient(
     )
 
 
-def loss_gradient(debugger: Debugger, scope: Values, text: str) -> LossGradient | None:
+def loss_gradient(program: Program, scope: Scope, text: str) -> LossGradient | None:
     """Return the gradient of the loss with respect to the value named `text`.
 
     None for an expression that is not a name, and for a value on which no computed loss depends.  If the
     gradient needs more than `BUDGET`, the text gives the reason.  The run does not change.
     """
     root = scope.read(text).root
-    loss = loss_at(scope, debugger.program) if isinstance(root, Name) else None
+    loss = scope.loss(program) if isinstance(root, Name) else None
     if loss is None or not isinstance(root, Name) or root.name == loss:
         return None
     try:
@@ -211,28 +208,30 @@ BUFFERS = "buffers"
 
 @dataclass(frozen=True, slots=True)
 class FrameAtStop:
-    """The inspected frame: the statement at `pc`, which has run or is next."""
+    """The inspected frame: the statement `pc`, which has run (`done`) or is next."""
 
     view: View
     place: FramePlace
-    depth: int
     frame: Frame
     pc: int
     done: bool
     encoded: EncodedVariables
 
     @property
-    def code(self) -> Code:
-        return self.frame.code
+    def target(self) -> Target:
+        return self.view.session.program.target
 
     @property
     def ended(self) -> bool:
-        return self.view.session.program.debugger.ended
+        return self.target.now.ended
 
     @property
-    def slots(self) -> Slots:
-        """The named slots of the block, of a state only that of its present value."""
-        return self.view.session.program.shown.slots(self.code).at(self.code, self.frame.pc)
+    def names(self) -> ProgramNames:
+        return self.target.names(self.frame.number)
+
+    def cells(self, group: Group, pc: int | None = None) -> Sequence[int]:
+        """The numbers of values of the frame."""
+        return self.target.cells(group, self.frame.number, pc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,12 +246,11 @@ class ScopeKind:
 
 def here(view: View, place: FramePlace) -> FrameAtStop | None:
     """The frame at a place; None if it is gone."""
-    depth = depth_of(view.session, place)
-    if depth is None:
+    frame = frame_of(view.session, place)
+    if frame is None:
         return None
-    frame = view.session.program.debugger.control.stack[depth]
-    pc, done = current_statement(view.session, depth)
-    return FrameAtStop(view, place, depth, frame, pc, done, EncodedVariables(view, place, frame))
+    encoded = EncodedVariables(view, place, frame)
+    return FrameAtStop(view, place, frame, *statement_of(view.session, frame), encoded)
 
 
 def scope_children(view: View, place: ScopePlace) -> Children:
@@ -266,40 +264,46 @@ def scope_children(view: View, place: ScopePlace) -> Children:
     return kind.children(found) if kind is not None and kind.fits(found) else Children()
 
 
-# -- values in slots -----------------------------------------------------------------------------
+# -- values by their numbers ---------------------------------------------------------------------
 
 
-def _listed(here: FrameAtStop, slots: Sequence[int]) -> Children:
-    """The computed values in these slots, each once."""
-    shown = [slot for slot in dict.fromkeys(slots) if slot and computed(here.frame, slot, here.ended)]
-    return Children(len(shown), lambda start, stop: (_value(here, slot) for slot in shown[start:stop]))
+def _listed(here: FrameAtStop, numbers: Sequence[int]) -> Children:
+    """The computed values with these numbers, each once."""
+    target, frame = here.target, here.frame.number
+    states = (target.state(number, frame) for number in dict.fromkeys(numbers) if number)
+    shown = [state.number for state in states if state.status not in ("waiting", "awaited")]
+    return _children(here, shown)
 
 
-def _title(here: FrameAtStop, name: str) -> str:
-    return value_title(here.view.session, here.code, name)
+def _children(here: FrameAtStop, numbers: Sequence[int]) -> Children:
+    return Children(len(numbers), lambda start, stop: _values_of(here, numbers[start:stop]))
 
 
-def _value(here: FrameAtStop, slot: int) -> Listed:
-    content = here.frame.slots[slot]
-    encoded = here.encoded.again(slot, content)
-    if encoded is not None:
-        return encoded
-    name = here.code.names[slot]
-    if not here.view.session.program.debugger.values.is_present(here.frame, slot):
-        return _present(here, name)
-    if name:
-        variable = here.view.in_slot(here.frame, slot, ContentPlace(here.place, name), _title(here, name))
-        return here.encoded.keep(slot, content, variable)
-    place = ContentPlace(here.place, str(slot), kind="slot")
-    pc = here.pc
-    position = here.code.operands[pc].index(slot) if slot in here.code.operands[pc] else 0
-    return here.view.in_slot(here.frame, slot, place, f"operand {position + 1}")
+def _values_of(here: FrameAtStop, numbers: Sequence[int]) -> Iterator[Listed]:
+    """The values with these numbers: as they were sent, while they would be shown the same."""
+    names, contents = here.names, here.target.contents(numbers, here.frame.number)
+    for number, content in zip(numbers, contents, strict=True):
+        encoded = here.encoded.again(number, content)
+        yield _value(here, number, names) if encoded is None else encoded
+
+
+def _value(here: FrameAtStop, number: int, names: ProgramNames) -> Listed:
+    state = here.target.state(number, here.frame.number)
+    if not state.present:
+        return _present(here, state.name)
+    if state.name:
+        place = ContentPlace(here.place, state.name)
+        variable = here.view.state(state, place, names.spelled(state.name), here.frame.place)
+        return here.encoded.keep(number, state.content, variable)
+    operands = [*here.cells("operands", here.pc)]
+    position = operands.index(number) if number in operands else 0
+    place = ContentPlace(here.place, str(number), kind="slot")
+    return here.view.state(state, place, f"operand {position + 1}", here.frame.place)
 
 
 def _inputs(here: FrameAtStop) -> Children:
     """The values that the statement reads, in its blocks too."""
-    slots = list(here.code.operands[here.pc])
-    return _listed(here, [*slots, *sorted(here.code.reads(here.pc) - set(slots))])
+    return _listed(here, here.cells("read", here.pc))
 
 
 def _outputs(here: FrameAtStop) -> Children:
@@ -307,97 +311,101 @@ def _outputs(here: FrameAtStop) -> Children:
 
     Before a statement without a kernel: its results, which can be set.
     """
-    debugger = here.view.session.program.debugger
-    if here.depth == len(debugger.control.stack) - 1 and debugger.awaited:
-        return _awaited(here, debugger.awaited)
-    if here.ended and here.depth == 0:
-        return _listed(here, here.code.operands[-1])
-    pc = here.pc if here.done else here.frame.pc - 1
-    if pc < 0:
-        inputs = enumerate(here.code.graph.inputs, 1)
-        return _listed(here, [slot for slot, value in inputs if value.name])
-    return _listed(here, [slot for slot in here.code.result_slots(pc) if here.code.names[slot]])
+    if here.ended and here.frame.depth == 0:
+        return _listed(here, here.cells("returned"))
+    if here.frame.number == 0 and not here.ended:
+        results = (here.target.state(number, 0) for number in here.cells("results"))
+        awaited = [state for state in results if state.status in ("awaited", "computed")]
+        if awaited:
+            return Children(len(awaited), lambda start, stop: _awaited(here, awaited[start:stop]))
+    pc = here.pc if here.done else here.frame.place.pc - 1
+    return _listed(here, here.cells("inputs") if pc < 0 else here.cells("results", pc))
 
 
-def _awaited(here: FrameAtStop, names: Sequence[str]) -> Children:
+def _awaited(here: FrameAtStop, states: Sequence[ValueState]) -> Iterator[Listed]:
     """Results that the user provides, because their op has no kernel."""
-
-    def make(name: str) -> Listed:
-        title = _title(here, name)
-        content = here.view.session.program.debugger.values.supplied(here.frame, here.code.slot_of[name])
-        if content is UNSET:
-            return here.view.variable(title, "not set: its op has no kernel", evaluate_name=spelled(name))
-        return here.view.content(title, ContentPlace(here.place, name), content)
-
-    return Children(len(names), lambda start, stop: map(make, names[start:stop]))
+    names = here.names
+    for state in states:
+        title = names.spelled(state.name)
+        if state.status == "awaited":
+            text = "not set: its op has no kernel"
+            yield here.view.variable(title, text, evaluate_name=spelled(state.name))
+        else:
+            yield here.view.content(title, ContentPlace(here.place, state.name), state.content)
 
 
 def _values(here: FrameAtStop) -> Children:
     """The values of this frame: computed ones, the newest first, then given ones, then future ones."""
-    slots = here.slots
-    written = len(slots.written) if here.ended else slots.before(here.frame.pc)
-    given = written + len(slots.given)
+    computed, given, to_come = here.cells("computed"), here.cells("given"), here.cells("waiting")
+    done = len(computed) + len(given)
 
     def make(start: int, stop: int) -> Iterator[Listed]:
-        for index in range(start, stop):
-            if index < written:
-                yield _value(here, slots.written[written - 1 - index])
-            elif index < given:
-                yield _value(here, slots.given[index - written])
-            else:
-                yield _to_come(here, slots.written[index - len(slots.given)])
+        yield from _values_of(here, _newest_first(computed, given, start, stop))
+        yield from _to_come(here, to_come[max(start - done, 0) : max(stop - done, 0)])
 
-    return Children(len(slots.written) + len(slots.given), make)
+    return Children(done + len(to_come), make)
 
 
-def _to_come(here: FrameAtStop, slot: int) -> Listed:
-    """A value that a later statement of the frame computes."""
-    encoded = here.encoded.again(slot, UNSET)
-    if encoded is not None:
-        return encoded
-    name = here.code.names[slot]
-    declared = here.code.types.get(name)
-    kind = None if declared is None else str(declared)
-    return here.encoded.keep(slot, UNSET, here.view.variable(_title(here, name), "<not computed>", type=kind))
+def _newest_first(computed: Sequence[int], given: Sequence[int], start: int, stop: int) -> list[int]:
+    """The numbers from `start` to `stop` of the computed values in reverse, and then the given ones."""
+    count = len(computed)
+    newest = computed[max(count - stop, 0) : max(count - start, 0)]
+    return [*reversed(newest), *given[max(start - count, 0) : max(stop - count, 0)]]
+
+
+def _to_come(here: FrameAtStop, numbers: Sequence[int]) -> Iterator[Listed]:
+    """Values that later statements of the frame compute."""
+    names = here.names
+    for number in numbers:
+        encoded = here.encoded.again(number, NOT_COMPUTED)
+        if encoded is None:
+            state = here.target.state(number, here.frame.number)
+            kind = None if state.type is None else str(state.type)
+            variable = here.view.variable(names.spelled(state.name), "<not computed>", type=kind)
+            yield here.encoded.keep(number, NOT_COMPUTED, variable)
+        else:
+            yield encoded
 
 
 def _parameters(here: FrameAtStop) -> Children:
-    return _listed(here, here.slots.constants)
+    return _children(here, here.cells("constants"))
 
 
 def _loop(here: FrameAtStop) -> Children:
     """The state of the loop: its iteration, the carried values, the number of collected ones."""
     frame, view = here.frame, here.view
-    facts = [("iteration", str(frame.iteration), "$iter")]
-    if frame.times is not None:
-        facts.append(("times", str(frame.times), ""))
-    facts += [(f"collect[{n}]", f"{len(items)} values so far", "") for n, items in enumerate(frame.collected)]
-    makers: list[Callable[[], Listed]] = [
-        lambda fact=fact: view.variable(fact[0], fact[1], evaluate_name=fact[2] or None)  # type: ignore[misc]
-        for fact in facts
+    times = [] if frame.times is None else [("times", str(frame.times))]
+    facts = [
+        *times,
+        *((f"collect[{n}]", f"{len(items)} values so far") for n, items in enumerate(frame.collected)),
     ]
-    carried = [slot for slot, value in enumerate(here.code.graph.inputs[1:], 2) if value.name]
-    makers[1:1] = [lambda slot=slot: _value(here, slot) for slot in carried]  # type: ignore[misc]
-    return Children(len(makers), lambda start, stop: (make() for make in makers[start:stop]))
+    carried = here.cells("carried")
+
+    def rows() -> Iterator[Listed]:
+        yield view.variable("iteration", str(frame.iteration), evaluate_name="$iter")
+        yield from _values_of(here, carried)
+        yield from (view.variable(*fact) for fact in facts)
+
+    return Children(1 + len(carried) + len(facts), lambda start, stop: islice(rows(), start, stop))
 
 
 def _has_states(here: FrameAtStop) -> bool:
-    return bool(here.view.session.program.debugger.program.states)
+    return bool(here.target.program.states)
 
 
 def _states(here: FrameAtStop) -> Children:
     """The states of the program, in the order of the text."""
-    names = [state.value.name for state in here.view.session.program.debugger.program.states]
+    names = [state.value.name for state in here.target.program.states]
     return Children(len(names), lambda start, stop: (_present(here, name) for name in names[start:stop]))
 
 
 def _present(here: FrameAtStop, name: str) -> Listed:
     """A state at this moment, which is the same in each frame."""
-    title = _title(here, name)
+    title = here.names.spelled(name)
     try:
-        content = here.view.session.program.debugger.values_at(here.depth).content(name)
+        content = here.target.scope(here.frame.number).content(name)
     except NotComputed:
-        declared = str(here.code.types.get(name) or "")
+        declared = str(here.frame.types.get(name) or "")
         return here.view.variable(title, "<not computed>", type=declared or None)
     return here.view.content(title, ContentPlace(here.place, spelled(name), kind="expression"), content)
 
@@ -406,44 +414,32 @@ def _present(here: FrameAtStop, name: str) -> Listed:
 
 
 def _memory(here: FrameAtStop) -> Children:
-    debugger, view = here.view.session.program.debugger, here.view
-    timeline = debugger.timeline
-    timeline.checkpoints.recount()
-    facts = [
-        ("allocator", debugger.loaded.allocation.name),
-        ("backend", debugger.backend.name),
-        ("live", f"{timeline.checkpoints.live_bytes()} bytes in buffers"),
-        ("budget", f"{timeline.checkpoints.budget} bytes for old values"),
-        (
-            "undo",
-            f"{timeline.undoable} of {timeline.tick} statements without a replay",
-        ),
-    ]
-    buffers = _buffers(here)
+    view, buffers = here.view, _buffers(here)
 
-    def make(start: int, stop: int) -> Iterator[protocol.Variable]:
-        for index in range(start, stop):
-            if index < len(facts):
-                yield view.variable(*facts[index])
-            else:
-                opens = (buffers.named, 0)
-                place = ScopePlace(here.place, BUFFERS)
-                yield view.variable(BUFFERS, f"of {buffers.named} values", place=place, opens=opens)
+    def rows() -> Iterator[protocol.Variable]:
+        target = here.target
+        memory, now = target.memory(), target.now
+        yield view.variable("allocator", memory.allocator)
+        yield view.variable("backend", target.setup.backend)
+        yield view.variable("live", f"{memory.results} bytes in buffers")
+        yield view.variable("budget", f"{memory.budget} bytes for old values")
+        yield view.variable("undo", f"{now.undoable} of {now.tick} statements without a replay")
+        place = ScopePlace(here.place, BUFFERS)
+        yield view.variable(BUFFERS, f"of {buffers.named} values", place=place, opens=(buffers.named, 0))
 
-    return Children(len(facts) + 1, make)
+    return Children(6, lambda start, stop: islice(rows(), start, stop))
 
 
 def _buffers(here: FrameAtStop) -> Children:
-    slots = here.slots
-    written = len(slots.written) if here.ended else slots.before(here.frame.pc)
-    cells = Cells(here.view.session.program.debugger)
+    computed, given = here.cells("computed"), [*here.cells("given"), *here.cells("constants")]
 
     def make(start: int, stop: int) -> Iterator[protocol.Variable]:
-        for slot in (*reversed(slots.written[:written]), *slots.given, *slots.constants)[start:stop]:
-            words = buffer_text(buffer_of(cells, here.code, slot, here.frame.slots[slot]))
-            yield here.view.variable(_title(here, here.code.names[slot]), words)
+        names = here.names
+        for number in _newest_first(computed, given, start, stop):
+            buffer = next(here.target.buffers(number, here.frame.number))
+            yield here.view.variable(names.spelled(buffer.name), buffer_text(buffer))
 
-    return Children(written + len(slots.given) + len(slots.constants), make)
+    return Children(len(computed) + len(given), make)
 
 
 SCOPES = {
@@ -452,7 +448,7 @@ SCOPES = {
     "Outputs": ScopeKind(_outputs, "returnValue"),
     "Values": ScopeKind(_values, "locals"),
     "Loop": ScopeKind(_loop, fits=lambda here: here.frame.is_loop),
-    "Parameters": ScopeKind(_parameters, expensive=True, fits=lambda here: bool(here.code.graph.constants)),
+    "Parameters": ScopeKind(_parameters, expensive=True, fits=lambda here: bool(here.frame.graph.constants)),
     "Memory": ScopeKind(_memory, "registers", expensive=True),
 }
 """By displayed name, in display order.

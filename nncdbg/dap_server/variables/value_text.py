@@ -9,9 +9,10 @@ at once, and otherwise omitted until the client requests them.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import mmap
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,19 +20,14 @@ import numpy as np
 
 from nncdbg import dtypes
 from nncdbg.by_identity import ByIdentity
-from nncdbg.engine.execution.statistics_log import COLUMNS
-from nncdbg.engine.inputs.npy import read_part
 from nncdbg.ir.records import Map, TensorType
 from nncdbg.presentation.elements import SMALL, count_of, elements, is_text
 from nncdbg.presentation.tensor_text import map_text
 from nncdbg.stats import Summary
-from nncdbg.stats.histograms import summarize_by_pieces
-from nncdbg.stats.inspection import summary_of
 
 if TYPE_CHECKING:
-    from nncdbg.engine.compilation.code import Code
-    from nncdbg.engine.debugger import Debugger
     from nncdbg.ir.records import Array
+    from nncdbg.target.target import Target
 
 MOST_ANSWERS = 8
 """Cached answers; each has a few MiB at most."""
@@ -88,74 +84,23 @@ LONGEST = 1024
 """Displayed characters of one element."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slots:
-    """The named slots of a block, in the order in which they are written."""
-
-    written: tuple[int, ...]
-    definition: tuple[int, ...]
-    """The pc that writes each of them."""
-    given: tuple[int, ...]
-    """Slots that are set when the block begins: its inputs, and its captures from the enclosing block."""
-    constants: tuple[int, ...]
-
-    def before(self, pc: int) -> int:
-        """The number of slots written by the statements before `pc`."""
-        return bisect_left(self.definition, pc)
-
-    def at(self, code: Code, pc: int) -> Slots:
-        """Return the slots without those that hold another value of a state than the one read at `pc`."""
-        if not code.definitions:
-            return self
-
-        def current(slot: int) -> bool:
-            name = code.names[slot]
-            return name not in code.definitions or code.slot_at(name, pc) == slot
-
-        pairs = [pair for pair in zip(self.written, self.definition, strict=True) if current(pair[0])]
-        return Slots(
-            tuple(slot for slot, _ in pairs),
-            tuple(pc for _, pc in pairs),
-            tuple(filter(current, self.given)),
-            tuple(filter(current, self.constants)),
-        )
-
-
-def slots_of(code: Code) -> Slots:
-    """The slots of a block, by the time at which they are written."""
-    constants = {constant.value.name for constant in code.graph.constants}
-    named = [(slot, pc) for slot, pc in enumerate(code.definition) if code.names[slot]]
-    written = [(slot, pc) for slot, pc in named if pc >= 0]
-    given = [slot for slot, pc in named if pc < 0]
-    return Slots(
-        tuple(slot for slot, _ in written),
-        tuple(pc for _, pc in written),
-        tuple(slot for slot in given if code.names[slot] not in constants),
-        tuple(slot for slot in given if code.names[slot] in constants),
-    )
-
-
 @dataclass(eq=False)
 class Shown:
-    """Cache for one program's values: the slots of its blocks, the statistics of its arrays."""
+    """Cache for one program's values: the statistics of its arrays, and how they were sent."""
 
-    debugger: Debugger
-    _slots: dict[Code, Slots] = field(default_factory=dict)
+    target: Target
     _summaries: ByIdentity[Summary] = field(default_factory=ByIdentity)
     encoded: dict[Hashable, dict[int, Any]] = field(default_factory=dict)
-    """Per frame and slot how a value was shown, as `EncodedVariables` keeps it."""
+    """Per frame and number how a value was shown, as `EncodedVariables` keeps it."""
     answers: Answers = field(init=False)
 
     def __post_init__(self) -> None:
-        # Where memory is reused, the content of an array may change.
-        self.answers = Answers(lambda: not self.debugger.timeline.overwrites)
+        self.answers = Answers(lambda: self.keeps_content)
 
-    def slots(self, code: Code) -> Slots:
-        """The slots of a block."""
-        found = self._slots.get(code)
-        if found is None:
-            found = self._slots[code] = slots_of(code)
-        return found
+    @cached_property
+    def keeps_content(self) -> bool:
+        """Whether an array keeps its content: its memory is not used again."""
+        return not self.target.setup.reuses_memory
 
     def summary(self, content: Any) -> Summary | None:
         """The statistics of an array, if they are cached."""
@@ -163,22 +108,15 @@ class Shown:
 
     def keep(self, content: Any, summary: Summary) -> None:
         """Cache the statistics of an array as long as it is live."""
-        if not self.debugger.timeline.overwrites:
-            # Where memory is reused, the content of an array may change.
+        if self.keeps_content:
             self._summaries.set(content, summary)
 
     def noted(self, content: Any) -> Summary | None:
         """The statistics of an array, if they are cached or were logged."""
-        found = self.summary(content)
-        if found is None and (found := self.logged(content)) is not None:
-            self.keep(content, found)
-        return found
-
-    def logged(self, content: Any) -> Summary | None:
-        """The statistics that the engine logged when this array was written, if it still has them."""
-        log = self.debugger.observers.log
-        row = log.row_of(content) if log is not None else None
-        return None if row is None else summary_of(row, dtypes.name_of(content.dtype))
+        summary = self.summary(content)
+        if summary is None and (summary := self.target.summary(content)) is not None:
+            self.keep(content, summary)
+        return summary
 
 
 @dataclass(slots=True)
@@ -227,7 +165,7 @@ class Glance:
 
     def host(self, content: Any) -> Array:
         """A tensor on the host."""
-        array = np.asarray(self.shown.debugger.backend.to_host(content))
+        array = np.asarray(self.shown.target.host(content))
         return read_part(array) if array.nbytes <= PART else array
 
     def summary(self, content: Any) -> Summary | None:
@@ -236,7 +174,7 @@ class Glance:
         if known is not None:
             return known
         if count_of(content) > self.room:
-            return self.shown.logged(content)
+            return self.shown.target.summary(content)
         self.room -= count_of(content)
         return self.full_summary(content)
 
@@ -249,18 +187,34 @@ class Glance:
         """The statistics of a tensor, however long they take; `between` is called regularly."""
         summary = self.shown.summary(content)
         if summary is None:
-            if isinstance(content, (np.ndarray, np.generic)):
-                summary = summarize_by_pieces(np.asarray(content), self.between)
-            else:
-                summary = self._summary_on_device(content)
+            summary = self.shown.target.summary(content, self.between)
+            assert summary is not None, "it is computed"
             self.shown.keep(content, summary)
         return summary
 
-    def _summary_on_device(self, content: Any) -> Summary:
-        backend = self.shown.debugger.backend
-        row = backend.to_device(np.zeros(COLUMNS))
-        backend.summarize(content, row)
-        return summary_of(backend.to_host(row).tolist(), dtypes.name_of(content.dtype))
+
+def read_part(part: Array) -> Array:
+    """Return the elements of a small part of an array, copied if they are in a mapped file.
+
+    Reads only the pages that contain them: by default the system reads megabytes ahead, which suits
+    only a pass over the whole file.
+    """
+    pages: Any = part
+    of_file = False
+    while isinstance(pages, np.ndarray):
+        of_file |= isinstance(pages, np.memmap)
+        pages = pages.base
+    if not of_file or not isinstance(pages, mmap.mmap) or not part.size:
+        return part
+    low, high = np.lib.array_utils.byte_bounds(part)
+    origin = np.frombuffer(pages, np.uint8).ctypes.data
+    start = (low - origin) // mmap.PAGESIZE * mmap.PAGESIZE
+    where = (start, high - origin - start)
+    pages.madvise(mmap.MADV_RANDOM, *where)
+    try:
+        return np.array(part)
+    finally:
+        pages.madvise(mmap.MADV_NORMAL, *where)
 
 
 def is_tensor(content: Any) -> bool:

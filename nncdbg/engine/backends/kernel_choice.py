@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from nncdbg.engine.backends import Backend, Call, Kernels, backend
 from nncdbg.engine.backends.mixed_backends import kernels_for
 from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.compilation.search import candidates
 from nncdbg.errors import UsageError
 from nncdbg.ir.kinds import Kind, is_transfer
 from nncdbg.ir.records import Node, Path, Program
+from nncdbg.ir.search import candidates
 from nncdbg.ir.walk import walk
 from nncdbg.text.lexemes import Flaw, integer_of, name_text, nearest, unquote
 from nncdbg.text.torch_names import stop_names

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nncdbg.by_identity import ByIdentity
+from nncdbg.comparison.launches import ValueSite as Site
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.sides import Side, written_slots
@@ -28,7 +29,6 @@ from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.arena import ArenaAllocation
 from nncdbg.engine.memory.blocks import MemoryBlock
 from nncdbg.engine.memory.inspected import GUARDS, UNWRITTEN
-from nncdbg.engine.memory.plan_file import Site
 from nncdbg.engine.memory.reusing import Plan, by_liveness
 from nncdbg.engine.values.values import copied
 from nncdbg.stats import digests

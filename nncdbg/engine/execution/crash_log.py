@@ -8,14 +8,9 @@ so the built-in kernels, which do not crash, are not recorded.
 
 from __future__ import annotations
 
-import mmap
 import os
-import tempfile
-import weakref
-from collections.abc import Callable
 from operator import itemgetter
 from pathlib import Path
-from struct import Struct
 from time import time
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +21,8 @@ from nncdbg.engine.backends import Execute, Kernels
 from nncdbg.engine.ops import declared
 from nncdbg.ir.records import TensorType
 from nncdbg.ir.walk import walk_nodes
-from nncdbg.process.crash_report_reader import INSIDE, LENGTH, RECORD, SENDING, SENT, SIZE, read_box, sentence
+from nncdbg.process.crash_box import CrashBox
+from nncdbg.process.crash_report_reader import INSIDE, LENGTH, RECORD, read_box, sentence
 from nncdbg.process.files import state_folder
 from nncdbg.text.torch_names import origin_text
 
@@ -44,26 +40,21 @@ _MOST = 16
 _KEPT = 30 * 24 * 3600
 """Seconds until the box of a program that is not started again is removed."""
 
-_NUMBER = Struct("<Q")
 _encode = msgspec.json.Encoder().encode
 
 
 class CrashLog:
-    """The box of one debugger; the next start finds it by `program`, the path of its program.
+    """Records the kernels of a debugger; the next start finds the box by `program`, the path of its program.
 
-    The file exists only if kernels need it (see `begin`).  It is removed with the debugger, or at a normal
+    The `box` exists only if kernels need it (see `begin`).  It is removed with the debugger, or at a normal
     exit of the process.  `folder` contains the boxes (`boxes_folder` if None).
     """
 
     def __init__(self, program: str | os.PathLike[str], folder: Path | None = None) -> None:
         self.program = _spelled(program)
         self.folder = folder if folder is not None else boxes_folder()
-        self.file: str | None = None
-        """The path of the box; None without a file."""
+        self.box: CrashBox | None = None
         self._every_kernel = False
-        self._mapped: mmap.mmap | None = None
-        self.close: Callable[[], object] = lambda: None
-        """Removes the file after a normal end."""
 
     def begin(self, program: Program, backend: Backend) -> list[str]:
         """Make the file if third-party kernels may run; return notes on earlier runs and on failures."""
@@ -73,30 +64,18 @@ class CrashLog:
         names = {node.op for node in walk_nodes(program)}
         if self._every_kernel or any(op.foreign for name in names for op in declared(name)):
             try:
-                self._open()
+                self.box = CrashBox(self.folder)
             except ImportError:
                 notes.append("cannot report crashes: this system has no file locks")
             except OSError as error:
                 notes.append(f"cannot report crashes: cannot write to {self.folder}: {error.strerror}")
         return notes
 
-    def _open(self) -> None:
-        import fcntl  # Windows has none
-
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor, file = tempfile.mkstemp(".box", f"{os.getpid()}-", self.folder)
-        os.ftruncate(descriptor, SIZE)
-        # Held until the process ends: another process can lock the file only after that.
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        self._mapped = mmap.mmap(descriptor, SIZE)
-        self.file = file
-        self.close = weakref.finalize(self, _remove, file, descriptor, os.getpid())
-
     def cover(
         self, kernels: Kernels, call: Call, statement: Statement, line: int | None, running: Running
     ) -> Kernels:
         """Return the kernels of a statement, with a record in the box while they run if they need it."""
-        if self._mapped is None or not (self._every_kernel or call.op.foreign):
+        if self.box is None or not (self._every_kernel or call.op.foreign):
             return kernels
         code, pc = statement.code, statement.pc
         node = code.nodes[pc]
@@ -115,8 +94,8 @@ class CrashLog:
 
     def _recorded(self, kernel: Execute, fixed: dict[str, Any], count: int, running: Running) -> Execute:
         """Return the kernel, recorded in the box while it runs; its first `count` arguments are operands."""
-        mapped = self._mapped
-        assert mapped is not None
+        assert self.box is not None
+        mapped = self.box.mapped
         # Formatted by hand for speed, as it is written before each kernel: the fixed part is built once.
         beginning = _encode(fixed).decode()[:-1]
 
@@ -138,26 +117,6 @@ class CrashLog:
                 mapped[INSIDE] = 0
 
         return run
-
-    # -- messages, for the watchdog -------------------------------------------------------------
-
-    def sending(self, number: int) -> None:
-        """Record that the sending of message `number` begins."""
-        if self._mapped is not None:
-            self._mapped[SENDING] = 1
-            _NUMBER.pack_into(self._mapped, SENT, number)
-
-    def sent(self) -> None:
-        """Record that the message was sent completely."""
-        if self._mapped is not None:
-            self._mapped[SENDING] = 0
-
-
-def _remove(file: str, descriptor: int, owner: int) -> None:
-    os.close(descriptor)
-    # A forked process inherits this and must not remove the file.
-    if os.getpid() == owner:
-        Path(file).unlink(missing_ok=True)
 
 
 _texts: dict[tuple[Any, Any], str] = {}

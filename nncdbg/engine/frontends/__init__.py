@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 from nncdbg import extensions
-from nncdbg.engine.frontends.file_names import PROGRAM, is_program_folder
 from nncdbg.engine.frontends.stores import Store, path_inside
 from nncdbg.errors import LoadError, NncdbgError, UsageError
 from nncdbg.ir.records import Program
+from nncdbg.text.file_names import PROGRAM, is_program_folder
 
 _STORES = {
     ".onnx": "nncdbg.engine.frontends.onnx:open_store",

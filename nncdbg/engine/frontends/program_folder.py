@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from nncdbg.engine.frontends.file_names import DOCUMENT, INPUTS, PROGRAM, TRACE
 from nncdbg.engine.frontends.tensor_file import TensorEntry, from_builtins, from_json, unpack
 from nncdbg.engine.frontends.text import load as load_text
 from nncdbg.engine.inference.types import common_type
@@ -31,6 +30,7 @@ from nncdbg.ir.records import Graph, Program, SavedRun, TensorType
 from nncdbg.ir.source_trace import SourceTrace
 from nncdbg.ir.walk import executed
 from nncdbg.process.files import read_regular
+from nncdbg.text.file_names import DOCUMENT, INPUTS, PROGRAM, TRACE
 from nncdbg.text.lexemes import name_text
 
 FORMAT = 1

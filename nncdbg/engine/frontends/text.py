@@ -12,11 +12,11 @@ from pathlib import Path
 
 from nncdbg.engine.frontends import attach_stores, confined
 from nncdbg.engine.frontends import load as load_source
-from nncdbg.engine.frontends.file_names import owner_of, workspace_of
 from nncdbg.engine.frontends.onnx_file import file_size
 from nncdbg.errors import LoadError
 from nncdbg.ir.records import Program
 from nncdbg.process.files import state_folder
+from nncdbg.text.file_names import owner_of, workspace_of
 
 # -- stores of printed texts -----------------------------------------------------------------------
 # Stores outside of the folder of a text that this user printed from a model.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import mmap
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
@@ -47,30 +46,6 @@ def _loaded(file: IO[bytes]) -> Any:
     _header(file)  # Raises for a negative size, with which NumPy 2.0 reads an empty array.
     file.seek(0)
     return np.load(file, allow_pickle=False)
-
-
-def read_part(part: Array) -> Array:
-    """Return the elements of a small part of an array, copied if they are in a mapped file.
-
-    Reads only the pages that contain them: by default the system reads megabytes ahead, which suits
-    only a pass over the whole file.
-    """
-    pages: Any = part
-    of_file = False
-    while isinstance(pages, np.ndarray):
-        of_file |= isinstance(pages, np.memmap)
-        pages = pages.base
-    if not of_file or not isinstance(pages, mmap.mmap) or not part.size:
-        return part
-    low, high = np.lib.array_utils.byte_bounds(part)
-    origin = np.frombuffer(pages, np.uint8).ctypes.data
-    start = (low - origin) // mmap.PAGESIZE * mmap.PAGESIZE
-    where = (start, high - origin - start)
-    pages.madvise(mmap.MADV_RANDOM, *where)
-    try:
-        return np.array(part)
-    finally:
-        pages.madvise(mmap.MADV_NORMAL, *where)
 
 
 def accept(header: Array) -> None:

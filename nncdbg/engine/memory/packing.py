@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TypeAlias
 
+from nncdbg.comparison.launches import PlacedPlan, PlannedBuffer
+from nncdbg.comparison.launches import ValueSite as Site
 from nncdbg.dtypes import NUMPY
 from nncdbg.engine.compilation.code import Code, last_uses, walk
 from nncdbg.engine.execution.linking import LineOf
-from nncdbg.engine.memory.plan_file import PlacedPlan, PlannedBuffer, Site
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.ir.kinds import Kind

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.comparison.launches import PlacedPlan
+from nncdbg.comparison.launches import ValueSite as Site
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed
 from nncdbg.engine.execution.frame import Frame
@@ -20,7 +22,6 @@ from nncdbg.engine.execution.linking import Binding, LineOf
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.memory.blocks import MemoryBlock, Owner
 from nncdbg.engine.memory.buffers import GUARD, address_of
-from nncdbg.engine.memory.plan_file import PlacedPlan, Site
 from nncdbg.engine.memory.region import MemoryRegion, Segment
 from nncdbg.engine.memory.reusing import FrameBuffers, ReusingAllocation, by_liveness
 from nncdbg.ir.records import Array

@@ -28,11 +28,11 @@ import difflib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
+from nncdbg.comparison.launches import PlacedPlan, PlannedBuffer, ValueSite
 from nncdbg.engine.compilation.states import lowered
 from nncdbg.engine.differentiation.expansion import with_backward_graphs
 from nncdbg.errors import UsageError
@@ -42,9 +42,6 @@ from nncdbg.process.json_document import DocumentKind
 from nncdbg.text.lexemes import name_text
 
 VERSION = 1
-
-Site: TypeAlias = "tuple[Path, str]"
-"""A block and the name of a value that it defines."""
 
 
 class PlanEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -69,38 +66,6 @@ _KIND = DocumentKind(
     'write JSON: {"nncdbg_plan": 1, "graphs": {"main": {"x": {"offset": 0, "size": 64}}}}',
     VERSION,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedBuffer:
-    """Bytes `offset` to `offset + size` of the arena.
-
-    `root` is the value that owns these bytes: the value itself unless it is an alias. `lives` holds the
-    lines between which the planner considers it live.
-    """
-
-    offset: int
-    size: int
-    root: Site
-    lives: tuple[int, int] | None = None
-
-    @property
-    def end(self) -> int:
-        return self.offset + self.size
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedPlan:
-    """The place of each value of a program; `alignment` in bytes is the one that the planner declares."""
-
-    places: Mapping[Site, PlannedBuffer]
-    alignment: int = 1
-    source: str = "the plan"
-    extent: int = field(init=False)
-    """The arena's size in bytes."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "extent", max((place.end for place in self.places.values()), default=0))
 
 
 def read_plan(file: str | os.PathLike[str], program: Program) -> PlacedPlan:
@@ -172,8 +137,8 @@ class _Names:
             for graph in {str(path[0]), self.entry}:
                 self.inside.setdefault(graph, {}).setdefault(name, []).append(path)
 
-    def resolve(self, graphs: Mapping[str, Mapping[str, msgspec.Raw]]) -> dict[Site, PlanEntry]:
-        found: dict[Site, PlanEntry] = {}
+    def resolve(self, graphs: Mapping[str, Mapping[str, msgspec.Raw]]) -> dict[ValueSite, PlanEntry]:
+        found: dict[ValueSite, PlanEntry] = {}
         for key, rows in graphs.items():
             path = self._path(key)
             for name, raw in rows.items():
@@ -209,7 +174,7 @@ class _Names:
             hint=_near(key, self.paths, "") or f"use one of: {', '.join(list(self.paths)[:5])}",
         )
 
-    def _site(self, path: Path, name: str) -> Site:
+    def _site(self, path: Path, name: str) -> ValueSite:
         bare = name[1:] if name.startswith("%") and name not in self.values[path] else name
         if bare in self.values[path]:
             return path, bare
@@ -234,7 +199,7 @@ def _near(word: str, known: Any, sigil: str) -> str:
     return f"did you mean {sigil}{near[0]}?" if near else ""
 
 
-def _resolved(site: Site, entries: Mapping[Site, PlanEntry], source: str) -> PlannedBuffer:
+def _resolved(site: ValueSite, entries: Mapping[ValueSite, PlanEntry], source: str) -> PlannedBuffer:
     """Resolve the bytes of a value through its aliases."""
     entry, root, seen = entries[site], site, {site}
     offset, size = entry.offset, entry.size
@@ -260,7 +225,9 @@ def _resolved(site: Site, entries: Mapping[Site, PlanEntry], source: str) -> Pla
     return PlannedBuffer(offset, size, root, entry.lives)
 
 
-def _check_inside(site: Site, offset: int, size: int, root: Site, owner: PlanEntry, source: str) -> None:
+def _check_inside(
+    site: ValueSite, offset: int, size: int, root: ValueSite, owner: PlanEntry, source: str
+) -> None:
     """Raise UsageError for an alias with bytes that are not those of the value that owns them."""
     assert owner.offset is not None
     assert owner.size is not None
@@ -274,7 +241,7 @@ def _check_inside(site: Site, offset: int, size: int, root: Site, owner: PlanEnt
         )
 
 
-def _visible(path: Path, name: str, entries: Mapping[Site, PlanEntry]) -> Site | None:
+def _visible(path: Path, name: str, entries: Mapping[ValueSite, PlanEntry]) -> ValueSite | None:
     """Find the value of that name in a block, or in an enclosing one."""
     while path:
         if (path, name) in entries:

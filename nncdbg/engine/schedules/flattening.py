@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from nncdbg.engine.memory.plan_file import PlacedPlan
-from nncdbg.engine.schedules.launches import (
+from nncdbg.comparison.launches import (
     DEEPEST,
     Access,
     Launch,
     LaunchExpansion,
     LaunchScope,
     Memory,
+    PlacedPlan,
     Steps,
 )
 from nncdbg.errors import UsageError

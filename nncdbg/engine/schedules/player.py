@@ -20,11 +20,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nncdbg.comparison.launches import Access, Memory, PlacedPlan
 from nncdbg.comparison.schedule_problems import ScheduleProblem
 from nncdbg.engine.differentiation.expansion import with_backward_graphs
-from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.schedules.flattening import Flat, FlatBlock, FlatStatement, flattened
-from nncdbg.engine.schedules.launches import Access, Memory
 from nncdbg.engine.schedules.races import Order, OrderedSegment
 from nncdbg.errors import UsageError
 from nncdbg.expression import spelled

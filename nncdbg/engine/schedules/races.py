@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
-from nncdbg.engine.schedules.launches import Access, Launch, Memory
+from nncdbg.comparison.launches import Access, Launch, Memory
 from nncdbg.ir.streams import HOST
 
 Clock = list[int]

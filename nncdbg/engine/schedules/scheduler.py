@@ -15,8 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from nncdbg.engine.memory.plan_file import PlacedPlan
-from nncdbg.engine.schedules.launches import DEEPEST
+from nncdbg.comparison.launches import DEEPEST, PlacedPlan
 from nncdbg.engine.schedules.validation import margins_of, validate, with_margins
 from nncdbg.errors import UsageError
 from nncdbg.ir.kinds import Kind

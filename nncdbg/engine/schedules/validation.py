@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from nncdbg.comparison.launches import Launch, Memory, PlacedPlan, branches, launches
 from nncdbg.comparison.schedule_problems import Party, Repair, ScheduleProblem, Validation
-from nncdbg.engine.memory.plan_file import PlacedPlan
-from nncdbg.engine.schedules.launches import Launch, Memory, branches, launches
 from nncdbg.engine.schedules.races import Ordering, Race, missing_edge, races
 from nncdbg.errors import UsageError
 from nncdbg.ir.records import Graph, Node, Path, Placement, Program

@@ -26,7 +26,7 @@ from nncdbg.engine.execution.loaded import Loaded, run_apart
 from nncdbg.engine.execution.machine import Running
 from nncdbg.engine.execution.random_streams import generator_of
 from nncdbg.errors import GraphError, NncdbgError, StoppedRun
-from nncdbg.expression.functions import DerivativeRequest
+from nncdbg.expression.functions import Budget, BudgetExceeded, DerivativeRequest
 from nncdbg.expression.operators import OperandError
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.names import captures, claimed_name, fresh_name
@@ -227,18 +227,6 @@ ReadSlot: TypeAlias = "Callable[[Source, str], Any]"
 
 _CACHED = 200
 """Maximum number of compiled graphs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """The most work for a derivative: the statements that have run between its values, and the seconds."""
-
-    statements: int
-    seconds: float
-
-
-class BudgetExceeded(NncdbgError):
-    """A derivative needs more work than its budget."""
 
 
 @dataclass(frozen=True, slots=True)

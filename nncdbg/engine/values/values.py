@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.dtypes import FLOATS
 from nncdbg.engine.compilation.code import EVICTED, UNSET, Code
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.machine import Machine
@@ -17,7 +18,6 @@ from nncdbg.engine.time.timeline import Timeline
 from nncdbg.engine.values.current import Current, numbered
 from nncdbg.engine.values.differentiation import (
     BackwardStage,
-    Budget,
     DerivativeProgram,
     Differentiation,
     Source,
@@ -28,15 +28,19 @@ from nncdbg.engine.values.differentiation import (
 from nncdbg.errors import ExpressionError, NotComputed, UsageError
 from nncdbg.escaping import printable
 from nncdbg.expression import FACTS, STATEMENT_VARIABLE, Expression, check_variables, evaluate, parse
-from nncdbg.expression.functions import DerivativeRequest
+from nncdbg.expression.functions import Budget, DerivativeRequest
 from nncdbg.expression.operators import OperandError
-from nncdbg.ir.records import Array
+from nncdbg.ir.records import Array, Graph, Program, tensor_only
 from nncdbg.ir.streams import stream_of
+from nncdbg.ir.walk import graphs_called, walk_nodes
 from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary
 from nncdbg.stats.histograms import summarize_by_pieces
 from nncdbg.text.lexemes import Prefixes, name_text
 from nncdbg.text.short_names import Scopes, choices, meant, nearest_name
+
+FORWARD = ".forward"
+"""The end of the name of a graph that also returns what its gradient needs."""
 
 _VARIABLE = re.compile(r"\$[A-Za-z_]\w*", re.ASCII)
 
@@ -421,6 +425,24 @@ class Values:
         places, frames = self._places_on_stack(wanted), self.machine.frames
         return self._kept(self.differentiation.value(frames, places, wanted, vectors, self._at, budget))
 
+    def loss(self, program: Program) -> str | None:
+        """Return the name of the loss that is computed in the nearest frame that has one; None without one.
+
+        It is a scalar result that a ``backward`` line of the program differentiates.
+        """
+        frames = self.machine.frames
+        start = len(frames) - 1 if self.depth < 0 else self.depth
+        # Without lines that a loss uses itself, as in a gradient penalty.
+        differentiated = {key for line in program.backwards for key in graphs_called(line.of, program.graphs)}
+        used = {node.op for key in differentiated for node in walk_nodes(program.graphs[key])}
+        lines = [line for line in program.backwards if f"@{line.name}" not in used]
+        for frame in reversed(frames[: start + 1]):
+            for line in lines:
+                name = _loss_in(frame, line.of, program.graphs[line.of])
+                if name is not None:
+                    return name
+        return None
+
     def backward_chain(self, y: str, xs: Sequence[str]) -> list[BackwardStage]:
         """Return the steps of the backward pass from `y` to `xs` at this moment; raises as `derivative`."""
         self.between()
@@ -485,3 +507,26 @@ def read_only(content: Any) -> Array:
     view = np.asarray(content).view()
     view.flags.writeable = False
     return view
+
+
+def _loss_in(frame: Frame, graph: str, differentiated: Graph) -> str | None:
+    """Return the computed scalar result of a differentiated graph in a frame of it, or of its caller."""
+    scalars = [index for index, value in enumerate(differentiated.outputs) if _is_scalar(value.type)]
+    code = frame.code
+    names = [differentiated.outputs[index].name for index in scalars] if code.graph.name == graph else []
+    for node in code.nodes[: frame.pc]:
+        if node.called in (graph, f"{graph}{FORWARD}"):
+            names += [node.outputs[index].name for index in scalars if index < len(node.outputs)]
+    return next((name for name in names if _is_computed(frame, name)), None)
+
+
+def _is_scalar(type_: object) -> bool:
+    known = tensor_only(type_)  # type: ignore[arg-type]
+    return known is not None and known.dtype in FLOATS and known.shape == ()
+
+
+def _is_computed(frame: Frame, name: str) -> bool:
+    slot = frame.code.slot_at(name, frame.pc) if name else None
+    if slot is None or frame.code.definition[slot] >= frame.pc:
+        return False
+    return frame.slots[slot] is not UNSET

@@ -21,7 +21,7 @@ from nncdbg.opening.command_line import (
 )
 
 if TYPE_CHECKING:
-    from nncdbg.engine.memory.plan_file import PlacedPlan
+    from nncdbg.comparison.launches import PlacedPlan
     from nncdbg.ir.records import Program
     from nncdbg.nan_watch.records import Report
     from nncdbg.nan_watch.schedules.order_search import ScheduleSearch

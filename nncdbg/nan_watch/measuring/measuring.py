@@ -13,7 +13,6 @@ from nncdbg.comparison.check_results import NOT_APPLICABLE, NOT_CHECKED, CheckRe
 from nncdbg.dtypes import FLOATS, name_of
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.compilation.effects import parameters_of
-from nncdbg.engine.compilation.search import candidates
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.finding_records import ENTRANCE
 from nncdbg.engine.execution.events import Event, Iterated
@@ -24,6 +23,7 @@ from nncdbg.expression import Expression, condition, nodes
 from nncdbg.expression.evaluator import Evaluator
 from nncdbg.ir.kinds import is_transfer
 from nncdbg.ir.records import type_of
+from nncdbg.ir.search import candidates
 from nncdbg.ir.walk import blocks
 from nncdbg.nan_watch.measuring.gates import MEASURES, RANGE, Gates, Threshold
 from nncdbg.nan_watch.measuring.growth_metrics import GrowthMetrics

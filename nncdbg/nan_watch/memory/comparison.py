@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from nncdbg.comparison.check_results import NOT_CHECKED, PASSED, CheckResult
+from nncdbg.comparison.launches import PlacedPlan
+from nncdbg.comparison.launches import ValueSite as Site
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.compilation.states import states_with_buffers
 from nncdbg.engine.debugger import Debugger
@@ -37,7 +39,7 @@ from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.blocks import MemoryBlock, Owner
 from nncdbg.engine.memory.packing import PlannedValue, PlanProblem, lines_of, pack, problems
 from nncdbg.engine.memory.placed import PlacedAllocation
-from nncdbg.engine.memory.plan_file import PlacedPlan, Site, key_of, plan_text, read_plan
+from nncdbg.engine.memory.plan_file import key_of, plan_text, read_plan
 from nncdbg.engine.memory.reusing import Misread, ReusingAllocation, overwrites_state, verb
 from nncdbg.engine.memory.states_in_place import arena_of
 from nncdbg.errors import StoppedRun, UsageError

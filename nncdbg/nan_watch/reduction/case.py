@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from nncdbg.dtypes import name_of
-from nncdbg.engine.frontends.file_names import STORE
 from nncdbg.engine.frontends.stores import ArrayStore
 from nncdbg.ir.constants import initial_data
 from nncdbg.ir.records import (
@@ -29,6 +28,7 @@ from nncdbg.ir.records import (
 from nncdbg.ir.rewrite import rewrite
 from nncdbg.ir.walk import calls_in, walk_nodes
 from nncdbg.opening.folder_writing import stored_blocks, stored_data, stored_graph
+from nncdbg.text.file_names import STORE
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,10 +9,11 @@ from pathlib import Path
 import msgspec
 
 from nncdbg.comparison.check_results import PASSED, CheckResult
+from nncdbg.comparison.launches import PlacedPlan
 from nncdbg.comparison.schedule_problems import Party, ScheduleProblem, Validation
+from nncdbg.comparison.schedule_timeline import Times
 from nncdbg.engine.execution.findings import RACE
-from nncdbg.engine.memory.plan_file import PlacedPlan
-from nncdbg.engine.schedules.timeline import Times, order_violations, timeline
+from nncdbg.engine.schedules.timeline import order_violations, timeline
 from nncdbg.engine.schedules.validation import validate, validated
 from nncdbg.expression import spelled
 from nncdbg.ir.records import Program

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.comparison.launches import PlacedPlan
 from nncdbg.comparison.schedule_problems import Party
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.digest_run import digest
 from nncdbg.engine.divergence.sides import Side
-from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.engine.schedules.flattening import FlatStatement
 from nncdbg.engine.schedules.player import Orders, SchedulePlayer, SyncPoint
 from nncdbg.errors import NncdbgError

@@ -19,10 +19,10 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from nncdbg.comparison.check_results import NOT_CHECKED, CheckResult
+from nncdbg.comparison.launches import PlacedPlan, PlannedBuffer
+from nncdbg.comparison.schedule_timeline import Times
 from nncdbg.dtypes import NUMPY
 from nncdbg.engine.execution.findings import RACE
-from nncdbg.engine.memory.plan_file import PlacedPlan, PlannedBuffer
-from nncdbg.engine.schedules.timeline import Times
 from nncdbg.ir.records import Graph, Location, Node, Placement, Program, TensorType, Value
 from nncdbg.ir.streams import Site
 from nncdbg.text.counting import counted

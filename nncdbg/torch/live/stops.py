@@ -32,6 +32,9 @@ class ScriptStops(Stops):
     def __init__(self, training: LiveTraining) -> None:
         self.training = training
 
+    def numbers(self) -> set[int]:
+        return {each.number for each in self.training.mode.breakpoints}
+
     def points(self) -> Sequence[StopPoint]:
         return [_stop_point(each) for each in self.training.mode.breakpoints]
 

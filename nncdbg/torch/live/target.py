@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from nncdbg.engine.debugger import Debugger
 from nncdbg.errors import UsageError
 from nncdbg.ir.records import Graph, Program
 from nncdbg.target.program import ProgramTarget
-from nncdbg.target.records import Stop
+from nncdbg.target.records import Place, Stop
 from nncdbg.target.stops import Stops
 from nncdbg.text.torch_names import named_place
 from nncdbg.torch.live.debugger import LiveDebugger
@@ -45,15 +45,21 @@ class ScriptTarget(ProgramTarget):
         """Whether a move has left the step so far, so that the script continues."""
         return self._live is not None and bool(self._live.wanted)
 
-    def release(self) -> None:
+    @property
+    def step(self) -> int:
+        """The step of the training at the stop; 0 before the script has started."""
+        return self._live.live.operator.step if self._live is not None else 0
+
+    def release(self) -> Stop:
         """Let the script continue."""
         if self._live is not None:
             self._live.release()
+        return self.stop
 
-    def run(self, *, heed: bool = True) -> Stop:
+    def run(self, *, heed: bool = True, to: Iterable[int] | Place | None = None) -> Stop:
         if self._live is None:
             raise UsageError("the script has not started", hint="`continue` starts it")
-        return super().run(heed=heed)
+        return super().run(heed=heed, to=to)
 
     def where(self) -> tuple[str, Sequence[SourceLine]]:
         """Return where the script is: the step, phase, module and autograd node, and the lines of the user.

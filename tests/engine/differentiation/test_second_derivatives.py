@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.values.losses import loss_at
 from nncdbg.errors import GraphError
 from tests.engine.differentiation.gradients import differences
 from tests.engine.differentiation.test_control_flow import INPUTS, PROGRAMS
@@ -287,10 +286,10 @@ def test_the_loss_is_that_of_the_outermost_backward_line() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(PENALTY), {"x": X})
     debugger.break_at(graph="critic.backward")
     assert debugger.run().reason == "breakpoint"
-    assert loss_at(debugger.values_at(1), debugger.program) is None, "%score is no loss"
+    assert debugger.values_at(1).loss(debugger.program) is None, "%score is no loss"
     debugger.break_at(graph="penalty.backward")
     assert debugger.run().reason == "breakpoint"
-    assert loss_at(debugger.values_at(1), debugger.program) == "l"
+    assert debugger.values_at(1).loss(debugger.program) == "l"
 
 
 def penalty_training(epochs: int) -> nncdbg.Program:

@@ -337,17 +337,6 @@ def test_a_large_npy_file_is_mapped_not_read(tmp_path):
         npy.load_array(tmp_path / "short.npy")
 
 
-def test_a_part_of_a_mapped_file_is_read_alone(tmp_path):
-    array = np.arange(100_000, dtype=np.float32).reshape(100, 1000)
-    np.save(tmp_path / "x.npy", array)
-    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    for part in (np.s_[50, 10:20], np.s_[-1], np.s_[::7, 3], np.s_[3, 4], np.s_[5:5], np.s_[:]):
-        copied = npy.read_part(mapped[part][...])
-        assert np.array_equal(copied, array[part])
-        assert copied.size == 0 or not np.shares_memory(copied, mapped)
-    assert npy.read_part(array) is array
-
-
 SPECS: dict[str, tuple[TensorType | None, Any]] = {
     "16000": (TensorType("i64", ()), np.array(16000)),
     "-3.5e-2": (TensorType("f32", ()), np.float32(-0.035)),

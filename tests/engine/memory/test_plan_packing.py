@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import nncdbg
+from nncdbg.comparison.launches import PlacedPlan
 from nncdbg.engine.divergence.digest_run import Player
 from nncdbg.engine.memory.buffers import address_of
 from nncdbg.engine.memory.packing import pack
 from nncdbg.engine.memory.placed import PlacedAllocation
-from nncdbg.engine.memory.plan_file import PlacedPlan, parse_plan
+from nncdbg.engine.memory.plan_file import parse_plan
 
 X = np.array([0.5, -1.0, 2.0], np.float32)
 

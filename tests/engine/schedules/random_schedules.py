@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from nncdbg.engine.schedules.launches import Launch
+from nncdbg.comparison.launches import Launch
 from nncdbg.ir.records import Graph, Node, Placement, Program, TensorType, Value
 from nncdbg.ir.streams import HOST
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nncdbg.engine.schedules.launches import launches
+from nncdbg.comparison.launches import launches
 from nncdbg.engine.schedules.races import Ordering, conflict, races
 from nncdbg.ir.records import Program
 from tests.engine.schedules.random_schedules import begun_without_end_of, random_schedule

@@ -14,8 +14,7 @@ from functools import cache
 import pytest
 
 import nncdbg
-from nncdbg.engine.memory.plan_file import PlacedPlan
-from nncdbg.engine.schedules.launches import Access, Launch, launches
+from nncdbg.comparison.launches import Access, Launch, PlacedPlan, launches
 from nncdbg.engine.schedules.scheduler import with_schedule
 from nncdbg.engine.schedules.validation import margins_of, validate, with_margins
 from nncdbg.ir.records import Placement, Program

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nncdbg
+from nncdbg.comparison.launches import PlacedPlan, launches
 from nncdbg.comparison.schedule_problems import ScheduleProblem
-from nncdbg.engine.memory.plan_file import PlacedPlan, parse_plan
-from nncdbg.engine.schedules.launches import launches
+from nncdbg.engine.memory.plan_file import parse_plan
 from nncdbg.engine.schedules.player import SchedulePlayer, played
 from nncdbg.engine.schedules.races import Ordering
 from nncdbg.engine.schedules.scheduler import with_schedule

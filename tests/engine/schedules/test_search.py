@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import nncdbg
+from nncdbg.comparison.launches import launches
 from nncdbg.engine.ops.declaration import declared_together
-from nncdbg.engine.schedules.launches import launches
 from nncdbg.engine.schedules.player import SchedulePlayer
 from nncdbg.engine.schedules.races import Ordering
 from nncdbg.ir.records import Program

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 
 import nncdbg
+from nncdbg.comparison.launches import launches
 from nncdbg.comparison.schedule_problems import Party
-from nncdbg.engine.schedules.launches import launches
+from nncdbg.comparison.schedule_timeline import Times
 from nncdbg.engine.schedules.races import Ordering
-from nncdbg.engine.schedules.timeline import OrderViolation, Times, order_violations, timeline
+from nncdbg.engine.schedules.timeline import OrderViolation, order_violations, timeline
 from nncdbg.ir.streams import HOST
 from nncdbg.opening.schedule_logs.programs import LogRecord, program_of
 from tests.opening.schedule_logs.random_logs import logs

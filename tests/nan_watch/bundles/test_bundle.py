@@ -13,7 +13,6 @@ import pytest
 
 import nncdbg
 from nncdbg.dtypes import NUMPY
-from nncdbg.engine.frontends.file_names import FILES
 from nncdbg.engine.frontends.program_folder import open_program_folder
 from nncdbg.engine.frontends.tensor_file import TensorEntry, pack, unpack, write_tensors
 from nncdbg.errors import LoadError, UsageError
@@ -22,6 +21,7 @@ from nncdbg.nan_watch.reduction.case import ReducedCase, case_of_program
 from nncdbg.nan_watch.reduction.finding_identity import FindingSignature, found_first
 from nncdbg.nan_watch.reduction.reducing import bundle_finding, write_bundle
 from nncdbg.opening import folder_writing
+from nncdbg.text.file_names import FILES
 
 LOG = """#nncdbg 1
 graph @main(%x: f32[2,3], %unused: f32[8]) -> (%z) {

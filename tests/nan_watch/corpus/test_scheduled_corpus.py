@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.schedules.launches import launches
+from nncdbg.comparison.launches import launches
 from nncdbg.nan_watch.corpus import WatchTask
 from nncdbg.nan_watch.measuring.gates import USUAL, Gates
 from nncdbg.opening.configuration import RunConfiguration

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import nncdbg
-from nncdbg.engine.memory.plan_file import PlacedPlan, parse_plan, plan_text
+from nncdbg.comparison.launches import PlacedPlan
+from nncdbg.engine.memory.plan_file import parse_plan, plan_text
 from nncdbg.nan_watch.memory.comparison import CAUSES, memory_plan, watch_memory, write_plan
 from nncdbg.nan_watch.records import Report, WatchFinding
 from tests.bugs.nets import random_net

@@ -10,11 +10,10 @@ branches of `if` are taken all first, then all second.  Exclusive branches so ne
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from nncdbg.engine.memory.plan_file import PlacedPlan
 from nncdbg.ir.kinds import Kind
 from nncdbg.ir.records import Graph, Node, Operand, Path, Placement, Program, Value
 from nncdbg.ir.streams import HOST, Site
@@ -24,11 +23,46 @@ from nncdbg.process.collector import collector_paused
 Steps: TypeAlias = "Iterator[Steps]"
 """Issues a block, and yields the steps of each block inside it, for its caller to run first."""
 
+ValueSite: TypeAlias = "tuple[Path, str]"
+"""A block, and the name of a value in it."""
+
 DEEPEST = 200
 """Maximum number of nested blocks."""
 
 ITERATIONS = 2
 """How often the body of a loop is issued: the second iteration meets the first one's accesses."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBuffer:
+    """Bytes `offset` to `offset + size` of the arena.
+
+    `root` is the value that owns these bytes: the value itself unless it is an alias. `lives` holds the
+    lines between which the planner considers it live.
+    """
+
+    offset: int
+    size: int
+    root: ValueSite
+    lives: tuple[int, int] | None = None
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPlan:
+    """The place of each value of a program; `alignment` in bytes is the one that the planner declares."""
+
+    places: Mapping[ValueSite, PlannedBuffer]
+    alignment: int = 1
+    source: str = "the plan"
+    extent: int = field(init=False)
+    """The arena's size in bytes."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "extent", max((place.end for place in self.places.values()), default=0))
 
 
 class Memory(NamedTuple):
