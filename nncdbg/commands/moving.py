@@ -40,7 +40,7 @@ def run(session: CommandSession, text: str) -> None:
     def from_the_start() -> Stop:
         if target.now.tick > 0:
             target.go_to(0)
-        return target.run()
+        return target.run() if session.source is None else session.source.run()
 
     session.move(from_the_start)
 
@@ -69,7 +69,7 @@ def next_(session: CommandSession, text: str) -> None:
     run to the next line of this function, or of its caller; `nexti` executes a statement.
     """
     if (source := session.source) is not None:
-        session.move_lines(source.next, _times("next", text))
+        session.move(source.next, _times("next", text), lines=source)
     else:
         _step_over(session, "next", text)
 
@@ -82,7 +82,7 @@ def nexti(session: CommandSession, text: str) -> None:
 
 def _step_over(session: CommandSession, name: str, text: str) -> None:
     if (source := session.source) is not None:
-        session.move(source.next_statement, _times(name, text))
+        session.move(source.next_statement, _times(name, text), lines=source)
     else:
         session.move(lambda: session.target.step_over(session.stream), _times(name, text))
 
@@ -108,7 +108,7 @@ def step(session: CommandSession, text: str) -> None:
     In the source view, run to the next line, also in a function that this line calls.
     """
     if (source := session.source) is not None:
-        session.move_lines(source.step, _times("step", text))
+        session.move(source.step, _times("step", text), lines=source)
     else:
         session.move(session.target.step_into, _times("step", text))
 
@@ -131,7 +131,7 @@ def finish(session: CommandSession, text: str) -> None:
     function returns.
     """
     if (source := session.source) is not None:
-        session.move_lines(source.finish, _times("finish", text))
+        session.move(source.finish, _times("finish", text), lines=source)
         return
     session.move(session.target.step_out, _times("finish", text))
 
@@ -149,10 +149,10 @@ def until(session: CommandSession, text: str) -> None:
     target = session.target
     source = session.source
     if source is not None and (place := session.source_place(text) if text else None) is not None:
-        session.move_lines(lambda: source.until(*place))
+        session.move(lambda: source.until(*place), lines=source)
         return
     if source is not None and not text:
-        session.move_lines(source.next_after)
+        session.move(source.next_after, lines=source)
         return
     if text:
         check_not_ended(target)
@@ -172,7 +172,7 @@ def back(session: CommandSession, text: str) -> None:
     this function that ran before, or to the line that called it; `backi` goes back a statement.
     """
     if (source := session.source) is not None:
-        session.move_lines(source.back, _times("back", text), forward=False)
+        session.move(source.back, _times("back", text), forward=False, lines=source)
     else:
         _step_back(session, "back", text)
 
@@ -184,8 +184,10 @@ def backi(session: CommandSession, text: str) -> None:
 
 
 def _step_back(session: CommandSession, name: str, text: str) -> None:
-    verb = session.target.step_back if session.source is None else session.source.statement_back
-    session.move(verb, _times(name, text), forward=False)
+    if (source := session.source) is not None:
+        session.move(source.statement_back, _times(name, text), forward=False, lines=source)
+    else:
+        session.move(session.target.step_back, _times(name, text), forward=False)
 
 
 @command("rback", "rb", group="moving", arguments="[COUNT]", repeats=True)
@@ -195,7 +197,7 @@ def rback(session: CommandSession, text: str) -> None:
     In the source view, go back to the line that ran before, in any function.
     """
     if (source := session.source) is not None:
-        session.move_lines(lambda: source.back(into=True), _times("rback", text), forward=False)
+        session.move(lambda: source.back(into=True), _times("rback", text), forward=False, lines=source)
         return
     session.move(lambda: session.target.step_back(into=True), _times("rback", text), forward=False)
 
@@ -205,7 +207,7 @@ def rfinish(session: CommandSession, text: str) -> None:
     """Go back to the statement that called this graph, branch or loop."""
     no_arguments("rfinish", text)
     if (source := session.source) is not None:
-        session.move_lines(source.back_out, forward=False)
+        session.move(source.back_out, forward=False, lines=source)
         return
     session.move(lambda: session.target.step_out(back=True), forward=False)
 

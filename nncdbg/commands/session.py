@@ -46,6 +46,15 @@ _DEPTH = 20
 """Maximum nesting depth of command files."""
 
 
+def repeated(verb: Callable[[], Stop], times: int, lines: SourceView | None) -> Stop:
+    """Move several times, until the program stops for another reason; return the last stop."""
+    stop = verb()
+    while times > 1 and (stop.reason == "step" if lines is None else lines.arrived):
+        times -= 1
+        stop = verb()
+    return stop
+
+
 class CommandSession:
     """A target, a screen, and the state of the prompt.
 
@@ -356,14 +365,31 @@ class CommandSession:
 
     # -- the program -----------------------------------------------------------------------------
 
-    def move(self, verb: Callable[[], Stop], times: int = 1, *, forward: bool = True) -> None:
-        """Move the program and show the stop: the last of several steps, or the first other stop."""
+    def move(
+        self,
+        verb: Callable[[], Stop],
+        times: int = 1,
+        *,
+        forward: bool = True,
+        lines: SourceView | None = None,
+    ) -> None:
+        """Move the program and show the stop: the last of several steps, or the first other stop.
+
+        With `lines`, the verb moves by lines of the source.
+        """
+        before = self.target.stop
         with under_way(self.target, self.screen):
-            stop = verb()
-            while times > 1 and stop.reason == "step":
-                times -= 1
-                stop = verb()
-        self.arrived(stop, written=forward and stop.reason == "step")
+            stop = repeated(verb, times, lines)
+        self.moved(stop, before, forward, lines)
+
+    def moved(self, stop: Stop, before: Stop, forward: bool, lines: SourceView | None) -> None:
+        """Print where the program has moved; a step into a call may leave it at the stop `before`."""
+        if lines is not None and stop is before:
+            self.listed = None
+            self.show(stop, forward)
+            self.show_displays()
+        else:
+            self.arrived(stop, written=forward and (lines is not None or stop.reason == "step"))
 
     @property
     def source(self) -> SourceView | None:
@@ -380,28 +406,9 @@ class CommandSession:
             return (frames[min(source.selected, len(frames) - 1)].file, line) if frames else None
         return split_source(text) or source.function(text)
 
-    def move_lines(self, verb: Callable[[], Stop], times: int = 1, *, forward: bool = True) -> None:
-        """Move by lines of the source as `move` does by statements.
-
-        A step into a call may leave the program where it is: nothing is recorded then.
-        """
-        source, before = self.target.source, self.target.stop
-        assert source is not None
-        with under_way(self.target, self.screen):
-            stop = verb()
-            while times > 1 and source.arrived:
-                times -= 1
-                stop = verb()
-        if stop is not before:
-            self.arrived(stop, written=forward)
-        else:
-            self.listed = None
-            self.show(stop, forward)
-            self.show_displays()
-
     def go_on(self) -> None:
         """Continue until the program stops."""
-        self.move(self.target.run)
+        self.move(self.target.run if self.source is None else self.source.run)
 
     def moved_since(self, stop: Stop) -> None:
         """Print the latest stop if the program has moved since `stop` and the stop was not printed yet."""

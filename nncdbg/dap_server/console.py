@@ -14,6 +14,7 @@ from nncdbg.commands import find
 from nncdbg.commands.command_lines import is_expression, read_commands, split_command
 from nncdbg.commands.recording.script import EDITOR, script_of_process
 from nncdbg.commands.session import CommandSession as Terminal
+from nncdbg.commands.session import repeated
 from nncdbg.commands.table import TABLE
 from nncdbg.dap_server.breakpoints.client_breakpoints import stops_of
 from nncdbg.dap_server.breakpoints.console import report_breakpoint_changes
@@ -27,6 +28,7 @@ from nncdbg.target.stops import Stops
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.target.records import Stop
+    from nncdbg.target.source import SourceView
 
 WIDTH = 100
 """Cells of pictures and grids: a console does not report its width."""
@@ -146,14 +148,17 @@ class Console(Terminal):
 
     # -- moving ------------------------------------------------------------------------------
 
-    def move(self, verb: Callable[[], Stop], times: int = 1, *, forward: bool = True) -> None:
+    def move(
+        self,
+        verb: Callable[[], Stop],
+        times: int = 1,
+        *,
+        forward: bool = True,
+        lines: SourceView | None = None,
+    ) -> None:
         def several() -> None:
-            stop = verb()
-            for _ in range(times - 1):
-                if stop.reason != "step":
-                    break
-                stop = verb()
-            self.arrived(stop, written=forward and stop.reason == "step")
+            before = self.target.stop
+            self.moved(repeated(verb, times, lines), before, forward, lines)
             self.run_due()
 
         if self._playing:

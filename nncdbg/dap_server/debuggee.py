@@ -138,6 +138,8 @@ class Debuggee:
         self.shown = Shown(target)
         self.modules = Modules(target, sources)
         self.no_debug = no_debug
+        self.source = self.target.source
+        """The user's source, in which a recorded step is shown; None for the view of the graph."""
         self.at_finding = at_finding
         self.title = title
         self.journal = ExitStack()
@@ -202,7 +204,13 @@ class Debuggee:
 
     def go_on(self, session: Session) -> None:
         """Answer the current request, then continue."""
-        self.move(session, lambda: self.target.run(heed=not self.no_debug), "continue")
+        self.move(session, self._run, "continue")
+
+    def _run(self) -> Stop:
+        """Run from a stop that was reported."""
+        if self.source is not None and not self.no_debug:
+            return self.source.run()
+        return self.target.run(heed=not self.no_debug)
 
     def _first_run(self) -> Stop:
         """Run; a breakpoint at the first statement stops too, as no stop there has been reported yet."""

@@ -34,13 +34,15 @@ class LaunchArguments(ConfigurationKeys, frozen=True, kw_only=True, rename="came
     Other keys belong to the client and are ignored.  Files are relative to `cwd` (default: the folder in
     which the server was started); the listing of a binary model is written below it.  A leading `~` is the
     home folder.  `catch` names findings that stop the program whatever the client's filters say.
-    `console` may request a terminal with a prompt beside the client's windows.
+    `console` may request a terminal with a prompt beside the client's windows.  `view` is what a recorded
+    step shows first: its source, or its graph.
     """
 
     stop_on_entry: bool = False
     stop_on_exit: bool = False
     no_debug: bool = False
     catch: list[str] = []
+    view: Literal["source", "graph"] = "source"
     console: Literal["internalConsole", "integratedTerminal", "externalTerminal"] = "internalConsole"
 
     def configuration(self) -> RunConfiguration:

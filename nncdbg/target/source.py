@@ -68,9 +68,10 @@ class SourceView:
             return beginning[0] if beginning else NO_VISIT
         if stop.breakpoints:
             points = [each for each in self._target.stops.points() if each.number in stop.breakpoints]
-            wanted = {each.place for each in points if each.kind == "source"}
+            wanted = [each.place.rpartition(":") for each in points if each.kind == "source"]
             for each in beginning:
-                if f"{self._trace.file(each)}:{self._trace.visits[each].line}" in wanted:
+                line = str(self._trace.visits[each].line)
+                if any(at == line and same_file(file, self._trace.file(each)) for file, _, at in wanted):
                     return each
         return self._trace.statements[number] if number < len(self._trace.statements) else NO_VISIT
 
@@ -127,6 +128,14 @@ class SourceView:
 
     # -- moving ------------------------------------------------------------------------------------
 
+    def run(self) -> Stop:
+        """Run until something stops the program, other than a breakpoint of the line where it is now."""
+        before = self.statement, self.visit
+        stop = self._target.run()
+        if stop.reason == "breakpoint" and (self.statement, self.visit) == before:
+            return self._target.run()
+        return stop
+
     def next(self) -> Stop:
         """Run to the next line of this call, or of one around it."""
         around = self.order.calls_around(self.visit)
@@ -152,21 +161,22 @@ class SourceView:
         check_not_ended(self._target)
         number = self.statement + 1
         if number == len(self.order.places):
-            return self._target.run()
-        return self._target.run(to=[self._line(number)])
+            return self.run()
+        return self._run_to(Arrival(number, self._trace.statements[number]))
 
     def statement_back(self) -> Stop:
         """Undo the last statement, inside of its graph.  Raises UsageError at the start."""
         if not self.statement:
             raise UsageError("this is the first statement of the step", hint="run forward with `nexti`")
-        return self._target.go_to(line=self._line(self.statement - 1))
+        number = self.statement - 1
+        return self._go_back(Arrival(number, self._trace.statements[number]))
 
     def finish(self) -> Stop:
         """Run until the function returns: to the rest of the line that called it, or the line after that."""
         visit, here = self.visit, self.statement
         caller = self.order.caller(visit) if visit != NO_VISIT else NO_VISIT
         if caller not in self.order.position:
-            return self._target.run()
+            return self.run()
         call = self._trace.visits[visit].call
         for number in range(here, len(self.order.stacks)):
             stack = self.order.stacks[number]
@@ -175,7 +185,7 @@ class SourceView:
                     (each for each in stack if self._first(each) == number), stack[-1] if stack else -1
                 )
                 return self._run_to(Arrival(number, new))
-        return self._target.run()
+        return self.run()
 
     def until(self, file: str, line: int) -> Stop:
         """Run to the next execution of a line.  Raises UsageError if it does not run after here."""
@@ -276,7 +286,7 @@ class SourceView:
 
     def _run_to(self, arrival: Arrival | None) -> Stop:
         if arrival is None:
-            return self._target.run()
+            return self.run()
         if arrival.statement > self.statement:
             self._target.run(to=[self._line(arrival.statement)])
         return self._choose(arrival)

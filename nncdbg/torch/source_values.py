@@ -163,16 +163,16 @@ class _TraceBuilder:
         same = sum(
             1 for _ in takewhile(lambda pair: pair[0] == pair[1][0], zip(mirrored, derived, strict=False))
         )
-        # The last one may continue after lines of functions that it has called.
+        before = derived[same] if same < len(derived) else None
         del derived[same:]
         for each in mirrored[same:]:
-            if not derived:
-                call = self._backward_call(here)
-            elif self._visits[each].call == self._visits[derived[-1][0]].call:
-                call = self._visits[derived[-1][2]].call
+            line = self._visits[each]
+            if before is not None and self._visits[before[0]].call == line.call:
+                call = self._visits[before[2]].call  # Another line of the same call.
             else:
-                call = self._backward_call(derived[-1][2])
-            self._visits.append(SourceVisit(call, self._visits[each].line, each))
+                call = self._backward_call(derived[-1][2] if derived else here)
+            before = None
+            self._visits.append(SourceVisit(call, line.line, each))
             derived.append((each, here, len(self._visits) - 1))
         return derived[-1][2]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def saved_step(tmp_path: Path) -> Path:
 
 def test_a_recorded_step_is_stepped_into_its_modules_and_back(client: Client, saved_step: Path) -> None:
     client.request("initialize", {"adapterID": "nncdbg"})
-    client.request("launch", {"program": str(saved_step), "stopOnEntry": True})
+    client.request("launch", {"program": str(saved_step), "stopOnEntry": True, "view": "graph"})
     assert client.expect_event("output")["output"].strip() == "recorded step 7 of train.py"
     client.expect_event("initialized")
     client.request("configurationDone")
@@ -71,6 +72,130 @@ def test_the_stop_at_a_nan_names_the_infinity_that_it_originates_from(client: Cl
     assert "Inf originates here" in details
     assert "square root at zero in backward" in info["description"]
     assert "loc(" not in details, "the lines of the script are frames"
+
+
+SCRIPT = """import torch
+import nncdbg.torch
+
+
+def activation(x):
+    h = torch.tanh(x)
+    return h * 2
+
+
+w = torch.ones(3, requires_grad=True)
+with nncdbg.torch.record() as step:
+    y = activation(w)
+    loss = y.sum()
+    loss.backward()
+step.save("step")
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A script that has saved a recorded step beside it."""
+    pytest.importorskip("torch", reason="needs torch")
+    (tmp_path / "train.py").write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("train.py")
+    return tmp_path / "train.py"
+
+
+def opened(client: Client, source: Path) -> None:
+    folder = str(source.parent)
+    client.launch(f"{folder}/step", cwd=folder, stopOnEntry=True)
+
+
+def innermost(client: Client) -> dict[str, Any]:
+    frame: dict[str, Any] = client.request("stackTrace", {"threadId": 1})["stackFrames"][0]
+    return frame
+
+
+def test_the_arrow_is_in_the_script_and_steps_go_by_its_lines(client: Client, source: Path) -> None:
+    opened(client, source)
+    client.request("configurationDone")
+    client.expect_stop("entry")
+    frame = innermost(client)
+    assert (frame["name"], frame["line"], frame["source"]["path"]) == ("<module>", 12, str(source))
+
+    def move(request: str, **arguments: Any) -> tuple[str, int]:
+        client.request(request, {"threadId": 1, **arguments})
+        client.expect_stop("step")
+        first = innermost(client)
+        return first["name"], first["line"]
+
+    assert move("stepIn") == ("activation", 6)
+    assert move("next") == ("activation", 7)
+    assert move("stepOut") == ("<module>", 13)
+    assert move("next") == ("<module>", 14)
+    assert move("stepIn") == ("backward of <module>", 13)
+    assert move("next") == ("backward of <module>", 12)
+    assert move("stepIn") == ("backward of activation", 7)
+    assert move("stepBack") == ("backward of <module>", 12)
+    assert move("stepBack") == ("backward of <module>", 13)
+    assert move("nncdbg/reverseStepIn") == ("<module>", 14)
+    assert move("stepIn", granularity="instruction")[0].startswith("backward")
+
+
+def test_names_of_the_script_are_variables_and_expressions(client: Client, source: Path) -> None:
+    opened(client, source)
+    found = client.request(
+        "setBreakpoints", {"source": {"path": str(source)}, "breakpoints": [{"line": 7}, {"line": 12}]}
+    )["breakpoints"]
+    assert [(each["verified"], each["line"]) for each in found] == [(True, 7), (True, 12)]
+    client.request("configurationDone")
+    client.expect_stop("entry")
+    client.request("continue", {"threadId": 1})
+    client.expect_stop("breakpoint")
+    frames = client.request("stackTrace", {"threadId": 1})["stackFrames"]
+    assert (frames[0]["name"], frames[0]["line"]) == ("activation", 7)
+    names = client.request("scopes", {"frameId": frames[0]["id"]})["scopes"][0]
+    assert names["name"] == "Names"
+    shown = {each["name"]: each["value"] for each in _children(client, names["variablesReference"])}
+    assert shown == {
+        "x": "f32[3] [1. 1. 1.]",
+        "h": "f32[3] [0.7616 0.7616 0.7616]",
+    }
+
+    def hover(text: str, frame: int = 0) -> str:
+        arguments = {"expression": text, "frameId": frames[frame]["id"], "context": "hover"}
+        return str(client.request("evaluate", arguments)["result"])
+
+    assert hover("h") == "f32[3] [0.7616 0.7616 0.7616]"
+    assert hover("h.shape") == "(3,)"
+    assert hover("w", 1) == "f32[3] [1. 1. 1.]"
+    refusal = client.refused("evaluate", {"expression": "h", "frameId": frames[1]["id"]})
+    assert "no value or function `h`" in refusal
+    reference = names["variablesReference"]
+    client.request("setVariable", {"variablesReference": reference, "name": "h", "value": "2"})
+    assert hover("h") == "f32[3] [2. 2. 2.]"
+
+
+def test_a_file_that_has_changed_is_shown_as_it_was_recorded(client: Client, source: Path) -> None:
+    source.write_text("# changed\n" + SCRIPT)
+    opened(client, source)
+    client.request("configurationDone")
+    client.expect_stop("entry")
+    shown = innermost(client)["source"]
+    assert "path" not in shown
+    content = client.request("source", {"source": shown, "sourceReference": shown["sourceReference"]})
+    assert content["content"] == SCRIPT
+    found = client.request("setBreakpoints", {"source": shown, "breakpoints": [{"line": 7}]})["breakpoints"]
+    assert found[0]["verified"]
+    client.request("continue", {"threadId": 1})
+    client.expect_stop("breakpoint")
+
+
+def test_the_console_moves_by_lines_too(client: Client, source: Path) -> None:
+    opened(client, source)
+    client.request("configurationDone")
+    client.expect_stop("entry")
+    client.request("evaluate", {"expression": "step", "context": "repl"})
+    client.wait_for(lambda message: "in activation" in str(message.get("body", {}).get("output")))
+    client.expect_event("stopped")
+    frame = innermost(client)
+    assert (frame["name"], frame["line"]) == ("activation", 6)
 
 
 def test_the_console_reports_a_number_that_python_would_not_have_read(client: Client, tmp_path: Path) -> None:

@@ -53,11 +53,12 @@ class LineRequest:
             return self._in_listing(session)
         if listing is not None:
             return self._in_micro_program(session, listing)
-        if self.path is None:
+        path = session.program.sources.file_of(self._source()) if self.reference else self.path
+        if path is None:
             raise UsageError(
                 "this source is not part of the program", hint="request the sources with `loadedSources`"
             )
-        return self._in_model(session)
+        return self._in_model(session, path)
 
     def _listing(self, session: Session, before: Site | None) -> Listing | None:
         """The requested text; a number refers to the same text as on the program before."""
@@ -79,11 +80,10 @@ class LineRequest:
         note = moved if place[0] != self.line else ""
         return self._placed_in(session, point, listing, place[0], note, site)
 
-    def _in_model(self, session: Session) -> PlacedBreakpoint:
+    def _in_model(self, session: Session, path: str) -> PlacedBreakpoint:
         """Break at a line of the user's own source: at every statement that comes from it."""
-        program, path = session.program, self.path
+        program = session.program
         text = program.sources.of_program
-        assert path is not None
         if not program.target.stops.lines_of(path):
             name = os.path.basename(path)
             raise UsageError(

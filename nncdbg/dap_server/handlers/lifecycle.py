@@ -171,6 +171,8 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
         at_finding=saved is not None and saved.at_finding,
         title=saved.sentence() if saved is not None else "",
     )
+    if arguments.view == "graph":
+        debuggee.source = None
     debuggee.journal.enter_context(journaled(opened, debugger))
     # The recorder takes the kinds caught before as given.
     target.stops.catch(arguments.catch, None)

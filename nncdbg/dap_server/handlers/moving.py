@@ -29,6 +29,7 @@ from nncdbg.dap_server.kernel_debugger import (
 )
 from nncdbg.dap_server.registry import ALWAYS, LIVE, STILL, STOPPED, State, request
 from nncdbg.dap_server.sources.addresses import address_of, reference_of
+from nncdbg.dap_server.sources.calls import BACK, BACK_INTO, BACK_OUT, FINISH, NEXT, STEP
 from nncdbg.dap_server.variables.places import frame_depth
 from nncdbg.errors import UsageError
 from nncdbg.ir.kinds import Kind
@@ -84,7 +85,11 @@ def continue_(session: Session, arguments: protocol.ContinueArguments) -> protoc
 def next_(session: Session, arguments: protocol.NextArguments) -> None:
     target = session.program.target
     # Inside a micro program, an instruction is one statement.
-    if arguments.granularity == "instruction" and target.frame(0).place.micro is None and target.inside()[0]:
+    if (move := NEXT.verb(session, arguments.granularity)) is not None:
+        _forward(session, arguments.thread_id, *move)
+    elif (
+        arguments.granularity == "instruction" and target.frame(0).place.micro is None and target.inside()[0]
+    ):
         _forward(session, arguments.thread_id, lambda: target.step_into(micro=True), "stepi")
     elif arguments.thread_id != MAIN_THREAD:
         stream = stream_of_thread(session, arguments.thread_id)
@@ -110,6 +115,9 @@ def step_in(session: Session, arguments: protocol.StepInArguments) -> None:
         stream_of_thread(session, arguments.thread_id)
         step_into_target(session, arguments.target_id)
         return
+    if (move := STEP.verb(session, arguments.granularity)) is not None:
+        _forward(session, arguments.thread_id, *move)
+        return
     target = session.program.target
     micro = arguments.granularity == "instruction" and target.inside()[0]
     command = "stepi" if micro else "step"
@@ -118,7 +126,8 @@ def step_in(session: Session, arguments: protocol.StepInArguments) -> None:
 
 @request("stepOut", when=STOPPED, moves=True)
 def step_out(session: Session, arguments: protocol.StepOutArguments) -> None:
-    _forward(session, arguments.thread_id, session.program.target.step_out, "finish")
+    move = FINISH.verb(session, arguments.granularity) or (session.program.target.step_out, "finish")
+    _forward(session, arguments.thread_id, *move)
 
 
 def _forward(session: Session, thread: int, verb: Verb | None, command: str | None = None) -> None:
@@ -139,6 +148,9 @@ def _forward(session: Session, thread: int, verb: Verb | None, command: str | No
 
 @request("stepBack", when=STOPPED, moves=True, capability="supportsStepBack")
 def step_back(session: Session, arguments: protocol.StepBackArguments) -> None:
+    if (move := BACK.verb(session, arguments.granularity)) is not None:
+        _backward(session, arguments.thread_id, *move)
+        return
     micro = arguments.granularity == "instruction"
     target = session.program.target
     command = "rback" if micro and target.now.left_micro else "back"
@@ -154,14 +166,16 @@ def reverse_continue(session: Session, arguments: protocol.ReverseContinueArgume
 def reverse_step_in(session: Session, arguments: ReverseArguments) -> None:
     """Undo the last executed statement, in any frame; the server sends `continued` and `stopped`."""
     target = session.program.target
-    _backward(session, arguments.thread_id, lambda: target.step_back(into=True), "rback", unasked=True)
+    move = BACK_INTO.verb(session, None) or (lambda: target.step_back(into=True), "rback")
+    _backward(session, arguments.thread_id, *move, unasked=True)
 
 
 @request("nncdbg/reverseStepOut", when=STOPPED, moves=True, arguments=ReverseArguments)
 def reverse_step_out(session: Session, arguments: ReverseArguments) -> None:
     """Go back to the statement that began the innermost frame; the server sends `continued` and `stopped`."""
     target = session.program.target
-    _backward(session, arguments.thread_id, lambda: target.step_out(back=True), "rfinish", unasked=True)
+    move = BACK_OUT.verb(session, None) or (lambda: target.step_out(back=True), "rfinish")
+    _backward(session, arguments.thread_id, *move, unasked=True)
 
 
 def _backward(session: Session, thread: int, verb: Verb, command: str, *, unasked: bool = False) -> None:

@@ -11,10 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from nncdbg.dap_server import protocol
 from nncdbg.dap_server.events import MAIN_THREAD
 from nncdbg.dap_server.registry import LIVE, State, request
 from nncdbg.dap_server.sources.addresses import reference_of
+from nncdbg.dap_server.sources.calls import call_frames
 from nncdbg.dap_server.variables.places import SourcePlace, place_of
 from nncdbg.errors import UsageError
 from nncdbg.expression import spelled
@@ -122,6 +125,18 @@ def stack_trace(session: Session, arguments: protocol.StackTraceArguments) -> pr
     if stream != HOST:
         found = stream_frames(session, stream)
         return protocol.StackTraceBody(stack_frames=found[first : first + levels], total_frames=len(found))
+    calls = call_frames(session)
+    if calls:
+        # VS Code hides subtle frames: they are the statements that the innermost line runs.
+        graphs = [
+            _machine_frame(session, each, arguments.format)
+            for each in _entries(session)
+            if each.origin is None
+        ]
+        calls += [msgspec.structs.replace(each, presentation_hint="subtle") for each in graphs]
+        return protocol.StackTraceBody(
+            stack_frames=calls[first : first + min(levels, FRAMES)], total_frames=len(calls)
+        )
     entries = list(_entries(session))
     shown = [
         _source_frame(session, entry, entry.origin)

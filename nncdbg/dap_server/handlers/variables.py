@@ -12,6 +12,8 @@ from nncdbg.dap_server import protocol
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.variables.children import READ_ONLY, Children, Make, View
 from nncdbg.dap_server.variables.places import (
+    NAMES,
+    CallPlace,
     ContentPlace,
     DeferredPlace,
     HoverPlace,
@@ -23,7 +25,7 @@ from nncdbg.dap_server.variables.places import (
     place_of,
     place_of_frame,
 )
-from nncdbg.dap_server.variables.scopes import SCOPES, here, hover_children
+from nncdbg.dap_server.variables.scopes import SCOPES, here, hover_children, names_of_call
 from nncdbg.dap_server.variables.scopes import scope_children as children_of_scope
 from nncdbg.errors import NotComputed, UsageError
 
@@ -53,6 +55,17 @@ def scopes(session: Session, arguments: protocol.ScopesArguments) -> protocol.Sc
     if found is None:
         return protocol.ScopesBody(scopes=[])
     listed = []
+    call = session.handles.place(arguments.frame_id)
+    if isinstance(call, CallPlace):
+        listed.append(
+            protocol.Scope(
+                name=NAMES,
+                presentation_hint="locals",
+                variables_reference=session.handles.number(ScopePlace(found.place, NAMES, call.number)),
+                named_variables=names_of_call(found, call.number).named,
+                expensive=False,
+            )
+        )
     for name, kind in SCOPES.items():
         if kind.fits(found):
             listed.append(
@@ -61,7 +74,7 @@ def scopes(session: Session, arguments: protocol.ScopesArguments) -> protocol.Sc
                     presentation_hint=kind.hint,
                     variables_reference=session.handles.number(ScopePlace(found.place, name)),
                     named_variables=kind.children(found).named,
-                    expensive=kind.expensive,
+                    expensive=kind.expensive or isinstance(call, CallPlace),
                 )
             )
     return protocol.ScopesBody(scopes=listed)

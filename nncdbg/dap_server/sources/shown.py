@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from nncdbg.target.target import Target
     from nncdbg.text.listing import Listing
 
+_RECORDED = 1 << 20
+"""Numbers of texts from here on are recorded files."""
+
 MIME_TYPE = "text/x-nnc"
 
 
@@ -47,6 +50,8 @@ class Sources:
     _numbers: dict[tuple[str, Sequence[str]], int] = field(default_factory=dict)
     _shown: dict[tuple[int, bool], tuple[Listing, protocol.Source]] = field(default_factory=dict)
     """By `_is_made` and the identity of a listing, which is referenced here, so that its id is not reused."""
+    _recorded: list[str] = field(default_factory=list)
+    """Files whose recorded text is shown."""
     _models: dict[str, protocol.Source] = field(default_factory=dict)
 
     # -- for the client -------------------------------------------------------------------------
@@ -105,6 +110,35 @@ class Sources:
             self._models[file] = self._model(file)
         return self._models[file]
 
+    def of_recorded(self, file: str) -> protocol.Source:
+        """A file of a recorded step: itself if it has the recorded text, else that text, read-only."""
+        source = self.of_model(file)
+        if source.path is not None or not self._recorded_text(file):
+            return source
+        if file not in self._recorded:
+            self._recorded.append(file)
+        number = _RECORDED + self._recorded.index(file)
+        return protocol.Source(name=source.name, source_reference=number, origin="as it was recorded")
+
+    def _recorded_text(self, file: str) -> str:
+        recorded = self.target.program.saved.sources.get(file)
+        if recorded is None or not recorded.lines:
+            return ""
+        lines = {int(number): text for number, text in recorded.lines.items()}
+        return "".join(f"{lines.get(number, '')}\n" for number in range(1, max(lines) + 1))
+
+    def file_of(self, source: protocol.Source) -> str | None:
+        """The recorded file that a client's source shows; None for other sources."""
+        number = (source.source_reference or 0) - _RECORDED
+        if 0 <= number < len(self._recorded):
+            return self._recorded[number]
+        path = None if source.path is None else os.path.realpath(path_in(source.path))
+        for file in self.target.program.saved.sources if path is not None else ():
+            shown = self.of_model(file).path
+            if shown is not None and os.path.realpath(path_in(shown)) == path:
+                return file
+        return None
+
     def _model(self, file: str) -> protocol.Source:
         name = os.path.basename(file)
         for folder in self.folders:
@@ -155,6 +189,9 @@ class Sources:
 
     def text(self, source: protocol.Source) -> str:
         """The content of a source.  Raises UsageError for a source that is not one of these."""
+        file = self.file_of(source) if (source.source_reference or 0) >= _RECORDED else None
+        if file is not None:
+            return self._recorded_text(file)
         listing = self.listing(source)
         if listing is None:
             what = f"source {source.source_reference}" if source.source_reference else repr(source.path)

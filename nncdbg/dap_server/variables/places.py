@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from nncdbg.dap_server.registry import State
 from nncdbg.dap_server.variables.value_text import is_tensor
 from nncdbg.errors import NncdbgError, UsageError
-from nncdbg.expression import evaluate, parse, spelled
+from nncdbg.expression import evaluate, spelled
 from nncdbg.presentation.elements import is_text
 from nncdbg.text.lexemes import integer_of
 
@@ -45,11 +45,20 @@ class SourcePlace:
 
 
 @dataclass(frozen=True, slots=True)
+class CallPlace:
+    """A call of a function of the user's source, by its number from the innermost, as `frame` is."""
+
+    frame: FramePlace
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class ScopePlace:
-    """A group of values of a frame, by its displayed name."""
+    """A group of values of a frame, by its displayed name; of the names of a call, with its number."""
 
     frame: FramePlace
     scope: str
+    call: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +116,9 @@ Container: TypeAlias = "ScopePlace | ContentPlace | StatisticsPlace | DeferredPl
 """Place of a `variablesReference`."""
 
 
+NAMES = "Names"
+"""The scope with the names of a call of the user's source."""
+
 NOTHING: Any = object()
 """What `content_at` returns for a place without a value."""
 
@@ -140,9 +152,14 @@ def numbered_frame(session: Session, number: int | None) -> Frame:
 
 
 def place_of_frame(session: Session, number: int) -> FramePlace | None:
-    """The frame with a number, for a line of the user's model the frame of its statement; None if unknown."""
+    """The frame with a number, for a line of the user's model the frame of its statement; None if unknown.
+
+    A call of the user's source is selected, so that expressions have its names.
+    """
     place = session.handles.place(number)
-    if isinstance(place, SourcePlace):
+    if isinstance(place, (FramePlace, CallPlace)) and session.program.source is not None:
+        session.program.source.selected = place.number if isinstance(place, CallPlace) else 0
+    if isinstance(place, (SourcePlace, CallPlace)):
         return place.frame
     return place if isinstance(place, FramePlace) else None
 
@@ -210,7 +227,7 @@ def _whole(session: Session, place: ContentPlace) -> Any:
 def _evaluated(scope: Scope, text: str) -> Any:
     """The value of an expression; NOTHING if it has none at this moment."""
     try:
-        return evaluate(parse(text, scope.has, scope.names), scope)
+        return evaluate(scope.read(text), scope)
     except NncdbgError:
         return NOTHING
 
@@ -231,6 +248,11 @@ def child_place(session: Session, number: int, name: str) -> ContentPlace | None
     container = session.handles.place(number)
     while isinstance(container, (MorePlace, DeferredPlace, HoverPlace)):
         container = container.of
+    if isinstance(container, ScopePlace) and container.scope == NAMES:
+        source = session.program.source
+        frames = source.frames() if source is not None else ()
+        value = frames[container.call].names.get(name) if container.call < len(frames) else None
+        return None if value is None else ContentPlace(container.frame, spelled(value), kind="expression")
     item = integer_of(name[1:-1])
     if isinstance(container, ContentPlace) and name[:1] == "[" and item is not None and item >= 0:
         sequence = container.sequence or isinstance(content_at(session, container), list)

@@ -18,8 +18,10 @@ import msgspec
 import numpy as np
 
 from nncdbg.dap_server import protocol
+from nncdbg.dap_server.sources.calls import call_at
 from nncdbg.dap_server.variables.children import Children, View
 from nncdbg.dap_server.variables.places import (
+    NAMES,
     ContentPlace,
     FramePlace,
     HoverPlace,
@@ -260,8 +262,33 @@ def scope_children(view: View, place: ScopePlace) -> Children:
         return Children()
     if place.scope == BUFFERS:
         return _buffers(found)
+    if place.scope == NAMES:
+        return names_of_call(found, place.call)
     kind = SCOPES.get(place.scope)
     return kind.children(found) if kind is not None and kind.fits(found) else Children()
+
+
+# -- names of the user's source ------------------------------------------------------------------
+
+
+def names_of_call(here: FrameAtStop, number: int) -> Children:
+    """The names of a call of the user's source, with the tensors that they hold."""
+    call = call_at(here.view.session, number)
+    if call is None:
+        return Children()
+    names = [*call.names.items()]
+
+    def make(start: int, stop: int) -> Iterator[Listed]:
+        for name, value in names[start:stop]:
+            place = ContentPlace(here.place, spelled(value), kind="expression")
+            try:
+                content = here.target.scope(here.frame.number).content(value)
+            except NotComputed as error:
+                yield here.view.variable(name, error.message, evaluate_name=name)
+            else:
+                yield here.view.content(name, place, content)
+
+    return Children(len(names), make)
 
 
 # -- values by their numbers ---------------------------------------------------------------------
