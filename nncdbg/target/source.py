@@ -223,6 +223,13 @@ class SourceView:
         visit = self.visit
         return [self.order.places[n] for n, each in enumerate(self._trace.statements) if each == visit]
 
+    def lines_run(self, number: int) -> set[int]:
+        """Return the lines of a call of the stack, by its number, that have begun so far."""
+        call = self.frames()[number].call
+        begun = self.order.arrivals[: self._place() + 1]
+        visits = (self._trace.visits[each.visit] for each in begun)
+        return {each.line for each in visits if each.call == call}
+
     def lines(self, file: str) -> Mapping[int, str]:
         """Return the lines of a file as they were recorded, by number; none if the text was not kept."""
         recorded = self._target.program.saved.sources.get(file)

@@ -165,6 +165,14 @@ def test_names_of_the_script_are_variables_and_expressions(client: Client, sourc
     assert hover("h") == "f32[3] [0.7616 0.7616 0.7616]"
     assert hover("h.shape") == "(3,)"
     assert hover("w", 1) == "f32[3] [1. 1. 1.]"
+    shown = client.request(
+        "nncdbg/lines",
+        {"start": 1, "end": 14, "frameId": frames[0]["id"], "source": {"path": str(source)}},
+    )["lines"]
+    assert shown == [
+        {"line": 6, "text": "x [1. 1. 1.], h [0.7616 0.7616 0.7616]"},
+        {"line": 7, "text": "h [0.7616 0.7616 0.7616]"},
+    ]
     refusal = client.refused("evaluate", {"expression": "h", "frameId": frames[1]["id"]})
     assert "no value or function `h`" in refusal
     reference = names["variablesReference"]

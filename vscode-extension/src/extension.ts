@@ -18,6 +18,7 @@ import { Summaries } from "./session/summary";
 const TYPE = "nncdbg";
 const NNC = "nnc";
 /** Texts in files, and micro programs, which the debug server sends. */
+const SCRIPTS = [{ language: "python", scheme: "file" }, { language: "python", scheme: "debug" }];
 const TEXTS = [{ language: NNC, scheme: "file" }, { language: NNC, scheme: "debug" }];
 
 /** What other extensions can observe. */
@@ -46,7 +47,7 @@ export function activate(context: vscode.ExtensionContext): Exports {
     vscode.debug.registerDebugAdapterDescriptorFactory(TYPE, new Adapters(connections, runWith)),
     vscode.debug.registerDebugConfigurationProvider(TYPE, configurations),
     vscode.debug.registerDebugConfigurationProvider(TYPE, { provideDebugConfigurations: provide }, dynamic),
-    vscode.languages.registerInlineValuesProvider(TEXTS, values),
+    vscode.languages.registerInlineValuesProvider([...TEXTS, ...SCRIPTS], values),
     vscode.debug.registerDebugAdapterTrackerFactory(TYPE, values),
     vscode.debug.registerDebugAdapterTrackerFactory(TYPE, new Summaries()),
     vscode.languages.registerEvaluatableExpressionProvider(TEXTS, new EvaluatableValues()),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from nncdbg.dap_server import protocol
 from nncdbg.dap_server.registry import LIVE, request
+from nncdbg.dap_server.sources.calls import call_at
 from nncdbg.dap_server.variables.children import READ_ONLY, Children, Make, View
 from nncdbg.dap_server.variables.places import (
     NAMES,
@@ -28,6 +30,7 @@ from nncdbg.dap_server.variables.places import (
 from nncdbg.dap_server.variables.scopes import SCOPES, here, hover_children, names_of_call
 from nncdbg.dap_server.variables.scopes import scope_children as children_of_scope
 from nncdbg.errors import NotComputed, UsageError
+from nncdbg.presentation.source_view import names_on
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
@@ -191,18 +194,20 @@ LONGEST = 200
 
 
 class LinesArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Both lines are included; at most 1000 lines."""
+    """Both lines are included; at most 1000 lines.  `source` is a file of the user, if not the listing."""
 
     start: int
     end: int
     frame_id: int | None = None
+    source: protocol.Source | None = None
 
 
 @request("nncdbg/lines", when=LIVE, values=True, arguments=LinesArguments, reads=True)
 def lines(session: Session, arguments: LinesArguments) -> dict[str, Any]:
     """Return `frameId` and `lines`: the `line` and `text` of each line with results.
 
-    An editor shows `text`, the latest results of the line, at the end of the line.
+    An editor shows `text`, the latest results of the line, at the end of the line.  In the user's source,
+    these are the present values of the names on the lines that have run.
     """
     # Covers all blocks on the stack, from this frame outwards, with statements in its text.
     first, last = (session.client.incoming_line(each) for each in (arguments.start, arguments.end))
@@ -213,6 +218,15 @@ def lines(session: Session, arguments: LinesArguments) -> dict[str, Any]:
         )
     target, view = session.program.target, View(session)
     frame = numbered_frame(session, arguments.frame_id)
+    if arguments.source is not None:
+        file = session.program.sources.file_of(arguments.source)
+        return {
+            "frameId": arguments.frame_id,
+            "lines": [
+                {"line": session.client.outgoing_line(line), "text": text}
+                for line, text in _names_beside(view, file, range(first, last + 1))
+            ],
+        }
     texts: dict[int, dict[str, str]] = {}
     for depth in range(frame.depth, -1, -1):
         outer = frame_at(target, depth)
@@ -225,6 +239,23 @@ def lines(session: Session, arguments: LinesArguments) -> dict[str, Any]:
             {"line": session.client.outgoing_line(line), "text": _text(texts[line])} for line in sorted(texts)
         ],
     }
+
+
+def _names_beside(view: View, file: str | None, lines: range) -> Iterator[tuple[int, str]]:
+    """(line, text) of the names on those lines of a file that the selected call has run."""
+    source = view.session.program.source
+    call = call_at(view.session, source.selected) if source is not None else None
+    if source is None or call is None or call.file != file:
+        return
+    scope, texts = view.session.program.target.scope(), source.lines(file)
+    for line in sorted(source.lines_run(source.selected) & {*lines}):
+        shown = {}
+        for name, value in names_on(texts.get(line, ""), call.names).items():
+            view.session.queue.check_cancelled()
+            with suppress(NotComputed):
+                shown[name] = _without_type(view.glance.text(scope.content(value)))
+        if shown:
+            yield line, _named_text(shown)
 
 
 def _values_beside(view: View, frame: Frame, first: int, last: int) -> Iterator[tuple[int, str, str]]:
@@ -275,5 +306,12 @@ def _without_type(text: str) -> str:
 
 def _text(values: dict[str, str]) -> str:
     """The values of one line; a single one without its name, as the line begins with it."""
-    text = next(iter(values.values())) if len(values) == 1 else ", ".join(map(" ".join, values.items()))
+    return _cut(next(iter(values.values()))) if len(values) == 1 else _named_text(values)
+
+
+def _named_text(values: dict[str, str]) -> str:
+    return _cut(", ".join(map(" ".join, values.items())))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

@@ -18,9 +18,11 @@ interface Lines {
   lines: LineText[];
 }
 
+/** Lines of the listing, or with `source` of the user's own file. */
 interface LineRange {
   start: number;
   end: number;
+  source?: { path?: string; sourceReference?: number };
 }
 
 /** Sends one request for the visible lines when the program stops, before VS Code requests their values. */
@@ -66,7 +68,8 @@ export class InlineValues implements vscode.InlineValuesProvider, vscode.DebugAd
     if (session?.type !== TYPE) {
       return [];
     }
-    const range = (this.visible = { start: view.start.line + 1, end: view.end.line + 1 });
+    const source = sourceOf(document);
+    const range = (this.visible = { start: view.start.line + 1, end: view.end.line + 1, ...(source && { source }) });
     const lines = (await this.earlyLines(session, range, context.frameId)) ?? (await this.linesOf(session, { ...range, frameId: context.frameId }, token));
     setImmediate(() => this.provided.fire(session));
     return lines
@@ -81,7 +84,8 @@ export class InlineValues implements vscode.InlineValuesProvider, vscode.DebugAd
   /** The early values, if they are of this frame and include all visible lines. */
   private async earlyLines(session: vscode.DebugSession, range: LineRange, frameId: number): Promise<LineText[] | undefined> {
     const early = this.early;
-    if (early?.session !== session || range.start < early.range.start || range.end > early.range.end) {
+    const other = JSON.stringify(early?.range.source) !== JSON.stringify(range.source);
+    if (early?.session !== session || other || range.start < early.range.start || range.end > early.range.end) {
       return undefined;
     }
     const found = await early.lines;
@@ -103,6 +107,15 @@ export class InlineValues implements vscode.InlineValuesProvider, vscode.DebugAd
       listener.dispose();
     }
   }
+}
+
+/** The user's own file that a document shows; undefined for a listing. */
+function sourceOf(document: vscode.TextDocument): LineRange["source"] {
+  if (document.languageId !== "python") {
+    return undefined;
+  }
+  const reference = new URLSearchParams(document.uri.query).get("ref");
+  return document.uri.scheme === "debug" && reference !== null ? { sourceReference: Number(reference) } : { path: document.uri.fsPath };
 }
 
 export class EvaluatableValues implements vscode.EvaluatableExpressionProvider {
