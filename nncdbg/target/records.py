@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from nncdbg.ir.records import Array, Graph, Node, Path, Type
@@ -79,7 +79,10 @@ class Place:
 
     def at(self, pc: int) -> Place:
         """Return another statement of the block."""
-        return self if pc == self.pc else replace(self, pc=pc, line=self.listing.line(self.path, pc))
+        if pc == self.pc:
+            return self
+        line = self.listing.line(self.path, pc)
+        return Place(self.block, self.path, pc, self.graph, self.listing, line, self.micro)
 
     def shares_block(self, other: Place) -> bool:
         """Return whether both are in the same block of the same text, perhaps compiled for other types."""
