@@ -146,7 +146,7 @@ class Debuggee:
         """(mtime, size) of each file that the program was loaded from."""
         self.moved_thread = MAIN_THREAD
         """The thread of the latest request that moves the program."""
-        self._hears: Callable[[Message], None] = lambda message: None
+        self._receive: Callable[[Message], None] = lambda message: None
         self._terminating = False
         self._failed_at: tuple[int, int, str] | None = None
         """(statements run, branch, error) of the latest stop if it was a failure, else None."""
@@ -156,15 +156,15 @@ class Debuggee:
         self._findings: list[RunFinding] = []
         """Findings that stopped the current run."""
 
-    def listen(self, hears: Callable[[Message], None]) -> None:
-        """Call `hears` with each message of the program."""
-        self._hears = hears
-        self.target.listen(hears)
+    def listen(self, receive: Callable[[Message], None]) -> None:
+        """Call `receive` with each message of the program."""
+        self._receive = receive
+        self.target.listen(receive)
 
     def say(self, text: str) -> None:
         """Send a message as the program does, with its present place."""
         frame = self.target.frame(0)
-        self._hears(Message(text, frame.place, frame.line))
+        self._receive(Message(text, frame.place, frame.line))
 
     # -- moving ------------------------------------------------------------------------------
 
