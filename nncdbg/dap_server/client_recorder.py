@@ -108,14 +108,16 @@ class ClientRecorder(SessionRecorder):
         self._moving = ""
         if not self.requests:
             return
-        now, stop = self.target.now, self.target.stop
-        if command == GOTO:
-            self.command(f"goto {now.branch}:{now.tick}")
-        if self._held == now.tick and stop.reason == "breakpoint":
-            # At the place of the pause: `continue` would leave it.
-            self.shown(stop)
-        elif self._held is not None:
-            self.command("continue")
+        stop = self.target.stop
+        if command == GOTO or self._held is not None:
+            now = self.target.now
+            if command == GOTO:
+                self.command(f"goto {now.branch}:{now.tick}")
+            if self._held == now.tick and stop.reason == "breakpoint":
+                # At the place of the pause: `continue` would leave it.
+                self.shown(stop)
+            elif self._held is not None:
+                self.command("continue")
         self._held = None
         if self._is_script and stop.reason == "end":
             return  # The script continues, and the client sees no stop.
@@ -134,11 +136,11 @@ class ClientRecorder(SessionRecorder):
 
     # -- breakpoints ---------------------------------------------------------------------------
 
-    def absorb(self) -> None:
+    def absorb(self, present: dict[int, StopPoint] | None = None) -> None:
         """Take the present breakpoints and catches as recorded: a recorded command has changed them."""
         if not self.requests:
             return
-        self._breakpoints = self._present()
+        self._breakpoints = self._points() if present is None else present
         self._in_script = dict(self._script_commands())
         for number, (command, *_) in self._in_script.items():
             self._take_number("script", number, command)
@@ -148,7 +150,10 @@ class ClientRecorder(SessionRecorder):
 
     def client_set(self) -> None:
         """Record the changes of breakpoints and catches since the last request."""
-        commands = [*self._changes()] if self.requests else []
+        if not self.requests:
+            return
+        present = self._present()
+        commands = [*self._changes(present)]
         if not commands:
             return
         tick = self.target.now.tick
@@ -162,15 +167,21 @@ class ClientRecorder(SessionRecorder):
             self._held = tick
         for text in commands:
             self.command(text, results=False)
-        self.absorb()
+        self.absorb(present)
+
+    def _points(self) -> dict[int, StopPoint]:
+        return {each.number: each for each in self.target.stops.points() if each.number not in self.others}
 
     def _present(self) -> dict[int, StopPoint]:
-        return {each.number: each for each in self.target.stops.points() if each.number not in self.others}
+        """Return the present breakpoints; a request of a client does not change those that it keeps."""
+        numbers, recorded = self.target.stops.numbers() - self.others, self._breakpoints
+        points = recorded if numbers <= recorded.keys() else {**self._points(), **recorded}
+        return {number: points[number] for number in sorted(numbers)}
 
     def _caught(self) -> dict[str, str]:
         return {each.kind: f"catch {each}" for each in self.target.stops.catches()}
 
-    def _changes(self) -> Iterator[str]:
+    def _changes(self, now: Mapping[int, StopPoint]) -> Iterator[str]:
         in_script = self._script_commands()
         for number, commands in self._in_script.items():
             if in_script.get(number) != commands:
@@ -178,8 +189,7 @@ class ClientRecorder(SessionRecorder):
         for number, commands in in_script.items():
             if self._in_script.get(number) != commands:
                 yield from commands
-        now, before = self._present(), self._set_before
-        self._set_before = []
+        before, self._set_before = self._set_before, []
         for number, found in self._breakpoints.items():
             if number not in now and not found.temporary:
                 yield from self._deletion("program", number)

@@ -148,7 +148,7 @@ class Debuggee:
         """(mtime, size) of each file that the program was loaded from."""
         self.moved_thread = MAIN_THREAD
         """The thread of the latest request that moves the program."""
-        self._hears: Callable[[Message], None] = lambda message: None
+        self._receive: Callable[[Message], None] = lambda message: None
         self._terminating = False
         self._failed_at: tuple[int, int, str] | None = None
         """(statements run, branch, error) of the latest stop if it was a failure, else None."""
@@ -158,21 +158,17 @@ class Debuggee:
         self._findings: list[RunFinding] = []
         """Findings that stopped the current run."""
 
-    def listen(self, hears: Callable[[Message], None]) -> None:
-        """Call `hears` with each message of the program."""
-        self._hears = hears
-        self.target.listen(hears)
+    def listen(self, receive: Callable[[Message], None]) -> None:
+        """Call `receive` with each message of the program."""
+        self._receive = receive
+        self.target.listen(receive)
 
     def say(self, text: str) -> None:
         """Send a message as the program does, with its present place."""
         frame = self.target.frame(0)
-        self._hears(Message(text, frame.place, frame.line))
+        self._receive(Message(text, frame.place, frame.line))
 
     # -- moving ------------------------------------------------------------------------------
-
-    def between_statements(self, action: Callable[[], None]) -> None:
-        """Run `action` on the program's thread before its next statement."""
-        self.target.between_statements(action)
 
     def pause(self) -> None:
         """Stop a running program before its next statement."""
@@ -250,7 +246,7 @@ class Debuggee:
             session.queue.moving = True
             session.state = State.RUNNING
             if session.queue.waiting:
-                self.between_statements(session.serve_waiting)
+                self.target.between_statements(session.serve_waiting)
 
     def _perform(self, session: Session, verb: Verb, command: str | None) -> None:
         stop = self.target.stop

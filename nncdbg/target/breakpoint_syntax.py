@@ -6,7 +6,7 @@ PLACE is LINE, NAME, @graph, %value, node NODE or FILE:LINE.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,6 @@ from nncdbg.text.places import place_text
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.stopping.breakpoints import Breakpoint
-    from nncdbg.expression import Expression
     from nncdbg.ir.records import Program
 
 _PLACE = re.compile(
@@ -138,14 +137,6 @@ def _place(found: Breakpoint) -> str | None:
     if found.kind == "site":
         return str(found.lines[0]) if found.lines else None
     return place_text(found.kind, found.target)
-
-
-def catch_commands(conditions: Mapping[str, Expression | None]) -> dict[str, str]:
-    """Return the commands of the prompt that catch these kinds of findings, by kind."""
-    return {
-        kind: f"catch {kind}" + ("" if when is None else f" if {when.text}")
-        for kind, when in conditions.items()
-    }
 
 
 def stream_number(program: Program, text: str) -> int:

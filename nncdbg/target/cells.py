@@ -28,14 +28,20 @@ class Places:
         self.loaded = loaded
         self._codes: dict[int, Code] = {}
         """The blocks in the records made so far, by their key, so that a key stays that of its block."""
+        self._places: dict[tuple[int, int], Place] = {}
 
     def place(self, code: Code, pc: int) -> Place:
         """Return a statement of a block; with `pc` -1, its beginning."""
         block = id(code)
+        place = self._places.get((block, pc))
+        if place is not None:
+            return place
         self._codes[block] = code
         listing = self.loaded.listing_of(code)
         line = listing.line(code.path, pc) if pc >= 0 else listing.headers.get(code.path, 1)
-        return Place(block, code.path, pc, code.graph, listing, line, _micro(code))
+        place = Place(block, code.path, pc, code.graph, listing, line, _micro(code))
+        self._places[block, pc] = place
+        return place
 
     def at(self, statement: Statement) -> Place:
         return self.place(statement.code, statement.pc)

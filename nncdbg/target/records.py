@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from nncdbg.ir.records import Array, Graph, Node, Path, Type
-from nncdbg.process.crash_box import CrashBox
 from nncdbg.text.listing import Listing
+
+if TYPE_CHECKING:
+    from nncdbg.process.crash_box import CrashBox
 
 Status: TypeAlias = 'Literal["computed", "dropped", "gone", "awaited", "waiting"]'
 """The state of a value: `dropped` to keep within the history budget (it can be computed again), `gone` (its
@@ -79,7 +81,10 @@ class Place:
 
     def at(self, pc: int) -> Place:
         """Return another statement of the block."""
-        return self if pc == self.pc else replace(self, pc=pc, line=self.listing.line(self.path, pc))
+        if pc == self.pc:
+            return self
+        line = self.listing.line(self.path, pc)
+        return Place(self.block, self.path, pc, self.graph, self.listing, line, self.micro)
 
     def shares_block(self, other: Place) -> bool:
         """Return whether both are in the same block of the same text, perhaps compiled for other types."""

@@ -215,7 +215,7 @@ class ProgramStops(Stops):
     def add(self, text: str, *, temporary: bool = False, log: str | None = None) -> StopPoint:
         return _stop_point(parse_stop(text).add_to(self._debugger, temporary=temporary, log=log))
 
-    def set(
+    def set_at(
         self,
         kind: str,
         place: Any,

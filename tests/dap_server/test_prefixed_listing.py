@@ -11,6 +11,7 @@ import nncdbg
 from nncdbg.dap_server.sources.shown import sources_of
 from nncdbg.errors import ExpressionError
 from nncdbg.ir.records import Graph, Node, Program, TensorType, Value
+from nncdbg.target.program import ProgramTarget
 from nncdbg.textual_repr import listing, parse
 
 F32 = TensorType("f32", (4,))
@@ -26,7 +27,7 @@ def debugger() -> nncdbg.Debugger:
 
 
 def test_the_file_declares_a_prefix_and_reads_back(debugger: nncdbg.Debugger, tmp_path: Path) -> None:
-    sources = sources_of(debugger, tmp_path / "model.onnx", tmp_path)
+    sources = sources_of(ProgramTarget(debugger), tmp_path / "model.onnx", tmp_path)
     assert sources.file is not None
     text = sources.file.read_text(encoding="utf-8")
     assert f'prefix self_attn "{FOLDER}"' in text

@@ -155,7 +155,7 @@ class DataRequest:
 
     def place(self, session: Session, before: Site | None) -> PlacedBreakpoint:
         name, when = self.watched()
-        point = session.program.target.stops.set("data", name, when, self.terms.hits)
+        point = session.program.target.stops.set_at("data", name, when, self.terms.hits)
         return _placed_at_lines(session, point, "written at")
 
 
@@ -222,8 +222,8 @@ class InstructionRequest:
 
 
 def break_at(session: Session, terms: Terms, kind: str, place: Any) -> StopPoint:
-    """Set a breakpoint at one place of a kind (see `ProgramStops.set`), with the client's conditions."""
-    return session.program.target.stops.set(kind, place, terms.when, terms.hits, terms.log)
+    """Set a breakpoint at one place of a kind (see `ProgramStops.set_at`), with the client's conditions."""
+    return session.program.target.stops.set_at(kind, place, terms.when, terms.hits, terms.log)
 
 
 def split_condition(name: str, condition: str | None) -> tuple[str, str | None]:

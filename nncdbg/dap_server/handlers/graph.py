@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.variables.places import has_value, statement_of
+from nncdbg.dap_server.variables.places import statement_of
 from nncdbg.dap_server.variables.value_text import Glance, is_tensor
 from nncdbg.errors import UsageError
 from nncdbg.expression import spelled
@@ -51,6 +51,40 @@ _LAST_LINES = {"loop": "next", "branch": "yield"}
 _KINDS = {"while": "loop", "if": "branch"}
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class GraphIndex:
+    """The names of a graph: the numbers of the statements that define each, -1 for an input.
+
+    For a graph on the stack, `positions` is the order of all its names, and `results` has the numbers of the
+    first result of each statement, None for one without results.
+    """
+
+    graph: Graph
+    definitions: Mapping[str, Sequence[int]]
+    positions: Mapping[str, int]
+    results: Sequence[int | None]
+
+
+def index_of(session: Session, graph: Graph, frame: Frame | None = None) -> GraphIndex:
+    """The index of a graph, which is made once; `frame` runs it."""
+    indexes = session.program.shown.indexes
+    key = id(graph), frame is None
+    if key not in indexes:
+        definitions: dict[str, list[int]] = {value.name: [-1] for value in graph.inputs}
+        for pc, node in enumerate(graph.nodes):
+            for value in node.outputs:
+                definitions.setdefault(value.name, []).append(pc)
+        positions, results = {}, []
+        if frame is not None:
+            cells, number = session.program.target.cells, frame.number
+            positions = {name: position for position, name in enumerate(frame.names)}
+            results = [next(iter(cells("results", number, pc)), None) for pc in range(len(graph.nodes))]
+        # With the graph, so that its id is not reused.
+        indexes[key] = GraphIndex(graph, definitions, positions, results)
+    index: GraphIndex = indexes[key]
+    return index
+
+
 @dataclass(eq=False)
 class ShownBlock:
     """A graph shown with its statements; it is the body of statement `pc` of `outer`.
@@ -62,6 +96,7 @@ class ShownBlock:
     id: str
     graph: Graph
     path: Path
+    index: GraphIndex
     outer: ShownBlock | None = None
     pc: int = -1
     frame: Frame | None = None
@@ -71,8 +106,6 @@ class ShownBlock:
     shown: list[int] = field(default_factory=list)
     inside: dict[int, list[ShownBlock]] = field(default_factory=dict)
     """The blocks shown in place of a statement, by its number."""
-    _definitions: dict[str, int] | None = None
-    _positions: dict[str, int] | None = None
 
     @property
     def origin(self) -> ShownBlock:
@@ -120,18 +153,14 @@ class ShownBlock:
 
     def definition(self, name: str) -> int | None:
         """The number of the statement that defines a value of this block, as its next statement reads it."""
-        if self._definitions is None:
-            nodes, done = self.graph.nodes, len(self.graph.nodes)
-            if self.frame is not None:
-                done = self.frame.place.pc
-            # A state may have several definitions: the latest one that has run, else its input.
-            defined = {value.name for value in self.graph.inputs}
-            later = (pc for pc in range(done, len(nodes)))
-            self._definitions = {
-                value.name: pc for pc in later for value in nodes[pc].outputs if value.name not in defined
-            }
-            self._definitions |= {value.name: pc for pc in range(done) for value in nodes[pc].outputs}
-        return self._definitions.get(name)
+        definitions = self.index.definitions.get(name)
+        if definitions is None:
+            return None
+        done = len(self.graph.nodes) if self.frame is None else self.frame.place.pc
+        # A state may have several definitions: the latest one that has run, else its input.
+        ran = [pc for pc in definitions if pc < done]
+        pc = ran[-1] if ran else definitions[-1]
+        return pc if pc >= 0 else None
 
     def reads(self, pc: int) -> Iterable[str]:
         """The names that a statement reads, also in its blocks; at the end, what the last line reads."""
@@ -139,10 +168,8 @@ class ShownBlock:
         names = [value.name for value in self.graph.outputs] if end else _operands(self.graph.nodes[pc])
         if self.frame is None:
             return names
-        if self._positions is None:
-            self._positions = {name: position for position, name in enumerate(self.frame.names)}
         inner = [] if end else captures(self.graph.nodes[pc])
-        return sorted({*names, *inner} - {""}, key=self._positions.__getitem__)
+        return sorted({*names, *inner} - {""}, key=self.index.positions.__getitem__)
 
 
 def _operands(node: Node) -> list[str]:
@@ -208,7 +235,8 @@ def on_the_stack(session: Session, closed: Container[str], levels: int | None = 
         path = frame.place.path
         name = f"{frame.depth}:{frame.graph.name}" if outer is None else outer.statement_id(outer.here)
         branch = f".{path[-1]}" if outer is not None and len(path) > 1 else ""
-        block = ShownBlock(f"{name}{branch}", frame.graph, path, outer, -1, frame, pc, done)
+        index = index_of(session, frame.graph, frame)
+        block = ShownBlock(f"{name}{branch}", frame.graph, path, index, outer, -1, frame, pc, done)
         if outer is not None:
             block.pc = outer.here
             outer.inside[outer.here] = [block]
@@ -219,13 +247,13 @@ def on_the_stack(session: Session, closed: Container[str], levels: int | None = 
 def _looked_into(
     session: Session, blocks: Sequence[ShownBlock], opened: Container[str], room: int
 ) -> Iterator[ShownBlock]:
-    waiting, graphs = list(blocks), session.program.target.program.graphs
+    waiting = list(blocks)
     while waiting:
         block = waiting.pop(0)
         for pc in block.shown:
             if room <= 0 or pc in block.inside or block.statement_id(pc) not in opened:
                 continue
-            for inner in _bodies(graphs, block, pc):
+            for inner in _bodies(session, block, pc):
                 inner.shown = list(range(min(room, len(inner.graph.nodes) + 1)))
                 room -= len(inner.shown)
                 block.inside.setdefault(pc, []).append(inner)
@@ -233,16 +261,17 @@ def _looked_into(
                 yield inner
 
 
-def _bodies(graphs: Mapping[str, Graph], block: ShownBlock, pc: int) -> Iterator[ShownBlock]:
+def _bodies(session: Session, block: ShownBlock, pc: int) -> Iterator[ShownBlock]:
     if pc == len(block.graph.nodes):
         return
     node, name, frame = block.graph.nodes[pc], block.statement_id(pc), block.origin.frame
-    if frame is not None and frame.place.micro is not None:
-        graphs = frame.callees
+    micro = frame is not None and frame.place.micro is not None
+    graphs = frame.callees if frame is not None and micro else session.program.target.program.graphs
     if (called := node.called) is not None and called in graphs:
-        yield ShownBlock(name, graphs[called], (called,), block, pc)
+        yield ShownBlock(name, graphs[called], (called,), index_of(session, graphs[called]), block, pc)
     for number, graph in enumerate(node.subgraphs):
-        yield ShownBlock(f"{name}.{number}", graph, (*block.path, pc, number), block, pc)
+        path = *block.path, pc, number
+        yield ShownBlock(f"{name}.{number}", graph, path, index_of(session, graph), block, pc)
 
 
 # -- data flow ----------------------------------------------------------------------------------
@@ -422,9 +451,9 @@ def _summaries(session: Session, glance: Glance, block: ShownBlock) -> Iterator[
     """The logged statistics of the first result of each executed statement of a block, by its id."""
     assert block.frame is not None, "the block is on the stack"
     target, frame = session.program.target, block.frame.number
-    results = ((pc, target.cells("results", frame, pc)) for pc in range(block.frame.place.pc))
-    first = {pc: numbers[0] for pc, numbers in results if numbers}
-    for pc, content in zip(first, target.contents(first.values(), frame), strict=True):
+    first = enumerate(block.index.results[: block.frame.place.pc])
+    results = {pc: number for pc, number in first if number is not None}
+    for pc, content in zip(results, target.contents(results.values(), frame), strict=True):
         if is_tensor(content) and not is_text(content) and (summary := glance.at_hand(content)) is not None:
             yield block.statement_id(pc), summary
 
@@ -450,17 +479,27 @@ class Drawing:
     session: Session
     glance: Glance
     blocks: Sequence[ShownBlock]
+    _flags: dict[tuple[ShownBlock, int], dict[str, str]] = field(default_factory=dict)
 
-    def flag(self, block: ShownBlock, name: str) -> str | None:
-        """Return nan or inf, if a value of a block on the stack holds one."""
-        target, frame = self.session.program.target, block.frame
-        if frame is None or not has_value(target, frame, name):
-            return None
-        content = target.state(name, frame.number).content
-        summary = self.glance.at_hand(content) if is_tensor(content) and not is_text(content) else None
-        if summary is None:
-            return None
-        return "nan" if summary.nan else "inf" if summary.posinf + summary.neginf else None
+    def flag(self, block: ShownBlock, pc: int, name: str) -> str | None:
+        """Return nan or inf, if a result of a statement of a block, or an input (`pc` -1), holds one."""
+        if (block, pc) not in self._flags:
+            self._flags[block, pc] = dict(self._find_flags(block, pc))
+        return self._flags[block, pc].get(name)
+
+    def _find_flags(self, block: ShownBlock, pc: int) -> Iterator[tuple[str, str]]:
+        if block.frame is None or pc == len(block.graph.nodes):
+            return
+        target, frame = self.session.program.target, block.frame.number
+        if pc < 0:
+            values, numbers = block.graph.inputs, target.cells("inputs", frame)
+        else:
+            values, numbers = block.graph.nodes[pc].outputs, target.cells("results", frame, pc)
+        names = [value.name for value in values if value.name or pc >= 0]
+        for name, content in zip(names, target.contents(numbers, frame), strict=True):
+            summary = self.glance.at_hand(content) if is_tensor(content) and not is_text(content) else None
+            if summary is not None and (summary.nan or summary.posinf or summary.neginf):
+                yield name, "nan" if summary.nan else "inf"
 
     # -- blocks and statements ---------------------------------------------------------------
 
@@ -480,7 +519,7 @@ class Drawing:
 
     def node(self, block: ShownBlock, pc: int) -> dict[str, Any]:
         outputs = block.graph.nodes[pc].outputs if pc < len(block.graph.nodes) else ()
-        flags = [self.flag(block, value.name) for value in outputs]
+        flags = [self.flag(block, pc, value.name) for value in outputs]
         fields = {
             **block.statement(self.session, pc),
             "cluster": block.id,
@@ -526,7 +565,7 @@ class Drawing:
         }
         if source.carried:
             edge["carried"] = True
-        flag = self.flag(source.block, source.name)
+        flag = self.flag(source.block, source.pc, source.name)
         return edge if flag is None else {**edge, "flag": flag}
 
     def inputs(self, edges: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -541,7 +580,7 @@ class Drawing:
         for each in islice((each for each in found if _input_id(each) in read), MOST_INPUTS):
             fields: dict[str, Any] = {"id": _input_id(each), "cluster": first.id, "kind": "input"}
             fields |= {"label": spelled(each.name), "values": [], "line": line, "source": 0, "state": "done"}
-            flag = self.flag(first, each.name)
+            flag = self.flag(first, -1, each.name)
             nodes.append(fields if flag is None else {**fields, "flag": flag})
         return nodes
 

@@ -224,10 +224,6 @@ class FrameAtStop:
         return self.view.session.program.target
 
     @property
-    def ended(self) -> bool:
-        return self.target.now.ended
-
-    @property
     def names(self) -> ProgramNames:
         return self.target.names(self.frame.number)
 
@@ -338,9 +334,10 @@ def _outputs(here: FrameAtStop) -> Children:
 
     Before a statement without a kernel: its results, which can be set.
     """
-    if here.ended and here.frame.depth == 0:
+    ended = here.target.now.ended
+    if ended and here.frame.depth == 0:
         return _listed(here, here.cells("returned"))
-    if here.frame.number == 0 and not here.ended:
+    if here.frame.number == 0 and not ended:
         results = (here.target.state(number, 0) for number in here.cells("results"))
         awaited = [state for state in results if state.status in ("awaited", "computed")]
         if awaited:

@@ -92,6 +92,8 @@ class Shown:
     _summaries: ByIdentity[Summary] = field(default_factory=ByIdentity)
     encoded: dict[Hashable, dict[int, Any]] = field(default_factory=dict)
     """Per frame and number how a value was shown, as `EncodedVariables` keeps it."""
+    indexes: dict[Hashable, Any] = field(default_factory=dict)
+    """The names in its graphs, as `index_of` keeps them."""
     answers: Answers = field(init=False)
 
     def __post_init__(self) -> None:

@@ -72,6 +72,9 @@ class RankStops(Stops):
     _numbers: dict[tuple[int, int], int] = field(default_factory=dict)
     """The number of the breakpoint by rank and by its id there."""
 
+    def numbers(self) -> set[int]:
+        return {*self._breakpoints}
+
     def points(self) -> Sequence[StopPoint]:
         return [each.point for each in self._breakpoints.values()]
 
