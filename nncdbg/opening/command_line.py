@@ -128,6 +128,13 @@ def one_shot(
     return lambda run: OneShotCommand(run, name, description, parts, texts, check, runs_script)
 
 
+def check_least(parser: ArgumentParser, options: Namespace, name: str, words: str = "use 1 or more") -> None:
+    """Raise UsageError for a number below 1."""
+    number = getattr(options, name)
+    if number is not None and number < 1:
+        parser.error(f"--{name.replace('_', '-')} {number}: {words}")
+
+
 def script_arguments(
     parser: argparse.ArgumentParser, arguments: Sequence[str]
 ) -> tuple[list[str], list[str]]:
