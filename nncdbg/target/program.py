@@ -24,7 +24,6 @@ from nncdbg.expression import spelled
 from nncdbg.ir.records import Array, Program
 from nncdbg.stats import Summary
 from nncdbg.stats.series import TrackedSeries
-from nncdbg.target.breakpoint_syntax import place_lines
 from nncdbg.target.cells import Cells
 from nncdbg.target.measures import (
     buffers_of,
@@ -148,7 +147,7 @@ class ProgramTarget(Target):
         return self._debugger.breakpoints.placement.named.known[kind]
 
     def lines(self, place: str) -> tuple[str, tuple[int, ...]]:
-        return place_lines(self._debugger, place)
+        return ProgramStops(self._debugger).lines(place)
 
     # -- moving ------------------------------------------------------------------------------------
 

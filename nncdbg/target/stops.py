@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nncdbg.engine.execution.findings import KINDS
 from nncdbg.errors import UsageError
 from nncdbg.target.breakpoint_syntax import (
     breakpoint_commands,
     is_computed,
+    parse_place,
     parse_stop,
-    place_lines,
     plain_name,
+    split_source,
+    stream_number,
 )
 from nncdbg.text.places import place_text
 
@@ -199,7 +201,19 @@ class ProgramStops(Stops):
         return str(_current_line(self._debugger))
 
     def add(self, text: str, *, temporary: bool = False, log: str | None = None) -> StopPoint:
-        return _stop_point(parse_stop(text).add_to(self._debugger, temporary=temporary, log=log))
+        spec = parse_stop(text)
+        when = spec.when
+        if spec.stream is not None:
+            on_stream = f"$stream == {stream_number(self._debugger.program, spec.stream)}"
+            when = on_stream if when is None else f"{on_stream} and ({when})"
+        place = {spec.kind: int(spec.name) if spec.kind == "line" else _place(spec.kind, spec.name)}
+        made = self._debugger.break_at(**place, when=when, hits=spec.hits, log=log, temporary=temporary)
+        return _stop_point(made)
+
+    def lines(self, place: str) -> tuple[str, tuple[int, ...]]:
+        """Return (kind, lines) of a place.  Raises UsageError if it does not exist."""
+        kind, name = parse_place(place)
+        return kind, self._breakpoints.lines(kind, _place(kind, name))
 
     def watch(self, expression: str, when: str | None, hits: str | None) -> StopPoint:
         name = plain_name(expression)
@@ -211,7 +225,7 @@ class ProgramStops(Stops):
         return _stop_point(self._breakpoints.add({"assert": expression}, when, hits))
 
     def at(self, place: str) -> Sequence[StopPoint]:
-        kind, lines = place_lines(self._debugger, place)
+        _, lines = self.lines(place)
         there = [
             _stop_point(each)
             for each in self._breakpoints
@@ -241,6 +255,11 @@ class ProgramStops(Stops):
 
     def uncatch(self, kinds: Sequence[str]) -> None:
         self._debugger.uncatch(*kinds)
+
+
+def _place(kind: str, name: str) -> Any:
+    """Return a place of this kind as the engine takes it: for `source`, (file, line)."""
+    return split_source(name) if kind == "source" else name
 
 
 def _stop_point(breakpoint: Breakpoint) -> StopPoint:

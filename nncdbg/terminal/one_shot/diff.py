@@ -28,7 +28,6 @@ from nncdbg.opening.command_line import (
 )
 from nncdbg.opening.configuration import settings
 from nncdbg.presentation.run_progress import note_messages, print_notes, under_way
-from nncdbg.target.program import ProgramTarget
 from nncdbg.terminal.journal.files import is_run
 
 if TYPE_CHECKING:
@@ -185,12 +184,12 @@ def _side_b(options: Namespace) -> SideB:
 def _converse(options: Namespace, screen: Screen, diff: ProgramDiff, report: DiffReport) -> None:
     """Open the prompt on side A at the first divergence, with side B available."""
     from nncdbg.commands.session import CommandSession
+    from nncdbg.target.opened import SideA
     from nncdbg.terminal.repl import converse
 
-    debugger, companion = diff.side_a()
-    target = ProgramTarget(debugger)
+    target = SideA(diff)
     session = CommandSession(target, options.model, screen)
-    session.companion = companion
+    session.companion = target.side_b
 
     def greet() -> None:
         stop = target.go_to(report.first.a.tick if report.first is not None else report.ops[0])
