@@ -19,8 +19,8 @@ from nncdbg.engine.divergence.lockstep import compared
 from nncdbg.engine.frontends import ProgramSource
 from nncdbg.errors import NncdbgError, UnsupportedOp
 from nncdbg.opening.corpus.cases import FAILED, UNSUPPORTED, Case, CaseResult, CaseRun, sentences
-from nncdbg.opening.corpus.engines import PROCESSES
-from nncdbg.opening.corpus.running import run_cases
+from nncdbg.opening.corpus.engines import PROCESSES, CaseExecution
+from nncdbg.opening.corpus.running import Progress, run_cases
 from nncdbg.opening.corpus.source import CorpusProgram, called_program, check_machine, inputs_of_case
 from nncdbg.opening.corpus.worker import reading_inputs
 from nncdbg.opening.diff_corpus_report import DiffCase, DiffCorpusReport
@@ -144,11 +144,16 @@ def diff_corpus(
     assert sides[0] is not None
     tolerance = Tolerance(rtol, atol, ulp)
     task = DiffTask(sides[0], sides[1], backend_b, allocator_b, dtype_b, tolerance)
-    return run_diff_corpus(task, inputs_dir, jobs=jobs, executor=executor, budget=budget)
+    return run_diff_corpus(task, inputs_dir, CaseExecution(jobs, executor, budget))
 
 
-def run_diff_corpus(task: DiffTask, folder: str | os.PathLike[str], **fields: Any) -> DiffCorpusReport:
-    """Compare two programs with each case of a folder; `fields` are as for `run_cases`."""
+def run_diff_corpus(
+    task: DiffTask,
+    folder: str | os.PathLike[str],
+    execution: CaseExecution,
+    progress: Progress = lambda done, total: None,
+) -> DiffCorpusReport:
+    """Compare two programs with each case of a folder.  Raises as `run_cases` does."""
     report = DiffCorpusReport()
     notes: Counter[str] = Counter()
 
@@ -156,7 +161,7 @@ def run_diff_corpus(task: DiffTask, folder: str | os.PathLike[str], **fields: An
         report.cases.append(result.case)
         notes.update(result.found or ())
 
-    end = run_cases(task, folder, add, seed=task.a.configuration.seed, **fields)
+    end = run_cases(task, folder, add, execution, seed=task.a.configuration.seed, progress=progress)
     if end.note:
         report.notes.append(end.note)
     report.notes += sentences(notes, len(report.cases))

@@ -20,13 +20,9 @@ from nncdbg.opening.command_line import (
     JSON,
     ArgumentParser,
     add_corpus,
-    add_journal,
-    add_kernels,
-    add_machine,
-    add_model,
-    add_states_in_place,
-    add_tracks,
+    add_run,
     add_verification,
+    case_execution,
     check_corpus,
     check_least,
     configuration_of,
@@ -49,6 +45,7 @@ if TYPE_CHECKING:
     from nncdbg.nan_watch.configuration import WatchConfiguration
     from nncdbg.nan_watch.measuring.gates import Gates
     from nncdbg.nan_watch.records import Report
+    from nncdbg.nan_watch.watching import WatchCriteria
     from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
 
@@ -100,8 +97,8 @@ def _run_watch(
     if options.memory:
         return _in_memories(options, opened), opened.configuration.inputs
     if options.inputs_dir or options.runs > 1:
-        return _corpus(options, screen, opened, gates), opened.configuration.inputs
-    return _once(options, screen, opened, gates)
+        return _corpus(options, screen, opened, _criteria(options, gates)), opened.configuration.inputs
+    return _once(options, screen, opened, _criteria(options, gates))
 
 
 def _most(options: Namespace) -> int:
@@ -109,11 +106,17 @@ def _most(options: Namespace) -> int:
     return _ALL if options.baseline or options.write_baseline else int(options.max_findings)
 
 
+def _criteria(options: Namespace, gates: Gates) -> WatchCriteria:
+    from nncdbg.nan_watch.call import good_run
+    from nncdbg.nan_watch.watching import WatchCriteria
+
+    return WatchCriteria(gates, _most(options), good_run(options.against or None), options.record)
+
+
 def _once(
-    options: Namespace, screen: Screen, opened: OpenedProgram, gates: Gates
+    options: Namespace, screen: Screen, opened: OpenedProgram, criteria: WatchCriteria
 ) -> tuple[Report, dict[str, Any]]:
     """Run once in this process; return the report and the inputs."""
-    from nncdbg.nan_watch.call import good_run
     from nncdbg.nan_watch.watching import usual_allocation, watch_runs
     from nncdbg.opening.journal.recording import journaled
 
@@ -154,16 +157,7 @@ def _once(
                 screen.complain(recorder.problem)
         return stop
 
-    report = watch_runs(
-        make,
-        gates,
-        model=options.model,
-        seed=configuration.seed,
-        max_findings=_most(options),
-        good=good_run(options.against or None),
-        record_to=options.record,
-        move=move,
-    )
+    report = watch_runs(make, criteria, model=options.model, seed=configuration.seed, move=move)
     report.interrupted = interrupted
     if why:
         report.error = StoppedRun(why)
@@ -200,22 +194,15 @@ def _in_memories(options: Namespace, opened: OpenedProgram) -> Report:
     return watch_memory(opened.program, plan=options.plan, max_findings=_most(options), **fields)
 
 
-def _corpus(options: Namespace, screen: Screen, opened: OpenedProgram, gates: Gates) -> Report:
-    from nncdbg.nan_watch.call import good_run
+def _corpus(options: Namespace, screen: Screen, opened: OpenedProgram, criteria: WatchCriteria) -> Report:
     from nncdbg.nan_watch.corpus import WatchTask, run_corpus
-    from nncdbg.opening.command_line import corpus_fields
     from nncdbg.opening.corpus.source import CorpusProgram
 
-    source = CorpusProgram(opened.configuration, opened.program)
-    task = WatchTask(source, gates, max_findings=_most(options), good=good_run(options.against or None))
+    task = WatchTask(CorpusProgram(opened.configuration, opened.program), criteria)
+    folder, seed = options.inputs_dir, opened.configuration.seed
     with case_progress(screen) as progress:
         return run_corpus(
-            task,
-            options.inputs_dir,
-            seed=opened.configuration.seed,
-            record_to=options.record,
-            progress=progress,
-            **corpus_fields(options),
+            task, folder, case_execution(options), runs=options.runs, seed=seed, progress=progress
         )
 
 
@@ -243,12 +230,7 @@ def main(arguments: Sequence[str]) -> int:
 @one_shot(
     "nncdbg watch",
     "Run a graph and report the op where the first NaN originates, and why.",
-    add_model,
-    add_machine,
-    add_kernels,
-    add_states_in_place,
-    add_journal,
-    add_tracks,
+    add_run,
     add_verification,
     option("--fail-on", metavar="GATES", help=f"the gates ({','.join(USUAL)})"),
     option(

@@ -19,9 +19,9 @@ from nncdbg.opening.command_line import (
     add_opening,
     add_prompt,
     add_states_in_place,
+    case_execution,
     check_corpus,
     configuration_of,
-    corpus_fields,
     kernels_of,
     one_shot,
     option,
@@ -279,7 +279,7 @@ def compare_corpus(options: Namespace, screen: Screen, arguments: Sequence[str])
     )
     start = time.perf_counter()
     with case_progress(screen) as progress:
-        report = run_diff_corpus(task, options.inputs_dir, progress=progress, **corpus_fields(options))
+        report = run_diff_corpus(task, options.inputs_dir, case_execution(options), progress)
     if options.json:
         print(json.dumps(_corpus_document(options, report, time.perf_counter() - start)))
     else:
