@@ -252,7 +252,7 @@ def attach_main(options: Namespace) -> int:
     folder = find_job(options.job)
     if options.report or options.json:
         return _report(folder, options)
-    from nncdbg.terminal.ranks.reading import attach
+    from nncdbg.terminal.ranks.prompt import attach
 
     return attach(folder)
 
