@@ -255,6 +255,14 @@ def add_complete_run(parser: ArgumentParser) -> None:
         add(parser)
 
 
+def add_script(parser: ArgumentParser, metavar: str = "SCRIPT") -> None:
+    """Add the script of a command that runs one, or a module in its place."""
+    words = f"a Python file, run as `python {metavar} ARGUMENT ...`"
+    parser.add_argument("script", metavar=metavar, nargs="?", help=words)
+    words = "run a module, as `python -m MODULE ARGUMENT ...`"
+    parser.add_argument("-m", dest="module", metavar="MODULE", help=words)
+
+
 add_recording = _adder(_SESSION, "record")
 """Add the file in which the session is recorded."""
 

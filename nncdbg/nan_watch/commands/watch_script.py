@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nncdbg.errors import NncdbgError, UsageError
-from nncdbg.opening.command_line import JSON, ArgumentParser, one_shot, option
+from nncdbg.opening.command_line import JSON, ArgumentParser, add_script, one_shot, option
 from nncdbg.process.ranks import folder_of_rank
 from nncdbg.text.counting import counted
 
@@ -44,10 +44,7 @@ def script_in(arguments: Sequence[str], parser: ArgumentParser) -> bool:
     "nncdbg watch",
     "Run a PyTorch script, and report the op where the first NaN of its training originates.\n"
     "The script needs no change.",
-    option(
-        "script", metavar="SCRIPT.py", nargs="?", help="a Python file, run as `python SCRIPT.py ARGUMENT ...`"
-    ),
-    option("-m", dest="module", metavar="MODULE", help="run a module, as `python -m MODULE ARGUMENT ...`"),
+    partial(add_script, metavar="SCRIPT.py"),
     option(
         "--on-nan",
         choices=_REACTIONS,
