@@ -206,7 +206,9 @@ class ProgramStops(Stops):
         if spec.stream is not None:
             on_stream = f"$stream == {stream_number(self._debugger.program, spec.stream)}"
             when = on_stream if when is None else f"{on_stream} and ({when})"
-        place = {spec.kind: int(spec.name) if spec.kind == "line" else _place(spec.kind, spec.name)}
+        place: dict[str, Any] = {spec.kind: _place(spec.kind, spec.name)}
+        if spec.kind == "line":
+            place["line"] = int(spec.name)
         made = self._debugger.break_at(**place, when=when, hits=spec.hits, log=log, temporary=temporary)
         return _stop_point(made)
 
