@@ -45,7 +45,8 @@ from nncdbg.nan_watch.watching import WatchCriteria
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.corpus.engines import CaseExecution
 from nncdbg.opening.corpus.source import CorpusProgram
-task = WatchTask(CorpusProgram(RunConfiguration(program=sys.argv[1])), WatchCriteria(Gates.of("nan,inf,uninitialized")))
+source = CorpusProgram(RunConfiguration(program=sys.argv[1]))
+task = WatchTask(source, WatchCriteria(Gates.of("nan,inf,uninitialized")))
 report = run_corpus(task, sys.argv[2], CaseExecution(1))
 assert report.ok, report.cases[0]
 assert len(report.cases) == int(sys.argv[3])
