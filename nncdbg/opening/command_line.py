@@ -273,12 +273,6 @@ def add_verification(parser: ArgumentParser) -> None:
     parser.add_argument("--verify-observers", action="store_true", help=words)
 
 
-def add_determinism(parser: ArgumentParser) -> None:
-    """Add the check that a second run has the same bits."""
-    words = "verify that a second run, and the recorded step, have the same bits"
-    parser.add_argument("--verify-determinism", action="store_true", help=words)
-
-
 def add_machine(parser: ArgumentParser, default_allocator: str = "") -> None:
     """Add the inputs, and the options for running the program; the help shows the default allocator."""
     _add(parser, "inputs", "dims", "seed", title=_INPUTS)

@@ -13,7 +13,6 @@ import numpy as np
 from nncdbg.errors import NncdbgError, UsageError, failure_code
 from nncdbg.opening.command_line import (
     add_complete_run,
-    add_determinism,
     add_json,
     add_verification,
     configuration_of,
@@ -38,7 +37,11 @@ if TYPE_CHECKING:
     "Run a graph to its end and print its outputs with their statistics.",
     add_complete_run,
     add_verification,
-    add_determinism,
+    option(
+        "--verify-determinism",
+        action="store_true",
+        help="verify that a second run, and the recorded step, have the same bits",
+    ),
     option("--save-outputs", metavar="DIR", help="write each output to a .npy or .json file in DIR"),
     option("--save-states", metavar="FILE", help="write the states to a .safetensors file"),
     option(
