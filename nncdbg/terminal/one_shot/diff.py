@@ -271,11 +271,8 @@ def compare_corpus(options: Namespace, screen: Screen, arguments: Sequence[str])
     task = DiffTask(
         programs[0],
         programs[1] if len(programs) > 1 else None,
-        options.backend_b,
-        options.allocator_b,
-        options.dtype_b,
+        _side_b(options),
         Tolerance(options.rtol, options.atol, options.ulp),
-        options.kernels_b,
     )
     start = time.perf_counter()
     with case_progress(screen) as progress:
